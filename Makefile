@@ -1,0 +1,100 @@
+# `make help` lists what there is. Nothing but git, make and Python 3.11 or newer has to be installed before.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+ifeq ($(strip $(PYTHON)),)
+$(error Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python ...)
+endif
+
+VENV := $(or $(KILONOVA_VENV),.venv)
+CLOUD := $(PYTHON) -m tools.cloud $(if $(VAR),--var $(VAR))
+CHOSEN := $(if $(HOSTS),--hosts $(HOSTS)) $(if $(CONF),--conf $(CONF))
+TESTS := $(PYTHON) -m tools.testrun
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: bootstrap
+bootstrap: ## install what is missing: system packages, .venv, .venv-services
+	@$(PYTHON) -m tools.bootstrap
+
+.PHONY: bootstrap-test
+bootstrap-test:
+	@$(PYTHON) -m tools.bootstrap --test
+
+.PHONY: demo
+demo: bootstrap ## up, then boot and resize GPU servers with the openstack command, every result checked
+	@$(CLOUD) demo $(CHOSEN)
+
+.PHONY: up
+up: bootstrap ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons)
+	@$(CLOUD) up $(CHOSEN)
+
+.PHONY: down
+down: ## end what up started; the data in var/ stays
+	@$(CLOUD) down
+
+.PHONY: restart
+restart: ## restart one service, such as SERVICE=compute-gpu1, api, conductor, scheduler, rabbitmq, placement
+	@$(CLOUD) restart $(or $(SERVICE),$(error which one? make restart SERVICE=compute-gpu1))
+
+.PHONY: stop
+stop: ## end one service and leave it so: SERVICE=rabbitmq
+	@$(CLOUD) stop $(or $(SERVICE),$(error which one? make stop SERVICE=rabbitmq))
+
+.PHONY: start
+start: ## start one service that was stopped: SERVICE=rabbitmq
+	@$(CLOUD) start $(or $(SERVICE),$(error which one? make start SERVICE=rabbitmq))
+
+.PHONY: logs
+logs: ## follow the logs (SERVICE=api: that one)
+	@$(CLOUD) logs $(SERVICE)
+
+.PHONY: audit
+audit: ## compare database, Placement, libvirt domains and files of the running cloud
+	@$(CLOUD) audit
+
+.PHONY: test
+test: bootstrap-test ## all tests: lint type unit functional (twice) flows integration; the last line adds them up
+	@$(TESTS)
+
+.PHONY: lint
+lint: bootstrap ## ruff and import-linter
+	@$(TESTS) lint
+
+.PHONY: type
+type: bootstrap ## mypy
+	@$(TESTS) type
+
+.PHONY: unit
+unit: bootstrap ## tests of single parts
+	@$(TESTS) unit
+
+.PHONY: functional
+functional: bootstrap ## the whole cloud in one process, under eventlet and again under threads
+	@$(TESTS) functional
+
+.PHONY: flows
+flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is deleted
+	@$(TESTS) flows
+
+.PHONY: integration
+integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL
+	@$(TESTS) integration
+
+.PHONY: db-check
+db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and PostgreSQL
+	@$(TESTS) db-check
+
+.PHONY: bench
+bench: bootstrap ## CPU seconds, wall time and memory of boots and lists on the one-machine cloud
+	@$(VENV)/bin/python -m tests.bench
+
+.PHONY: docs
+docs: bootstrap ## build the documentation into build/docs, warnings are errors
+	@$(VENV)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs && echo "build/docs/index.html"

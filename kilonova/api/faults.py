@@ -1,0 +1,96 @@
+"""Errors as answers: one table turns codes into the field's fault names (rest-api.md §1.3).
+
+``FaultWrapper`` is the outermost application: whatever comes out of the ones inside, webob's own pages and unexpected
+exceptions included, leaves as ``{"<name>": {"code": …, "message": …}}``. It writes the request log line, too.
+"""
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import webob
+import webob.exc
+
+from kilonova.errors import KilonovaError
+
+LOG = logging.getLogger(__name__)
+REQUESTS = logging.getLogger('kilonova.api.requests')
+
+NAMES = {400: 'badRequest', 401: 'unauthorized', 403: 'forbidden', 404: 'itemNotFound', 405: 'badMethod',
+         409: 'conflictingRequest', 413: 'overLimit', 415: 'badMediaType', 429: 'overLimit', 501: 'notImplemented',
+         503: 'serviceUnavailable'}
+CONTENT_TYPE = 'application/json; charset=UTF-8'
+NOT_FOUND = 'The resource could not be found.'
+
+
+def name(code: int) -> str:
+    """The key of a fault's body."""
+    return NAMES.get(code, 'computeFault')
+
+
+def fault(code: int, message: str, retry_after: str | None = None) -> webob.Response:
+    """An answer in the field's form."""
+    body: dict[str, Any] = {'code': code, 'message': message}
+    if code in (413, 429) and retry_after is not None:
+        body['retryAfter'] = retry_after
+    return webob.Response(body=json.dumps({name(code): body}).encode(), status=code,
+                          headerlist=[('Content-Type', CONTENT_TYPE)])
+
+
+def of_error(error: Exception) -> webob.Response:
+    """The answer to an error; one that nobody expected is logged and says no more than its class."""
+    if isinstance(error, KilonovaError) and (error.code < 500 or error.code in (501, 503)):
+        return fault(error.code, error.message)
+    if isinstance(error, webob.exc.HTTPException):
+        return of_response(error)
+    LOG.exception('Unexpected exception in the API', exc_info=error)
+    return fault(500, 'Unexpected API Error. Please report it with the request id of this answer and the log of the '
+                      f'API service, if possible.\n{type(error)!r}')
+
+
+def of_response(response: webob.Response) -> webob.Response:
+    """A page of webob (text or HTML) as a fault with the same code and headers."""
+    message = getattr(response, 'explanation', None) or getattr(response, 'detail', None) or _plain(response)
+    made = fault(response.status_int, message, response.headers.get('Retry-After'))
+    made.headers.extend((key, value) for key, value in response.headers.items()
+                        if key.lower() not in ('content-type', 'content-length'))
+    return made
+
+
+def _plain(response: webob.Response) -> str:
+    """The message on webob's page: after its title line, without mark-up."""
+    lines = [line for line in re.sub(r'<[^>]*>', '\n', response.text if response.charset else '').splitlines()
+             if line.strip()]
+    return ' '.join(' '.join(lines[2:] or lines).split()) or response.status
+
+
+class FaultWrapper:
+    """See the module."""
+
+    def __init__(self, application: Callable) -> None:
+        self._application = application
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+        started = time.monotonic()
+        request = webob.Request(environ)
+        try:
+            response = request.get_response(self._application)
+        except Exception as error:
+            response = of_error(error)
+        if response.status_int >= 400 and response.content_type != 'application/json':
+            response = of_response(response)
+        self._log(environ, response, time.monotonic() - started)
+        return response(environ, start_response)
+
+    @staticmethod
+    def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
+        path = quote((environ.get('SCRIPT_NAME', '') + environ.get('PATH_INFO', '')).encode('latin-1', 'replace'))
+        query = environ.get('QUERY_STRING')
+        REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
+                      environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int, response.content_length or 0,
+                      environ.get('kilonova.microversion', '-'), seconds)

@@ -1,0 +1,38 @@
+"""The rules that other rules are made of, and how a resource's rules are written down."""
+from __future__ import annotations
+
+from oslo_policy import policy
+
+PREFIX = 'os_compute_api:'
+ADMIN = 'rule:context_is_admin'
+MANAGER = 'rule:project_manager_or_admin'
+MEMBER = 'rule:project_member_or_admin'
+READER = 'rule:project_reader_or_admin'
+ANY = '@'
+NOBODY = '!'
+
+_RULES = (
+    ('context_is_admin', 'role:admin', 'Decides what makes a caller an administrator.'),
+    ('admin_api', 'is_admin:True', 'Default of administrative calls in older policy files.'),
+    ('admin_or_owner', 'is_admin:True or project_id:%(project_id)s', 'Owner of a resource, for older policy files.'),
+    ('project_manager_api', 'role:manager and project_id:%(project_id)s', 'Manager of the project.'),
+    ('project_member_api', 'role:member and project_id:%(project_id)s', 'Member of the project.'),
+    ('project_reader_api', 'role:reader and project_id:%(project_id)s', 'Reader of the project.'),
+    ('project_manager_or_admin', 'rule:project_manager_api or rule:context_is_admin', 'Manager or administrator.'),
+    ('project_member_or_admin', 'rule:project_member_api or rule:context_is_admin', 'Member or administrator.'),
+    ('project_reader_or_admin', 'rule:project_reader_api or rule:context_is_admin', 'Reader or administrator.'),
+    ('service_api', 'role:service', 'Another service.'),
+    ('service_or_admin', 'rule:service_api or rule:context_is_admin', 'Another service or an administrator.'),
+)
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """The base rules."""
+    return [policy.RuleDefault(name, check, description) for name, check, description in _RULES]
+
+
+def rule(name: str, default: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
+    """A rule of the field's name; ``operations``: 'GET /servers' …"""
+    return policy.DocumentedRuleDefault(
+        name=name, check_str=default, description=description, scope_types=['project'],
+        operations=[{'method': method, 'path': path} for method, path in (each.split(' ', 1) for each in operations)])

@@ -1,0 +1,253 @@
+"""Schemas whose rows carry since and until, and the check against them.
+
+    BODY = Obj(Prop('server', Obj(Prop('name', NAME, required=True), Prop('description', TEXT, since=19))))
+    BODY.check({'server': {'name': 'a', 'description': 'b'}}, version=2)     # Invalid: 'description' was unexpected
+
+An older version is what is left when the rows outside their window are gone; nothing asks "is the version at least …".
+"""
+from __future__ import annotations
+
+import binascii
+import re
+import unicodedata
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jsonschema
+import netaddr
+from jsonschema import FormatChecker
+from oslo_utils import timeutils, uuidutils
+
+from kilonova.api.versions import MAX, MIN
+from kilonova.errors import Invalid
+
+# From this version on a query parameter that a list doesn't know is refused …
+STRICT_SINCE = 75
+# … and from this one on by requests that know none at all, too.
+STRICT_EVERYWHERE = 102
+
+
+class ValidationError(Invalid):
+    msg_fmt = '%(detail)s'
+
+
+class Prop(NamedTuple):
+    """One property, in the versions ``since`` … ``until`` of the API."""
+
+    name: str
+    schema: Any
+    required: bool = False
+    since: int = MIN
+    until: int = MAX
+
+    def holds(self, version: int) -> bool:
+        return self.since <= version <= self.until
+
+
+class Window(NamedTuple):
+    """One of several schemas of the same thing."""
+
+    schema: Any
+    since: int = MIN
+    until: int = MAX
+
+
+# --- formats and numbers ---------------------------------------------------------------------------------------------
+FORMATS = FormatChecker(formats=())
+
+
+@FORMATS.checks('uuid')
+def _uuid(value: Any) -> bool:
+    return not isinstance(value, str) or uuidutils.is_uuid_like(value)
+
+
+@FORMATS.checks('base64', raises=ValueError)
+def _base64(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            b64decode(re.sub(r'\s', '', value).encode('ascii'), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            return False
+    return True
+
+
+@FORMATS.checks('date-time')
+def _datetime(value: Any) -> bool:
+    if not isinstance(value, str):
+        return True
+    try:
+        # The databases hold naive UTC: a time that has none there is no time here.
+        timeutils.normalize_time(timeutils.parse_isotime(value))
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _address(version: int) -> Any:
+    def check(value: Any) -> bool:
+        return not isinstance(value, str) or (netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4
+                                              else netaddr.valid_ipv6(value))
+    return check
+
+
+FORMATS.checks('ipv4')(_address(4))
+FORMATS.checks('ipv6')(_address(6))
+
+
+def _printable(value: str, also: str = '') -> bool:
+    return all(char in also or unicodedata.category(char) not in ('Cc', 'Cf', 'Cs', 'Cn', 'Zl', 'Zp')
+               for char in value)
+
+
+@FORMATS.checks('name', raises=ValueError)
+def _name(value: Any) -> bool:
+    if isinstance(value, str) and (value != value.strip() or not value.strip() or not _printable(value)):
+        raise ValueError("An invalid 'name' value was provided. The name must be: printable characters. "
+                         'Can not start or end with whitespace.')
+    return True
+
+
+@FORMATS.checks('text')
+def _text(value: Any) -> bool:
+    return not isinstance(value, str) or _printable(value, '\t\n\r')
+
+
+def _bounded(compare: Any, word: str) -> Any:
+    """minimum and maximum also hold for numbers that are written as text."""
+    def check(validator: Any, limit: Any, value: Any, schema: Any) -> Any:
+        try:
+            number = float(value) if isinstance(value, str) else value
+        except ValueError:
+            return
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and not compare(number, limit):
+            yield jsonschema.ValidationError(f'{value!r} is {word} of {limit!r}')
+    return check
+
+
+_Validator = jsonschema.validators.extend(jsonschema.Draft4Validator, {
+    'minimum': _bounded(lambda number, limit: number >= limit, 'less than the minimum'),
+    'maximum': _bounded(lambda number, limit: number <= limit, 'greater than the maximum')})
+
+
+# --- schemas ---------------------------------------------------------------------------------------------------------
+def at(schema: Any, version: int) -> Any:
+    """The plain JSON schema of a version."""
+    if isinstance(schema, (Obj, Windows)):
+        return schema.at(version)
+    if isinstance(schema, dict):
+        return {key: at(value, version) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [at(value, version) for value in schema]
+    return schema
+
+
+class Schema:
+    """A body's schema: ``at(version)`` is defined by subclasses."""
+
+    def at(self, version: int) -> dict[str, Any]:
+        raise TypeError('a Schema is an Obj or Windows')
+
+    def check(self, body: Any, version: int, relaxed: bool = False) -> Any:
+        """``body`` as handlers may take it. ``relaxed`` (2.0): unknown keys are dropped instead of refused."""
+        validator = self._validator(version)
+        if relaxed:
+            body = _prune(body, validator.schema)
+        _raise(validator, body, 'field/attribute')
+        return body
+
+    def _validator(self, version: int) -> Any:
+        cache = self.__dict__.setdefault('_cache', {})
+        if version not in cache:
+            cache[version] = _Validator(self.at(version), format_checker=FORMATS)
+        return cache[version]
+
+
+class Obj(Schema):
+    """A JSON object of ``Prop`` rows; keys that no row names are refused unless ``additional``."""
+
+    def __init__(self, *props: Prop, additional: bool = False, **more: Any) -> None:
+        self.props, self.additional, self.more = props, additional, more
+
+    def at(self, version: int) -> dict[str, Any]:
+        rows = [prop for prop in self.props if prop.holds(version)]
+        schema = {'type': 'object', 'properties': {prop.name: at(prop.schema, version) for prop in rows},
+                  'additionalProperties': self.additional, **self.more}
+        required = [prop.name for prop in rows if prop.required]
+        return {**schema, 'required': required} if required else schema
+
+
+class Windows(Schema):
+    """Different schemas in different versions; the windows must not overlap."""
+
+    def __init__(self, *windows: Window) -> None:
+        self.windows = windows
+
+    def at(self, version: int) -> dict[str, Any]:
+        return next(at(window.schema, version) for window in self.windows if window.since <= version <= window.until)
+
+
+class Value(Windows):
+    """One schema in all versions."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(Window(schema))
+
+
+@dataclass(frozen=True)
+class Query:
+    """Query parameters; each row's schema holds for each value given. ``private``: keys like ``_x`` are let through."""
+
+    props: tuple[Prop, ...] = ()
+    strict_since: int = STRICT_EVERYWHERE
+    private: bool = False
+
+    @classmethod
+    def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> Query:
+        return cls(props, strict_since, private)
+
+    def at(self, version: int) -> dict[str, Any]:
+        schema: dict[str, Any] = {
+            'type': 'object', 'additionalProperties': version < self.strict_since,
+            'properties': {prop.name: {'type': 'array', 'items': at(prop.schema, version)}
+                           for prop in self.props if prop.holds(version)}}
+        return {**schema, 'patternProperties': {'^_': {}}} if self.private else schema
+
+    def check(self, values: Mapping[str, list[str]], version: int) -> None:
+        """Raises ValidationError."""
+        cache = _query_cache.setdefault(id(self), {})
+        if version not in cache:
+            cache[version] = _Validator(self.at(version), format_checker=FORMATS)
+        _raise(cache[version], values, 'query parameters')
+
+    def known(self, version: int) -> set[str]:
+        """The names that mean something in a version."""
+        return {prop.name for prop in self.props if prop.holds(version)}
+
+
+_query_cache: dict[int, dict[int, Any]] = {}
+
+
+def _raise(validator: Any, value: Any, what: str) -> None:
+    error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    if error is None:
+        return
+    message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
+    names = [part for part in error.path if what == 'field/attribute' or isinstance(part, str)]
+    if not names:
+        raise ValidationError(detail=message)
+    raise ValidationError(detail=f'Invalid input for {what} {names[-1]}. Value: {error.instance}. {message}')
+
+
+def _prune(value: Any, schema: Any) -> Any:
+    """``value`` without the keys that an object schema doesn't know."""
+    if isinstance(value, list) and isinstance(schema.get('items'), dict):
+        return [_prune(item, schema['items']) for item in value]
+    properties = schema.get('properties')
+    if not isinstance(value, dict) or properties is None:
+        return value
+    kept = value if schema.get('additionalProperties', True) else {
+        key: item for key, item in value.items()
+        if key in properties or any(re.search(pattern, key) for pattern in schema.get('patternProperties', ()))}
+    return {key: _prune(item, properties[key]) if key in properties else item for key, item in kept.items()}

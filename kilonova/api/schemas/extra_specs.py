@@ -1,0 +1,149 @@
+"""What extra specs may say from 2.86 on: one row a name; namespaces that no row knows belong to their operators.
+
+    check({'pci_passthrough:alias': 'a1:1'})       # None
+    check({'hw:nosuch': '1'})                      # Invalid
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from oslo_utils import strutils
+
+from kilonova.errors import Invalid
+from kilonova.pci.request import VALUE_REGEX
+
+
+class InvalidExtraSpec(Invalid):
+    msg_fmt = 'Validation failed; %(reason)s'
+
+
+class Spec(NamedTuple):
+    """``name`` is a regular expression for the whole key."""
+
+    name: str
+    check: Callable[[str], str | None]
+
+
+def _text(value: str) -> None:
+    return None
+
+
+def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[str], str | None]:
+    def check(value: str) -> str | None:
+        if re.fullmatch(r'[+-]?[0-9]{1,18}', value.strip()) is None:
+            return f"'{value}' is not an integer."
+        number = int(value)
+        if minimum is not None and number < minimum:
+            return f"'{value}' is less than the minimum of '{minimum}'."
+        if maximum is not None and number > maximum:
+            return f"'{value}' is greater than the maximum of '{maximum}'."
+        return None
+    return check
+
+
+def _form(pattern: str) -> Callable[[str], str | None]:
+    def check(value: str) -> str | None:
+        return None if re.fullmatch(pattern, value) else f"'{value}' is not of the format '{pattern}'."
+    return check
+
+
+def _word(*words: str) -> Callable[[str], str | None]:
+    listed = ', '.join(repr(word) for word in words)
+
+    def check(value: str) -> str | None:
+        return None if value in words else f"'{value}' is not one of [{listed}]."
+    return check
+
+
+def _boolean(value: str) -> str | None:
+    try:
+        strutils.bool_from_string(value, strict=True)
+    except ValueError:
+        return f"'{value}' is not a boolean."
+    return None
+
+
+_COUNT, _SIZE = _whole(1), _whole(0)
+_CPU_LIST = _form(r'\^?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*')
+_GROUP = r'[a-zA-Z0-9_-]{1,64}'
+
+SPECS: tuple[Spec, ...] = (
+    Spec('accel:device_profile', _text),
+    Spec(r'aggregate_instance_extra_specs:.+', _text),
+    Spec(r'capabilities:.+', _text),
+    Spec('group_policy', _word('none', 'isolate')),
+    Spec('hide_hypervisor_id', _boolean),
+    Spec('hw:boot_menu', _boolean),
+    Spec('hw:cpu_dedicated_mask', _CPU_LIST),
+    Spec('hw:cpu_policy', _word('shared', 'dedicated', 'mixed')),
+    Spec('hw:cpu_realtime', _boolean),
+    Spec('hw:cpu_realtime_mask', _form(r'(\^)?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*')),
+    Spec('hw:cpu_thread_policy', _word('prefer', 'isolate', 'require')),
+    Spec(r'hw:cpu_(max_)?(sockets|cores|threads)', _COUNT),
+    Spec('hw:emulator_threads_policy', _word('isolate', 'share')),
+    Spec('hw:ephemeral_encryption', _boolean),
+    Spec('hw:ephemeral_encryption_format', _word('luks', 'plain')),
+    Spec('hw:ephemeral_encryption_secret_uuid', _text),
+    Spec('hw:hide_hypervisor_id', _boolean),
+    Spec('hw:input_bus', _word('usb', 'virtio')),
+    Spec('hw:locked_memory', _boolean),
+    Spec('hw:maxphysaddr_bits', _whole(0, 64)),
+    Spec('hw:maxphysaddr_mode', _word('passthrough', 'emulate')),
+    Spec('hw:mem_encryption', _boolean),
+    Spec('hw:mem_encryption_model', _word('amd-sev', 'amd-sev-es', 'amd-sev-snp')),
+    Spec('hw:mem_page_size', _form(r'(large|small|any)|\d+([kKMGT]i?)?(b|bit|B)?')),
+    Spec('hw:numa_nodes', _COUNT),
+    Spec(r'hw:numa_cpus\.\d+', _CPU_LIST),
+    Spec(r'hw:numa_mem\.\d+', _COUNT),
+    Spec('hw:pci_numa_affinity_policy', _word('required', 'preferred', 'legacy', 'socket')),
+    Spec('hw:pmem', _text),
+    Spec('hw:serial_port_count', _SIZE),
+    Spec('hw:sound_model', _word('sb16', 'es1370', 'pcspk', 'ac97', 'ich6', 'ich9', 'usb')),
+    Spec('hw:tpm_model', _word('tpm-tis', 'tpm-crb')),
+    Spec('hw:tpm_secret_security', _word('user', 'host', 'deployment')),
+    Spec('hw:tpm_version', _word('1.2', '2.0')),
+    Spec('hw:usb_model', _word('piix3-uhci', 'piix4-uhci', 'ehci', 'ich9-ehci1', 'vt82c686b-uhci', 'pci-ohci',
+                               'nec-xhci', 'qemu-xhci')),
+    Spec('hw:vif_multiqueue_enabled', _boolean),
+    Spec('hw:viommu_model', _word('intel', 'smmuv3', 'virtio', 'auto')),
+    Spec('hw:virtio_packed_ring', _boolean),
+    Spec('hw:watchdog_action', _word('none', 'pause', 'poweroff', 'reset', 'disabled')),
+    Spec('hw_rng:allowed', _boolean),
+    Spec('hw_rng:rate_bytes', _SIZE),
+    Spec('hw_rng:rate_period', _SIZE),
+    Spec('hw_video:ram_max_mb', _SIZE),
+    Spec('os:monitors', _whole(1)),
+    Spec('os:secure_boot', _word('disabled', 'optional', 'required')),
+    Spec('os:vcpus_ha_enabled', _boolean),
+    Spec('pci_passthrough:alias', _form(VALUE_REGEX)),
+    Spec(r'powervm:.+', _text),
+    Spec(r'quota:(cpu|memory|disk_io|vif)_shares_level', _word('custom', 'high', 'normal', 'low')),
+    Spec(r'quota:(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)', _SIZE),
+    Spec('quota:cpu_shares', _SIZE),
+    Spec('quota:cpu_period', _SIZE),
+    Spec('quota:cpu_quota', _whole()),
+    Spec(r'quota:disk_(read|write|total)_(bytes|iops)_sec(_max)?', _SIZE),
+    Spec(r'quota:vif_(in|out)bound_(average|peak|burst)', _SIZE),
+    Spec(rf'resources({_GROUP})?:[A-Z0-9_]+', _SIZE),
+    Spec(rf'trait({_GROUP})?:[A-Z0-9_]+', _word('required', 'forbidden')),
+    Spec(r'vmware:.+', _text),
+)
+# Prefixes that are ours: a name in one of them that no row knows is a mistake.
+_NAMESPACES = re.compile(r'(accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trait)([0-9_].*)?)')
+_COMPILED = tuple((re.compile(spec.name), spec.check) for spec in SPECS)
+
+
+def check(values: Mapping[str, str]) -> None:
+    """Raises InvalidExtraSpec for the first spec that is unknown or malformed."""
+    for key, value in values.items():
+        found = next((rule for name, rule in _COMPILED if name.fullmatch(key)), None)
+        if found is None:
+            namespace, colon, _ = key.partition(':')
+            if colon and _NAMESPACES.fullmatch(namespace):
+                raise InvalidExtraSpec(reason=f"extra spec '{key}' does not appear to be a valid extra spec.")
+            continue
+        problem = found(value)
+        if problem is not None:
+            raise InvalidExtraSpec(reason=problem)

@@ -1,0 +1,51 @@
+"""The words that schemas are made of: names, numbers, booleans, ids."""
+from __future__ import annotations
+
+from typing import Any
+
+MAX_INT = 0x7FFFFFFF
+MAX_FLOAT = 3.40282e+38
+UUID_PATTERN = '^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$'
+
+NULL = {'type': 'null'}
+ANYTHING: dict[str, Any] = {}
+NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'name'}
+TEXT = {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 255, 'format': 'text'}
+LONG_TEXT = {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 65535, 'format': 'text'}
+UUID = {'type': 'string', 'format': 'uuid'}
+HOST = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9\-._]*$'}
+HOST_OR_NONE = {'anyOf': [NULL, HOST]}
+HYPERVISOR_HOSTNAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
+HOSTNAME = {'type': 'string', 'minLength': 2, 'maxLength': 63, 'pattern': r'^[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+$'}
+FQDN = {'type': 'string', 'minLength': 2, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9]+[a-zA-Z0-9\-.]*[a-zA-Z0-9]+$'}
+ZONE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'name'}
+PASSWORD = {'type': 'string'}
+TAG = {'type': 'string', 'minLength': 1, 'maxLength': 60, 'pattern': '^[^,/]*$'}
+PROJECT_ID = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': '^[a-zA-Z0-9-]*$'}
+
+_TRUE = [True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes', 'y', 't']
+_FALSE = [False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no', 'n', 'f']
+BOOLEAN = {'type': ['boolean', 'string'], 'enum': [*_TRUE, *_FALSE]}
+
+DISK_CONFIG = {'type': 'string', 'enum': ['AUTO', 'MANUAL']}
+IPV4 = {'type': 'string', 'format': 'ipv4'}
+IPV6 = {'type': 'string', 'format': 'ipv6'}
+METADATA = {'type': 'object', 'additionalProperties': False, 'patternProperties': {
+    r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': 'string', 'maxLength': 255}}}
+
+# Query parameters arrive as text.
+ANY_TEXT = {'type': 'string', 'maxLength': 4096}
+NUMBER_TEXT = {'type': 'string', 'pattern': '^[0-9]*$', 'maxLength': 19}
+DATE_TEXT = {'type': 'string', 'format': 'date-time'}
+REGEX_TEXT = {'type': 'string', 'maxLength': 255}
+
+
+def integer(minimum: int = 0, maximum: int = MAX_INT) -> dict[str, Any]:
+    """A whole number, which clients may also write as text."""
+    return {'type': ['integer', 'string'], 'pattern': '^[0-9]+$', 'minimum': minimum, 'maximum': maximum,
+            'minLength': 1, 'maxLength': 20}
+
+
+def one_of(*values: str) -> dict[str, Any]:
+    """An enum."""
+    return {'type': 'string', 'enum': list(values)}

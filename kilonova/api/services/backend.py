@@ -1,0 +1,78 @@
+"""What the use cases work with: databases, cells, the other daemons, and the options that they obey."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_config import cfg
+
+# Resources that quotas know, and what they count (rest-api.md §2.10).
+QUOTAS = ('instances', 'cores', 'ram', 'metadata_items', 'injected_files', 'injected_file_content_bytes',
+          'injected_file_path_length', 'key_pairs', 'server_groups', 'server_group_members')
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options that the API reads, each once. Times in seconds; quotas by resource, -1 = no limit."""
+
+    max_limit: int = 1000
+    compute_link_prefix: str | None = None
+    skip_down_cells: bool = True
+    enable_instance_password: bool = True
+    default_zone: str = 'nova'
+    internal_zone: str = 'internal'
+    schedule_zone: str | None = None
+    password_length: int = 12
+    service_down_time: int = 60
+    allow_resize_to_same_host: bool = False
+    instance_name_template: str = 'instance-%08x'
+    quotas: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> Options:
+        """From a parsed configuration."""
+        return cls(
+            max_limit=conf.api.max_limit, compute_link_prefix=conf.api.compute_link_prefix,
+            skip_down_cells=conf.api.list_records_by_skipping_down_cells,
+            enable_instance_password=conf.api.enable_instance_password,
+            default_zone=conf.default_availability_zone, internal_zone=conf.internal_service_availability_zone,
+            schedule_zone=conf.default_schedule_zone, password_length=conf.password_length,
+            service_down_time=conf.service_down_time, allow_resize_to_same_host=conf.allow_resize_to_same_host,
+            instance_name_template=conf.instance_name_template,
+            quotas={name: conf.quota[name] for name in QUOTAS})
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Collaborators of the use cases.
+
+    ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of the compute
+    tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
+    PlacementClient (None: providers of deleted services stay), ``aliases`` the PCI aliases.
+    """
+
+    api_db: Any
+    cells: Any
+    conductor: Any
+    images: Any
+    aliases: Any
+    options: Options
+    compute: Any = None
+    placement: Any = None
+
+    def cell(self, cell_id: int) -> Any:
+        """The database of a cell, by the id of its mapping."""
+        return self.cells.by_id(cell_id)
+
+    def all_cells(self) -> Iterator[Any]:
+        """The databases of all cells that are not disabled, cell0 first."""
+        cell0 = self.cells.cell0()
+        if cell0 is not None:
+            yield cell0
+        yield from (cell for cell in self.cells.enabled() if cell is not cell0)
+
+    def compute_cells(self) -> Iterator[Any]:
+        """Those that have hosts."""
+        cell0 = self.cells.cell0()
+        return (cell for cell in self.cells.enabled() if cell is not cell0)

@@ -1,0 +1,306 @@
+"""Lists of servers over all cells: build requests first, cells second, the cell's row wins (operations.md rule 18)."""
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from oslo_utils import strutils, timeutils
+
+from kilonova import states
+from kilonova.api.services.backend import Backend
+from kilonova.db import engine
+from kilonova.db.queries import flavors, servers
+from kilonova.db.queries.servers import Filters
+from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unanswered, Unavailable
+
+LOG = logging.getLogger(__name__)
+
+NEVER = 10 ** 6
+STATUS_STRICT_SINCE = 38
+PARTIAL_SINCE = 69
+
+
+class FilterRow(NamedTuple):
+    """A filter: its column, how its text becomes values, and since when those without all filters may use it."""
+
+    name: str
+    column: str
+    read: Callable[[str, str], list[Any]]
+    since: int
+
+
+def _text(name: str, value: str) -> list[Any]:
+    return [value]
+
+
+def _text_or_none(name: str, value: str) -> list[Any]:
+    """An empty value asks for those that have none."""
+    return [value] if value else ['', None]
+
+
+def _number(name: str, value: str) -> list[Any]:
+    if re.fullmatch(r'-?[0-9]{1,9}', value) is None:
+        raise Invalid(f"Invalid filter value for {name}: '{value}' is not an integer.")
+    return [int(value)]
+
+
+def _boolean(name: str, value: str) -> list[Any]:
+    try:
+        wanted = strutils.bool_from_string(value, strict=True)
+    except ValueError as error:
+        raise Invalid(f'Invalid filter value for {name}: {error}') from None
+    return [True] if wanted else [False, None]
+
+
+def _drive(name: str, value: str) -> list[Any]:
+    return ['True'] if _boolean(name, value)[0] else ['', None]
+
+
+def when(value: str) -> datetime.datetime:
+    """A time of a query (checked by its schema), naive UTC."""
+    return timeutils.normalize_time(timeutils.parse_isotime(value))
+
+
+def _date(name: str, value: str) -> list[Any]:
+    return [when(value)]
+
+
+EQUAL = (
+    FilterRow('reservation_id', 'reservation_id', _text, 1),
+    FilterRow('image', 'image_ref', _text, 1),
+    FilterRow('locked', 'locked', _boolean, 73),
+    FilterRow('availability_zone', 'availability_zone', _text, 83),
+    FilterRow('config_drive', 'config_drive', _drive, 83),
+    FilterRow('key_name', 'key_name', _text_or_none, 83),
+    FilterRow('created_at', 'created_at', _date, 83),
+    FilterRow('launched_at', 'launched_at', _date, 83),
+    FilterRow('terminated_at', 'terminated_at', _date, 83),
+    FilterRow('power_state', 'power_state', _number, 83),
+    FilterRow('task_state', 'task_state', _text_or_none, 83),
+    FilterRow('vm_state', 'vm_state', _text, 83),
+    FilterRow('progress', 'progress', _number, 83),
+    FilterRow('user_id', 'user_id', _text, 83),
+    FilterRow('hostname', 'hostname', _text, 90),
+    FilterRow('launch_index', 'launch_index', _number, NEVER),
+    FilterRow('image_ref', 'image_ref', _text, NEVER),
+    FilterRow('kernel_id', 'kernel_id', _text_or_none, NEVER),
+    FilterRow('ramdisk_id', 'ramdisk_id', _text_or_none, NEVER),
+    FilterRow('host', 'host', _text, NEVER),
+    FilterRow('node', 'node', _text, NEVER),
+    FilterRow('locked_by', 'locked_by', _text_or_none, NEVER),
+    FilterRow('uuid', 'uuid', _text, NEVER),
+    FilterRow('root_device_name', 'root_device_name', _text, NEVER),
+    FilterRow('access_ip_v4', 'access_ip_v4', _text, NEVER),
+    FilterRow('access_ip_v6', 'access_ip_v6', _text, NEVER),
+    FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
+)
+# name → column, since when for everybody
+REGEX = {'name': ('display_name', 1), 'display_name': ('display_name', NEVER),
+         'description': ('display_description', NEVER), 'display_description': ('display_description', NEVER)}
+TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What to list. ``marker`` is the uuid of the last server seen; ``plain`` wants uuid and name only."""
+
+    filters: Filters
+    project_id: str | None
+    order: Sequence[tuple[str, str]] = (('created_at', 'desc'),)
+    limit: int = 1000
+    marker: str | None = None
+    plain: bool = False
+    bulky: bool = False
+    version: int = 1
+    host_status: bool = False
+    # Nothing narrows or orders the list: servers of silent cells may be told from their mappings.
+    whole: bool = False
+
+
+@dataclass
+class Listed:
+    """Rows in their order, and what is known of servers whose cells don't answer; ``host_states`` and ``wishes`` as the
+    view wants them."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    unknown: list[dict[str, Any]] = field(default_factory=list)
+    host_states: dict[str, str] = field(default_factory=dict)
+    wishes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, all_filters: bool, is_admin: bool,
+                 all_tenants: bool) -> Filters:
+    """The filters of a request; those that the caller may not use are passed over. ``query``: the last value of each."""
+    def usable(name: str, since: int) -> bool:
+        return name in query and (all_filters or version >= since)
+    equal: dict[str, Sequence[Any]] = {row.column: row.read(row.name, query[row.name]) for row in EQUAL
+                                       if usable(row.name, row.since)}
+    if all_tenants and all_filters:
+        for name in ('tenant_id', 'project_id'):
+            if name in query:
+                equal['project_id'] = [query[name]]
+    regex = {column: _pattern(name, query[name]) for name, (column, since) in REGEX.items() if usable(name, since)}
+    found = Filters(equal=equal, regex=regex, deleted=_deleted(query, all_filters),
+                    changed=_changed(query, version),
+                    # No server has an address while there is no network service.
+                    nothing=any(name in query and query[name] for name in ('ip', 'ip6')))
+    if version >= 26:
+        found = replace(found, **{attribute: tuple(filter(None, query[name].split(',')))
+                                  for name, attribute in TAGS.items() if name in query})
+    if 'status' in query:
+        found = _with_status(found, query['status'], version, is_admin)
+    if 'flavor' in query:
+        with backend.api_db.read() as conn:
+            number = flavors.id_of(conn, query['flavor'])
+        found = replace(found, equal={**found.equal, 'instance_type_id': [number]},
+                        nothing=found.nothing or number is None)
+    return found
+
+
+def _pattern(name: str, value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError):
+        raise Invalid(f"Invalid filter value for {name}: '{value}' is not a regular expression.") from None
+    return value
+
+
+def _deleted(query: Mapping[str, str], all_filters: bool) -> bool | None:
+    if all_filters and 'deleted' in query:
+        return bool(_boolean('deleted', query['deleted'])[0])
+    return None if 'changes-since' in query or 'changes-before' in query else False
+
+
+def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime | None, datetime.datetime | None]:
+    since, before = (when(query[name]) if name in query else None for name in ('changes-since', 'changes-before'))
+    if version < 66:
+        before = None
+    if since and before and since > before:
+        raise Invalid('The value of changes-since must be less than or equal to changes-before.')
+    return since, before
+
+
+def _with_status(filters: Filters, wanted: str, version: int, is_admin: bool) -> Filters:
+    known = [str(task) for task in states.TaskState]
+    found: list[tuple[str, frozenset[str], bool]] = []
+    for vm, tasks in states.from_status(wanted):
+        if tasks is None:
+            refused = frozenset(task for task in known if states.status(vm, task) != wanted.upper())
+            found.append((vm, refused, False))
+        else:
+            found.append((vm, frozenset(map(str, tasks)), True))
+    if not found:
+        if version >= STATUS_STRICT_SINCE:
+            raise Invalid('Invalid status value')
+        return replace(filters, nothing=True)
+    if any(vm == states.VmState.DELETED for vm, _, _ in found):
+        if not is_admin:
+            raise Forbidden('Only administrators may list deleted instances')
+        filters = replace(filters, deleted=True)
+    return replace(filters, states=found)
+
+
+# --- the list --------------------------------------------------------------------------------------------------------
+def list_servers(backend: Backend, listing: Listing) -> Listed:
+    """One page. MarkerNotFound: no such server. Two statements of the API database and at most four a cell."""
+    found = Listed()
+    if listing.limit == 0 or listing.filters.nothing:
+        return found
+    filters = listing.filters
+    if listing.project_id is not None:
+        filters = replace(filters, equal={**filters.equal, 'project_id': [listing.project_id]})
+    with backend.api_db.read() as conn:
+        waiting = servers.build_requests(conn, listing.project_id)
+    marker = _marker(backend, listing, waiting) if listing.marker else None
+    rows, silent = _of_cells(backend, listing, filters, marker, found)
+    settled = {row['uuid'] for row in rows}
+    waiting = [row for row in waiting if row['uuid'] not in settled and filters.matches(row)]
+    rows.extend(_behind(waiting, listing.order, marker))
+    servers.sort(rows, listing.order)
+    found.rows = rows[:listing.limit]
+    _read_api(backend, listing, found, silent)
+    return found
+
+
+def _of_cells(backend: Backend, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
+              found: Listed) -> tuple[list[dict[str, Any]], list[Any]]:
+    rows: list[dict[str, Any]] = []
+    silent = []
+    for cell in backend.all_cells():
+        try:
+            rows.extend(_of_cell(backend, cell, listing, filters, marker, found))
+        except Exception as error:
+            if not (isinstance(error, Unanswered) or engine.is_unreachable(error)):
+                raise
+            if not backend.options.skip_down_cells:
+                raise Unavailable(f'Cell {cell.name} is not responding.') from error
+            LOG.warning('Cell %s is not responding and hence only partial results are available from this cell: %s',
+                        cell.name, error)
+            silent.append(cell)
+    return rows, silent
+
+
+def _of_cell(backend: Backend, cell: Any, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
+             found: Listed) -> list[dict[str, Any]]:
+    with cell.read() as conn:
+        if listing.plain:
+            return servers.names(conn, filters, listing.order, listing.limit, marker)
+        rows = servers.page(conn, filters, listing.order, listing.limit, marker, bulky=listing.bulky)
+        add_facts(conn, rows, listing.version)
+        if listing.host_status and rows:
+            found.host_states.update(servers.host_states(
+                conn, [row['host'] for row in rows if row['host']], backend.options.service_down_time))
+        return rows
+
+
+def add_facts(conn: Any, rows: Sequence[dict[str, Any]], version: int) -> None:
+    """What stands in other tables of the cell: metadata, tags, image properties, faults. Two statements at most."""
+    facts = servers.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98)
+    failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
+    faults = servers.last_faults(conn, failed) if failed else {}
+    for row in rows:
+        row.update(facts[row['uuid']], fault=faults.get(row['uuid']))
+
+
+def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -> dict[str, Any]:
+    uuid = listing.marker or ''
+    found = next((row for row in waiting if row['uuid'] == uuid), None)
+    if found is not None:
+        return found
+    with backend.api_db.read() as conn:
+        place = servers.find(conn, uuid)
+    allowed = place is not None and listing.project_id in (None, place['project_id'])
+    if place is not None and allowed and place['cell_id'] is not None:
+        with backend.cell(place['cell_id']).read() as conn:
+            found = servers.get(conn, uuid, deleted=True)
+    if found is None:
+        raise MarkerNotFound(marker=uuid)
+    return found
+
+
+def _behind(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]],
+            marker: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Those that come after the marker."""
+    if marker is None:
+        return rows
+    ordered = [*(row for row in rows if row['uuid'] != marker['uuid']), marker]
+    servers.sort(ordered, order)
+    return ordered[ordered.index(marker) + 1:]
+
+
+def _read_api(backend: Backend, listing: Listing, found: Listed, silent: Sequence[Any]) -> None:
+    partial = silent and listing.whole and listing.version >= PARTIAL_SINCE
+    wished = not listing.plain and listing.version >= 96 and found.rows
+    if not (partial or wished):
+        return
+    with backend.api_db.read() as conn:
+        if wished:
+            found.wishes = servers.wishes(conn, [row['uuid'] for row in found.rows])
+        if partial:
+            ids = [cell.cell.id for cell in silent if cell.cell is not None]
+            found.unknown = servers.mapped(conn, ids, listing.project_id, listing.limit)

@@ -1,0 +1,62 @@
+"""Find the server that a request names, wherever it stands: in a cell, or still as a build request."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova.api.services.backend import Backend
+from kilonova.db.queries import instances, servers
+from kilonova.errors import InstanceIsLocked, InstanceNotFound, InstanceNotReady
+
+# What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted.
+VIEW, WORK, HISTORY = 'view', 'work', 'history'
+# Stories of deleted servers can be read from this version on.
+HISTORY_SINCE = 21
+
+
+@dataclass(frozen=True)
+class Found:
+    """A server. ``cell`` is its database, None while it is a build request; ``row`` as the queries give it."""
+
+    uuid: str
+    cell: Any
+    row: dict[str, Any]
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """What policies are asked about."""
+        return {'project_id': self.row['project_id'], 'user_id': self.row['user_id']}
+
+
+def find_server(backend: Backend, ctxt: Any, uuid: str, *, purpose: str = VIEW, version: int = 1) -> Found:
+    """InstanceNotFound also for servers of other projects: nobody learns that they exist. Two statements."""
+    with backend.api_db.read() as conn:
+        place = servers.find(conn, uuid)
+    if place is not None and (ctxt.is_admin or place['project_id'] == ctxt.project_id):
+        if place['cell_id'] is not None:
+            cell = backend.cell(place['cell_id'])
+            row = _in_cell(cell, uuid, purpose, deleted=purpose == HISTORY and version >= HISTORY_SINCE)
+            if row is not None:
+                return Found(uuid, cell, row)
+        elif place['request'] is not None:
+            return Found(uuid, None, place['request'])
+    raise InstanceNotFound(instance_id=uuid)
+
+
+def _in_cell(cell: Any, uuid: str, purpose: str, deleted: bool) -> dict[str, Any] | None:
+    with cell.read() as conn:
+        if purpose == WORK:
+            return instances.get(conn, uuid)
+        return servers.get(conn, uuid, deleted)
+
+
+def check_lock(ctxt: Any, server: Found) -> None:
+    """InstanceIsLocked unless an administrator asks."""
+    if server.row.get('locked') and not ctxt.is_admin:
+        raise InstanceIsLocked(instance_uuid=server.uuid)
+
+
+def check_ready(server: Found) -> None:
+    """InstanceNotReady while nobody but the scheduler can do anything with it."""
+    if server.cell is None or not server.row.get('host'):
+        raise InstanceNotReady(instance_id=server.uuid)

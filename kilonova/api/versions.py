@@ -1,0 +1,125 @@
+"""Microversions and the documents that tell clients about them (rest-api.md §1.1, §1.2).
+
+A microversion is the int N of 2.N everywhere in the API.
+
+    negotiate({'OpenStack-API-Version': 'compute 2.53'})     # 53
+    negotiate({})                                            # 1
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import webob
+
+from kilonova.errors import Invalid, KilonovaError
+
+MIN, MAX = 1, 104
+HEADER, LEGACY_HEADER = 'OpenStack-API-Version', 'X-OpenStack-Nova-API-Version'
+MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
+_FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
+
+
+class InvalidVersion(Invalid):
+    msg_fmt = 'API Version String %(version)s is of invalid format. Must be of format MajorNum.MinorNum.'
+
+
+class UnsupportedVersion(KilonovaError):
+    msg_fmt = ('Version %(version)s is not supported by the API. Minimum is %(minimum)s and maximum is %(maximum)s.')
+    code = 406
+    safe = True
+
+
+def text(version: int) -> str:
+    """'2.53' for 53."""
+    return f'2.{version}'
+
+
+def asked(headers: Mapping[str, str]) -> str | None:
+    """The version that a request asks for, as it is written; None when it asks for none."""
+    for part in headers.get(HEADER, '').split(','):
+        service, _, version = part.strip().partition(' ')
+        if service.lower() == 'compute' and version.strip():
+            return version.strip()
+    return headers.get(LEGACY_HEADER, '').strip() or None
+
+
+def negotiate(headers: Mapping[str, str]) -> int:
+    """The microversion of a request. Raises InvalidVersion (400), UnsupportedVersion (406)."""
+    wanted = asked(headers)
+    if wanted is None:
+        return MIN
+    if wanted.lower() == 'latest':
+        return MAX
+    match = _FORMAT.fullmatch(wanted)
+    if match is None:
+        raise InvalidVersion(version=wanted)
+    # Eight digits are far beyond any version; Python refuses to convert thousands of them.
+    major, minor = (int(group[:8]) for group in match.groups())
+    if major != 2 or not MIN <= minor <= MAX:
+        raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))
+    return minor
+
+
+def headers(version: str) -> list[tuple[str, str]]:
+    """What each answer says about its version, ``version`` being '2.N'."""
+    return [(HEADER, f'compute {version}'), (LEGACY_HEADER, version), ('Vary', f'{HEADER}, {LEGACY_HEADER}')]
+
+
+_ENTRIES: tuple[dict[str, Any], ...] = (
+    {'id': 'v2.0', 'path': 'v2', 'status': 'DEPRECATED', 'version': '', 'min_version': '',
+     'updated': '2025-07-04T12:00:00Z'},
+    {'id': 'v2.1', 'path': 'v2.1', 'status': 'CURRENT', 'version': text(MAX), 'min_version': text(MIN),
+     'updated': '2013-07-23T11:33:21Z'},
+)
+# The 2.0 API had no microversions: its answers carry none.
+_MEDIA_TYPES = {'v2.0': 'application/vnd.openstack.compute+json;version=2', 'v2.1': MEDIA_TYPE}
+
+
+def _entry(entry: Mapping[str, Any], href: str) -> dict[str, Any]:
+    shown = {name: value for name, value in entry.items() if name != 'path'}
+    return {**shown, 'links': [{'rel': 'self', 'href': href}]}
+
+
+def _media_types(version_id: str) -> list[dict[str, str]]:
+    return [{'base': 'application/json', 'type': _MEDIA_TYPES[version_id]}]
+
+
+class Discovery:
+    """WSGI application of '/', the two version documents and every unknown root; nobody needs a token for them."""
+
+    def __init__(self, link_prefix: str | None = None) -> None:
+        self._prefix = link_prefix.rstrip('/') if link_prefix else None
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+        request = webob.Request(environ)
+        base = self._prefix or request.application_url.rstrip('/')
+        path = request.path_info.strip('/')
+        if request.path_info in ('', '/'):
+            body, status, more = self._versions(base), 200, []
+        elif path in ('v2', 'v2.1'):
+            body, status, more = self._document(path, base)
+        else:
+            body, status, more = self._choices(path, base), 300, []
+        response = webob.Response(json_body=body, status=status, content_type='application/json', charset='UTF-8')
+        response.headers.extend(more)
+        return response(environ, start_response)
+
+    @staticmethod
+    def _versions(base: str) -> dict[str, Any]:
+        return {'versions': [_entry(entry, f'{base}/{entry["path"]}/') for entry in _ENTRIES]}
+
+    @staticmethod
+    def _document(path: str, base: str) -> tuple[dict[str, Any], int, list[tuple[str, str]]]:
+        entry = next(entry for entry in _ENTRIES if entry['path'] == path)
+        document = _entry(entry, f'{base}/{path}/')
+        document['links'].append({'rel': 'describedby', 'type': 'text/html', 'href': 'http://docs.openstack.org/'})
+        document['media-types'] = _media_types(entry['id'])
+        return {'version': document}, 200, headers(text(MIN)) if path == 'v2.1' else []
+
+    @staticmethod
+    def _choices(path: str, base: str) -> dict[str, Any]:
+        return {'choices': [{'id': entry['id'], 'status': entry['status'],
+                             'links': [{'rel': 'self', 'href': f'{base}/{entry["path"]}/{path}'}],
+                             'media-types': _media_types(entry['id'])} for entry in _ENTRIES]}

@@ -1,0 +1,69 @@
+"""Tables of fields.
+
+    FIELDS = Fields(Field('id', lambda row, look: row['uuid']), Field('locked', lambda row, look: …, since=9))
+    FIELDS.render(row, look, version=9)
+
+A field whose value is ``ABSENT`` is left out. ``look`` is whatever the resource's fields need besides the row.
+"""
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kilonova.api.versions import MAX, MIN
+
+ABSENT: Any = object()
+
+
+class Field(NamedTuple):
+    """One key of a body in the versions ``since`` … ``until``; ``kinds``: which of a resource's bodies have it."""
+
+    name: str
+    read: Callable[[Mapping[str, Any], Any], Any]
+    since: int = MIN
+    until: int = MAX
+    kinds: frozenset[str] | None = None
+
+
+class Fields:
+    """A table; what a version shows of it is worked out once."""
+
+    def __init__(self, *fields: Field) -> None:
+        self.fields = fields
+        self._shown: dict[tuple[int, str | None], tuple[Field, ...]] = {}
+
+    def at(self, version: int, kind: str | None = None) -> tuple[Field, ...]:
+        """The fields of a version."""
+        key = version, kind
+        if key not in self._shown:
+            self._shown[key] = tuple(
+                field for field in self.fields if field.since <= version <= field.until
+                and (kind is None or field.kinds is None or kind in field.kinds))
+        return self._shown[key]
+
+    def render(self, row: Mapping[str, Any], look: Any, version: int, kind: str | None = None) -> dict[str, Any]:
+        """The body of one row."""
+        body = {}
+        for field in self.at(version, kind):
+            value = field.read(row, look)
+            if value is not ABSENT:
+                body[field.name] = value
+        return body
+
+
+def column(name: str, default: Any = None) -> Callable[[Mapping[str, Any], Any], Any]:
+    """A reader of one column; ``default`` stands for NULL."""
+    if default is None:
+        return lambda row, look: row[name]
+    return lambda row, look: default if row[name] is None else row[name]
+
+
+def zulu(value: datetime.datetime | None) -> str | None:
+    """'2026-11-21T10:00:00Z'."""
+    return None if value is None else f'{value:%Y-%m-%dT%H:%M:%S}Z'
+
+
+def micro(value: datetime.datetime | None) -> str | None:
+    """'2026-11-21T10:00:00.000000': the older form, without a zone."""
+    return None if value is None else f'{value:%Y-%m-%dT%H:%M:%S.%f}'

@@ -1,0 +1,238 @@
+"""Bodies of servers (rest-api.md §1.7).
+
+Bodies are of three kinds: 'show', 'detail' (a list's) and 'update' (what PUT answers: before 2.75 only the first part).
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kilonova import states
+from kilonova.api.policies import servers as policies
+from kilonova.api.views.base import ABSENT, Field, Fields, column, micro, zulu
+
+SHOW, DETAIL, UPDATE = 'show', 'detail', 'update'
+_PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING'))
+_FAULTY = frozenset(('ERROR', 'DELETED'))
+# The flavor's own names, and those under which a server shows them.
+_FLAVOR = (('vcpus', 'vcpus'), ('ram', 'memory_mb'), ('disk', 'root_gb'), ('ephemeral', 'ephemeral_gb'),
+           ('swap', 'swap'), ('original_name', 'name'))
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Look:
+    """What the fields need besides the row: links, what the caller may see, and facts about hosts and wishes."""
+
+    links: Any
+    may: Callable[[str, Mapping[str, Any]], bool]
+    is_admin: bool
+    version: int
+    default_zone: str = 'nova'
+    instance_name_template: str = 'instance-%08x'
+    host_states: Mapping[str, str] = field(default_factory=dict)
+    wishes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: dict[tuple[str, Any, Any], bool] = field(default_factory=dict)
+
+    def allows(self, rule: str, row: Row) -> bool:
+        """A policy's answer, asked once for the servers of one owner."""
+        key = rule, row['project_id'], row['user_id']
+        if key not in self.answers:
+            self.answers[key] = self.may(rule, {'project_id': row['project_id'], 'user_id': row['user_id']})
+        return self.answers[key]
+
+
+def host_id(project_id: str | None, host: str | None) -> str:
+    """The name under which users tell hosts apart; '' for none."""
+    return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
+
+
+def instance_name(template: str, row: Row) -> str:
+    """The hypervisor's name of a server; '' while no cell has it."""
+    if row['id'] is None:
+        return ''
+    try:
+        return template % row['id']
+    except TypeError:
+        return template % {'id': row['id'], 'uuid': row['uuid'], 'project_id': row['project_id']}
+
+
+def _status(row: Row) -> str:
+    return states.status(row['vm_state'], row['task_state'])
+
+
+def _flavor_link(row: Row, look: Look) -> dict[str, Any]:
+    identifier = row['flavor'].get('flavorid', '')
+    return {'id': identifier, 'links': [look.links.bookmark('flavors', identifier)]}
+
+
+def _flavor(row: Row, look: Look) -> dict[str, Any]:
+    flavor = row['flavor']
+    body = {name: flavor.get(key) for name, key in _FLAVOR}
+    if look.allows(policies.FLAVOR_EXTRA_SPECS, row):
+        body['extra_specs'] = flavor.get('extra_specs') or {}
+    return body
+
+
+def _image(row: Row, look: Look) -> Any:
+    if not row['image_ref']:
+        return ''
+    return {'id': row['image_ref'], 'links': [look.links.bookmark('images', row['image_ref'])]}
+
+
+def _image_with_properties(row: Row, look: Look) -> Any:
+    body = _image(row, look)
+    return {**body, 'properties': row['image_properties']} if body else body
+
+
+def _addresses(row: Row, look: Look) -> dict[str, Any]:
+    networks = row['network_info']
+    if not networks or row['vm_state'] == states.VmState.BUILDING:
+        return {}
+    found: dict[str, Any] = {}
+    for vif in json.loads(networks) if isinstance(networks, str) else networks:
+        shown = found.setdefault(vif['network']['label'], [])
+        for subnet in vif['network'].get('subnets', ()):
+            for address in subnet.get('ips', ()):
+                shown.extend({'version': each.get('version', 4), 'addr': each['address'],
+                              'OS-EXT-IPS:type': each.get('type', 'fixed'),
+                              'OS-EXT-IPS-MAC:mac_addr': vif.get('address')}
+                             for each in (address, *address.get('floating_ips', ())))
+    return found
+
+
+def _fault(row: Row, look: Look) -> Any:
+    fault = row.get('fault')
+    if not fault or _status(row) not in _FAULTY:
+        return ABSENT
+    body = {'code': fault['code'], 'created': zulu(fault['created_at']), 'message': fault['message']}
+    if fault['details'] and (look.is_admin or fault['code'] != 500):
+        body['details'] = fault['details']
+    return body
+
+
+def _progress(row: Row, look: Look) -> Any:
+    return int(row['progress'] or 0) if _status(row) in _PROGRESSING else ABSENT
+
+
+def _zone(row: Row, look: Look) -> str:
+    return row['availability_zone'] or (look.default_zone if row['host'] else '')
+
+
+def _host_status(row: Row, look: Look) -> Any:
+    status = look.host_states.get(row['host'], '') if row['host'] else ''
+    if look.allows(policies.HOST_STATUS, row):
+        return status
+    return status if status == 'UNKNOWN' and look.allows(policies.HOST_STATUS_UNKNOWN, row) else ABSENT
+
+
+def _certificates(row: Row, look: Look) -> list[str] | None:
+    text = row['trusted_certs']
+    return json.loads(text)['nova_object.data']['ids'] if text else None
+
+
+def _hints(row: Row, look: Look) -> dict[str, Any]:
+    hints = look.wishes.get(row['uuid'], {}).get('hints') or {}
+    return {name: values[0] if isinstance(values, list) and len(values) == 1 else values
+            for name, values in hints.items()}
+
+
+def _attribute(read: Callable[[Row, Look], Any]) -> Callable[[Row, Look], Any]:
+    """A reader of what only administrators see."""
+    return lambda row, look: read(row, look) if look.allows(policies.EXTENDED_ATTRIBUTES, row) else ABSENT
+
+
+# The second part of PUT's answer came with 2.75.
+_LATER = frozenset((SHOW, DETAIL))
+
+
+def _extended(name: str, read: Callable[[Row, Look], Any], since: int = 1) -> tuple[Field, ...]:
+    return (Field(name, read, since=since, kinds=_LATER),
+            Field(name, read, since=max(since, 75), kinds=frozenset((UPDATE,))))
+
+
+FIELDS = Fields(
+    Field('id', column('uuid')),
+    Field('name', column('display_name')),
+    Field('status', lambda row, look: _status(row)),
+    Field('tenant_id', column('project_id', '')),
+    Field('user_id', column('user_id', '')),
+    Field('metadata', column('metadata')),
+    Field('hostId', lambda row, look: host_id(row['project_id'], row['host'])),
+    Field('image', _image, until=97),
+    Field('image', _image_with_properties, since=98),
+    Field('flavor', _flavor_link, until=46),
+    Field('flavor', _flavor, since=47),
+    Field('created', lambda row, look: zulu(row['created_at'])),
+    Field('updated', lambda row, look: zulu(row['updated_at'] or row['created_at'])),
+    Field('addresses', _addresses),
+    Field('accessIPv4', lambda row, look: str(row['access_ip_v4'] or '')),
+    Field('accessIPv6', lambda row, look: str(row['access_ip_v6'] or '')),
+    Field('links', lambda row, look: look.links.of('servers', row['uuid'])),
+    Field('OS-DCF:diskConfig', lambda row, look: 'AUTO' if row['auto_disk_config'] else 'MANUAL'),
+    Field('fault', _fault),
+    Field('progress', _progress),
+    *_extended('OS-EXT-AZ:availability_zone', _zone),
+    *_extended('config_drive', column('config_drive', '')),
+    *_extended('key_name', column('key_name')),
+    *_extended('OS-SRV-USG:launched_at', lambda row, look: micro(row['launched_at'])),
+    *_extended('OS-SRV-USG:terminated_at', lambda row, look: micro(row['terminated_at'])),
+    *_extended('OS-EXT-SRV-ATTR:host', _attribute(column('host'))),
+    *_extended('OS-EXT-SRV-ATTR:instance_name',
+               _attribute(lambda row, look: instance_name(look.instance_name_template, row))),
+    *_extended('OS-EXT-SRV-ATTR:hypervisor_hostname', _attribute(column('node'))),
+    *_extended('OS-EXT-SRV-ATTR:reservation_id', _attribute(column('reservation_id')), since=3),
+    *_extended('OS-EXT-SRV-ATTR:launch_index', _attribute(column('launch_index')), since=3),
+    *_extended('OS-EXT-SRV-ATTR:kernel_id', _attribute(column('kernel_id', '')), since=3),
+    *_extended('OS-EXT-SRV-ATTR:ramdisk_id', _attribute(column('ramdisk_id', '')), since=3),
+    *_extended('OS-EXT-SRV-ATTR:root_device_name', _attribute(column('root_device_name')), since=3),
+    *_extended('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3),
+    Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
+    Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89,
+          kinds=frozenset((UPDATE,))),
+    Field('OS-EXT-SRV-ATTR:hostname', column('hostname'), since=90),
+    *_extended('OS-EXT-STS:task_state', column('task_state')),
+    *_extended('OS-EXT-STS:vm_state', column('vm_state')),
+    *_extended('OS-EXT-STS:power_state', lambda row, look: int(row['power_state'] or 0)),
+    *_extended('os-extended-volumes:volumes_attached', lambda row, look: []),
+    Field('locked', lambda row, look: bool(row['locked']), since=9),
+    *_extended('host_status', _host_status, since=16),
+    Field('description', column('display_description'), since=19),
+    Field('tags', column('tags'), since=26),
+    Field('trusted_image_certificates', _certificates, since=63),
+    Field('server_groups', lambda row, look: [], since=71, kinds=frozenset((SHOW, UPDATE))),
+    Field('locked_reason', lambda row, look: None, since=73),
+    Field('pinned_availability_zone', lambda row, look: look.wishes.get(row['uuid'], {}).get('zone'), since=96),
+    Field('scheduler_hints', _hints, since=100),
+)
+
+
+def show(row: Row, look: Look, kind: str = SHOW) -> dict[str, Any]:
+    """The whole body of a server."""
+    return FIELDS.render(row, look, look.version, kind)
+
+
+def brief(row: Row, look: Look) -> dict[str, Any]:
+    """An entry of a plain list."""
+    return {'id': row['uuid'], 'name': row['display_name'], 'links': look.links.of('servers', row['uuid'])}
+
+
+def unknown(row: Row, look: Look, detailed: bool) -> dict[str, Any]:
+    """A server whose cell doesn't answer (from 2.69): only what its mapping knows."""
+    body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': look.links.of('servers', row['uuid'])}
+    return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
+
+
+def created(rows: list[Row], look: Look, password: str | None, groups: list[str]) -> dict[str, Any]:
+    """The answer to a create."""
+    row = rows[0]
+    body = {'id': row['uuid'], 'links': look.links.of('servers', row['uuid']),
+            'OS-DCF:diskConfig': 'AUTO' if row['auto_disk_config'] else 'MANUAL',
+            'security_groups': [{'name': name} for name in groups]}
+    if password is not None:
+        body['adminPass'] = password
+    return body

@@ -1,0 +1,301 @@
+"""From a WSGI request to a handler and back.
+
+The ``Dispatcher`` finds the row of the route table, then does what each request needs in the same order: negotiate the
+version, find the server that the path names, authorise, validate, call the handler, render. Handlers get one ``Call``
+and return a body, None, or a ``Reply``.
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import routes
+import webob
+
+from kilonova.api import faults, versions
+from kilonova.api.policies import Policy
+from kilonova.api.schemas.base import Query, Schema
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found, find_server
+from kilonova.errors import Invalid, KilonovaError, NotFound
+
+ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
+# Types that clients send without a thought: they say nothing about the body.
+UNSAID_TYPES = ('', 'text/plain')
+
+
+class Malformed(Invalid):
+    msg_fmt = 'The server could not comply with the request since it is either malformed or otherwise incorrect.'
+
+
+class UnsupportedType(KilonovaError):
+    msg_fmt = 'Unsupported Content-Type'
+    code = 415
+    safe = True
+
+
+class NoRoute(NotFound):
+    msg_fmt = faults.NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Route:
+    """One row of the table.
+
+    ``policy`` None: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
+    the policy is asked, and what for (see ``services.lookup``). ``action``: the one key of the body that chooses this
+    row among those of its path. Outside ``since`` … ``until`` the route doesn't exist.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call], Any]
+    policy: str | None
+    query: Query = field(default_factory=Query)
+    body: Schema | None = None
+    status: int = 200
+    action: str | None = None
+    server: str | None = None
+    since: int = versions.MIN
+    until: int = versions.MAX
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A body with headers."""
+
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Links:
+    """Links to resources: ``self`` with the version and project of the request's URL, ``bookmark`` without version."""
+
+    def __init__(self, request: webob.Request, project: str | None, prefix: str | None) -> None:
+        base = (prefix.rstrip('/') + request.script_name if prefix else request.application_url).rstrip('/')
+        tail = f'/{project}' if project else ''
+        self._base, self._root = base + tail, base.rpartition('/')[0] + tail
+
+    def of(self, collection: str, identifier: Any) -> list[dict[str, str]]:
+        """Both links of one resource."""
+        return [{'rel': 'self', 'href': self.to(collection, identifier)}, self.bookmark(collection, identifier)]
+
+    def to(self, collection: str, identifier: Any) -> str:
+        """The URL of a resource."""
+        return f'{self._base}/{collection}/{quote(str(identifier))}'
+
+    def bookmark(self, collection: str, identifier: Any) -> dict[str, str]:
+        """The link that outlives versions."""
+        return {'rel': 'bookmark', 'href': f'{self._root}/{collection}/{quote(str(identifier))}'}
+
+    def next(self, path: str, query: Mapping[str, Iterable[str]], marker: Any) -> list[dict[str, str]]:
+        """The link to the page after ``marker``; ``path`` such as 'servers/detail'."""
+        pairs = [(name, value) for name, values in query.items() if name != 'marker' for value in values]
+        return [{'rel': 'next', 'href': f'{self._base}/{path}?{urlencode([*pairs, ("marker", marker)])}'}]
+
+
+@dataclass
+class Call:
+    """One request, as handlers see it. ``version`` is N of 2.N."""
+
+    ctxt: Any
+    version: int
+    route: Route
+    path: dict[str, str]
+    query: dict[str, list[str]]
+    body: Any
+    links: Links
+    backend: Backend
+    policy: Policy
+    server: Found | None = None
+    application_url: str = ''
+
+    def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
+        """Whether the caller passes a rule; the target is the server if the path names one."""
+        return self.policy.allows(self.ctxt, rule, target or self.target)
+
+    def authorise(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
+        """The same, or 403."""
+        self.policy.authorise(self.ctxt, rule, target or self.target)
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """Whose resource this is about: the server's project and user, else the caller's."""
+        if self.server is not None:
+            return self.server.target
+        return {'project_id': self.ctxt.project_id, 'user_id': self.ctxt.user_id}
+
+    def one(self, name: str, default: str | None = None) -> str | None:
+        """The (last) value of a query parameter."""
+        values = self.query.get(name)
+        return values[-1] if values else default
+
+    def limit(self) -> int:
+        """How many items the answer may have: ``limit``, but no more than [api]max_limit."""
+        wanted = self.one('limit')
+        cap = self.backend.options.max_limit
+        if wanted is None:
+            return cap
+        if not wanted.isascii() or not wanted.isdigit():
+            raise Invalid('limit param must be an integer')
+        return min(int(wanted), cap)
+
+
+class Dispatcher:
+    """The WSGI application behind /v2.1, and with ``legacy`` the one behind /v2."""
+
+    def __init__(self, table: Iterable[Route], backend: Backend, policy: Policy, legacy: bool = False) -> None:
+        self._backend, self._policy, self._legacy = backend, policy, legacy
+        self._rows: dict[str, list[Route]] = {}
+        self._mapper = routes.Mapper(register=False, explicit=True)
+        self._mapper.minimization = False
+        for route in table:
+            key = f'{route.method} {route.path}'
+            if key not in self._rows:
+                for prefix in ('', '/{project_id:[0-9a-f-]+}'):
+                    self._mapper.connect(None, prefix + route.path, key=key, conditions={'method': [route.method]})
+            self._rows.setdefault(key, []).append(route)
+        self._mapper.create_regs([])
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+        request = webob.Request(environ)
+        headers: list[tuple[str, str]] = []
+        try:
+            if self._legacy:
+                version = versions.MIN
+            else:
+                # What is asked for is echoed even when it is refused.
+                headers = versions.headers(_echo(request))
+                version = versions.negotiate(request.headers)
+                headers = versions.headers(versions.text(version))
+            environ['kilonova.microversion'] = versions.text(version)
+            response = self._answer(request, version)
+        except Exception as error:
+            response = faults.of_error(error)
+        response.headers.extend(headers)
+        return response(environ, start_response)
+
+    def _answer(self, request: webob.Request, version: int) -> webob.Response:
+        path, rows = self._match(request)
+        ctxt = request.environ['kilonova.context']
+        project = path.pop('project_id', None)
+        if project is not None and project != ctxt.project_id:
+            raise Invalid(f"Malformed request URL: URL's project_id '{project}' doesn't match Context's project_id "
+                          f"'{ctxt.project_id}'")
+        body = _body(request) if request.method in ('POST', 'PUT') else None
+        route = self._choose(rows, body, version)
+        call = Call(ctxt=ctxt, version=version, route=route, path=path, query=_query(request), body=body,
+                    links=Links(request, project, self._backend.options.compute_link_prefix), backend=self._backend,
+                    policy=self._policy, application_url=request.application_url)
+        if route.server:
+            call.server = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
+        if route.policy is not None:
+            call.authorise(route.policy)
+        route.query.check(call.query, version)
+        if route.body is not None:
+            call.body = route.body.check(body, version, relaxed=self._legacy)
+        return _render(route.handler(call), route.status)
+
+    def _match(self, request: webob.Request) -> tuple[dict[str, str], list[Route]]:
+        try:
+            path = request.path_info
+        except UnicodeDecodeError:
+            raise Malformed() from None
+        if '\x00' in path:
+            raise Malformed()
+        path = path.rstrip('/')
+        found = self._mapper.match(path.removesuffix('.json'), {'REQUEST_METHOD': request.method})
+        if not found:
+            raise NoRoute()
+        key = found.pop('key')
+        return found, self._rows[key]
+
+    @staticmethod
+    def _choose(rows: list[Route], body: Any, version: int) -> Route:
+        if rows[0].action is not None:
+            if not isinstance(body, dict) or len(body) != 1:
+                raise Invalid('Malformed request body')
+            action = next(iter(body))
+            rows = [row for row in rows if row.action == action]
+            if not rows:
+                raise Invalid(f'There is no such action: {action}')
+        for row in rows:
+            if row.since <= version <= row.until:
+                return row
+        raise NoRoute()
+
+
+def _echo(request: webob.Request) -> str:
+    """The version asked for, as far as a header may repeat it."""
+    wanted = versions.asked(request.headers) or versions.text(versions.MIN)
+    return wanted if re.fullmatch(r'[0-9.]{1,32}', wanted) else versions.text(versions.MIN)
+
+
+def _query(request: webob.Request) -> dict[str, list[str]]:
+    try:
+        pairs = list(request.GET.items())
+    except UnicodeDecodeError:
+        raise Malformed() from None
+    query: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if '\x00' in name or '\x00' in value:
+            raise Malformed()
+        query.setdefault(name, []).append(value)
+    return query
+
+
+def _body(request: webob.Request) -> Any:
+    """The JSON of a request, checked for what no column and no number of ours can hold."""
+    kind = request.content_type.lower() if request.content_type else ''
+    if kind not in ACCEPTED_TYPES and kind not in UNSAID_TYPES:
+        raise UnsupportedType()
+    data = request.body
+    if not data or kind not in ACCEPTED_TYPES:
+        # As the field has it: a body of an unsaid type is no body.
+        return None
+    try:
+        text = data.decode()
+        body = json.loads(text, parse_constant=_refuse)
+        if '\\u' in text:
+            _check_text(body)
+    except (ValueError, RecursionError):
+        raise Malformed(_NOT_JSON) from None
+    return body
+
+
+_NOT_JSON = 'Cannot understand JSON: the request body is malformed.'
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _check_text(value: Any) -> None:
+    """Escapes may make text that no database takes: lone surrogates (an encoding error) and NUL."""
+    if isinstance(value, str):
+        value.encode()
+        if '\x00' in value:
+            raise ValueError('NUL')
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_text(key)
+            _check_text(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_text(item)
+
+
+def _render(result: Any, status: int) -> webob.Response:
+    reply = result if isinstance(result, Reply) else Reply(result)
+    response = webob.Response(status=status, headerlist=[*reply.headers])
+    if reply.body is not None:
+        response.headers['Content-Type'] = 'application/json'
+        response.body = json.dumps(reply.body).encode()
+    elif status != 204:
+        response.headers['Content-Type'] = 'application/json'
+        response.content_length = 0
+    return response

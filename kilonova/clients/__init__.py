@@ -1,0 +1,1 @@
+"""Clients of the neighbour services, each over one keystoneauth1 adapter."""

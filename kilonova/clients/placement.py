@@ -1,0 +1,332 @@
+"""The Placement client: candidates, claims, moves of an allocation, and what a compute reports of itself.
+
+    client = PlacementClient(session.adapter(conf, 'placement'))
+    found = client.allocation_candidates('resources=VCPU:1')
+    client.claim(instance_uuid, **request, project_id=project_id, user_id=user_id)
+    client.move_allocation(instance_uuid, migration_uuid, new=request['allocations'], project_id=…, user_id=…)
+
+An *allocations* argument or result is ``{provider uuid: {'resources': {resource class: amount}}}``. Every method raises
+``errors.Unanswered`` when Placement doesn't answer and ``errors.PlacementConflict`` at a 409 that a repetition can't mend.
+Routes and rules: the Placement API reference, https://docs.openstack.org/api-ref/placement/.
+"""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from urllib import parse
+
+import requests
+from keystoneauth1.adapter import Adapter
+
+from kilonova import errors
+from kilonova.clients import providers, session
+
+LOG = logging.getLogger(__name__)
+
+MICROVERSION = '1.36'
+CONCURRENT_UPDATE = 'placement.concurrent_update'
+# A 409 for a generation that moved on is repeated with fresh ones; Placement itself already tries ten times.
+WRITE_ATTEMPTS = 4
+CONFLICT_PAUSE = 0.05
+
+Allocations = dict[str, dict[str, Any]]
+
+
+class PlacementInvalid(errors.Invalid):
+    """Placement refuses the request itself: an unknown resource class or trait, a malformed group."""
+
+    msg_fmt = 'Placement refuses the request: %(detail)s'
+
+
+class PlacementForbidden(errors.Unavailable):
+    msg_fmt = 'Placement refuses our credentials: %(detail)s'
+
+
+class ProviderNotFound(errors.NotFound):
+    msg_fmt = 'Resource provider %(uuid)s could not be found.'
+
+
+def is_generation_conflict(error: errors.PlacementConflict) -> bool:
+    """Whether a generation was stale (read again and repeat); otherwise there is no room."""
+    return error.placement_code == CONCURRENT_UPDATE
+
+
+def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
+    """Whether the consumer was not as expected: it has an allocation already, or another than the one read."""
+    return is_generation_conflict(error) and 'consumer generation conflict' in error.message
+
+
+def same_allocations(one: Allocations, other: Allocations) -> bool:
+    """Equal amounts on equal providers, whatever else (generations) the two carry."""
+    return ({rp: given['resources'] for rp, given in one.items()} ==
+            {rp: given['resources'] for rp, given in other.items()})
+
+
+class PlacementClient:
+    """One per process; threads may share it. ``on_request(method, path)`` is called before each request."""
+
+    def __init__(self, adapter: Adapter, on_request: Callable[[str, str], None] | None = None) -> None:
+        self._adapter = adapter
+        self.on_request = on_request
+        self._classes: set[str] = set()
+        self._traits: dict[str, bool] = {}
+        self._trees = providers.Trees()
+
+    # Candidates and claims
+
+    def allocation_candidates(self, query: str | Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """``{'allocation_requests': [{'allocations', 'mappings'}], 'provider_summaries': {uuid: …}}``.
+
+        ``query`` is a query string or its pairs. PlacementInvalid: it names a class or trait that doesn't exist.
+        """
+        if not isinstance(query, str):
+            query = parse.urlencode(query)
+        return self._send('GET', f'/allocation_candidates?{query}').json()
+
+    def claim(self, consumer: str, allocations: Allocations, mappings: dict[str, list[str]] | None = None, *,
+              project_id: str, user_id: str, generation: int | None = None) -> None:
+        """Give ``consumer`` these allocations. ``generation`` None: it must have none yet (else PlacementConflict)."""
+        body: dict[str, Any] = {'allocations': _resources(allocations), 'project_id': project_id, 'user_id': user_id,
+                                'consumer_generation': generation}
+        if mappings:
+            body['mappings'] = mappings
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            try:
+                self._send('PUT', f'/allocations/{consumer}', json=body)
+                return
+            except errors.PlacementConflict as error:
+                if not left or not is_generation_conflict(error) or is_consumer_conflict(error):
+                    raise
+            time.sleep(CONFLICT_PAUSE)
+
+    def get_allocations(self, consumer: str) -> dict[str, Any]:
+        """``{'allocations': {rp: {'resources', 'generation'}}, 'consumer_generation', 'project_id', 'user_id'}``.
+
+        A consumer without allocations has ``{'allocations': {}}`` only.
+        """
+        return self._send('GET', f'/allocations/{consumer}').json()
+
+    def post_allocations(self, payload: dict[str, dict[str, Any]]) -> None:
+        """Write several consumers at once, all or none: ``{consumer: body as of a PUT}``."""
+        self._send('POST', '/allocations', json=payload)
+
+    def delete_allocations(self, consumer: str) -> bool:
+        """Drop all that ``consumer`` has; False: it had nothing (which is fine)."""
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            try:
+                return self._send('DELETE', f'/allocations/{consumer}', missing_ok=True).status_code != 404
+            except errors.PlacementConflict:
+                if not left:
+                    raise
+            time.sleep(CONFLICT_PAUSE)
+        return False
+
+    def put_empty_allocations(self, consumer: str, *, project_id: str, user_id: str, generation: int) -> None:
+        """Drop what ``consumer`` has unless it changed since ``generation`` was read (then PlacementConflict)."""
+        self._send('PUT', f'/allocations/{consumer}', json={
+            'allocations': {}, 'project_id': project_id, 'user_id': user_id, 'consumer_generation': generation})
+
+    # Moves: the server's old allocation waits under the migration's uuid
+
+    def move_allocation(self, instance_uuid: str, migration_uuid: str, *, new: Allocations, project_id: str,
+                        user_id: str, mappings: dict[str, list[str]] | None = None,
+                        old: dict[str, Any] | None = None) -> Allocations:
+        """Give the server ``new`` and its present allocation to the migration, in one POST; return the old one.
+
+        ``old`` is what ``get_allocations(instance_uuid)`` said; None reads it here. May be repeated: a migration that
+        already holds the old allocation keeps it, and only the server's is brought to ``new``. PlacementConflict: there
+        is no room for ``new`` (nothing changed).
+        """
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            old = old or self.get_allocations(instance_uuid)
+            payload = {instance_uuid: _consumer(new, project_id, user_id, old.get('consumer_generation'), mappings)}
+            if old['allocations']:
+                payload[migration_uuid] = _consumer(old['allocations'], project_id, user_id, None)
+            try:
+                self.post_allocations(payload)
+                return _resources(old['allocations'])
+            except errors.PlacementConflict as error:
+                if not left or not is_generation_conflict(error):
+                    raise
+            held = self.get_allocations(migration_uuid)
+            old = self.get_allocations(instance_uuid)
+            if held['allocations']:
+                if not same_allocations(old['allocations'], new):
+                    self.claim(instance_uuid, new, mappings, project_id=project_id, user_id=user_id,
+                               generation=old.get('consumer_generation'))
+                return _resources(held['allocations'])
+        raise AssertionError('unreachable')
+
+    def move_back(self, instance_uuid: str, migration_uuid: str) -> bool:
+        """Undo ``move_allocation``: the server gets back what the migration holds, in one POST.
+
+        False: the migration holds nothing, so the move never was or is undone already.
+        """
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            held = self.get_allocations(migration_uuid)
+            if not held['allocations']:
+                return False
+            now = self.get_allocations(instance_uuid)
+            owner = held['project_id'], held['user_id']
+            try:
+                self.post_allocations({
+                    migration_uuid: _consumer({}, *owner, held['consumer_generation']),
+                    instance_uuid: _consumer(held['allocations'], *owner, now.get('consumer_generation'))})
+                return True
+            except errors.PlacementConflict as error:
+                if not left or not is_generation_conflict(error):
+                    raise
+        return False
+
+    # Providers
+
+    def list_providers(self, *, in_tree: str | None = None, name: str | None = None) -> list[dict[str, Any]]:
+        """``[{'uuid', 'name', 'generation', 'parent_provider_uuid', 'root_provider_uuid'}]``, all or those asked for."""
+        query = parse.urlencode([pair for pair in (('in_tree', in_tree), ('name', name)) if pair[1] is not None])
+        path = '/resource_providers' + (f'?{query}' if query else '')
+        return self._send('GET', path).json()['resource_providers']
+
+    def create_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
+        """PlacementConflict: the name or the uuid is taken."""
+        body = {'name': name, 'uuid': uuid}
+        if parent is not None:
+            body['parent_provider_uuid'] = parent
+        return self._send('POST', '/resource_providers', json=body).json()
+
+    def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
+        """The provider of this name, created under ``uuid`` where there is none (it may have another uuid)."""
+        try:
+            return self.create_provider(name, uuid, parent)
+        except errors.PlacementConflict:
+            found = self.list_providers(name=name)
+            if not found:
+                raise
+            return found[0]
+
+    def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
+        """Inventories by resource class, and the provider's generation."""
+        answer = self._send('GET', f'/resource_providers/{uuid}/inventories').json()
+        return answer['inventories'], answer['resource_provider_generation']
+
+    def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int:
+        """Replace all inventories; return the new generation. PlacementConflict: stale, or a class is in use."""
+        return self._send('PUT', f'/resource_providers/{uuid}/inventories', json={
+            'resource_provider_generation': generation, 'inventories': inventory,
+        }).json()['resource_provider_generation']
+
+    def get_traits(self, uuid: str) -> tuple[set[str], int]:
+        """Traits, and the provider's generation."""
+        answer = self._send('GET', f'/resource_providers/{uuid}/traits').json()
+        return set(answer['traits']), answer['resource_provider_generation']
+
+    def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
+        """Replace all traits; return the new generation."""
+        return self._send('PUT', f'/resource_providers/{uuid}/traits', json={
+            'resource_provider_generation': generation, 'traits': sorted(traits),
+        }).json()['resource_provider_generation']
+
+    def delete_provider(self, uuid: str) -> bool:
+        """False: there was none. PlacementConflict: allocations or children keep it."""
+        return self._send('DELETE', f'/resource_providers/{uuid}', missing_ok=True).status_code != 404
+
+    def delete_tree(self, root_uuid: str) -> None:
+        """Delete a compute's providers, children first. PlacementConflict: one still has allocations."""
+        found = self.list_providers(in_tree=root_uuid)
+        for provider in sorted(found, key=lambda provider: provider['uuid'] == root_uuid):
+            self.delete_provider(provider['uuid'])
+        self._trees.drop(root_uuid)
+
+    def usages(self, uuid: str) -> dict[str, int]:
+        """Amounts in use of a provider by resource class."""
+        return self._send('GET', f'/resource_providers/{uuid}/usages').json()['usages']
+
+    def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
+        """Amounts in use of a provider: ``{consumer: {resource class: amount}}``."""
+        answer = self._send('GET', f'/resource_providers/{uuid}/allocations').json()
+        return {consumer: given['resources'] for consumer, given in answer['allocations'].items()}
+
+    def ensure_resource_class(self, name: str) -> None:
+        """Create a CUSTOM_ class where it doesn't exist; asked once a process."""
+        if name.startswith('CUSTOM_') and name not in self._classes:
+            self._send('PUT', f'/resource_classes/{name}')
+            self._classes.add(name)
+
+    def ensure_traits(self, names: Iterable[str]) -> set[str]:
+        """Create CUSTOM_ traits; return the names that exist, without standard ones this Placement doesn't know."""
+        wanted = set(names)
+        unknown = sorted(wanted - self._traits.keys())
+        if unknown:
+            query = parse.urlencode({'name': 'in:' + ','.join(unknown)})
+            there = set(self._send('GET', f'/traits?{query}').json()['traits'])
+            for name in unknown:
+                if name not in there and name.startswith('CUSTOM_'):
+                    self._send('PUT', f'/traits/{name}')
+                    there.add(name)
+                elif name not in there:
+                    LOG.warning('Placement does not know the trait %s: it is left out.', name)
+                self._traits[name] = name in there
+        return {name for name in wanted if self._traits[name]}
+
+    def sync_compute(self, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
+                     traits: Iterable[str], pci_view: dict[str, dict[str, Any]] | None = None, *,
+                     refresh: bool = False) -> dict[str, str]:
+        """Bring a compute's provider tree to what it reports; return ``{provider name: uuid}`` of the tree.
+
+        ``pci_view`` as ``kilonova.pci.placement.placement_view`` gives it; None: PCI is not reported here. Writes only
+        what differs; a repetition without changes costs one GET. ``refresh``: read again what moved since.
+        """
+        return self._trees.sync(self, root_uuid, nodename, inventory, set(traits), pci_view, refresh=refresh)
+
+    def set_host_disabled(self, root_uuid: str, disabled: bool) -> None:
+        """Put or drop COMPUTE_STATUS_DISABLED on a compute's root provider: what the scheduler's query forbids."""
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            traits, generation = self.get_traits(root_uuid)
+            if disabled == (providers.STATUS_DISABLED in traits):
+                return
+            try:
+                self.set_traits(root_uuid, generation, traits ^ {providers.STATUS_DISABLED})
+                self._trees.drop(root_uuid)
+                return
+            except errors.PlacementConflict as error:
+                if not left or not is_generation_conflict(error):
+                    raise
+
+    def _send(self, method: str, path: str, *, missing_ok: bool = False, **kwargs: Any) -> requests.Response:
+        if self.on_request is not None:
+            self.on_request(method, path)
+        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
+        response = session.send(self._adapter, 'Placement', method, path, attempts=attempts,
+                                headers={'OpenStack-API-Version': f'placement {MICROVERSION}'}, **kwargs)
+        if response.status_code < 400 or (missing_ok and response.status_code == 404):
+            return response
+        raise _error(response, path)
+
+
+def _resources(allocations: Allocations) -> Allocations:
+    return {rp: {'resources': given['resources']} for rp, given in allocations.items()}
+
+
+def _consumer(allocations: Allocations, project_id: str, user_id: str, generation: int | None,
+              mappings: dict[str, list[str]] | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = {'allocations': _resources(allocations), 'project_id': project_id, 'user_id': user_id,
+                            'consumer_generation': generation}
+    if mappings:
+        body['mappings'] = mappings
+    return body
+
+
+def _error(response: requests.Response, path: str) -> errors.KilonovaError:
+    try:
+        first = response.json()['errors'][0]
+    except (ValueError, LookupError, TypeError):
+        first = {}
+    detail = ' '.join(str(first.get('detail') or response.text).split())
+    if response.status_code == 409:
+        return errors.PlacementConflict(detail=detail, placement_code=first.get('code', ''))
+    if response.status_code == 403:
+        return PlacementForbidden(detail=detail)
+    if response.status_code == 404 and path.startswith('/resource_providers/'):
+        return ProviderNotFound(uuid=path.split('/')[2])
+    return PlacementInvalid(detail=detail)

@@ -1,0 +1,177 @@
+"""A compute's provider tree: what Placement has against what the host reports, written where they differ.
+
+Used through ``PlacementClient.sync_compute``. The tree last seen is remembered: allocations move a provider's generation
+too, so a moved generation alone is no reason to read 2 × N answers again (``refresh=True`` does).
+"""
+from __future__ import annotations
+
+import logging
+import threading
+import uuid as uuidlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kilonova import errors
+
+if TYPE_CHECKING:
+    from kilonova.clients.placement import PlacementClient
+
+LOG = logging.getLogger(__name__)
+
+STATUS_DISABLED = 'COMPUTE_STATUS_DISABLED'
+MANAGED_PCI = 'COMPUTE_MANAGED_PCI_DEVICE'
+OWNER = 'OWNER_NOVA'
+# Standard traits of a compute's root that are ours to drop; all others were put there by an operator.
+OWNED_PREFIXES = ('COMPUTE_', 'HW_CPU_', 'OWNER_')
+INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': 2147483647, 'step_size': 1, 'allocation_ratio': 1.0}
+SYNC_ATTEMPTS = 4
+_IN_USE = ('placement.inventory.inuse', 'placement.resource_provider.inuse')
+
+
+class PciReportingTurnedOff(errors.Invalid):
+    """pci.md §7: once a compute reported its PCI devices to Placement it has to go on."""
+
+    msg_fmt = ('The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
+               'off. It cannot be turned off again.')
+
+
+class NodenameTaken(errors.Conflict):
+    msg_fmt = ('Resource provider %(name)s exists with uuid %(found)s; this compute is %(uuid)s. Was its compute_id '
+               'file lost?')
+
+
+@dataclass
+class Provider:
+    """What we know of one provider."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    generation: int
+    inventory: dict[str, dict[str, Any]] = field(default_factory=dict)
+    traits: set[str] = field(default_factory=set)
+
+
+class Trees:
+    """The trees that this process looks after, by the uuid of their root."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, Provider]] = {}
+        self._reported: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def drop(self, root_uuid: str) -> None:
+        """Forget what was seen: the next sync reads it again."""
+        self._seen.pop(root_uuid, None)
+
+    def sync(self, client: PlacementClient, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
+             traits: set[str], pci_view: dict[str, dict[str, Any]] | None, *, refresh: bool) -> dict[str, str]:
+        """See ``PlacementClient.sync_compute``."""
+        with self._lock:
+            for left in reversed(range(SYNC_ATTEMPTS)):
+                try:
+                    tree = self._load(client, root_uuid, refresh=refresh)
+                    self._write(client, tree, root_uuid, nodename, inventory, traits, pci_view)
+                    return {provider.name: provider.uuid for provider in tree.values()}
+                except errors.PlacementConflict as error:
+                    self.drop(root_uuid)
+                    if not left or error.placement_code in _IN_USE:
+                        raise
+                except errors.KilonovaError:
+                    self.drop(root_uuid)
+                    raise
+        raise AssertionError('unreachable')
+
+    def _load(self, client: PlacementClient, root_uuid: str, *, refresh: bool) -> dict[str, Provider]:
+        """The tree by provider name; empty when there is none yet."""
+        before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
+        tree: dict[str, Provider] = {}
+        for row in client.list_providers(in_tree=root_uuid):
+            provider = before.get(row['uuid'])
+            if provider is None or (refresh and provider.generation != row['generation']):
+                provider = Provider(row['uuid'], row['name'], row['parent_provider_uuid'], row['generation'])
+                provider.inventory, _ = client.get_inventory(provider.uuid)
+                provider.traits, provider.generation = client.get_traits(provider.uuid)
+            else:
+                provider.generation = row['generation']
+            tree[provider.name] = provider
+        self._seen[root_uuid] = tree
+        return tree
+
+    def _write(self, client: PlacementClient, tree: dict[str, Provider], root_uuid: str, nodename: str,
+               inventory: dict[str, dict[str, Any]], traits: set[str],
+               pci_view: dict[str, dict[str, Any]] | None) -> None:
+        managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
+        if pci_view is None and managed:
+            raise PciReportingTurnedOff(nodename=nodename, name=sorted(managed)[0])
+        view = pci_view or {}
+        root = _ensure(client, tree, nodename, root_uuid, None)
+        if root.uuid != root_uuid:
+            raise NodenameTaken(name=nodename, found=root.uuid, uuid=root_uuid)
+        known = client.ensure_traits(traits.union({OWNER}, *(given['traits'] for given in view.values())))
+        for resource_class in {*inventory, *(given['resource_class'] for given in view.values())}:
+            client.ensure_resource_class(resource_class)
+        wanted = (traits | {OWNER}) & known
+        _set_inventory(client, root, inventory)
+        _set_traits(client, root, wanted | _foreign(root.traits, self._reported.get(root_uuid, set())))
+        self._reported[root_uuid] = wanted
+        for name, given in view.items():
+            child = _ensure(client, tree, name, str(uuidlib.uuid5(uuidlib.UUID(root_uuid), name)), root_uuid)
+            total = given['total']
+            _set_inventory(client, child, {given['resource_class']: {'total': total, 'max_unit': total}})
+            _set_traits(client, child, set(given['traits']) & known)
+        for name in managed - view.keys():
+            _remove(client, tree, name)
+
+
+def _foreign(traits: set[str], reported: set[str]) -> set[str]:
+    """Traits of a root that somebody else put there."""
+    return {name for name in traits - reported if name == STATUS_DISABLED or not name.startswith(OWNED_PREFIXES)}
+
+
+def _ensure(client: PlacementClient, tree: dict[str, Provider], name: str, uuid: str,
+            parent: str | None) -> Provider:
+    if name not in tree:
+        row = client.ensure_provider(name, uuid, parent)
+        tree[name] = Provider(row['uuid'], name, parent, row['generation'])
+    return tree[name]
+
+
+def _set_inventory(client: PlacementClient, provider: Provider, inventory: dict[str, dict[str, Any]]) -> None:
+    wanted = {name: {**INVENTORY_DEFAULTS, **given} for name, given in inventory.items()}
+    if wanted == provider.inventory:
+        return
+    try:
+        provider.generation = client.set_inventory(provider.uuid, provider.generation, wanted)
+    except errors.PlacementConflict as error:
+        if error.placement_code not in _IN_USE:
+            raise
+        LOG.warning('Provider %s no longer has %s, but servers still hold some: their inventory stays until they go.',
+                    provider.name, _names(provider.inventory.keys() - wanted.keys()))
+        wanted = {**provider.inventory, **wanted}
+        if wanted == provider.inventory:
+            return
+        provider.generation = client.set_inventory(provider.uuid, provider.generation, wanted)
+    provider.inventory = wanted
+
+
+def _set_traits(client: PlacementClient, provider: Provider, traits: set[str]) -> None:
+    if traits != provider.traits:
+        provider.generation = client.set_traits(provider.uuid, provider.generation, traits)
+        provider.traits = traits
+
+
+def _remove(client: PlacementClient, tree: dict[str, Provider], name: str) -> None:
+    try:
+        client.delete_provider(tree[name].uuid)
+    except errors.PlacementConflict as error:
+        if error.placement_code not in _IN_USE:
+            raise
+        LOG.warning('Device provider %s is gone from the host, but a server still holds it: it stays until then.', name)
+    else:
+        del tree[name]
+
+
+def _names(names: Iterable[str]) -> str:
+    return ', '.join(sorted(names))

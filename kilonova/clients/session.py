@@ -1,0 +1,70 @@
+"""keystoneauth1 adapters from a section of kilonova.conf, and the one place where silence becomes Unanswered.
+
+    adapter = session.adapter(conf, 'placement')
+    response = session.send(adapter, 'Placement', 'GET', '/resource_providers', attempts=session.READ_ATTEMPTS)
+"""
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import requests
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading as ks_loading
+from keystoneauth1.adapter import Adapter
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from kilonova import errors
+
+LOG = logging.getLogger(__name__)
+
+# A read may be sent again at once; a write is repeated by its operation, which looks first what stands.
+READ_ATTEMPTS = 3
+RETRY_PAUSE = 0.15
+# Idle connections kept for each service; a daemon rarely has more requests under way.
+POOL_SIZE = 64
+
+
+def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) -> Adapter:
+    """The adapter that section ``group`` describes, over one pool of kept-alive connections.
+
+    ``fallback`` names the section whose credentials serve when ``group`` has no ``auth_type`` (field files often give
+    ``[glance]`` none). Nothing is sent yet: the first request fetches the token.
+    """
+    pool = requests.Session()
+    for scheme in ('http://', 'https://'):
+        pool.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=POOL_SIZE))
+    session = ks_loading.load_session_from_conf_options(conf, group, session=pool)
+    auth = ks_loading.load_auth_from_conf_options(conf, group)
+    if auth is None and fallback is not None:
+        auth = ks_loading.load_auth_from_conf_options(conf, fallback)
+    session.auth = auth
+    return ks_loading.load_adapter_from_conf_options(conf, group, session=session)
+
+
+def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 1,
+         headers: dict[str, str] | None = None, **kwargs: Any) -> requests.Response:
+    """Send one request and return its response, which is below 500.
+
+    A failed connection, a timeout, a missing endpoint or token, 401 and 5xx all mean that ``who`` doesn't answer:
+    ``errors.Unanswered``, after ``attempts`` tries.
+    """
+    headers = dict(headers or {})
+    context = oslo_context.get_current()
+    if context is not None and getattr(context, 'global_id', None):
+        headers['X-OpenStack-Request-ID'] = context.global_id
+    for left in reversed(range(attempts)):
+        try:
+            response = adapter.request(path, method, raise_exc=False, headers=headers, **kwargs)
+        except ks_exceptions.ClientException as error:
+            reason = str(error) or type(error).__name__
+        else:
+            if response.status_code < 500 and response.status_code != 401:
+                return response
+            reason = f'HTTP {response.status_code} to {method} {path.partition("?")[0]}'
+            response.close()
+        if left:
+            time.sleep(RETRY_PAUSE)
+    raise errors.Unanswered(who=who, reason=reason)

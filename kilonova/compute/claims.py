@@ -1,0 +1,104 @@
+"""What a host writes upward: one transaction to take a place, one to tell what a step came to.
+
+``take`` and ``tell`` keep ledger and database in step: the ledger plans, the conductor writes, the ledger commits. The
+shapes of both payloads are those of ``db.queries.claims``; times travel as ISO text, ``extra`` as JSON text.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute.host import Host
+from kilonova.compute.keys import Work
+from kilonova.compute.tracker import Plan, Usage
+from kilonova.compute.upcalls import Stopping
+
+LOG = logging.getLogger(__name__)
+
+
+def take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flavor: objects.Flavor,
+         requests: objects.InstancePCIRequests | None, **fields: Any) -> list[objects.PciDevice]:
+    """Claim CPU, memory, disk and devices for a server; the devices it got.
+
+    ``fields``: transition, expect, values, extra, migration; a callable ``extra`` gets the devices. HostRejected: an
+    alternate may take it. KeyGone, Conflict: the operation or the server moved on. Nothing stays claimed then.
+    """
+    usage = Usage.of(flavor)
+    LOG.info('Attempting claim: memory %d MB, disk %d GB, vcpus %d CPU', usage.memory_mb, usage.local_gb, usage.vcpus,
+             instance_uuid=instance_uuid)
+    try:
+        devices = _take(host, work, ctxt, instance_uuid, side, flavor, requests, fields)
+    except errors.KilonovaError as error:
+        LOG.info('Failed to claim: %s', error, instance_uuid=instance_uuid)
+        raise
+    LOG.info('Claim successful on node %s', host.tracker.nodename, instance_uuid=instance_uuid)
+    return devices
+
+
+def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flavor: objects.Flavor,
+          requests: objects.InstancePCIRequests | None, fields: dict[str, Any]) -> list[objects.PciDevice]:
+    tracker = host.tracker
+    extra = fields.pop('extra', None)
+    with tracker.writing(ctxt):
+        plan = tracker.plan(instance_uuid, side, flavor, requests)
+        try:
+            host.upcalls.claim(ctxt, {
+                'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid,
+                'extra': extra(plan.devices) if callable(extra) else extra, 'devices': plan.changes,
+                'usage': tracker.usage(plan), **fields})
+        except errors.ClaimConflict as error:
+            # Somebody else wrote rows of this node: what we know of them is no longer true.
+            tracker.abort(plan)
+            tracker.distrust()
+            raise errors.HostRejected(reason='Claim pci failed') from error
+        except Stopping:
+            raise
+        except Exception:
+            tracker.abort(plan)
+            raise
+        tracker.commit(plan)
+    return plan.devices
+
+
+def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | None = None, **fields: Any) -> None:
+    """Save what a step came to. With a ``plan`` the caller holds ``tracker.writing()``.
+
+    ``fields``: transition, expect, values, extra, migration, system_metadata, event, fault, message, end, undo, usage.
+    Raises KeyGone, ClaimConflict, Conflict: nothing was written then, and the plan is off.
+    """
+    tracker = host.tracker
+    save = {'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid, **fields}
+    if plan is not None:
+        save['devices'] = plan.changes
+        if plan.dropped:
+            save['usage'] = tracker.usage(plan)
+    try:
+        host.upcalls.save(ctxt, save)
+    except Stopping:
+        raise
+    except Exception as error:
+        if plan is not None:
+            tracker.abort(plan)
+            if isinstance(error, errors.ClaimConflict):
+                tracker.distrust()
+        raise
+    if plan is not None:
+        tracker.commit(plan)
+
+
+def give_back(host: Host, work: Work, ctxt: Any, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True,
+              *, unsided: bool = True, **fields: Any) -> None:
+    """Free what a server holds here (see ``Tracker.plan_free``) and save that, with whatever else ``fields`` say."""
+    tracker = host.tracker
+    with tracker.writing(ctxt):
+        plan = tracker.plan_free(instance_uuid, leaving, unsided=unsided)
+        tell(host, work, ctxt, instance_uuid, plan, **fields)
+
+
+def fault(host: Host, error: BaseException) -> dict[str, Any]:
+    """A fault row's columns: our own texts are for users to read, of others only the class is."""
+    message = str(error) if isinstance(error, errors.KilonovaError) else type(error).__name__
+    return {'code': getattr(error, 'code', 500), 'message': message, 'details': str(error), 'host': host.name}

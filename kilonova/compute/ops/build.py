@@ -1,0 +1,152 @@
+"""Build a server: claim · spawn · save its end state. Two calls upward when all goes well.
+
+Whatever fails is undone here: guest and files go, devices are given back. ``verdict`` says whether another host may try.
+"""
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import claims
+from kilonova.compute.events import Event, now
+from kilonova.compute.host import Host, metadata
+from kilonova.compute.keys import Work
+from kilonova.compute.tracker import RUN
+from kilonova.compute.undo import Undo
+
+LOG = logging.getLogger(__name__)
+
+# Another host would refuse for the same reason (state-machine.md §3.1, 'BuildAbortException').
+HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNotFound)
+# These say what they mean to the flow.
+TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be built. ``image``: the image service's plain dict."""
+
+    instance: objects.Instance
+    image: dict[str, Any]
+    request_spec: objects.RequestSpec | None = None
+    admin_password: str | None = None
+    files: list[tuple[str, str]] = field(default_factory=list)
+    attempt: int = 1
+
+    @property
+    def pci_requests(self) -> objects.InstancePCIRequests | None:
+        """The instance's, else the request spec's; their specs name Placement's providers."""
+        for holder in (self.instance, self.request_spec):
+            if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
+                return holder.pci_requests
+        return None
+
+
+def run(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any]:
+    """Build and run ``request.instance``. Errors: see ``verdict``."""
+    with host.locks.hold(request.instance.uuid), host.build_slots.hold(work):
+        return _build(host, work, ctxt, request)
+
+
+def _build(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any]:
+    instance, began = request.instance, host.clock()
+    LOG.info('Starting instance...', instance_uuid=instance.uuid)
+    event = host.event('compute__do_build_and_run_instance')
+    with Undo('build') as undo:
+        # 1. A place: CPU, memory, disk, devices. Nothing to undo when this fails.
+        work.check()
+        undo.add(_refused, host, work, ctxt, instance, event, undo)
+        devices = claims.take(host, work, ctxt, instance.uuid, RUN, instance.flavor, request.pci_requests,
+                              **_claim(host, ctxt, request))
+        # 2. The guest.
+        undo.add(_release, host, work, ctxt, instance, event, undo)
+        work.check()
+        _spawn(host, ctxt, request, devices)
+        # 3. The end state, and with it the operation's end.
+        work.check()
+        _save(host, work, ctxt, instance, event)
+    LOG.info('Took %0.2f seconds to build instance.', host.clock() - began, instance_uuid=instance.uuid)
+    return {'host': host.name, 'node': host.tracker.nodename}
+
+
+def _claim(host: Host, ctxt: Any, request: Request) -> dict[str, Any]:
+    instance, node = request.instance, host.tracker.node
+    values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': node.id, 'launched_on': host.name}
+    if 'availability_zone' in instance and instance.availability_zone:
+        values['availability_zone'] = instance.availability_zone
+    # The first attempt's providers are stored with the server; an alternate's are not.
+    requests = request.pci_requests
+    extra = {'pci_requests': requests.to_column()} if requests is not None and request.attempt > 1 else {}
+    return {'transition': 'build.claim', 'expect': {'host': [None, host.name]}, 'values': values, 'extra': extra,
+            'migration': None}
+
+
+def _spawn(host: Host, ctxt: Any, request: Request, devices: list[objects.PciDevice]) -> None:
+    instance, began = request.instance, host.clock()
+    LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
+    host.driver.spawn(ctxt, instance, request.image, pci_devices=devices, admin_password=request.admin_password,
+                      files=request.files)
+    LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
+             instance_uuid=instance.uuid)
+
+
+def _save(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event) -> None:
+    tracker = host.tracker
+    fields: dict[str, Any] = {
+        'transition': 'build.done', 'expect': {'host': host.name}, 'event': event.success(), 'end': True,
+        'values': {'power_state': host.driver.get_info(instance), 'launched_at': now()}}
+    if 'boot_roles' not in metadata(instance):
+        fields['system_metadata'] = {'boot_roles': ','.join(ctxt.roles)}
+    with tracker.writing(ctxt):
+        plan = tracker.plan_allocate(instance.uuid, RUN)
+        failed, tracker.failed_builds = tracker.failed_builds, 0
+        if failed:
+            fields['usage'] = tracker.usage(plan)
+        claims.tell(host, work, ctxt, instance.uuid, plan, **fields)
+
+
+def _refused(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
+    """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
+    if isinstance(undo.error, errors.HostRejected):
+        claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
+
+
+def _release(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
+    """Guest and files go; devices are free; the server belongs to no host."""
+    if host.conf.compute.consecutive_build_service_disable_threshold and not isinstance(undo.error, TOLD):
+        host.tracker.failed_builds += 1
+    destroy(host, work, ctxt, instance, event=event.failure(undo.error))
+
+
+def destroy(host: Host, work: Work, ctxt: Any, instance: objects.Instance, **fields: Any) -> None:
+    """Undo of a build, whole or in part or never begun."""
+    host.driver.destroy(instance)
+    claims.give_back(host, work, ctxt, instance.uuid, undo=True,
+                     expect={'host': host.name, 'vm_state': 'building'},
+                     values={'host': None, 'node': None, 'compute_id': None, 'launched_on': None}, **fields)
+
+
+def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
+    """The flow's undo: safe when the build never ran, failed here already, or was lost with an earlier process."""
+    with host.locks.hold(instance.uuid):
+        with contextlib.suppress(errors.InstanceNotFound):
+            if host.at_home(ctxt, instance.uuid):
+                LOG.warning('Not undoing the build of a server that is at home here', instance_uuid=instance.uuid)
+                return {}
+        destroy(host, work, ctxt, instance)
+    return {}
+
+
+def verdict(error: Exception, instance_uuid: str) -> Exception:
+    """What the flow is told: HostRejected (an alternate may try), BuildAbort (none should), or as it is."""
+    if isinstance(error, TOLD):
+        return error
+    text = str(error) or type(error).__name__
+    if isinstance(error, HOPELESS):
+        return error if isinstance(error, errors.BuildAbort) else errors.BuildAbort(
+            instance_uuid=instance_uuid, reason=text)
+    return errors.HostRejected(f'Build of instance {instance_uuid} was re-scheduled: {text}')

@@ -1,0 +1,73 @@
+"""A move's step on its destination: the domain of the new flavor with the new devices, started if it ran before."""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.compute import claims, records
+from kilonova.compute.events import Event
+from kilonova.compute.host import Host, image_of, was_active
+from kilonova.compute.keys import Work
+from kilonova.compute.ops import move
+from kilonova.compute.tracker import side_of
+from kilonova.compute.undo import Undo
+
+LOG = logging.getLogger(__name__)
+
+
+def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dict[str, Any] | None,
+        instance: objects.Instance, migration: objects.Migration,
+        request_spec: objects.RequestSpec) -> dict[str, Any]:
+    """The new flavor is the request spec's, the new devices are those that ``prep_resize`` claimed here."""
+    event, uuid, side = host.event('compute_finish_resize'), instance.uuid, side_of(migration)
+    power_on, both = was_active(instance), move.same_host(migration)
+    with host.locks.hold(uuid), Undo('finish_resize') as undo:
+        work.check()
+        extra = _become_new(host, instance, migration, request_spec)
+        devices = host.tracker.devices(uuid, side)
+        move.check_devices(instance, instance.pci_requests, devices)
+        undo.add(_failed, host, work, ctxt, instance, event, undo)
+        undo.add(host.driver.cleanup_move_dest, instance, both)
+        host.driver.finish_migration(ctxt, instance, image_of(instance, image), devices, power_on, disk_info)
+        work.check()
+        power_state = host.driver.get_info(instance)
+        with host.tracker.writing(ctxt):
+            claims.tell(host, work, ctxt, uuid, host.tracker.plan_allocate(uuid, side), transition='resize.finishing',
+                        expect={'host': host.name}, extra=extra, event=event.success(),
+                        values={**move.flavor_values(instance.flavor), 'power_state': power_state})
+    return {'power_state': power_state}
+
+
+def _become_new(host: Host, instance: objects.Instance, migration: objects.Migration,
+                request_spec: objects.RequestSpec) -> dict[str, str | None]:
+    """Make the object the server after the move; the instance_extra columns that say so."""
+    new, old = request_spec.flavor, move.old_flavor(instance)
+    move.learn(host, instance, migration, new)
+    instance.set_flavor(new)
+    instance.old_flavor, instance.new_flavor = old, new
+    instance.pci_requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
+    return instance.extra_values({'flavor', 'pci_requests'})
+
+
+def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
+    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
+
+
+def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
+         migration: objects.Migration) -> dict[str, Any]:
+    """The guest and the copy of its disks go, the columns say the old flavor. The claim is ``undo_prep_resize``'s."""
+    both = move.same_host(migration)
+    with host.locks.hold(instance.uuid):
+        move.learn(host, instance, migration)
+        if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
+            host.driver.cleanup_move_dest(instance, both)
+        fresh = records.instance(ctxt, instance.uuid)
+        context = move.context_of(fresh, migration) if fresh is not None else None
+        if fresh is None or context is None or fresh.old_flavor is None:
+            return {}
+        extra = move.go_back(fresh, context)
+        claims.tell(host, work, ctxt, instance.uuid, undo=True, values=move.flavor_values(fresh.flavor), extra=extra,
+                    expect={'instance_type_id': [migration.new_instance_type_id]})
+    return {}

@@ -1,0 +1,98 @@
+"""What the steps of a move share: which things here belong to which end of it.
+
+At the destination everything is held under the migration's side. At the source it is what the server had before: under
+``RUN`` or under the side of the older move that brought it here. On one host both ends are here; after a restart the
+migration context tells them apart.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute.host import Host
+from kilonova.compute.tracker import RUN, side_of
+
+LOG = logging.getLogger(__name__)
+
+FLAVOR_COLUMNS = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')
+
+
+def same_host(migration: objects.Migration) -> bool:
+    """Whether source and destination are one node."""
+    return (migration.source_compute, migration.source_node) == (migration.dest_compute, migration.dest_node)
+
+
+def context_of(instance: objects.Instance, migration: objects.Migration) -> objects.MigrationContext | None:
+    """The server's migration context if it is this migration's."""
+    context = instance.migration_context if 'migration_context' in instance else None
+    return context if context is not None and context.migration_id == migration.id else None
+
+
+def old_flavor(instance: objects.Instance) -> objects.Flavor:
+    """The flavor before the move, whether or not the destination has already written the new one."""
+    old = instance.old_flavor if 'old_flavor' in instance else None
+    return old or instance.flavor
+
+
+def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
+          new_flavor: objects.Flavor | None = None) -> None:
+    """See to it that the ledger knows both ends of this move that are here (a restarted compute may not)."""
+    uuid, side, tracker = instance.uuid, side_of(migration), host.tracker
+    both = same_host(migration)
+    context = context_of(instance, migration)
+    arrived: set[str] | None = None
+    if both:
+        if context is None:
+            return
+        arrived = {device.address for device in context.new_pci_devices or ()}
+        before = {device.address for device in tracker.devices(uuid)} - arrived
+        tracker.adopt(uuid, RUN, old_flavor(instance), before)
+    elif migration.dest_compute != host.name:
+        return
+    if new_flavor is not None and (both or not tracker.sides(uuid) - {side}):
+        tracker.adopt(uuid, side, new_flavor, arrived)
+
+
+def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
+    """Sides that leave when this move is undone or reverted."""
+    side = side_of(migration)
+    return lambda name: name == side
+
+
+def of_source(migration: objects.Migration) -> Callable[[str], bool]:
+    """Sides that leave when this move is confirmed: home, and older moves; a newer move's things stay."""
+    return lambda name: name == RUN or _number(name) < migration.id
+
+
+def _number(side: str) -> int:
+    return int(side.rpartition('-')[2])
+
+
+def check_devices(instance: objects.Instance, requests: objects.InstancePCIRequests | None,
+                  devices: list[objects.PciDevice]) -> None:
+    """A guest must never be built with other devices than its flavor asks for."""
+    wanted = sum(request.count for request in requests.requests) if requests is not None else 0
+    if wanted != len(devices):
+        raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds {len(devices)} '
+                                   'on this host.')
+
+
+def flavor_values(flavor: objects.Flavor) -> dict[str, Any]:
+    """The columns of instances that follow the flavor."""
+    return {'memory_mb': flavor.memory_mb, 'vcpus': flavor.vcpus, 'root_gb': flavor.root_gb,
+            'ephemeral_gb': flavor.ephemeral_gb, 'instance_type_id': flavor.id}
+
+
+def go_back(instance: objects.Instance, context: objects.MigrationContext | None) -> dict[str, str | None]:
+    """Make the object the server before the move; the instance_extra columns that say so."""
+    flavor = old_flavor(instance)
+    instance.set_flavor(flavor)
+    instance.old_flavor = instance.new_flavor = None
+    names = {'flavor'}
+    if context is not None:
+        instance.pci_requests = context.old_pci_requests
+        names.add('pci_requests')
+    return instance.extra_values(names)

@@ -1,0 +1,106 @@
+"""A move's first step on its destination: claim for the new flavor, say where the disk shall go.
+
+The devices are those that Placement allocated for the new flavor's requests; the migration context keeps both ends.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import claims, records
+from kilonova.compute.host import Host
+from kilonova.compute.keys import Work
+from kilonova.compute.ops import move
+from kilonova.compute.tracker import side_of
+from kilonova.compute.undo import Undo
+
+LOG = logging.getLogger(__name__)
+
+
+def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
+        request_spec: objects.RequestSpec, migration: objects.Migration) -> dict[str, Any]:
+    """{'disk': where the source shall put the disk}. HostRejected: an alternate may take it."""
+    event = host.event('compute_prep_resize')
+    with host.locks.hold(instance.uuid), Undo('prep_resize') as undo:
+        work.check()
+        check_host(host, instance, migration)
+        undo.add(_free, host, work, ctxt, instance, migration, event, undo)
+        disk = host.driver.prepare_move()
+        _claim(host, work, ctxt, instance, flavor, request_spec, migration)
+        work.check()
+        LOG.info('Migrating', instance_uuid=instance.uuid)
+        claims.tell(host, work, ctxt, instance.uuid, event=event.success())
+    return {'disk': disk}
+
+
+def check_host(host: Host, instance: objects.Instance, migration: objects.Migration) -> None:
+    """A cold migration to the host where the server is moves nothing; this driver says whether it can."""
+    if (migration.migration_type == 'migration' and migration.source_compute == host.name
+            and not host.driver.capabilities.supports_migrate_to_same_host):
+        raise errors.HostRejected(errors.UnableToMigrateToSelf(instance_id=instance.uuid, host=host.name).message)
+
+
+def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
+           request_spec: objects.RequestSpec, migration: objects.Migration) -> None:
+    requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
+    node = host.tracker.node
+    old = _old_devices(host, ctxt, instance, migration)
+
+    def extra(devices: list[objects.PciDevice]) -> dict[str, str | None]:
+        return {'migration_context': _context(instance, request_spec, migration, old, devices)}
+    claims.take(host, work, ctxt, instance.uuid, side_of(migration), flavor, requests,
+                expect={'host': migration.source_compute, 'task_state': ['resize_prep']}, values={}, extra=extra,
+                migration={'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
+                           'dest_compute_id': node.id, 'dest_host': host.conf.my_ip})
+
+
+def _old_devices(host: Host, ctxt: Any, instance: objects.Instance,
+                 migration: objects.Migration) -> list[objects.PciDevice]:
+    """What the server holds at the source."""
+    if migration.source_compute == host.name:
+        return host.tracker.devices(instance.uuid)
+    requests = instance.pci_requests if 'pci_requests' in instance else None
+    if requests is None or not requests.requests:
+        return []
+    return [device for device in records.devices_of(ctxt, instance.uuid)
+            if device.compute_node_id != host.tracker.node.id]
+
+
+def _context(instance: objects.Instance, request_spec: objects.RequestSpec, migration: objects.Migration,
+             old: list[objects.PciDevice], new: list[objects.PciDevice]) -> str:
+    taken = {(device.compute_node_id, device.address) for device in new}
+    before = [device for device in old if (device.compute_node_id, device.address) not in taken]
+    return objects.MigrationContext(
+        instance_uuid=instance.uuid, migration_id=migration.id,
+        old_numa_topology=instance.numa_topology if 'numa_topology' in instance else None,
+        new_numa_topology=request_spec.numa_topology if 'numa_topology' in request_spec else None,
+        old_pci_devices=objects.PciDeviceList(objects=before), new_pci_devices=objects.PciDeviceList(objects=new),
+        old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
+        new_pci_requests=_requests(instance, request_spec), old_resources=None, new_resources=None).to_json()
+
+
+def _requests(instance: objects.Instance, request_spec: objects.RequestSpec) -> objects.InstancePCIRequests | None:
+    requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
+    if requests is None:
+        return None
+    return objects.InstancePCIRequests(instance_uuid=instance.uuid, requests=requests.requests)
+
+
+def _free(host: Host, work: Work, ctxt: Any, instance: objects.Instance, migration: objects.Migration, event: Any,
+          undo: Undo) -> None:
+    claims.give_back(host, work, ctxt, instance.uuid, move.of_destination(migration), unsided=False, undo=True,
+                     event=event.failure(undo.error))
+
+
+def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
+         migration: objects.Migration) -> dict[str, Any]:
+    """Give the claim back, and what had arrived of the disk. On one host guest and disk are the source's: untouched."""
+    with host.locks.hold(instance.uuid):
+        here = move.same_host(migration) or migration.dest_compute is None
+        move.learn(host, instance, migration)
+        if not here and not host.tracker.sides(instance.uuid) - {side_of(migration)}:
+            host.driver.cleanup_move_dest(instance, False)
+        claims.give_back(host, work, ctxt, instance.uuid, move.of_destination(migration), unsided=not here, undo=True)
+    return {}

@@ -1,0 +1,81 @@
+"""A move's step on its source: power off, keep the disks, carry a copy; from then on the server is the destination's."""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import claims, records
+from kilonova.compute.events import Event
+from kilonova.compute.host import Host, image_of, was_active
+from kilonova.compute.keys import Work
+from kilonova.compute.ops import build, move
+from kilonova.compute.tracker import side_of
+from kilonova.compute.undo import Undo
+
+LOG = logging.getLogger(__name__)
+
+
+def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: dict[str, Any] | None,
+        migration: objects.Migration, flavor: objects.Flavor, clean_shutdown: bool,
+        disk: dict[str, Any] | None) -> dict[str, Any]:
+    """The ``disk_info`` for ``finish_resize``. ``disk``: what ``prep_resize`` said about where it goes."""
+    event = host.event('compute_resize_instance')
+    if disk is None:
+        raise errors.ResizeError(reason='the destination did not say where the disk shall go')
+    with host.locks.hold(instance.uuid), Undo('resize_instance') as undo:
+        work.check()
+        undo.add(_failed, host, work, ctxt, instance, event, undo)
+        undo.add(_put_back, host, ctxt, instance, image, migration)
+        timeout, retry = host.shutdown_wait(instance, clean_shutdown)
+        info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry)
+        work.check()
+        claims.tell(host, work, ctxt, instance.uuid, transition='resize.migrated', expect={'host': host.name},
+                    values={'host': migration.dest_compute, 'node': migration.dest_node,
+                            'compute_id': migration.dest_compute_id},
+                    migration={'uuid': migration.uuid, 'status': 'post-migrating'}, event=event.success())
+    return info
+
+
+def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
+    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
+
+
+def _put_back(host: Host, ctxt: Any, instance: objects.Instance, image: dict[str, Any] | None,
+              migration: objects.Migration) -> None:
+    """The guest as it was: a guest that wasn't touched yet keeps running."""
+    move.learn(host, instance, migration)
+    host.driver.finish_revert_migration(
+        ctxt, instance, image_of(instance, image), host.tracker.devices_without(instance.uuid, side_of(migration)),
+        was_active(instance))
+
+
+def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
+         migration: objects.Migration) -> dict[str, Any]:
+    """The server is the source's again: disk, devices, power state, and its columns in the database.
+
+    A server that was deleted while this host was away is destroyed instead.
+    """
+    with host.locks.hold(instance.uuid):
+        fresh = records.instance(ctxt, instance.uuid)
+        if fresh is None:
+            build.destroy(host, work, ctxt, instance)
+            return {}
+        columns, extra = _columns(host, fresh, migration)
+        _put_back(host, ctxt, fresh, None, migration)
+        columns['power_state'] = host.driver.get_info(fresh)
+        claims.tell(host, work, ctxt, fresh.uuid, undo=True, values=columns, extra=extra,
+                    expect={'host': [migration.source_compute, migration.dest_compute]})
+    return {}
+
+
+def _columns(host: Host, fresh: objects.Instance,
+             migration: objects.Migration) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """What the destination wrote goes too, should it be unable to take that back itself."""
+    values = {'host': migration.source_compute, 'node': migration.source_node, 'compute_id': host.tracker.node.id}
+    context = move.context_of(fresh, migration)
+    if context is None or fresh.old_flavor is None:
+        return values, {}
+    extra = move.go_back(fresh, context)
+    return {**values, **move.flavor_values(fresh.flavor)}, extra

@@ -1,0 +1,281 @@
+"""The ledger of one compute node: which server holds what, and what the node, its rows and Placement say of it.
+
+Everything held is an entry under (server, side): side ``RUN`` for a server at home here, the side of a migration (see
+``side_of``) for one that is arriving. An entry that is there is not added again, one that is gone is not taken away
+again, so a claim seen twice counts once; the totals follow from the entries.
+
+    with tracker.writing(ctxt):                 # one writer of this node's rows at a time
+        plan = tracker.plan(uuid, RUN, flavor, pci_requests)
+        try:
+            upcalls.claim(ctxt, {'devices': plan.changes, 'usage': tracker.usage(plan), …})
+        except KilonovaError:
+            tracker.abort(plan)
+            raise
+        tracker.commit(plan)
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.pci.tracker import RUN, PciLedger
+from kilonova.pci.tracker import Plan as PciPlan
+
+LOG = logging.getLogger(__name__)
+
+__all__ = ('RUN', 'Capacity', 'Plan', 'Tracker', 'Usage', 'side_of')
+
+MB_PER_GB = 1024
+
+
+def side_of(migration: objects.Migration) -> str:
+    """The side under which an arriving server holds things: its migration's id, which the migration context has too."""
+    return f'migration-{migration.id}'
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one server takes: vCPUs, MiB, GiB."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    local_gb: int = 0
+
+    @classmethod
+    def of(cls, flavor: objects.Flavor) -> Usage:
+        """What a server of this flavor takes; swap counts as disk, in whole GiB."""
+        swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
+        return cls(flavor.vcpus, flavor.memory_mb, flavor.root_gb + flavor.ephemeral_gb + swap)
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(self.vcpus - other.vcpus, self.memory_mb - other.memory_mb, self.local_gb - other.local_gb)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What may be given away in all: totals times allocation ratios. None: not limited here."""
+
+    vcpus: float | None = None
+    memory_mb: float | None = None
+    local_gb: float | None = None
+
+    @classmethod
+    def of(cls, inventory: Mapping[str, Mapping[str, Any]]) -> Capacity:
+        """From the node's Placement inventory. Reserved amounts are left to Placement: this is the second look."""
+        def limit(name: str) -> float | None:
+            given = inventory.get(name)
+            return given['total'] * given['allocation_ratio'] if given else None
+        return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'))
+
+    def lacking(self, used: Usage) -> str | None:
+        """What ``used`` goes beyond, as text for users and log, or None."""
+        pairs = (('memory', 'MB', used.memory_mb, self.memory_mb), ('disk', 'GB', used.local_gb, self.local_gb),
+                 ('vcpus', '', used.vcpus, self.vcpus))
+        for name, unit, wanted, limit in pairs:
+            if limit is not None and wanted > limit:
+                return f'{name} {wanted:.2f}{unit and " " + unit} used of {limit:.2f}{unit and " " + unit}'
+        return None
+
+
+@dataclass
+class Plan:
+    """A change of the ledger that isn't written yet. ``devices``: the server's, as they will be; ``changes``: device rows."""
+
+    pci: PciPlan
+    added: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    dropped: dict[tuple[str, str], Usage] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> list[objects.PciDevice]:
+        return self.pci.devices
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        return self.pci.changes
+
+
+class Tracker:
+    """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
+
+    ``reload(ctxt)`` reads the device rows again, as an admin; the node sets it.
+    """
+
+    def __init__(self) -> None:
+        self.node: objects.ComputeNode | None = None
+        self.ledger: PciLedger | None = None
+        self.capacity = Capacity()
+        self.failed_builds = 0
+        self.reload: Callable[[Any], None] | None = None
+        self._distrusted = False
+        self._entries: dict[tuple[str, str], Usage] = {}
+        self._sides: dict[str, set[str]] = {}
+        self._used = Usage()
+        self._lock = threading.RLock()
+        self._writer = threading.Lock()
+
+    @contextlib.contextmanager
+    def writing(self, ctxt: Any) -> Iterator[None]:
+        """One at a time writes what this node's rows say, or the last word wouldn't be the newest.
+
+        After ``distrust`` the next writer reads the device rows first.
+        """
+        with self._writer:
+            if self._distrusted and self.reload is not None:
+                self.reload(ctxt)
+                self._distrusted = False
+            yield
+
+    def distrust(self) -> None:
+        """Somebody else wrote rows of this node's devices."""
+        self._distrusted = True
+
+    @property
+    def nodename(self) -> str:
+        assert self.node is not None
+        return self.node.hypervisor_hostname
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+    def plan(self, instance_uuid: str, side: str, flavor: objects.Flavor,
+             requests: objects.InstancePCIRequests | None) -> Plan:
+        """Reserve what a server needs here, or raise HostRejected and reserve nothing.
+
+        PCI devices: exactly those of the providers that Placement allocated, where the requests name them.
+        """
+        usage, key = Usage.of(flavor), (instance_uuid, side)
+        with self._lock:
+            added = {} if key in self._entries else {key: usage}
+            lacking = self.capacity.lacking(self._used + usage) if added else None
+            if lacking:
+                raise errors.HostRejected(reason=lacking)
+            try:
+                pci = self.ledger.plan_claim(instance_uuid, requests, side=side)
+            except errors.KilonovaError as error:
+                LOG.info('Claim of PCI devices failed: %s', error, instance_uuid=instance_uuid)
+                raise errors.HostRejected(reason='Claim pci failed') from error
+            self._add(added)
+            return Plan(pci, added=added)
+
+    def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
+        """Claimed devices become allocated."""
+        return Plan(self.ledger.plan_allocate(instance_uuid, side))
+
+    def plan_free(self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *,
+                  unsided: bool = True) -> Plan:
+        """Give back what a server holds here under the sides for which ``leaving`` is true; all by default.
+
+        ``unsided``: devices that nobody knows the side of (their claim was made before a restart) leave, too.
+        """
+        with self._lock:
+            sides = self._sides.get(instance_uuid, set())
+            gone = {side for side in sides if leaving(side)}
+            dropped = {(instance_uuid, side): self._entries[instance_uuid, side] for side in gone}
+            if unsided:
+                addresses = self._addresses(instance_uuid) - self._addresses(instance_uuid, sides - gone)
+            else:
+                addresses = self._addresses(instance_uuid, gone)
+            pci = self.ledger.plan_free(instance_uuid, addresses=addresses)
+            self._drop(dropped)
+            return Plan(pci, dropped=dropped)
+
+    def _addresses(self, instance_uuid: str, sides: Collection[str | None] = (None,)) -> set[str]:
+        return {device.address for side in sides for device in self.ledger.devices_of(instance_uuid, side)}
+
+    def commit(self, plan: Plan) -> None:
+        """The plan is written."""
+        self.ledger.commit(plan.pci)
+
+    def abort(self, plan: Plan) -> None:
+        """The plan is not written and won't be."""
+        with self._lock:
+            self._drop({key: usage for key, usage in plan.added.items() if key in self._entries})
+            self._add({key: usage for key, usage in plan.dropped.items() if key not in self._entries})
+            self.ledger.abort(plan.pci)
+
+    def _add(self, entries: Mapping[tuple[str, str], Usage]) -> None:
+        for key, usage in entries.items():
+            self._entries[key] = usage
+            self._sides.setdefault(key[0], set()).add(key[1])
+            self._used += usage
+
+    def _drop(self, entries: Mapping[tuple[str, str], Usage]) -> None:
+        for (uuid, side), usage in entries.items():
+            del self._entries[uuid, side]
+            self._sides[uuid].discard(side)
+            if not self._sides[uuid]:
+                del self._sides[uuid]
+            self._used -= usage
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+    def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
+        """What a server holds here (under ``side``), by address."""
+        return self.ledger.devices_of(instance_uuid, side)
+
+    def devices_without(self, instance_uuid: str, side: str) -> list[objects.PciDevice]:
+        """What a server holds here except under ``side``, by address."""
+        other = self._addresses(instance_uuid, [side])
+        return [device for device in self.ledger.devices_of(instance_uuid) if device.address not in other]
+
+    def sides(self, instance_uuid: str) -> set[str]:
+        """Under which sides a server holds something here."""
+        with self._lock:
+            return set(self._sides.get(instance_uuid, ()))
+
+    @property
+    def used(self) -> Usage:
+        """The totals of all entries."""
+        return self._used
+
+    @property
+    def instances(self) -> int:
+        """How many servers hold something here."""
+        return len(self._sides)
+
+    def usage(self, plan: Plan | None = None) -> dict[str, Any]:
+        """Columns of the node's row as they will be once ``plan`` is written: absolute values."""
+        node = self.node
+        assert node is not None
+        pools = self.ledger.pool_list(plan.pci if plan else None)
+        return {'compute_node_id': node.id, 'vcpus_used': self._used.vcpus,
+                'memory_mb_used': self._used.memory_mb, 'local_gb_used': self._used.local_gb,
+                'free_ram_mb': node.memory_mb - self._used.memory_mb, 'free_disk_gb': node.local_gb - self._used.local_gb,
+                'running_vms': self.instances, 'pci_stats': pools.to_json(), 'stats': json.dumps(self.stats())}
+
+    def stats(self) -> dict[str, str]:
+        """What weighers may look at besides the columns."""
+        return {'failed_builds': str(self.failed_builds)}
+
+    # -- filling -------------------------------------------------------------------------------------------------------
+    def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor,
+              addresses: Collection[str] | None = None) -> None:
+        """A server that is known to hold this much here (after a restart); an entry that is there stays.
+
+        ``addresses``: the devices that it holds under ``side``; None: all that it holds here without a side.
+        """
+        with self._lock:
+            key = (instance_uuid, side)
+            if key not in self._entries:
+                self._add({key: Usage.of(flavor)})
+            held = [device.address for device in self.ledger.devices_of(instance_uuid)]
+            mine = held if addresses is None else [address for address in held if address in addresses]
+            self.ledger.set_sides(instance_uuid, {address: side for address in mine})
+
+    def forget(self, instance_uuid: str) -> None:
+        """Drop the entries of a server that holds nothing here, as the database says."""
+        with self._lock:
+            self._drop({(instance_uuid, side): self._entries[instance_uuid, side]
+                        for side in set(self._sides.get(instance_uuid, ()))})
+
+    def known(self) -> set[str]:
+        """Servers that have entries here."""
+        with self._lock:
+            return set(self._sides)

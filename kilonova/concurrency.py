@@ -1,0 +1,129 @@
+"""Eventlet or native threads: the only file that imports eventlet.
+
+``setup()`` is called once, before anything else is imported (see ``cmd``). Afterwards the standard ``threading``,
+``queue``, ``time`` and ``socket`` are used everywhere; under eventlet they are green.
+
+    setup('eventlet')
+    info = native(connection.getInfo)       # a blocking C call that must not stop the other green threads
+"""
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+LOG = logging.getLogger(__name__)
+_backend = 'threading'
+
+
+def choose(configured: str | None = None) -> str:
+    """'eventlet' or 'threading' from the environment (KILONOVA_CONCURRENCY), the option, or the default."""
+    wanted = os.environ.get('KILONOVA_CONCURRENCY') or configured or 'auto'
+    names = {'auto': 'eventlet', 'eventlet': 'eventlet', 'native': 'threading', 'threading': 'threading'}
+    if wanted not in names:
+        raise ValueError(f'concurrency_backend is {wanted!r}; accepted: {", ".join(names)}')
+    return names[wanted]
+
+
+def setup(name: str) -> None:
+    """Choose the backend of this process: 'eventlet' patches the standard library, 'threading' changes nothing."""
+    global _backend
+    if name == 'eventlet':
+        # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes.
+        os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
+        import warnings
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            import eventlet
+            eventlet.monkey_patch()
+    elif name != 'threading':
+        raise ValueError(f'unknown concurrency backend {name!r}')
+    _backend = name
+
+
+def backend() -> str:
+    """'eventlet' or 'threading'."""
+    return _backend
+
+
+def native(func: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Run a blocking C call; under eventlet in a native thread, so that the hub goes on."""
+    if _backend == 'eventlet':
+        from eventlet import tpool
+        return tpool.execute(func, *args, **kwargs)
+    return func(*args, **kwargs)
+
+
+def native_thread(func: Callable, *args: Any) -> Any:
+    """Start a real OS thread under both backends (libvirt's event loop lives in one)."""
+    if _backend == 'eventlet':
+        from eventlet import patcher
+        thread_class = patcher.original('threading').Thread
+    else:
+        thread_class = threading.Thread
+    thread = thread_class(target=func, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def spawn(func: Callable, *args: Any, name: str | None = None) -> threading.Thread:
+    """Start a (green) thread; an exception that leaves it is logged."""
+    def run() -> None:
+        try:
+            func(*args)
+        except Exception:
+            LOG.exception('%s failed', name or getattr(func, '__name__', func))
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecutor:
+    """A bounded pool of (green) threads."""
+    return concurrent.futures.ThreadPoolExecutor(max_workers=size, thread_name_prefix=name)
+
+
+class WsgiServer:
+    """A WSGI application on a listening socket: eventlet's server or cheroot's thread pool."""
+
+    def __init__(self, sock: socket.socket, app: Callable, threads: int, log: logging.Logger) -> None:
+        self._sock, self._app, self._threads, self._log = sock, app, threads, log
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if _backend == 'eventlet':
+            self._thread = spawn(self._serve_green, name='wsgi')
+            return
+        from cheroot import wsgi
+        host, port = self._sock.getsockname()[:2]
+        self._server = wsgi.Server((host, port), self._app, numthreads=self._threads, max=self._threads * 4)
+        self._server.socket = self._sock
+        self._server.bind = lambda family, type, proto=0: None
+        self._server.prepare()
+        self._thread = spawn(self._server.serve, name='wsgi')
+
+    def _serve_green(self) -> None:
+        import eventlet
+        from eventlet import wsgi
+        self._server = eventlet.GreenPool(max(self._threads, 100))
+        try:
+            wsgi.server(self._sock, self._app, custom_pool=self._server, log=self._log, log_output=False,
+                        keepalive=True, socket_timeout=900)
+        except OSError as error:
+            self._log.debug('wsgi socket closed: %s', error)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Close the listening socket; requests under way get ``timeout`` seconds."""
+        if _backend == 'eventlet':
+            self._sock.close()
+            if self._server is not None:
+                import eventlet
+                with eventlet.Timeout(timeout, False):
+                    self._server.waitall()
+        elif self._server is not None:
+            self._server.stop()

@@ -1,0 +1,164 @@
+"""A flow runs an operation's steps from its row, so that whoever holds the lease can go on (operations.md).
+
+    class Stop(Flow):
+        name = 'stop'
+        steps = (Step('stop_instance', do_stop),)
+
+``do(work)`` may be repeated and returns what later steps need; ``undo(work)`` is idempotent and safe when ``do`` never happened.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kilonova.errors import Cancelled, HostRejected, KeyGone, KilonovaError, LeaseLost, Unanswered
+
+if TYPE_CHECKING:
+    from kilonova.conductor.work import Work
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step. ``again_from`` names the step that chooses the next alternate when this one's host refuses.
+
+    ``saved``: its output and the position after it must survive a crash (the next step leaves this process); True, False, or
+    a function of the work.
+    """
+
+    name: str
+    do: Callable[[Work], Any]
+    undo: Callable[[Work], Any] | None = None
+    again_from: str | None = None
+    saved: bool | Callable[[Work], bool] = True
+
+
+class Parked(Exception):
+    """The operation waits for a slot of a host; its holder keeps it and goes on when there is one."""
+
+
+class Flow:
+    """A saga: its steps are data, so tests can fail each one in turn."""
+
+    name: str
+    steps: tuple[Step, ...]
+    forward_only = False
+
+    def index(self, name: str) -> int:
+        """The position of a step."""
+        return next(i for i, step in enumerate(self.steps) if step.name == name)
+
+    def run(self, work: Work) -> None:
+        """Work from the row's position to the end, or back. Returns when the row is ended, given back or lost."""
+        try:
+            if work.cancelled and not work.failed:
+                self._cancelled(work)
+            while not work.failed and work.position < len(self.steps):
+                work.check()
+                step = self.steps[work.position]
+                try:
+                    work.done(step, step.do(work))
+                except HostRejected as error:
+                    if not self.next_attempt(work, step, error):
+                        raise self.exhausted(work, error) from error
+            if work.failed:
+                self.unwind(work)
+            else:
+                work.close()
+        except LeaseLost:
+            LOG.info('Operation %s (%s) went on elsewhere.', work.uuid, self.name)
+            work.lost()
+        except Parked:
+            raise
+        except Unanswered as error:
+            work.give_back(error)
+        except KeyGone as error:
+            self._gone(work, error)
+        except Exception as error:
+            self._failed(work, error)
+
+    def _gone(self, work: Work, error: KeyGone) -> None:
+        """A host found our row gone, cancelled or elsewhere: look what became of it."""
+        try:
+            became = work.standing()
+        except Unanswered as silent:
+            work.give_back(silent)
+            return
+        if isinstance(became, LeaseLost):
+            work.lost()
+        else:
+            self._failed(work, became or error)
+
+    def _failed(self, work: Work, error: Exception) -> None:
+        """A step failed for good: decide to unwind, committed before any undo; the first reason stays."""
+        if self.forward_only and not isinstance(error, Cancelled):
+            LOG.exception('%s of %s will be tried again', self.name, work.instance_uuid)
+            work.give_back(error)
+            return
+        if isinstance(error, KilonovaError):
+            LOG.info('%s of %s failed: %s', self.name, work.instance_uuid, error)
+        else:
+            LOG.exception('%s of %s failed', self.name, work.instance_uuid)
+        try:
+            work.fail(error)
+            self.unwind(work)
+        except LeaseLost:
+            work.lost()
+        except Unanswered as silent:
+            work.give_back(silent)
+
+    def _cancelled(self, work: Work) -> None:
+        raise Cancelled(key=work.uuid)
+
+    def unwind(self, work: Work) -> None:
+        """Undo the finished steps and the one that failed, newest first; then write how it ended."""
+        if not self.forward_only:
+            for step in reversed(self.steps[:work.position + 1]):
+                if step.undo is None:
+                    continue
+                work.check()
+                try:
+                    step.undo(work)
+                except (LeaseLost, Unanswered, Parked):
+                    raise
+                except Exception as error:
+                    LOG.exception('%s: undo of %s failed for %s', self.name, step.name, work.instance_uuid)
+                    work.give_back(error)
+                    return
+        try:
+            self.ended_badly(work)
+        except (LeaseLost, Unanswered):
+            raise
+        except Exception as error:
+            LOG.exception('%s: the end of %s could not be written', self.name, work.instance_uuid)
+            work.give_back(error)
+        else:
+            work.close()
+
+    def next_attempt(self, work: Work, step: Step, error: HostRejected) -> bool:
+        """Undo back to ``step.again_from`` and take the next alternate; False when there is none."""
+        if step.again_from is None or not self.more_attempts(work):
+            return False
+        first = self.index(step.again_from)
+        LOG.info('%s of %s: attempt %s failed (%s); trying the next host', self.name, work.instance_uuid,
+                 work.attempt, error)
+        for done in reversed(self.steps[first:work.position + 1]):
+            if done.undo is not None:
+                done.undo(work)
+        work.again(first, error)
+        return True
+
+    def more_attempts(self, work: Work) -> bool:
+        """Whether an alternate is left."""
+        return False
+
+    def exhausted(self, work: Work, error: HostRejected) -> Exception:
+        """What the last host's refusal becomes when no alternate is left."""
+        return error
+
+    def ended_badly(self, work: Work) -> None:
+        """Write the end state of a failed or cancelled operation, together with the end of its row."""
+        work.end()

@@ -1,0 +1,25 @@
+"""The flows by the kind of their operation rows."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import boot, confirm, delete, power, resize, revert
+
+FLOWS: dict[str, Flow] = {
+    'boot': boot.FLOW,
+    'resize': resize.FLOW,
+    'confirm': confirm.FLOW,
+    'revert': revert.FLOW,
+    'delete': delete.FLOW,
+    'stop': power.Stop(),
+    'start': power.Start(),
+    'reboot': power.Reboot(),
+    'release': power.Release(),
+}
+
+
+def hosts_of(row: dict[str, Any]) -> set[str]:
+    """Hosts that a row's steps work on, as far as its outputs tell."""
+    chosen = row['outputs'].get('select') or []
+    return {chosen[row['attempt'] - 1]['host']} if len(chosen) >= row['attempt'] else set()

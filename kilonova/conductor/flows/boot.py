@@ -1,0 +1,352 @@
+"""Boot: select · create_instance · claim · build.
+
+The row lives in the api database until ``create_instance`` hands it over to the chosen cell (operations.md rule 19). The first
+host is claimed by the scheduler, an alternate by ``claim``. A server that no host takes is buried in cell0 while no cell is
+recorded, else it stays in its cell as ERROR; the fault says why.
+"""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova import objects, states
+from kilonova.conductor.flow import Flow, Step
+from kilonova.conductor.work import Work, silence, now
+from kilonova.db import engine
+from kilonova.db.models import api as api_models
+from kilonova.db.queries import instances, operations
+from kilonova.errors import (
+    Cancelled,
+    HostRejected,
+    LeaseLost,
+    MaxRetriesExceeded,
+    PlacementConflict,
+    Unanswered,
+)
+from kilonova.pci import request as pci_request
+
+LOG = logging.getLogger(__name__)
+
+# After this many seconds a scheduler that still works on our question must not claim any more (rule 9).
+SELECT_DEADLINE = 60.0
+
+mapping_table = api_models.InstanceMapping.__table__
+build_request_table = api_models.BuildRequest.__table__
+request_spec_table = api_models.RequestSpec.__table__
+
+
+def spec_of(work: Work) -> objects.RequestSpec:
+    """The request spec that travels in the row."""
+    return objects.base.Serializer().deserialize_entity(work.ctxt, work.args['request_spec'])
+
+
+def selections(work: Work) -> list[dict[str, Any]]:
+    """What ``select`` came to: [{host, node, compute_node_uuid, cell_uuid, allocations, mappings, availability_zone}]."""
+    return work.outputs['select']
+
+
+def chosen(work: Work) -> dict[str, Any]:
+    """The host of this attempt."""
+    return selections(work)[work.attempt - 1]
+
+
+def as_outputs(found: Sequence[objects.Selection]) -> list[dict[str, Any]]:
+    """Selections as what the row keeps of them."""
+    plan = []
+    for selection in found:
+        request = json.loads(selection.allocation_request) if selection.allocation_request else {}
+        zone = selection.availability_zone if 'availability_zone' in selection else None
+        plan.append({'host': selection.service_host, 'node': selection.nodename,
+                     'compute_node_uuid': selection.compute_node_uuid, 'cell_uuid': selection.cell_uuid,
+                     'allocations': request.get('allocations', {}), 'mappings': request.get('mappings') or {},
+                     'availability_zone': zone})
+    return plan
+
+
+def select(work: Work) -> list[dict[str, Any]]:
+    """Ask the scheduler; it claims the first host in Placement."""
+    return _select([work])[0]
+
+
+def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
+    first = works[0]
+    found = first.env.scheduler.select_destinations(
+        first.ctxt, spec_obj=spec_of(first), instance_uuids=[work.instance_uuid for work in works],
+        return_objects=True, return_alternates=True, claim=True, deadline=now() + SELECT_DEADLINE)
+    return [as_outputs(hosts) for hosts in found]
+
+
+def undo_select(work: Work) -> None:
+    """Give back what the scheduler claimed; an unanswered question may still claim until its deadline."""
+    work.env.placement.delete_allocations(work.instance_uuid)
+    if 'select' not in work.outputs and not work.outputs.get('select_refused'):
+        work.outputs['select_refused'] = True
+        _drop_later(work)
+
+
+def _drop_later(work: Work) -> None:
+    """Once more, after the deadline: by a release row of its own."""
+    from oslo_utils import uuidutils
+    uuid = uuidutils.generate_uuid()
+    with silence(), work.db.write() as conn:
+        operations.insert(conn, [{
+            'uuid': uuid, 'kind': 'release', 'instance_uuid': work.instance_uuid, 'slot': uuid,
+            'args': {'consumer': work.instance_uuid}, 'context': work.ctxt.stored(), 'request_id': work.request_id,
+            'not_before': engine.db_now() + SELECT_DEADLINE}])
+
+
+def create_instance(work: Work) -> dict[str, Any]:
+    """Hand-over: the server and the row into the cell (b), then the api row, build request and mapping (c)."""
+    cell = work.env.cells.by_uuid(chosen(work)['cell_uuid'])
+    with silence():
+        new_id = _insert_server(work, cell)
+        if not _end_api_row(work, cell):
+            # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
+            work.cancelled = True
+            raise Cancelled(key=work.uuid)
+    work.db = work.ctxt.cell = cell
+    return {'id': new_id}
+
+
+@engine.retried
+def _insert_server(work: Work, cell: Any) -> int:
+    instance = _requested(work)
+    rows = instance.to_rows()
+    # From the cell the first attempt goes on at ``build``: its host is claimed already.
+    row = {'uuid': work.uuid, 'kind': work.kind, 'instance_uuid': work.instance_uuid, 'args': work.args,
+           'context': work.ctxt.stored(), 'request_id': work.request_id, 'position': FLOW.index('build'),
+           'outputs': work.outputs, 'attempt': work.attempt, 'owner': work.env.runner.owner}
+    with cell.write() as conn:
+        new_id, created = instances.create(conn, rows.values, rows.extra, rows.system_metadata or {},
+                                           rows.metadata or {}, work.args.get('tags') or (), work.args.get('bdms') or ())
+        if created:
+            operations.insert(conn, [row])
+            instances.start_action(conn, work.instance_uuid, action_of(work))
+        else:
+            operations.own(conn, work.uuid, work.env.runner.owner)
+    return new_id
+
+
+@engine.retried
+def _end_api_row(work: Work, cell: Any) -> bool:
+    """(c), from which on the cell's row counts; False, and nothing written, when the build request is gone."""
+    with work.env.api.write() as conn:
+        if not conn.execute(sa.select(build_request_table.c.id).where(
+                build_request_table.c.instance_uuid == work.instance_uuid)).first():
+            return False
+        if not operations.end_owned(conn, work.uuid, work.env.runner.owner):
+            raise LeaseLost(operation=work.uuid)
+        conn.execute(build_request_table.delete().where(
+            build_request_table.c.instance_uuid == work.instance_uuid))
+        conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == work.instance_uuid)
+                     .values(cell_id=cell_id(work, cell)))
+    return True
+
+
+def cell_id(work: Work, cell: Any) -> int:
+    """The cell_mappings id of a cell's database."""
+    return work.env.cells.id_of(cell)
+
+
+def action_of(work: Work) -> dict[str, Any]:
+    """The create action's columns."""
+    return {'action': 'create', 'request_id': work.request_id, 'user_id': work.ctxt.user_id,
+            'project_id': work.ctxt.project_id}
+
+
+def _requested(work: Work) -> objects.Instance:
+    """The server as the API asked for it, with the devices' providers of this attempt in its PCI requests."""
+    instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
+    if instance.pci_requests is not None and instance.pci_requests.requests and 'select' in work.outputs:
+        instance.pci_requests = pci_request.with_allocation(instance.pci_requests, chosen(work)['mappings'])
+    return instance
+
+
+def undo_create_instance(work: Work) -> None:
+    """While the api row counts: what the hand-over put into the cell goes. Later the end state says what became of it."""
+    if work.db is not work.env.api or 'select' not in work.outputs:
+        return
+    cell = work.env.cells.by_uuid(selections(work)[0]['cell_uuid'])
+    with silence():
+        _take_out_of_cell(work, cell)
+
+
+@engine.retried
+def _take_out_of_cell(work: Work, cell: Any) -> None:
+    with cell.write() as conn:
+        operations.end(conn, work.uuid, work.instance_uuid)
+        instances.mark_deleted(conn, work.instance_uuid)
+
+
+def claim(work: Work) -> None:
+    """Claim an alternate in Placement (the first host was claimed by the scheduler)."""
+    if work.attempt == 1:
+        return
+    host = chosen(work)
+    held = work.env.placement.get_allocations(work.instance_uuid)
+    if set(host['allocations']) <= set(held['allocations']):
+        return
+    try:
+        work.env.placement.claim(work.instance_uuid, host['allocations'], host['mappings'],
+                                 project_id=work.ctxt.project_id, user_id=work.ctxt.user_id,
+                                 generation=held.get('consumer_generation'))
+    except PlacementConflict as error:
+        raise HostRejected(reason=f"{host['host']}: {error}") from error
+
+
+def undo_claim(work: Work) -> None:
+    """Give the allocation of this attempt back."""
+    work.env.placement.delete_allocations(work.instance_uuid)
+
+
+def build(work: Work) -> None:
+    """The host claims, spawns and writes the end state; with it the row goes."""
+    host, attempt = chosen(work), work.attempt
+    instance = _requested(work)
+    instance.id = work.outputs['create_instance']['id']
+    spec = spec_of(work)
+    spec.pci_requests = instance.pci_requests
+    alternates = [other['host'] for other in selections(work)[attempt:]]
+    LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host['host'], host['node'], alternates)
+    instance.availability_zone = host['availability_zone'] or instance.availability_zone
+    work.ask(host['host'], 'build_and_run_instance', instance=instance, image=work.args['image'], request_spec=spec,
+             filter_properties={'retry': {'num_attempts': attempt}}, admin_password=work.args.get('admin_password'),
+             injected_files=work.args.get('injected_files') or [], requested_networks=None, security_groups=None,
+             block_device_mapping=work.args.get('bdms') or [], node=host['node'], limits=None, host_list=alternates)
+    work.ended_by_host()
+
+
+def undo_build(work: Work) -> None:
+    """The host destroys what there is of the guest and gives its devices back."""
+    if 'select' not in work.outputs or 'create_instance' not in work.outputs:
+        return
+    instance = _requested(work)
+    instance.id = work.outputs['create_instance']['id']
+    work.ask_to_undo(chosen(work)['host'], 'undo_build', instance=instance)
+
+
+class Boot(Flow):
+    """Many creates of one request are selected together (rule 3); from ``create_instance`` on each goes alone."""
+
+    name = 'boot'
+    steps = (
+        Step('select', select, undo_select),
+        Step('create_instance', create_instance, undo_create_instance, saved=False),
+        Step('claim', claim, undo_claim, again_from='claim', saved=lambda work: work.attempt > 1),
+        Step('build', build, undo_build, again_from='claim', saved=False),
+    )
+
+    def select_together(self, works: Sequence[Work]) -> None:
+        """One select for all; their outputs in one transaction. A failure fails each with the same reason."""
+        for work in works:
+            work.check()
+        try:
+            plans = _select(works)
+        except Unanswered:
+            return
+        except Exception as error:
+            for work in works:
+                try:
+                    work.fail(error)
+                except (LeaseLost, Cancelled, Unanswered) as other:
+                    LOG.info('operation %s: %s', work.uuid, other)
+            return
+        for work, plan in zip(works, plans, strict=True):
+            try:
+                work.done(self.steps[0], plan)
+            except Cancelled:
+                LOG.info('operation %s was cancelled while its host was chosen', work.uuid)
+            except (LeaseLost, Unanswered) as other:
+                LOG.info('operation %s: %s', work.uuid, other)
+                work.position = 0
+
+    def more_attempts(self, work: Work) -> bool:
+        return work.attempt < min(len(work.outputs.get('select', ())), work.env.max_attempts)
+
+    def exhausted(self, work: Work, error: HostRejected) -> Exception:
+        refusals = [*work.outputs.get('refusals', []), str(error)]
+        return MaxRetriesExceeded(reason=f'Exhausted all hosts available for retrying build failures for instance '
+                                         f'{work.instance_uuid}. Hosts said: {"; ".join(refusals)}')
+
+    def run(self, work: Work) -> None:
+        # The position after create_instance was written by the hand-over itself; claim and build save none.
+        if work.position > 1 and 'create_instance' not in work.outputs and not work.failed:
+            try:
+                work.outputs['create_instance'] = {'id': work.instance_row()['id']}
+            except Unanswered as error:
+                work.give_back(error)
+                return
+        super().run(work)
+
+    def ended_badly(self, work: Work) -> None:
+        if work.db is work.env.api:
+            _end_in_api(work)
+        else:
+            _end_in_cell(work)
+
+
+def _end_in_api(work: Work) -> None:
+    """No cell is recorded: bury the server in cell0, unless it was deleted meanwhile."""
+    with silence(), work.env.api.read() as conn:
+        asked = conn.execute(sa.select(build_request_table.c.id).where(
+            build_request_table.c.instance_uuid == work.instance_uuid)).first()
+    if asked is None:
+        work.end(lambda conn: _forget(conn, work.instance_uuid))
+        return
+    cell0 = work.env.cells.cell0()
+    with silence():
+        _bury(work, cell0)
+
+    def end(conn: Any) -> None:
+        kept = conn.execute(build_request_table.delete().where(
+            build_request_table.c.instance_uuid == work.instance_uuid)).rowcount
+        conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == work.instance_uuid)
+                     .values(cell_id=cell_id(work, cell0)))
+        if not kept:
+            work.outputs['early_delete'] = True
+    work.end(end)
+    if work.outputs.get('early_delete'):
+        with silence(), cell0.write() as conn:
+            instances.mark_deleted(conn, work.instance_uuid)
+
+
+@engine.retried
+def _bury(work: Work, cell0: Any) -> None:
+    instance = _requested(work)
+    rows = instance.to_rows()
+    values = {**rows.values, 'vm_state': states.VmState.ERROR.value, 'task_state': None}
+    moment = instances.utcnow()
+    with cell0.write() as conn:
+        _, created = instances.create(conn, values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
+                                      work.args.get('tags') or ())
+        if created:
+            instances.start_action(conn, work.instance_uuid, {**action_of(work), 'message': 'Error',
+                                                              'finish_time': moment})
+            instances.add_events(conn, work.instance_uuid, work.request_id, [{
+                'event': 'conductor_schedule_and_build_instances', 'result': 'Error', 'start_time': work.created_at,
+                'finish_time': moment, 'details': (work.error or {}).get('message'),
+                'traceback': (work.error or {}).get('details')}])
+            instances.add_fault(conn, work.instance_uuid, work.fault())
+
+
+def _forget(conn: Any, instance_uuid: str) -> None:
+    """An early delete: nothing of the request stays."""
+    for table in (build_request_table, request_spec_table, mapping_table):
+        conn.execute(table.delete().where(table.c.instance_uuid == instance_uuid))
+
+
+def _end_in_cell(work: Work) -> None:
+    """ERROR with its fault; a server that is being deleted keeps that state."""
+    def end(conn: Any) -> None:
+        uuid = work.instance_uuid
+        if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
+            instances.add_fault(conn, uuid, work.fault())
+        instances.finish_action(conn, uuid, work.request_id, 'Error')
+    work.end(end)
+
+
+FLOW = Boot()

@@ -1,0 +1,82 @@
+"""Delete: terminate · drop_allocations · mark_deleted. Only forward; it always wins (operations.md rules 10, 17).
+
+Devices are free in the database before their allocation goes, so nobody is given a device that still has an owner. A server in
+the middle of a move is destroyed on both hosts; a dead host's part becomes a pending release.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.conductor.flow import Flow, Step
+from kilonova.conductor.work import HostGone, Work, silence
+from kilonova.db.models import api as api_models
+from kilonova.db.queries import instances, migrations
+from kilonova.errors import InstanceNotFound
+
+mapping_table = api_models.InstanceMapping.__table__
+
+
+def _moves(work: Work) -> list[dict[str, Any]]:
+    with silence(), work.db.read() as conn:
+        return migrations.unended_of_instance(conn, work.instance_uuid)
+
+
+def terminate(work: Work) -> dict[str, Any]:
+    """Each host that holds a part of the server destroys it and frees its devices."""
+    unfinished = _moves(work)
+    instance = work.instance()
+    hosts = [instance.host] if instance.host else []
+    for row in unfinished:
+        hosts += [host for host in (row['source_compute'], row['dest_compute']) if host and host not in hosts]
+    for host in hosts:
+        try:
+            work.ask(host, 'terminate_instance', instance=instance, bdms=[])
+        except HostGone:
+            work.pend(host, 'terminate_instance', instance=instance, bdms=[])
+    return {'consumers': [row['uuid'] for row in unfinished]}
+
+
+def drop_allocations(work: Work) -> None:
+    """The server's allocation in Placement goes, and what unfinished moves hold."""
+    for consumer in [*work.outputs['terminate']['consumers'], work.instance_uuid]:
+        work.env.placement.delete_allocations(consumer)
+
+
+def mark_deleted(work: Work) -> None:
+    """The row is soft-deleted and the operation is over, together."""
+    moved = bool(work.outputs['terminate']['consumers'])
+
+    def end(conn: Any) -> None:
+        uuid = work.instance_uuid
+        instances.mark_deleted(conn, uuid)
+        if moved:
+            migrations.end_all(conn, uuid, 'error')
+        instances.finish_action(conn, uuid, work.request_id)
+    work.end(end)
+
+
+class Delete(Flow):
+    name = 'delete'
+    forward_only = True
+    steps = (
+        Step('terminate', terminate),
+        Step('drop_allocations', drop_allocations, saved=False),
+        Step('mark_deleted', mark_deleted, saved=False),
+    )
+
+    def run(self, work: Work) -> None:
+        try:
+            if work.position == 0:
+                work.instance_row()
+        except InstanceNotFound:
+            # Deleted before (a lost reply): nothing is left but the row.
+            work.end()
+            work.close()
+            return
+        except Exception as error:
+            work.give_back(error)
+            return
+        super().run(work)
+
+
+FLOW = Delete()

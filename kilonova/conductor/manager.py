@@ -1,0 +1,116 @@
+"""The conductor: objects' remote calls, hosts' claims and saves, and the wake-up calls of compute tasks.
+
+    manager = ConductorManager(conf, transport=transport, databases=databases, cells=cells, scheduler=…, compute=…, placement=…)
+    manager.start()
+
+No handler runs a flow: each only wakes the runner (operations.md rule 5).
+"""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kilonova.conductor.indirection import ObjectCalls
+from kilonova.conductor.runner import Runner
+from kilonova.conductor.work import Environment
+from kilonova.db.queries import claims, operations
+from kilonova.rpc.conductor import ComputeTask, Conductor
+
+LOG = logging.getLogger(__name__)
+
+
+class ConductorEndpoint:
+    """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor."""
+
+    def __init__(self, databases: Any) -> None:
+        self._databases = databases
+        self._objects = ObjectCalls()
+
+    def object_class_action_versions(self, ctxt, objname, objmethod, object_versions, args, kwargs) -> Any:
+        return self._objects.object_class_action_versions(self._here(ctxt), objname, objmethod, object_versions, args,
+                                                          kwargs)
+
+    def object_action(self, ctxt, objinst, objmethod, args, kwargs) -> Any:
+        return self._objects.object_action(self._here(ctxt), objinst, objmethod, args, kwargs)
+
+    def object_backport_versions(self, ctxt, objinst, object_versions) -> Any:
+        return self._objects.object_backport_versions(self._here(ctxt), objinst, object_versions)
+
+    def check_key(self, ctxt, key) -> Any:
+        """KeyGone when no operation stands at the key."""
+        with self._databases.main().read() as conn:
+            claims.check(conn, key)
+        return {}
+
+    def claim_instance(self, ctxt, claim) -> Any:
+        return claims.claim(self._databases.main(), claim)
+
+    def save_instance(self, ctxt, save) -> Any:
+        return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
+
+    def _here(self, ctxt: Any) -> Any:
+        ctxt.cell = self._databases.main()
+        return ctxt
+
+
+class ComputeTaskEndpoint:
+    """``rpc.conductor.ComputeTask``: each method wakes the runner for the row that says what to do."""
+
+    def __init__(self, runner: Runner, databases: Any) -> None:
+        self._runner, self._databases = runner, databases
+
+    def schedule_and_build_instances(self, ctxt, build_requests, request_specs, image, admin_password, injected_files,
+                                     requested_networks, block_device_mapping, tags=None, operations=None) -> Any:
+        self._runner.wake(self._databases.api(), operations or [])
+
+    def migrate_server(self, ctxt, instance, scheduler_hint, live, rebuild, flavor, block_migration,
+                       disk_over_commit, reservations=None, clean_shutdown=True, request_spec=None,
+                       host_list=None, operation=None) -> Any:
+        self._wake(operation)
+
+    def confirm_resize(self, ctxt, operation) -> Any:
+        self._wake(operation)
+
+    def revert_resize(self, ctxt, operation) -> Any:
+        self._wake(operation)
+
+    def terminate_instance(self, ctxt, operation) -> Any:
+        self._wake(operation, urgent=True)
+
+    def run_operation(self, ctxt, operation) -> Any:
+        self._wake(operation)
+
+    def _wake(self, operation: str, urgent: bool = False) -> None:
+        """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
+        self._runner.wake(self._databases.main(), [operation], urgent=urgent)
+
+
+class ConductorManager:
+    """Builds and runs what a conductor process is made of."""
+
+    def __init__(self, conf: Any, *, transport: Any, databases: Any, cells: Any, scheduler: Any, compute: Any,
+                 placement: Any) -> None:
+        self._transport, self._host = transport, conf.host
+        self.env = Environment(conf=conf, databases=databases, cells=cells, scheduler=scheduler, compute=compute,
+                               placement=placement, max_attempts=conf.scheduler.max_attempts, host=conf.host)
+        self.runner = Runner(self.env, slots=conf.conductor.flow_slots,
+                             slots_per_host=conf.conductor.flow_slots_per_host,
+                             lease_time=conf.conductor.lease_time, sweep_interval=conf.conductor.sweep_interval,
+                             host=conf.host)
+        self.endpoint = ConductorEndpoint(databases)
+        self.tasks = ComputeTaskEndpoint(self.runner, databases)
+        self._server: Any = None
+
+    def start(self) -> None:
+        """Serve, then look for rows that a predecessor left."""
+        self.runner.start()
+        self._server = self._transport.serve('conductor', self._host,
+                                             [(Conductor, self.endpoint), (ComputeTask, self.tasks)])
+        self._server.start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Stop taking messages, let steps under way end, give the rows free."""
+        if self._server is not None:
+            self._server.stop()
+            self._server.wait()
+        self.runner.stop(timeout)

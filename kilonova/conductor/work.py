@@ -1,0 +1,294 @@
+"""``Work``: one operation row in the hands of this conductor.
+
+Each write checks the owner (zero rows: LeaseLost, or Cancelled), is committed before it is acted on, and a database that
+doesn't answer raises Unanswered. ``Environment`` is what flows work with: databases, the other daemons, Placement.
+"""
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kilonova import objects
+from kilonova.conductor.flow import Parked, Step
+from kilonova.context import RequestContext
+from kilonova.db import engine
+from kilonova.db.queries import claims, instances, operations, services
+from kilonova.errors import Cancelled, HostRejected, KilonovaError, LeaseLost, Unanswered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kilonova.conductor.runner import Runner
+
+LOG = logging.getLogger(__name__)
+
+# Seconds until a row that met silence is taken again; doubled for each try of a forward-only step, up to the last.
+PAUSE, LONGEST_PAUSE = 2.0, 30.0
+
+
+class HostGone(HostRejected):
+    """The host's service is down: asking ends, an alternate may take the server."""
+
+    msg_fmt = 'compute service of host %(host)s is down'
+
+
+class Environment:
+    """Collaborators of flows; one a conductor process."""
+
+    def __init__(self, *, conf: Any, databases: Any, cells: Any, scheduler: Any, compute: Any, placement: Any,
+                 max_attempts: int, host: str) -> None:
+        self.host = host
+        self.conf, self.databases, self.cells = conf, databases, cells
+        self.scheduler, self.compute, self.placement = scheduler, compute, placement
+        self.max_attempts = max_attempts
+        self.runner: Runner
+
+    @property
+    def api(self) -> Any:
+        """The api database."""
+        return self.databases.api()
+
+    def host_is_up(self, db: Any, host: str) -> bool:
+        """Whether the host's compute service reports and isn't forced down (by the database's clock)."""
+        with db.read() as conn:
+            return bool(services.host_is_up(conn, host, 'nova-compute', self.conf.service_down_time))
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """A database that can't be reached is silence, not a failure."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, KilonovaError) and engine.is_unreachable(error):
+            raise Unanswered(who='the database', reason=str(error)) from error
+        raise
+
+
+class Work:
+    """A view of one operation row. ``db`` is the database that the row lives in now."""
+
+    def __init__(self, row: dict[str, Any], db: Any, env: Environment) -> None:
+        self.uuid, self.kind, self.instance_uuid = row['uuid'], row['kind'], row['instance_uuid']
+        self.args, self.outputs = row['args'], row['outputs']
+        self.position, self.attempt = row['position'], row['attempt']
+        self.failed, self.cancelled, self.error = row['failed'], row['cancelled'], row['error']
+        self.request_id, self.slot = row['request_id'], row['slot']
+        self.db, self.env = db, env
+        self.ctxt = RequestContext.from_dict(row['context'])
+        self.ctxt.cell = db
+        self.created_at = row['created_at']
+        self.held_host: str | None = None
+        self.tries = 0
+        self._instance: dict[str, Any] | None = None
+        self._ended = False
+
+    # -- what the steps need --------------------------------------------------------------------------------------
+    def key(self, position: int | None = None, name: str | None = None) -> str:
+        """The key of the current step (or the one named)."""
+        from kilonova.conductor import flows
+        steps = flows.FLOWS[self.kind].steps
+        position = self.position if position is None else position
+        return claims.make_key(self.uuid, position, name or steps[position].name, self.attempt)
+
+    def instance_row(self, fresh: bool = False) -> dict[str, Any]:
+        """The server's row with its extra columns; read once, again when a step changed it."""
+        if self._instance is None or fresh:
+            with silence(), self.db.read() as conn:
+                self._instance = operations.instance_or_404(conn, self.instance_uuid)
+        return self._instance
+
+    def instance(self, fresh: bool = False) -> objects.Instance:
+        """The server as an object, with its system metadata."""
+        row = self.instance_row(fresh)
+        if 'system_metadata' not in row:
+            with silence(), self.db.read() as conn:
+                row['system_metadata'] = instances.get_system_metadata(conn, self.instance_uuid)
+        values, extra = instances.split({name: value for name, value in row.items() if name != 'system_metadata'})
+        return objects.Instance.from_row(self.ctxt, values, extra, system_metadata=row['system_metadata'])
+
+    def changed(self) -> None:
+        """A host changed the server: read it again when it is next needed."""
+        self._instance = None
+
+    def ask(self, host: str, method: str, **kwargs: Any) -> Any:
+        """A long call to a host under this step's key. Silence means ask again (Unanswered), until its service is down
+        (HostGone)."""
+        self.check()
+        self._hold(host)
+        kwargs.setdefault('key', self.key())
+        try:
+            return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
+        except Unanswered:
+            with silence():
+                if self.env.host_is_up(self.db, host):
+                    raise
+            LOG.warning('%s of %s: host %s does not answer and its service is down', method, self.instance_uuid, host)
+            raise HostGone(host=host) from None
+
+    def _hold(self, host: str) -> None:
+        if self.held_host != host:
+            self.release_host()
+            if not self.env.runner.take_host(host, self):
+                raise Parked
+            self.held_host = host
+
+    def release_host(self) -> None:
+        """Give the host's slot back; the next operation that waits for it goes on."""
+        if self.held_host is not None:
+            host, self.held_host = self.held_host, None
+            self.env.runner.release_host(host)
+
+    def pend(self, host: str, method: str, **kwargs: Any) -> None:
+        """What a dead host must still give back becomes a pending release: a row of its own that waits for the host."""
+        serializer = objects.base.Serializer()
+        args = {'host': host, 'method': method,
+                'kwargs': {name: serializer.serialize_entity(self.ctxt, value) for name, value in kwargs.items()
+                           if name != 'key'}}
+        uuid = _uuid()
+        with silence(), self.db.write() as conn:
+            waiting = [row for row in operations.of_instance(conn, self.instance_uuid)
+                       if row['kind'] == 'release' and row['args'].get('host') == host
+                       and row['args'].get('method') == method]
+            if not waiting:
+                operations.insert(conn, [{
+                    'uuid': uuid, 'kind': 'release', 'instance_uuid': self.instance_uuid, 'slot': uuid, 'host': host,
+                    'args': args, 'context': self.ctxt.stored(), 'request_id': self.request_id}])
+
+    def ask_to_undo(self, host: str, method: str, **kwargs: Any) -> None:
+        """Ask a host to give back; a host that is down gets a pending release."""
+        try:
+            self.ask(host, method, **kwargs)
+        except HostGone:
+            self.pend(host, method, **kwargs)
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+    def check(self) -> None:
+        """Before each step: a process that couldn't renew its lease starts none."""
+        self.env.runner.check_lease(self.db)
+
+    def _decide(self, values: dict[str, Any], cancelled: bool = False) -> None:
+        with silence():
+            if self._write(values, cancelled):
+                return
+        raise self.standing() or LeaseLost(operation=self.uuid)
+
+    @engine.retried
+    def _write(self, values: dict[str, Any], cancelled: bool) -> bool:
+        with self.db.write() as conn:
+            return operations.decide(conn, self.uuid, self.env.runner.owner, values, cancelled)
+
+    def standing(self) -> Exception | None:
+        """What became of our row: LeaseLost, Cancelled, or None when it stands as we know it."""
+        with silence(), self.db.read() as conn:
+            row = operations.get(conn, self.uuid)
+        if row is None or row['owner'] != self.env.runner.owner:
+            return LeaseLost(operation=self.uuid)
+        if row['cancelled'] and not self.failed:
+            self.cancelled = True
+            return Cancelled(key=self.uuid)
+        return None
+
+    def done(self, step: Step, result: Any) -> None:
+        """A step is done; its output is kept in the row when it must survive a crash."""
+        self.tries = 0
+        if result is not None:
+            self.outputs[step.name] = result
+        self.position += 1
+        saved = step.saved(self) if callable(step.saved) else step.saved
+        if saved and not self._ended:
+            self._decide({'position': self.position, 'outputs': self.outputs})
+
+    def again(self, position: int, error: Exception) -> None:
+        """The next attempt starts at ``position``."""
+        self.attempt += 1
+        self.position = position
+        self.outputs.setdefault('refusals', []).append(str(error))
+        self._decide({'position': position, 'attempt': self.attempt, 'outputs': self.outputs, 'written': ''})
+        self.changed()
+
+    def fail(self, error: Exception) -> None:
+        """Decide to unwind: committed before any undo; the first reason stays."""
+        if self.failed:
+            return
+        self.failed = True
+        self.error = {'class': type(error).__name__, 'message': readable(error), 'code': getattr(error, 'code', 500),
+                      'details': ''.join(traceback.format_exception(error))[-8000:]}
+        self._decide({'failed': True, 'error': self.error, 'position': self.position, 'outputs': self.outputs},
+                     cancelled=True)
+
+    def give_back(self, error: Exception | None = None) -> None:
+        """Leave the row to a later try: no owner, not before a pause."""
+        self.release_host()
+        self.tries = int(self.outputs.get('tries', 0)) + 1
+        self.outputs['tries'] = self.tries
+        pause = min(PAUSE * 2 ** min(self.tries - 1, 5), LONGEST_PAUSE)
+        LOG.info('Operation %s (%s) of %s waits %.0f s: %s', self.uuid, self.kind, self.instance_uuid, pause, error)
+        try:
+            with self.db.write() as conn:
+                operations.decide(conn, self.uuid, self.env.runner.owner, {
+                    'owner': None, 'not_before': engine.db_now() + pause, 'outputs': self.outputs}, cancelled=True)
+        except Exception:
+            # The database is gone: the row stays ours, the sweep takes what is in no runner.
+            LOG.warning('Operation %s could not be given back now', self.uuid)
+        self.env.runner.finished(self, retry_in=pause)
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+    def ended_by_host(self) -> None:
+        """The host's save wrote the end state and deleted the row."""
+        self._ended = True
+
+    def end(self, write: Callable[[Any], None] | None = None) -> None:
+        """Write the end state with ``write(conn)`` and end the row in the same transaction; wake who waited behind it."""
+        with silence():
+            waiting = self._end(write)
+        self._ended = True
+        if waiting:
+            self.env.runner.wake(self.db, [waiting], urgent=True)
+
+    @engine.retried
+    def _end(self, write: Callable[[Any], None] | None) -> str | None:
+        with self.db.write() as conn:
+            if write is not None:
+                write(conn)
+            waiting = None
+            if self.cancelled or operations.end(conn, self.uuid, self.instance_uuid, plain=True) == '':
+                waiting = operations.end(conn, self.uuid, self.instance_uuid)
+            return waiting
+
+    def close(self) -> None:
+        """The last step is done: end the row unless a host or a step did."""
+        if not self._ended:
+            self.end()
+        self.release_host()
+        self.env.runner.finished(self)
+
+    def lost(self) -> None:
+        """Another conductor owns it: forget it."""
+        self.release_host()
+        self.env.runner.finished(self)
+
+    def fault(self) -> dict[str, Any]:
+        """The first error as a fault row."""
+        error = self.error or {}
+        return {'code': error.get('code', 500), 'message': error.get('message', 'Unknown error'),
+                'details': error.get('details'), 'host': self.held_host}
+
+
+def readable(error: Exception) -> str:
+    """What a user may read: our own texts; of anything else only the class (its text may hold internals)."""
+    return str(error) if isinstance(error, KilonovaError) else type(error).__name__
+
+
+def _uuid() -> str:
+    from oslo_utils import uuidutils
+    return uuidutils.generate_uuid()
+
+
+def now() -> float:
+    """Seconds since the epoch by this machine's clock (deadlines only)."""
+    return time.time()

@@ -1,0 +1,22 @@
+"""[api] options: who may ask, page sizes, links and the admin password."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'api'
+
+OPTS = [
+    cfg.StrOpt('auth_strategy', default='keystone', choices=['keystone', 'noauth2'],
+               help='keystone: tokens are validated by keystonemiddleware, set up in [keystone_authtoken]. noauth2: the '
+                    'X-Auth-Token header says user:project and is believed; for tests only.'),
+    cfg.IntOpt('max_limit', default=1000, min=0,
+               help='The longest page that a list answers with, whatever limit is asked for.'),
+    cfg.StrOpt('compute_link_prefix', default=None,
+               help='Scheme, host and path put in front of links to this API, where clients reach it through '
+                    'something that hides its own address.'),
+    cfg.BoolOpt('list_records_by_skipping_down_cells', default=True,
+                help='What a list of servers does when the database of a cell does not answer: leave its servers '
+                     'out (from 2.69 show them as UNKNOWN), or fail.'),
+    cfg.BoolOpt('enable_instance_password', default=True,
+                help='Whether the answer to a create carries adminPass.'),
+]

@@ -1,0 +1,30 @@
+"""[DEFAULT] options that all daemons share: identity, paths, RPC, heartbeats."""
+from __future__ import annotations
+
+import os
+import socket
+
+from oslo_config import cfg
+from oslo_utils import netutils
+
+GROUP = None
+
+OPTS = [
+    cfg.HostDomainOpt('host', default=socket.gethostname(), sample_default='<current hostname>',
+                      help='Name of this service: its row in services and compute_nodes and its part of the RPC '
+                           'address. Change it only before the service first starts.'),
+    cfg.StrOpt('my_ip', default=netutils.get_my_ipv4(), sample_default='<host ipv4>',
+               help='Management address of this host.'),
+    cfg.StrOpt('state_path', default=os.path.join(os.sep, 'var', 'lib', 'kilonova'),
+               help='Directory of state that must survive a restart; the compute_id file lives here.'),
+    cfg.IntOpt('report_interval', default=10, min=1,
+               help='Seconds between two heartbeats of a service. Keep service_down_time at 2.5 times or more.'),
+    cfg.IntOpt('service_down_time', default=60, min=1,
+               help='Age in seconds of the last heartbeat at which a service counts as down.'),
+    cfg.IntOpt('long_rpc_timeout', default=1800, min=1,
+               help='Seconds that a long call (select_destinations, builds, moves) may take while its server '
+                    'keeps sending heartbeats.'),
+    cfg.StrOpt('concurrency_backend', default='auto', choices=['auto', 'eventlet', 'native', 'threading'],
+               help='eventlet (what auto means) or native threads (native, threading). Read before anything else '
+                    'of the daemon; the environment variable KILONOVA_CONCURRENCY wins over it.'),
+]

@@ -1,0 +1,25 @@
+"""[DEFAULT] options of a compute: how much at once, how often it looks, what happens when its host boots."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = None
+
+OPTS = [
+    cfg.IntOpt('max_concurrent_builds', default=10, min=0,
+               help='Servers that are built at once on this host; more wait. 0: as many as are asked for.'),
+    cfg.BoolOpt('resume_guests_state_on_host_boot', default=False,
+                help='Start guests again that were running when the host went down, with the same devices. Otherwise '
+                     'their servers become SHUTOFF, and the next start brings the same devices back.'),
+    cfg.IntOpt('sync_power_state_interval', default=600, min=-1,
+               help='Seconds between two comparisons of all power states with the hypervisor. 0: the default period of '
+                    '60 s; -1: never.'),
+    cfg.IntOpt('update_resources_interval', default=0, min=-1,
+               help='Seconds between two looks at what the host has (inventory in Placement, PCI devices). 0: the '
+                    'default period of 60 s; -1: only at start.'),
+    cfg.IntOpt('shutdown_timeout', default=60, min=0,
+               help='Seconds that a guest gets to shut down before its power is cut. The image property '
+                    'os_shutdown_timeout overrides it.'),
+    cfg.BoolOpt('periodic_enable', default=True,
+                help='Run the periodic tasks. The heartbeat is none of them.'),
+]

@@ -1,0 +1,19 @@
+"""[conductor] options: how many flows run at once, and how soon forgotten ones are found."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'conductor'
+
+OPTS = [
+    cfg.IntOpt('flow_slots', default=32, min=2,
+               help='Operations that one conductor process works on at once. A quarter of them is kept for deletes '
+                    'and undos. The rest waits as rows.'),
+    cfg.IntOpt('flow_slots_per_host', default=10, min=1,
+               help='Operations in a long call to one compute host at once, per conductor process.'),
+    cfg.IntOpt('sweep_interval', default=10, min=1, max=15,
+               help='Seconds between two looks for operations that nobody works on.'),
+    cfg.IntOpt('lease_time', default=30, min=3,
+               help='Seconds without renewal after which another conductor may take over this one\'s operations. '
+                    'Renewed six times in that span.'),
+]

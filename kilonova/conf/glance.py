@@ -1,0 +1,18 @@
+"""[glance]: where the image service is and who asks it (the options are keystoneauth1's)."""
+from __future__ import annotations
+
+from keystoneauth1 import loading as ks_loading
+from oslo_config import cfg
+
+GROUP = 'glance'
+
+OPTS: list[cfg.Opt] = [
+    *ks_loading.get_auth_common_conf_options(),
+    *ks_loading.get_session_conf_options(),
+    *ks_loading.get_adapter_conf_options(include_deprecated=False),
+    cfg.IntOpt('num_retries', default=3, min=0,
+               help='How often a failed download of an image is started again. Each starts from the beginning; '
+                    'a wrong checksum counts as a failure.'),
+]
+
+cfg.set_defaults(OPTS, service_type='image', valid_interfaces=['internal', 'public'], timeout=60)

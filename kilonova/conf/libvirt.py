@@ -1,0 +1,47 @@
+"""[libvirt] options: the connection, what guests look like, and how their disks are kept."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'libvirt'
+
+OPTS = [
+    cfg.StrOpt('virt_type', default='kvm', choices=['kvm', 'qemu', 'lxc', 'parallels'],
+               help='Kind of guests. Only kvm and qemu can be given PCI devices, and only they are served here.'),
+    cfg.StrOpt('connection_uri', default='',
+               help='Address of libvirt; empty: qemu:///system. With test:///FILE the library itself plays a host '
+                    'that FILE describes: no root, no KVM, no GPU needed.'),
+    cfg.StrOpt('cpu_mode', choices=['host-model', 'host-passthrough', 'custom', 'maximum', 'none'],
+               help='CPU that guests see. Empty: host-model (host-passthrough on aarch64).'),
+    cfg.ListOpt('cpu_models', default=[],
+                help='Named models for cpu_mode=custom; the first one is used.'),
+    cfg.ListOpt('cpu_model_extra_flags', default=[],
+                help='CPU flags that guests get besides: name or +name to require, -name to disable.'),
+    cfg.ListOpt('hw_machine_type',
+                help='Machine type by architecture, as x86_64=q35,aarch64=virt. Images override it with '
+                     'hw_machine_type. GPUs want q35. Empty: pc on x86_64, virt on aarch64.'),
+    cfg.IntOpt('num_pcie_ports', default=0, min=0, max=28,
+               help='PCIe root ports of q35 and virt guests, for devices plugged in while they run. 0: libvirt\'s '
+                    'choice.'),
+    cfg.IntOpt('mem_stats_period_seconds', default=10,
+               help='Seconds between the memory balloon\'s statistics; 0: no balloon.'),
+    cfg.StrOpt('rng_dev_path', default='/dev/urandom',
+               help='Source of the guests\' random number device; empty: no such device.'),
+    cfg.StrOpt('sysinfo_serial', default='unique', choices=['none', 'os', 'hardware', 'auto', 'unique'],
+               help='Serial number in the guest\'s SMBIOS: none, the host\'s machine-id (os), the host\'s own '
+                    '(hardware), the first of these that there is (auto), or the server\'s uuid (unique).'),
+    cfg.IntOpt('wait_soft_reboot_seconds', default=120,
+               help='Seconds that a soft reboot waits for the guest to go down before it becomes a hard one.'),
+    cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],
+               help='How root disks are kept: qcow2 (overlay of the cached image), raw or flat (a copy). default '
+                    'follows [DEFAULT]use_cow_images. The others are known by name, the compute refuses them.'),
+    cfg.ListOpt('disk_cachemodes', default=[],
+                help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '
+                     'I/O, else writeback.'),
+    cfg.StrOpt('hw_disk_discard', choices=['ignore', 'unmap'],
+               help='What happens to blocks that guests discard.'),
+    cfg.IntOpt('images_cpu_time_limit', default=30, min=1,
+               help='CPU seconds that qemu-img may spend looking at an uploaded image.'),
+    cfg.IntOpt('images_address_space_limit', default=2, min=1,
+               help='GiB of address space that it may use for that.'),
+]

@@ -1,0 +1,29 @@
+"""[pci] options: which devices a host gives out, and under which names flavors ask for them."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'pci'
+
+OPTS = [
+    cfg.MultiStrOpt(
+        'device_spec', default=[],
+        deprecated_opts=[cfg.DeprecatedOpt('passthrough_whitelist', group='pci'),
+                         cfg.DeprecatedOpt('pci_passthrough_whitelist', group='DEFAULT')],
+        help='Devices that this host gives to servers: one JSON object, or a list of them, with vendor_id and '
+             'product_id (hex), address (a glob such as 0000:81:*.* or an object of regular expressions domain, bus, '
+             'slot, function) or devname, and tags: physical_network, trusted, remote_managed, managed, '
+             'live_migratable, one_time_use, resource_class, traits, or any other word that requests may match. '
+             'The first spec that names a device counts. Read by kilonova-compute when it starts.'),
+    cfg.MultiStrOpt(
+        'alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')],
+        help='A name for devices that flavors ask for with pci_passthrough:alias=<name>:<count>. One JSON object: name, '
+             'vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), numa_policy (required, preferred, '
+             'legacy or socket), live_migratable, resource_class and traits (with pci_in_placement). A name given '
+             'again adds an alternative. Needed by kilonova-api; give it to kilonova-compute as well.'),
+    cfg.BoolOpt(
+        'report_in_placement', default=False,
+        help='Report the devices of device_spec in Placement, one resource provider for each device or physical '
+             'function. Not meant to be turned off again. Set [filter_scheduler]pci_in_placement once all computes '
+             'report.'),
+]

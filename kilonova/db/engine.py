@@ -1,0 +1,365 @@
+"""Databases and their transactions.
+
+    databases = configure(conf)                 # [api_database] and [database]
+    with databases.api().write() as connection:
+        connection.execute(insert(table).values(...))       # committed at the end, rolled back by an exception
+
+A write transaction takes SQLite's write lock at its BEGIN, so that reading before writing can't fail; a read
+transaction refuses to write. Connections are SQLAlchemy Core connections; there are no ORM sessions, hence no
+lazy load.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from sqlalchemy import event, exc, pool
+
+from kilonova import errors
+from kilonova.db import failures
+from kilonova.db.clock import db_age, db_now, db_utcnow
+from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable
+
+__all__ = ['Database', 'Databases', 'NotConfigured', 'Options', 'api', 'configure', 'db_age', 'db_now', 'db_utcnow',
+           'forbid', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen', 'main', 'now', 'open',
+           'retried']
+
+P = ParamSpec('P')
+R = TypeVar('R')
+Listener = Callable[[str, str, bool], None]
+
+# How long a writer waits for SQLite's lock, in seconds; Nova's driver default and ours.
+SQLITE_BUSY = 10.0
+CONNECT_TIMEOUT = 10
+_WRITES = 'kilonova_writes'
+_UNCOUNTED = ('BEGIN', 'COMMIT', 'ROLLBACK', 'PRAGMA', 'SAVEPOINT', 'RELEASE')
+
+
+class NotConfigured(errors.Unavailable):
+    msg_fmt = 'No database is configured: [%(group)s]connection is empty.'
+
+
+@dataclass(frozen=True)
+class Options:
+    """Pool and session settings of one section; seconds where it is a time."""
+
+    max_pool_size: int = 5
+    max_overflow: int = 50
+    pool_timeout: int = 30
+    connection_recycle_time: int = 3600
+    max_retries: int = 10
+    mysql_sql_mode: str = 'TRADITIONAL'
+
+    @classmethod
+    def of(cls, group: cfg.ConfigOpts.GroupAttr) -> Options:
+        """Read them from a registered section."""
+        return cls(**{name: group[name] for name in cls.__dataclass_fields__})
+
+
+class Database:
+    """One database: its pool of connections and its transactions.
+
+    ``name`` is 'api', 'main', 'cell0' or the name of a cell and is what listeners are told; ``cell`` is the
+    cell mapping (``queries.cells.Cell``) of a cell's database, else None.
+    """
+
+    def __init__(self, url: str, name: str, options: Options | None = None) -> None:
+        self.url = url
+        self.name = name
+        self.cell: Any = None
+        self.options = options or Options()
+        parsed = sa.make_url(url)
+        backend = parsed.get_backend_name()
+        self.dialect = 'mysql' if backend == 'mariadb' else backend
+        self._memory = self.dialect == 'sqlite' and parsed.database in (None, '', ':memory:')
+        self._engine = sa.create_engine(parsed, **self._engine_arguments())
+        self._writer = self._engine.execution_options(**{_WRITES: True})
+        self._writing: set[int] = set()
+        self._lock = threading.Lock() if self.dialect == 'sqlite' else None
+        self._listen()
+        _databases_of_process.add(self)
+
+    def __repr__(self) -> str:
+        return f'<Database {self.name}: {self._engine.url.render_as_string(hide_password=True)}>'
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads; SQLite shows it one state, the servers the newest one to each statement."""
+        _refuse_forbidden()
+        with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction that is committed at the end of the block and rolled back by an exception.
+
+        It can't be nested: a second connection would wait for the first one's locks for ever.
+        """
+        _refuse_forbidden()
+        with self._turn(), self._writer.begin() as connection:
+            yield connection
+
+    def dispose(self) -> None:
+        """Close the pooled connections; the database can be used again afterwards."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        me = threading.get_ident()
+        if me in self._writing:
+            raise RuntimeError(f'nested transaction on {self!r}')
+        # SQLite has one writer. Waiting here instead of in its C code lets other green threads run, and the
+        # holder finish even if it yields.
+        if self._lock is not None and not self._lock.acquire(timeout=SQLITE_BUSY):
+            raise _locked()
+        self._writing.add(me)
+        try:
+            yield
+        finally:
+            self._writing.discard(me)
+            if self._lock is not None:
+                self._lock.release()
+
+    def _engine_arguments(self) -> dict[str, Any]:
+        if self._memory:
+            return {'poolclass': pool.StaticPool, 'connect_args': {'check_same_thread': False}}
+        arguments: dict[str, Any] = {
+            'poolclass': pool.QueuePool, 'pool_size': self.options.max_pool_size,
+            'max_overflow': self.options.max_overflow, 'pool_timeout': self.options.pool_timeout,
+            'pool_recycle': self.options.connection_recycle_time}
+        if self.dialect == 'sqlite':
+            arguments['connect_args'] = {'check_same_thread': False, 'timeout': SQLITE_BUSY}
+            return arguments
+        connect: dict[str, Any] = {'connect_timeout': CONNECT_TIMEOUT}
+        if self.dialect == 'mysql':
+            connect['init_command'] = "SET SESSION time_zone = '+00:00'"
+            if self.options.mysql_sql_mode:
+                connect['sql_mode'] = self.options.mysql_sql_mode
+        # READ COMMITTED everywhere: what a compare-and-swap sees is the newest row, and MySQL takes no gap
+        # locks.
+        return arguments | {'connect_args': connect, 'pool_pre_ping': True, 'isolation_level': 'READ COMMITTED'}
+
+    def _listen(self) -> None:
+        if self.dialect == 'sqlite':
+            event.listen(self._engine, 'connect', _prepare_sqlite)
+            event.listen(self._engine, 'begin', _begin_sqlite)
+        event.listen(self._engine, 'before_cursor_execute', self._before_statement)
+        event.listen(self._engine, 'commit', self._before_commit)
+
+    def _before_statement(self, connection: sa.Connection, cursor: Any, statement: str, parameters: Any,
+                          context: Any, executemany: bool) -> None:
+        if context is not None and (context.isinsert or context.isupdate or context.isdelete) \
+                and _WRITES not in connection.get_execution_options():
+            raise RuntimeError(f'a read transaction on {self!r} must not write: {statement}')
+        if _listeners and not statement.startswith(_UNCOUNTED):
+            for callback in tuple(_listeners):
+                callback(self.name, statement, executemany)
+
+    def _before_commit(self, connection: sa.Connection) -> None:
+        for callback in tuple(_listeners):
+            callback(self.name, 'COMMIT', False)
+
+    def _after_fork(self) -> None:
+        # The parent goes on using its sockets, and a lock that another thread of it held would never be
+        # released.
+        self._engine.dispose(close=False)
+        self._writing = set()
+        self._lock = threading.Lock() if self.dialect == 'sqlite' else None
+
+
+def _locked() -> exc.OperationalError:
+    return exc.OperationalError('BEGIN IMMEDIATE', None, sqlite3.OperationalError('database is locked'))
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+    # None hands transactions over to _begin_sqlite: pysqlite's own would begin deferred ones, and only at a
+    # write.
+    connection.isolation_level = None
+    connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
+    if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):
+        connection.execute('PRAGMA journal_mode = WAL')
+    connection.execute('PRAGMA synchronous = NORMAL')
+    connection.execute('PRAGMA foreign_keys = ON')
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    driver: Any = connection.connection.dbapi_connection
+    if _WRITES not in connection.get_execution_options():
+        driver.execute('BEGIN')
+        return
+    # SQLite's own busy handler sleeps in C and would stop all green threads of this process while another
+    # process writes: so it is told not to wait, and the waiting is done here.
+    driver.execute('PRAGMA busy_timeout = 0')
+    try:
+        _begin_immediate(driver)
+    finally:
+        driver.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
+
+
+def _begin_immediate(driver: Any) -> None:
+    deadline = time.monotonic() + SQLITE_BUSY
+    pause = 0.001
+    while True:
+        try:
+            driver.execute('BEGIN IMMEDIATE')
+            return
+        except sqlite3.OperationalError as error:
+            if 'locked' not in str(error):
+                raise
+            if time.monotonic() >= deadline:
+                raise _locked() from error
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+
+
+class Databases:
+    """The API database, the main database, and those of the cells; one ``Database`` a URL."""
+
+    def __init__(self, api_url: str | None, main_url: str | None, *, api_options: Options | None = None,
+                 main_options: Options | None = None) -> None:
+        self._main_options = main_options or Options()
+        self.main_url = main_url
+        self._opened: dict[str, Database] = {}
+        self._opening = threading.Lock()
+        self._api = Database(api_url, 'api', api_options) if api_url else None
+        self._main = self.open(main_url, 'main') if main_url else None
+
+    @property
+    def max_retries(self) -> int:
+        return self._main_options.max_retries
+
+    def api(self) -> Database:
+        """The API database; raises NotConfigured without [api_database]connection."""
+        _refuse_forbidden()
+        if self._api is None:
+            raise NotConfigured(group='api_database')
+        return self._api
+
+    def main(self) -> Database:
+        """The main database; raises NotConfigured without [database]connection."""
+        _refuse_forbidden()
+        if self._main is None:
+            raise NotConfigured(group='database')
+        return self._main
+
+    def open(self, url: str, name: str | None = None) -> Database:
+        """The database at ``url`` with the settings of [database]; a name given later replaces 'main'."""
+        _refuse_forbidden()
+        with self._opening:
+            database = self._opened.get(url)
+            if database is None:
+                database = self._opened[url] = Database(url, name or url.rpartition('/')[2], self._main_options)
+            elif name and database.name == 'main':
+                database.name = name
+            return database
+
+    def dispose(self) -> None:
+        """Close all connections."""
+        with self._opening:
+            opened = list(self._opened.values())
+        for database in [self._api, *opened]:
+            if database is not None:
+                database.dispose()
+
+
+_databases_of_process: weakref.WeakSet[Database] = weakref.WeakSet()
+_listeners: list[Listener] = []
+_installed: Databases | None = None
+_forbidden: str | None = None
+
+
+def _refuse_forbidden() -> None:
+    if _forbidden is not None:
+        raise errors.DBNotAllowed(binary=_forbidden)
+
+
+def configure(conf: cfg.ConfigOpts) -> Databases:
+    """Make ``api()``, ``main()`` and ``open()`` work from the options of this process; connects lazily."""
+    databases = Databases(conf.api_database.connection, conf.database.connection,
+                          api_options=Options.of(conf.api_database), main_options=Options.of(conf.database))
+    install(databases)
+    return databases
+
+
+def install(databases: Databases | None) -> None:
+    """Let the module's functions use these databases (None: none)."""
+    global _installed
+    _installed = databases
+
+
+def _current(group: str) -> Databases:
+    _refuse_forbidden()
+    if _installed is None:
+        raise NotConfigured(group=group)
+    return _installed
+
+
+def api() -> Database:
+    """The API database of this process."""
+    return _current('api_database').api()
+
+
+def main() -> Database:
+    """The main database of this process."""
+    return _current('database').main()
+
+
+def open(url: str, name: str | None = None) -> Database:  # noqa: A001 - always used as engine.open
+    """The database at ``url``, one object a URL."""
+    return _current('database').open(url, name)
+
+
+def forbid(binary: str | None) -> None:
+    """From now on each access of this process raises DBNotAllowed, naming ``binary``; None allows it again."""
+    global _forbidden
+    _forbidden = binary
+
+
+def listen(callback: Listener) -> Callable[[], None]:
+    """Call ``callback(database name, statement, executemany)`` before each statement, and with 'COMMIT'.
+
+    Other transaction control, pragmas and pings are left out. Returns the function that ends it.
+    """
+    _listeners.append(callback)
+    return functools.partial(_listeners.remove, callback)
+
+
+def now(connection: sa.Connection) -> float:
+    """Epoch seconds by the database's clock; one statement."""
+    return connection.execute(sa.select(db_now())).scalar_one()
+
+
+def retried(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that opens its own transaction: it is called again after a deadlock or a lost
+    connection.
+
+        @retried
+        def accept(database: Database, row: dict) -> None:
+            with database.write() as connection: ...
+
+    It must be safe to repeat when only the answer to its COMMIT was lost. [database]max_retries bounds it; a
+    database that can't be reached at all raises at once (see ``is_unreachable``).
+    """
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        limit = _installed.max_retries if _installed is not None else Options.max_retries
+        return failures.retry(function, limit, *args, **kwargs)
+    return wrapper
+
+
+def _after_fork() -> None:
+    for database in list(_databases_of_process):
+        database._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

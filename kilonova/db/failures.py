@@ -1,0 +1,105 @@
+"""What a database error means: lost race, try again, or nobody there.
+
+    try:
+        row = operations.take(database, owner)
+    except Exception as error:
+        if is_unreachable(error): ...           # silence: the row stays as it is and goes on later
+
+Codes: MySQL and MariaDB "Server Error Message Reference", PostgreSQL appendix A (SQLSTATE),
+sqlite.org/rescode.html.
+"""
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from sqlalchemy import exc
+
+LOG = logging.getLogger(__name__)
+
+P = ParamSpec('P')
+R = TypeVar('R')
+
+# 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (Galera's certification
+# too).
+_MYSQL_AGAIN = frozenset((1020, 1205, 1213))
+# Too many connections, shutdown, aborted, access to a node that is not ready, and the client's 20xx of lost
+# links.
+_MYSQL_SILENT = frozenset((1040, 1042, 1043, 1047, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1927,
+                           2002, 2003, 2005, 2006, 2013, 2014, 2045, 2055, 4031))
+_POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
+_POSTGRESQL_SILENT = ('08', '53300', '57P')
+_SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error')
+
+
+def _mysql_code(original: BaseException) -> int | None:
+    code = original.args[0] if original.args else None
+    return code if isinstance(code, int) else None
+
+
+def _sqlstate(original: BaseException) -> str | None:
+    return getattr(original, 'pgcode', None)
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Whether a unique constraint refused the row (and not a foreign key or NOT NULL)."""
+    if not isinstance(error, exc.IntegrityError) or error.orig is None:
+        return False
+    return (_mysql_code(error.orig) == 1062 or _sqlstate(error.orig) == '23505'
+            or str(error.orig).startswith('UNIQUE constraint failed'))
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same transaction may succeed at once: deadlock, lock wait timeout, or a connection that broke."""
+    if not isinstance(error, exc.DBAPIError) or error.orig is None:
+        return False
+    return (error.connection_invalidated or _mysql_code(error.orig) in _MYSQL_AGAIN
+            or _sqlstate(error.orig) in _POSTGRESQL_AGAIN)
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether the database didn't answer: silence (operations.md §16), not an outcome.
+
+    True for refused and lost connections, servers that start, stop or have no connection left, an exhausted
+    pool, and a SQLite file that stayed locked for the whole busy timeout.
+    """
+    if isinstance(error, exc.TimeoutError):
+        return True
+    if not isinstance(error, exc.DBAPIError) or error.orig is None:
+        return False
+    if error.connection_invalidated:
+        return True
+    original = error.orig
+    if isinstance(original, sqlite3.Error):
+        return str(original).lower().startswith(_SQLITE_SILENT)
+    if _mysql_code(original) in _MYSQL_SILENT:
+        return True
+    state = _sqlstate(original)
+    if state is None:
+        # psycopg2 knows no SQLSTATE for a connection that never came about.
+        return type(original).__module__.startswith('psycopg2') and isinstance(error, exc.OperationalError)
+    return state.startswith(_POSTGRESQL_SILENT)
+
+
+def pauses(retries: int) -> Iterator[float]:
+    """The waits in seconds between attempts: doubling from 10 ms to 1 s, spread; without end for ``retries`` < 0."""
+    numbers = itertools.count() if retries < 0 else range(retries)
+    return (min(0.01 * 2 ** min(number, 10), 1.0) * random.uniform(0.5, 1.5) for number in numbers)
+
+
+def retry(function: Callable[P, R], retries: int, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call ``function`` until it ends without a retriable error, at most ``retries`` times more."""
+    for pause in pauses(retries):
+        try:
+            return function(*args, **kwargs)
+        except exc.DBAPIError as error:
+            if not is_retriable(error):
+                raise
+            LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
+            time.sleep(pause)
+    return function(*args, **kwargs)

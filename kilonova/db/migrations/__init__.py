@@ -1,0 +1,1 @@
+"""Revisions of the two schemas, run by ``kilonova.db.migration``."""

@@ -1,0 +1,12 @@
+"""How alembic runs the revisions of this chain: over the connection that ``kilonova.db.migration`` hands in."""
+from __future__ import annotations
+
+from alembic import context
+
+from kilonova.db.models import api
+
+context.configure(connection=context.config.attributes['connection'], target_metadata=api.Base.metadata,
+                  # SQLite alters a table by copying it.
+                  render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,205 @@
+"""Tables of the API database (rpc-objects-db.md §5): no soft delete."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+from kilonova.db.models.base import (
+    NAMING,
+    TABLE_OPTIONS,
+    LeaseColumns,
+    MediumText,
+    OperationColumns,
+    Timestamps,
+    index,
+    unique,
+)
+
+
+class Base(DeclarativeBase):
+    """Base of these models; Core code uses their ``__table__``."""
+
+    if TYPE_CHECKING:
+        __table__: ClassVar[sa.Table]
+
+    metadata = sa.MetaData(naming_convention=NAMING)
+
+
+class Operation(OperationColumns, Base):
+    __tablename__ = 'operations'
+
+
+class Lease(LeaseColumns, Base):
+    __tablename__ = 'leases'
+
+
+class CellMapping(Timestamps, Base):
+    """A cell: its message queue and its database; both URLs may hold {templates}."""
+
+    __tablename__ = 'cell_mappings'
+    __table_args__ = (index('cell_mappings', 'uuid'), unique('cell_mappings', 'uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    uuid = mapped_column(sa.String(36), nullable=False)
+    name = mapped_column(sa.String(255))
+    transport_url = mapped_column(sa.Text)
+    database_connection = mapped_column(sa.Text)
+    disabled = mapped_column(sa.Boolean, default=False)
+
+
+class HostMapping(Timestamps, Base):
+    """Which cell a compute host belongs to."""
+
+    __tablename__ = 'host_mappings'
+    __table_args__ = (index('host_mappings', 'host'), unique('host_mappings', 'host'),
+                      index('host_mappings', 'cell_id'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    cell_id = mapped_column(sa.Integer, sa.ForeignKey('cell_mappings.id'), nullable=False)
+    host = mapped_column(sa.String(255), nullable=False)
+
+
+class InstanceMapping(Timestamps, Base):
+    """Which cell a server lives in; ``cell_id`` is NULL while it is a build request."""
+
+    __tablename__ = 'instance_mappings'
+    __table_args__ = (index('instance_mappings', 'project_id'), index('instance_mappings', 'instance_uuid'),
+                      unique('instance_mappings', 'instance_uuid'),
+                      index('instance_mappings', 'user_id', 'project_id'),
+                      index('instance_mappings', 'cell_id'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(36), nullable=False)
+    cell_id = mapped_column(sa.Integer, sa.ForeignKey('cell_mappings.id'))
+    project_id = mapped_column(sa.String(255), nullable=False)
+    user_id = mapped_column(sa.String(255))
+    queued_for_delete = mapped_column(sa.Boolean)
+
+
+class RequestSpec(Timestamps, Base):
+    __tablename__ = 'request_specs'
+    __table_args__ = (index('request_specs', 'instance_uuid'), unique('request_specs', 'instance_uuid'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(36), nullable=False)
+    spec = mapped_column(MediumText, nullable=False)
+
+
+class BuildRequest(Timestamps, Base):
+    """A server that has no cell yet."""
+
+    __tablename__ = 'build_requests'
+    __table_args__ = (index('build_requests', 'instance_uuid'), index('build_requests', 'project_id'),
+                      unique('build_requests', 'instance_uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(36))
+    project_id = mapped_column(sa.String(255), nullable=False)
+    instance = mapped_column(MediumText)
+    block_device_mappings = mapped_column(MediumText)
+    tags = mapped_column(sa.Text)
+
+
+class Flavor(Timestamps, Base):
+    __tablename__ = 'flavors'
+    __table_args__ = (unique('flavors', 'flavorid'), unique('flavors', 'name'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    name = mapped_column(sa.String(255), nullable=False)
+    memory_mb = mapped_column(sa.Integer, nullable=False)
+    vcpus = mapped_column(sa.Integer, nullable=False)
+    root_gb = mapped_column(sa.Integer)
+    ephemeral_gb = mapped_column(sa.Integer)
+    flavorid = mapped_column(sa.String(255), nullable=False)
+    swap = mapped_column(sa.Integer, nullable=False, default=0)
+    rxtx_factor = mapped_column(sa.Float, default=1)
+    vcpu_weight = mapped_column(sa.Integer)
+    disabled = mapped_column(sa.Boolean, default=False)
+    is_public = mapped_column(sa.Boolean, default=True)
+    description = mapped_column(sa.Text)
+
+
+class FlavorExtraSpec(Timestamps, Base):
+    __tablename__ = 'flavor_extra_specs'
+    __table_args__ = (index('flavor_extra_specs', 'flavor_id', 'key'),
+                      unique('flavor_extra_specs', 'flavor_id', 'key'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    key = mapped_column(sa.String(255), nullable=False)
+    value = mapped_column(sa.String(255))
+    flavor_id = mapped_column(sa.Integer, sa.ForeignKey('flavors.id'), nullable=False)
+
+
+class FlavorProject(Timestamps, Base):
+    __tablename__ = 'flavor_projects'
+    __table_args__ = (unique('flavor_projects', 'flavor_id', 'project_id'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    flavor_id = mapped_column(sa.Integer, sa.ForeignKey('flavors.id'), nullable=False)
+    project_id = mapped_column(sa.String(255), nullable=False)
+
+
+class KeyPair(Timestamps, Base):
+    __tablename__ = 'key_pairs'
+    __table_args__ = (unique('key_pairs', 'user_id', 'name'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    name = mapped_column(sa.String(255), nullable=False)
+    user_id = mapped_column(sa.String(255), nullable=False)
+    fingerprint = mapped_column(sa.String(255))
+    public_key = mapped_column(sa.Text)
+    type = mapped_column(sa.Enum('ssh', 'x509', name='keypair_types'), nullable=False, default='ssh')
+
+
+class Quota(Timestamps, Base):
+    __tablename__ = 'quotas'
+    __table_args__ = (unique('quotas', 'project_id', 'resource'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    project_id = mapped_column(sa.String(255))
+    resource = mapped_column(sa.String(255), nullable=False)
+    hard_limit = mapped_column(sa.Integer)
+
+
+class QuotaClass(Timestamps, Base):
+    __tablename__ = 'quota_classes'
+    __table_args__ = (index('quota_classes', 'class_name'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    class_name = mapped_column(sa.String(255))
+    resource = mapped_column(sa.String(255))
+    hard_limit = mapped_column(sa.Integer)
+
+
+class Aggregate(Timestamps, Base):
+    __tablename__ = 'aggregates'
+    __table_args__ = (index('aggregates', 'uuid'), sa.UniqueConstraint('name', name='uniq_aggregate0name'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    uuid = mapped_column(sa.String(36))
+    name = mapped_column(sa.String(255))
+
+
+class AggregateHost(Timestamps, Base):
+    __tablename__ = 'aggregate_hosts'
+    __table_args__ = (unique('aggregate_hosts', 'host', 'aggregate_id'), index('aggregate_hosts', 'aggregate_id'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    host = mapped_column(sa.String(255))
+    aggregate_id = mapped_column(sa.Integer, sa.ForeignKey('aggregates.id'), nullable=False)
+
+
+class AggregateMetadata(Timestamps, Base):
+    __tablename__ = 'aggregate_metadata'
+    __table_args__ = (unique('aggregate_metadata', 'aggregate_id', 'key'), index('aggregate_metadata', 'key'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    key = mapped_column(sa.String(255), nullable=False)
+    value = mapped_column(sa.String(255), nullable=False)
+    aggregate_id = mapped_column(sa.Integer, sa.ForeignKey('aggregates.id'), nullable=False)

@@ -1,0 +1,369 @@
+"""Tables of a cell database (rpc-objects-db.md §4)."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+from kilonova.db.models.base import (
+    NAMING,
+    TABLE_OPTIONS,
+    DateTime,
+    LeaseColumns,
+    MediumText,
+    OperationColumns,
+    SoftDelete,
+    Timestamps,
+    index,
+    unique,
+    utcnow,
+)
+
+
+class Base(DeclarativeBase):
+    """Base of these models; Core code uses their ``__table__``."""
+
+    if TYPE_CHECKING:
+        __table__: ClassVar[sa.Table]
+
+    metadata = sa.MetaData(naming_convention=NAMING)
+
+
+class Operation(OperationColumns, Base):
+    __tablename__ = 'operations'
+
+
+class Lease(LeaseColumns, Base):
+    __tablename__ = 'leases'
+
+
+class Service(SoftDelete, Base):
+    """A daemon: host and binary; alive while ``last_seen_up`` (database's clock) is young."""
+
+    __tablename__ = 'services'
+    __table_args__ = (unique('services', 'host', 'topic', 'deleted'), unique('services', 'host', 'binary', 'deleted'),
+                      unique('services', 'uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    uuid = mapped_column(sa.String(36))
+    host = mapped_column(sa.String(255))
+    binary = mapped_column(sa.String(255))
+    topic = mapped_column(sa.String(255))
+    report_count = mapped_column(sa.Integer, nullable=False, default=0)
+    disabled = mapped_column(sa.Boolean, default=False)
+    disabled_reason = mapped_column(sa.String(255))
+    last_seen_up = mapped_column(DateTime)
+    forced_down = mapped_column(sa.Boolean, default=False)
+    version = mapped_column(sa.Integer, default=0)
+
+
+class ComputeNode(SoftDelete, Base):
+    """A hypervisor; ``mapped`` is 0 until its host has a host mapping."""
+
+    __tablename__ = 'compute_nodes'
+    __table_args__ = (unique('compute_nodes', 'uuid'),
+                      unique('compute_nodes', 'host', 'hypervisor_hostname', 'deleted'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    service_id = mapped_column(sa.Integer)
+    host = mapped_column(sa.String(255))
+    uuid = mapped_column(sa.String(36))
+    vcpus = mapped_column(sa.Integer, nullable=False)
+    memory_mb = mapped_column(sa.Integer, nullable=False)
+    local_gb = mapped_column(sa.Integer, nullable=False)
+    vcpus_used = mapped_column(sa.Integer, nullable=False)
+    memory_mb_used = mapped_column(sa.Integer, nullable=False)
+    local_gb_used = mapped_column(sa.Integer, nullable=False)
+    hypervisor_type = mapped_column(MediumText, nullable=False)
+    hypervisor_version = mapped_column(sa.Integer, nullable=False)
+    hypervisor_hostname = mapped_column(sa.String(255))
+    free_ram_mb = mapped_column(sa.Integer)
+    free_disk_gb = mapped_column(sa.Integer)
+    current_workload = mapped_column(sa.Integer)
+    running_vms = mapped_column(sa.Integer)
+    cpu_info = mapped_column(MediumText, nullable=False)
+    disk_available_least = mapped_column(sa.Integer)
+    host_ip = mapped_column(sa.String(39))
+    supported_instances = mapped_column(sa.Text)
+    metrics = mapped_column(sa.Text)
+    pci_stats = mapped_column(sa.Text)
+    extra_resources = mapped_column(sa.Text)
+    stats = mapped_column(sa.Text, default='{}')
+    numa_topology = mapped_column(sa.Text)
+    ram_allocation_ratio = mapped_column(sa.Float)
+    cpu_allocation_ratio = mapped_column(sa.Float)
+    disk_allocation_ratio = mapped_column(sa.Float)
+    mapped = mapped_column(sa.Integer, default=0)
+
+
+class PciDevice(SoftDelete, Base):
+    """A device of a compute node; ``instance_uuid`` has no foreign key, as pending releases outlive the server."""
+
+    __tablename__ = 'pci_devices'
+    __table_args__ = (index('pci_devices', 'compute_node_id', 'deleted'),
+                      index('pci_devices', 'instance_uuid', 'deleted'),
+                      index('pci_devices', 'compute_node_id', 'parent_addr', 'deleted'),
+                      unique('pci_devices', 'compute_node_id', 'address', 'deleted'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    uuid = mapped_column(sa.String(36))
+    compute_node_id = mapped_column(sa.Integer, sa.ForeignKey('compute_nodes.id'), nullable=False)
+    address = mapped_column(sa.String(12), nullable=False)
+    vendor_id = mapped_column(sa.String(4), nullable=False)
+    product_id = mapped_column(sa.String(4), nullable=False)
+    dev_type = mapped_column(sa.String(8), nullable=False)
+    dev_id = mapped_column(sa.String(255))
+    label = mapped_column(sa.String(255), nullable=False)
+    status = mapped_column(sa.String(36), nullable=False)
+    request_id = mapped_column(sa.String(36))
+    extra_info = mapped_column(sa.Text)
+    instance_uuid = mapped_column(sa.String(36))
+    numa_node = mapped_column(sa.Integer)
+    parent_addr = mapped_column(sa.String(12))
+
+
+class Instance(SoftDelete, Base):
+    """A server; its states are written by the compare-and-swap of ``queries.instances`` alone."""
+
+    __tablename__ = 'instances'
+    __table_args__ = (index('instances', 'project_id'), index('instances', 'project_id', 'deleted'),
+                      # The default sort of a project's server list.
+                      index('instances', 'project_id', 'deleted', 'created_at'),
+                      index('instances', 'reservation_id'), index('instances', 'terminated_at', 'launched_at'),
+                      index('instances', 'uuid', 'deleted'), index('instances', 'task_state', 'updated_at'),
+                      index('instances', 'host', 'node', 'deleted'), index('instances', 'host', 'deleted', 'cleaned'),
+                      index('instances', 'deleted', 'created_at'), index('instances', 'updated_at', 'project_id'),
+                      index('instances', 'compute_id', 'deleted'), unique('instances', 'uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    user_id = mapped_column(sa.String(255))
+    project_id = mapped_column(sa.String(255))
+    image_ref = mapped_column(sa.String(255))
+    kernel_id = mapped_column(sa.String(255))
+    ramdisk_id = mapped_column(sa.String(255))
+    hostname = mapped_column(sa.String(255))
+    launch_index = mapped_column(sa.Integer)
+    key_name = mapped_column(sa.String(255))
+    key_data = mapped_column(MediumText)
+    power_state = mapped_column(sa.Integer)
+    vm_state = mapped_column(sa.String(255))
+    task_state = mapped_column(sa.String(255))
+    memory_mb = mapped_column(sa.Integer)
+    vcpus = mapped_column(sa.Integer)
+    root_gb = mapped_column(sa.Integer)
+    ephemeral_gb = mapped_column(sa.Integer)
+    ephemeral_key_uuid = mapped_column(sa.String(36))
+    host = mapped_column(sa.String(255))
+    node = mapped_column(sa.String(255))
+    compute_id = mapped_column(sa.BigInteger)
+    instance_type_id = mapped_column(sa.Integer)
+    user_data = mapped_column(MediumText)
+    reservation_id = mapped_column(sa.String(255))
+    launched_at = mapped_column(DateTime)
+    terminated_at = mapped_column(DateTime)
+    availability_zone = mapped_column(sa.String(255))
+    display_name = mapped_column(sa.String(255))
+    display_description = mapped_column(sa.String(255))
+    launched_on = mapped_column(MediumText)
+    locked = mapped_column(sa.Boolean)
+    locked_by = mapped_column(sa.Enum('owner', 'admin', name='instances0locked_by'))
+    os_type = mapped_column(sa.String(255))
+    architecture = mapped_column(sa.String(255))
+    vm_mode = mapped_column(sa.String(255))
+    uuid = mapped_column(sa.String(36), nullable=False)
+    root_device_name = mapped_column(sa.String(255))
+    default_ephemeral_device = mapped_column(sa.String(255))
+    default_swap_device = mapped_column(sa.String(255))
+    config_drive = mapped_column(sa.String(255))
+    access_ip_v4 = mapped_column(sa.String(39))
+    access_ip_v6 = mapped_column(sa.String(39))
+    auto_disk_config = mapped_column(sa.Boolean)
+    progress = mapped_column(sa.Integer)
+    shutdown_terminate = mapped_column(sa.Boolean, default=False)
+    disable_terminate = mapped_column(sa.Boolean, default=False)
+    cell_name = mapped_column(sa.String(255))
+    cleaned = mapped_column(sa.Integer, default=0)
+    hidden = mapped_column(sa.Boolean, default=False)
+
+
+class InstanceInfoCache(SoftDelete, Base):
+    """A server's network information, as JSON."""
+
+    __tablename__ = 'instance_info_caches'
+    __table_args__ = (unique('instance_info_caches', 'instance_uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    network_info = mapped_column(MediumText)
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'), nullable=False)
+
+
+class InstanceExtra(SoftDelete, Base):
+    """A server's large JSON columns: flavor {cur, old, new}, PCI requests (a bare list), the rest one envelope each."""
+
+    __tablename__ = 'instance_extra'
+    __table_args__ = (index('instance_extra', 'instance_uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'), nullable=False)
+    device_metadata = mapped_column(sa.Text)
+    numa_topology = mapped_column(sa.Text)
+    pci_requests = mapped_column(sa.Text)
+    flavor = mapped_column(sa.Text)
+    vcpu_model = mapped_column(sa.Text)
+    migration_context = mapped_column(sa.Text)
+    keypairs = mapped_column(sa.Text)
+    trusted_certs = mapped_column(sa.Text)
+    resources = mapped_column(sa.Text)
+
+
+class InstanceMetadata(SoftDelete, Base):
+    __tablename__ = 'instance_metadata'
+    __table_args__ = (index('instance_metadata', 'instance_uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    key = mapped_column(sa.String(255))
+    value = mapped_column(sa.String(255))
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
+
+
+class InstanceSystemMetadata(SoftDelete, Base):
+    __tablename__ = 'instance_system_metadata'
+    __table_args__ = (index('instance_system_metadata', 'instance_uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    key = mapped_column(sa.String(255), nullable=False)
+    value = mapped_column(sa.String(255))
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'), nullable=False)
+
+
+class InstanceFault(SoftDelete, Base):
+    __tablename__ = 'instance_faults'
+    __table_args__ = (index('instance_faults', 'host'),
+                      index('instance_faults', 'instance_uuid', 'deleted', 'created_at'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
+    code = mapped_column(sa.Integer, nullable=False)
+    message = mapped_column(sa.String(255))
+    details = mapped_column(MediumText)
+    host = mapped_column(sa.String(255))
+
+
+class InstanceAction(SoftDelete, Base):
+    __tablename__ = 'instance_actions'
+    __table_args__ = (index('instance_actions', 'instance_uuid'), index('instance_actions', 'request_id'),
+                      index('instance_actions', 'instance_uuid', 'updated_at'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    action = mapped_column(sa.String(255))
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
+    request_id = mapped_column(sa.String(255))
+    user_id = mapped_column(sa.String(255))
+    project_id = mapped_column(sa.String(255))
+    start_time = mapped_column(DateTime, default=utcnow)
+    finish_time = mapped_column(DateTime)
+    message = mapped_column(sa.String(255))
+
+
+class InstanceActionEvent(SoftDelete, Base):
+    __tablename__ = 'instance_actions_events'
+    # MySQL indexes a foreign key by itself, the others don't.
+    __table_args__ = (index('instance_actions_events', 'action_id'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    event = mapped_column(sa.String(255))
+    action_id = mapped_column(sa.Integer, sa.ForeignKey('instance_actions.id'))
+    start_time = mapped_column(DateTime, default=utcnow)
+    finish_time = mapped_column(DateTime)
+    result = mapped_column(sa.String(255))
+    traceback = mapped_column(sa.Text)
+    host = mapped_column(sa.String(255))
+    details = mapped_column(sa.Text)
+
+
+class Migration(SoftDelete, Base):
+    """A move of a server: cold, live, resize or evacuation."""
+
+    __tablename__ = 'migrations'
+    __table_args__ = (
+        index('migrations', 'deleted', 'instance_uuid', 'status', name='migrations_instance_uuid_and_status_idx'),
+        # Five names of 255 characters exceed InnoDB's key length.
+        index('migrations', 'deleted', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'status',
+              name='migrations_by_host_nodes_and_status_idx',
+              prefixes={'source_compute': 100, 'dest_compute': 100, 'source_node': 100, 'dest_node': 100,
+                        'status': 100}),
+        index('migrations', 'deleted', 'source_compute', 'source_node', 'status',
+              name='migrations_source_and_status_idx',
+              prefixes={'source_compute': 100, 'source_node': 100, 'status': 100}),
+        index('migrations', 'deleted', 'dest_compute', 'dest_node', 'status', name='migrations_dest_and_status_idx',
+              prefixes={'dest_compute': 100, 'dest_node': 100, 'status': 100}),
+        unique('migrations', 'uuid'), index('migrations', 'updated_at'),
+        index('migrations', 'dest_compute_id', 'deleted'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    source_compute = mapped_column(sa.String(255))
+    dest_compute = mapped_column(sa.String(255))
+    source_node = mapped_column(sa.String(255))
+    dest_node = mapped_column(sa.String(255))
+    dest_compute_id = mapped_column(sa.BigInteger)
+    dest_host = mapped_column(sa.String(255))
+    old_instance_type_id = mapped_column(sa.Integer)
+    new_instance_type_id = mapped_column(sa.Integer)
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
+    uuid = mapped_column(sa.String(36))
+    status = mapped_column(sa.String(255))
+    migration_type = mapped_column(sa.Enum('migration', 'resize', 'live-migration', 'evacuation',
+                                           name='migration_type'))
+    hidden = mapped_column(sa.Boolean, default=False)
+    memory_total = mapped_column(sa.BigInteger)
+    memory_processed = mapped_column(sa.BigInteger)
+    memory_remaining = mapped_column(sa.BigInteger)
+    disk_total = mapped_column(sa.BigInteger)
+    disk_processed = mapped_column(sa.BigInteger)
+    disk_remaining = mapped_column(sa.BigInteger)
+    cross_cell_move = mapped_column(sa.Boolean, default=False)
+    user_id = mapped_column(sa.String(255))
+    project_id = mapped_column(sa.String(255))
+
+
+class BlockDeviceMapping(SoftDelete, Base):
+    __tablename__ = 'block_device_mapping'
+    __table_args__ = (index('block_device_mapping', 'snapshot_id'), index('block_device_mapping', 'volume_id'),
+                      index('block_device_mapping', 'instance_uuid', 'device_name'),
+                      index('block_device_mapping', 'instance_uuid', 'volume_id'),
+                      index('block_device_mapping', 'instance_uuid'),
+                      unique('block_device_mapping', 'uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
+    uuid = mapped_column(sa.String(36))
+    source_type = mapped_column(sa.String(255))
+    destination_type = mapped_column(sa.String(255))
+    guest_format = mapped_column(sa.String(255))
+    device_type = mapped_column(sa.String(255))
+    disk_bus = mapped_column(sa.String(255))
+    boot_index = mapped_column(sa.Integer)
+    device_name = mapped_column(sa.String(255))
+    delete_on_termination = mapped_column(sa.Boolean, default=False)
+    snapshot_id = mapped_column(sa.String(36))
+    volume_id = mapped_column(sa.String(36))
+    volume_size = mapped_column(sa.Integer)
+    volume_type = mapped_column(sa.String(255))
+    image_id = mapped_column(sa.String(36))
+    no_device = mapped_column(sa.Boolean)
+    connection_info = mapped_column(MediumText)
+    tag = mapped_column(sa.String(255))
+    attachment_id = mapped_column(sa.String(36))
+    encrypted = mapped_column(sa.Boolean, default=False)
+    encryption_secret_uuid = mapped_column(sa.String(36))
+    encryption_format = mapped_column(sa.String(128))
+    encryption_options = mapped_column(sa.String(4096))
+
+
+class Tag(Timestamps, Base):
+    __tablename__ = 'tags'
+    __table_args__ = (index('tags', 'tag'), TABLE_OPTIONS)
+
+    resource_id = mapped_column(sa.String(36), primary_key=True)
+    tag = mapped_column(sa.Unicode(80), primary_key=True)

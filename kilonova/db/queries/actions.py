@@ -1,0 +1,47 @@
+"""Reads of instance actions and their events (cell database): the stories of servers."""
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.models import cell as models
+
+actions = models.InstanceAction.__table__
+events = models.InstanceActionEvent.__table__
+
+
+def page(conn: Any, instance_uuid: str, *, limit: int, marker: str | None = None,
+         since: datetime.datetime | None = None, before: datetime.datetime | None = None) -> list[dict[str, Any]] | None:
+    """Actions of a server, newest first, behind that of request ``marker``; None where that request did nothing.
+
+    ``since`` and ``before`` (naive UTC) bound updated_at.
+    """
+    query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
+    if marker is not None:
+        last = get(conn, instance_uuid, marker)
+        if last is None:
+            return None
+        query = query.where(sa.or_(actions.c.created_at < last['created_at'], sa.and_(
+            actions.c.created_at == last['created_at'], actions.c.id < last['id'])))
+    if since is not None:
+        query = query.where(actions.c.updated_at >= since)
+    if before is not None:
+        query = query.where(actions.c.updated_at <= before)
+    rows = conn.execute(query.order_by(actions.c.created_at.desc(), actions.c.id.desc()).limit(limit)).mappings()
+    return [dict(row) for row in rows]
+
+
+def get(conn: Any, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
+    """What one request did to a server, or None."""
+    row = conn.execute(sa.select(actions).where(actions.c.instance_uuid == instance_uuid,
+                                                actions.c.request_id == request_id)).mappings().first()
+    return dict(row) if row else None
+
+
+def list_events(conn: Any, action_id: int) -> list[dict[str, Any]]:
+    """Events of an action, newest first."""
+    rows = conn.execute(sa.select(events).where(events.c.action_id == action_id).order_by(
+        events.c.created_at.desc(), events.c.id.desc())).mappings()
+    return [dict(row) for row in rows]

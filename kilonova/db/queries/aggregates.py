@@ -1,0 +1,132 @@
+"""Aggregates (API database): named sets of hosts with metadata; one with ``availability_zone`` is a zone.
+
+    snapshot(connection)            # [{'id', 'uuid', 'name', 'hosts': [...], 'metadata': {...}}], three statements
+"""
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from kilonova import errors
+from kilonova.db.failures import is_duplicate
+from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
+from kilonova.db.rows import Row, insert_missing, many
+
+aggregates = Aggregate.__table__
+aggregate_hosts = AggregateHost.__table__
+aggregate_metadata = AggregateMetadata.__table__
+
+
+class AggregateNotFound(errors.NotFound):
+    msg_fmt = 'Aggregate %(aggregate_id)s could not be found.'
+
+
+class AggregateNameExists(errors.Conflict):
+    msg_fmt = 'Aggregate %(aggregate_name)s already exists.'
+
+
+class AggregateHostExists(errors.Conflict):
+    msg_fmt = 'Aggregate %(aggregate_id)s already has host %(host)s.'
+
+
+def snapshot(connection: sa.Connection, *, aggregate_ids: Iterable[int] | None = None,
+             hosts: Iterable[str] | None = None) -> list[Row]:
+    """All aggregates, or those with these ids, or those with one of these hosts, by id; three statements."""
+    query = sa.select(aggregates).order_by(aggregates.c.id)
+    of_hosts = sa.select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).order_by(aggregate_hosts.c.id)
+    of_metadata = sa.select(aggregate_metadata.c.aggregate_id, aggregate_metadata.c.key, aggregate_metadata.c.value)
+    if hosts is not None:
+        inside = sa.select(aggregate_hosts.c.aggregate_id).where(aggregate_hosts.c.host.in_(list(hosts)))
+        query = query.where(aggregates.c.id.in_(inside))
+    if aggregate_ids is not None:
+        query = query.where(aggregates.c.id.in_(list(aggregate_ids)))
+    rows = many(connection.execute(query))
+    by_id = {row['id']: row for row in rows}
+    if hosts is not None or aggregate_ids is not None:
+        of_hosts = of_hosts.where(aggregate_hosts.c.aggregate_id.in_(list(by_id)))
+        of_metadata = of_metadata.where(aggregate_metadata.c.aggregate_id.in_(list(by_id)))
+    for row in rows:
+        row['hosts'], row['metadata'] = [], {}
+    for aggregate_id, host in connection.execute(of_hosts):
+        if aggregate_id in by_id:
+            by_id[aggregate_id]['hosts'].append(host)
+    for aggregate_id, key, value in connection.execute(of_metadata):
+        if aggregate_id in by_id:
+            by_id[aggregate_id]['metadata'][key] = value
+    return rows
+
+
+def get(connection: sa.Connection, aggregate_id: int) -> Row:
+    """One aggregate with its hosts and metadata; AggregateNotFound."""
+    found = snapshot(connection, aggregate_ids=[aggregate_id])
+    if not found:
+        raise AggregateNotFound(aggregate_id=aggregate_id)
+    return found[0]
+
+
+def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None = None,
+           uuid: str | None = None) -> Row:
+    """Insert an aggregate; AggregateNameExists."""
+    try:
+        key = connection.execute(sa.insert(aggregates).values(
+            name=name, uuid=uuid or str(uuids.uuid4()))).inserted_primary_key
+    except sa.exc.IntegrityError as error:
+        if is_duplicate(error):
+            raise AggregateNameExists(aggregate_name=name) from error
+        raise
+    if key is None:
+        raise LookupError(f'the insert of aggregate {name} told no id')
+    aggregate_id = key[0]
+    set_metadata(connection, aggregate_id, dict(metadata or {}))
+    return get(connection, aggregate_id)
+
+
+def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
+    """Give it another name; AggregateNotFound, AggregateNameExists."""
+    try:
+        result = connection.execute(
+            sa.update(aggregates).where(aggregates.c.id == aggregate_id).values(name=name))
+    except sa.exc.IntegrityError as error:
+        if is_duplicate(error):
+            raise AggregateNameExists(aggregate_name=name) from error
+        raise
+    if not result.rowcount:
+        raise AggregateNotFound(aggregate_id=aggregate_id)
+
+
+def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[str, str | None]) -> None:
+    """Set these keys; a key whose value is None is removed."""
+    if metadata:
+        connection.execute(sa.delete(aggregate_metadata).where(
+            aggregate_metadata.c.aggregate_id == aggregate_id, aggregate_metadata.c.key.in_(list(metadata))))
+    insert_missing(connection, aggregate_metadata,
+                   [{'aggregate_id': aggregate_id, 'key': key, 'value': value}
+                    for key, value in metadata.items() if value is not None])
+
+
+def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
+    """Put a host into an aggregate; AggregateHostExists."""
+    try:
+        connection.execute(sa.insert(aggregate_hosts).values(aggregate_id=aggregate_id, host=host))
+    except sa.exc.IntegrityError as error:
+        if is_duplicate(error):
+            raise AggregateHostExists(aggregate_id=aggregate_id, host=host) from error
+        raise AggregateNotFound(aggregate_id=aggregate_id) from error
+
+
+def remove_host(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> int:
+    """Take a host out of an aggregate, or out of all of them; returns of how many."""
+    statement = sa.delete(aggregate_hosts).where(aggregate_hosts.c.host == host)
+    if aggregate_id is not None:
+        statement = statement.where(aggregate_hosts.c.aggregate_id == aggregate_id)
+    return connection.execute(statement).rowcount
+
+
+def destroy(connection: sa.Connection, aggregate_id: int) -> None:
+    """Delete an aggregate with its metadata and hosts; AggregateNotFound."""
+    for table in (aggregate_hosts, aggregate_metadata):
+        connection.execute(sa.delete(table).where(table.c.aggregate_id == aggregate_id))
+    if not connection.execute(sa.delete(aggregates).where(aggregates.c.id == aggregate_id)).rowcount:
+        raise AggregateNotFound(aggregate_id=aggregate_id)

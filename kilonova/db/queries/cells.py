@@ -1,0 +1,348 @@
+"""Cells: their mappings, the databases behind them, and which host belongs to which.
+
+    cells = Cells(databases)
+    with cells.by_uuid(uuid).read() as connection: ...
+    for database in cells.enabled(): ...                # cells that have hosts
+    database.cell.transport_url                         # its mapping, templates filled in
+
+The functions below ``Cells`` are what kilonova-manage cell_v2 does; they return data and print nothing.
+"""
+from __future__ import annotations
+
+import re
+import threading
+import urllib.parse
+import uuid as uuids
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova import errors
+from kilonova.db.engine import Database, Databases
+from kilonova.db.models.api import CellMapping, HostMapping
+from kilonova.db.models.cell import Service
+from kilonova.db.queries import compute_nodes
+from kilonova.db.rows import Row, insert_missing, many, one
+
+cell_mappings = CellMapping.__table__
+host_mappings = HostMapping.__table__
+services = Service.__table__
+
+CELL0_UUID = '00000000-0000-0000-0000-000000000000'
+CELL0_TRANSPORT = 'none:///'
+
+_TEMPLATE = re.compile(r'\{(scheme|path|query|fragment|(?:username|password|hostname|port)\d*)\}')
+_PASSWORD = re.compile(r'(?<=:)[^:@/,]*(?=@)')
+
+
+class CellExists(errors.Conflict):
+    msg_fmt = ('The specified transport_url and/or database_connection combination already exists for another cell '
+               'with uuid %(uuid)s.')
+
+
+class HostMapped(errors.Conflict):
+    msg_fmt = "Host '%(host)s' is already mapped to cell %(cell)s."
+
+
+# --- rows
+def get_cells(connection: sa.Connection) -> list[Row]:
+    """All cell mappings as they are stored, by id."""
+    return many(connection.execute(sa.select(cell_mappings).order_by(cell_mappings.c.id)))
+
+
+def get_cell(connection: sa.Connection, uuid: str) -> Row | None:
+    """One cell mapping."""
+    return one(connection.execute(sa.select(cell_mappings).where(cell_mappings.c.uuid == uuid)))
+
+
+def get_host(connection: sa.Connection, host: str) -> Row | None:
+    """A host mapping with ``cell_uuid`` and ``cell_name``."""
+    return one(connection.execute(_hosts().where(host_mappings.c.host == host)))
+
+
+def get_hosts(connection: sa.Connection, *, hosts: Iterable[str] | None = None,
+              cell_uuid: str | None = None) -> list[Row]:
+    """Host mappings with ``cell_uuid`` and ``cell_name``, by cell and host name."""
+    query = _hosts().order_by(host_mappings.c.cell_id, host_mappings.c.host)
+    if hosts is not None:
+        query = query.where(host_mappings.c.host.in_(list(hosts)))
+    if cell_uuid is not None:
+        query = query.where(cell_mappings.c.uuid == cell_uuid)
+    return many(connection.execute(query))
+
+
+def map_hosts(connection: sa.Connection, cell_id: int, hosts: Iterable[str]) -> None:
+    """Say that these hosts belong to a cell; mappings that are there stay."""
+    insert_missing(connection, host_mappings, [{'cell_id': cell_id, 'host': host} for host in hosts])
+
+
+def unmap_host(connection: sa.Connection, host: str) -> bool:
+    """Delete a host mapping; False when there was none."""
+    return connection.execute(sa.delete(host_mappings).where(host_mappings.c.host == host)).rowcount == 1
+
+
+def _hosts() -> sa.Select[Any]:
+    return sa.select(host_mappings, cell_mappings.c.uuid.label('cell_uuid'),
+                     cell_mappings.c.name.label('cell_name')).join_from(
+        host_mappings, cell_mappings, cell_mappings.c.id == host_mappings.c.cell_id)
+
+
+# --- template URLs
+def fill(template: str, local_url: str | None) -> str:
+    """Fill {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query}, {fragment} from a URL of
+    this host.
+
+    {hostname2} and so on are those of the second host of a URL with several; {hostname1} is {hostname}. Other
+    braces are left alone. Invalid when the local URL lacks what the template asks for.
+    """
+    if not _TEMPLATE.search(template):
+        return template
+    parts = _parts(local_url or '')
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in parts:
+            raise errors.Invalid(f'the local URL has no {name} for the cell mapping\'s {{{name}}}')
+        return parts[name]
+    return _TEMPLATE.sub(value, template)
+
+
+def _parts(url: str) -> dict[str, str]:
+    split = urllib.parse.urlsplit(url)
+    parts = {'scheme': split.scheme, 'path': split.path.removeprefix('/'), 'query': split.query,
+             'fragment': split.fragment}
+    for number, host in enumerate(split.netloc.split(','), start=1):
+        one_host = urllib.parse.urlsplit(f'//{host}')
+        found = {'username': one_host.username, 'password': one_host.password,
+                 'hostname': one_host.hostname, 'port': str(one_host.port) if one_host.port else None}
+        for name, value in found.items():
+            if value is not None:
+                parts[f'{name}{number}'] = value
+                if number == 1:
+                    parts[name] = value
+    return parts
+
+
+def mask_password(url: str | None) -> str:
+    """The URL with **** for its passwords."""
+    return _PASSWORD.sub('****', url or '')
+
+
+def cell0_url(main_url: str) -> str:
+    """Where cell0 lives unless told otherwise: the main database's name with ``_cell0`` added."""
+    base, mark, query = main_url.partition('?')
+    return f'{base}_cell0{mark}{query}'
+
+
+# --- the cells of this cloud
+@dataclass(frozen=True)
+class Cell:
+    """A cell mapping with its templates filled in; ``Database.cell`` of its database."""
+
+    id: int
+    uuid: str
+    name: str | None
+    transport_url: str
+    database_connection: str
+    disabled: bool
+
+
+class Cells:
+    """The databases of all cells, read once from the API database and again when an unknown cell is asked
+    for.
+
+    ``transport_url`` is the local one ([DEFAULT]transport_url), for templates in the mappings.
+    """
+
+    def __init__(self, databases: Databases, transport_url: str | None = None) -> None:
+        self._databases = databases
+        self._transport_url = transport_url
+        self._known: tuple[Database, ...] = ()
+        self._loading = threading.Lock()
+
+    def reload(self) -> None:
+        """Read the mappings again."""
+        with self._loading:
+            with self._databases.api().read() as connection:
+                rows = get_cells(connection)
+            self._known = tuple(self._open(row) for row in rows)
+
+    def databases(self) -> list[Database]:
+        """All cells, cell0 and disabled ones too, in the order of their ids."""
+        if not self._known:
+            self.reload()
+        return list(self._known)
+
+    def enabled(self) -> list[Database]:
+        """The cells that new servers may go to: neither cell0 nor disabled ones."""
+        return [database for database in self._with_hosts() if not database.cell.disabled]
+
+    def cell0(self) -> Database | None:
+        """The database of servers that never got a host; None before ``map_cell0``."""
+        return self._find(lambda cell: cell.uuid == CELL0_UUID)
+
+    def by_uuid(self, uuid: str) -> Database:
+        """A cell's database; CellMappingNotFound."""
+        database = self._find(lambda cell: cell.uuid == uuid)
+        if database is None:
+            raise errors.CellMappingNotFound(uuid=uuid)
+        return database
+
+    def by_id(self, cell_id: int) -> Database:
+        """A cell's database by the id of its mapping; CellMappingNotFound."""
+        database = self._find(lambda cell: cell.id == cell_id)
+        if database is None:
+            raise errors.CellMappingNotFound(uuid=cell_id)
+        return database
+
+    def id_of(self, database: Database) -> int:
+        """The id of the mapping of a cell's database."""
+        return database.cell.id
+
+    def _with_hosts(self) -> list[Database]:
+        found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
+        if not found:
+            # A service may have started before its first cell was made.
+            self.reload()
+            found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
+        return found
+
+    def _find(self, matches: Any) -> Database | None:
+        for _ in range(2):
+            for database in self._known:
+                if matches(database.cell):
+                    return database
+            self.reload()
+        return next((database for database in self._known if matches(database.cell)), None)
+
+    def _open(self, row: Row) -> Database:
+        url = fill(row['database_connection'], self._databases.main_url)
+        name = 'cell0' if row['uuid'] == CELL0_UUID else row['name'] or row['uuid']
+        database = self._databases.open(url, name)
+        database.cell = Cell(row['id'], row['uuid'], row['name'], fill(row['transport_url'], self._transport_url),
+                             url, bool(row['disabled']))
+        return database
+
+
+# --- kilonova-manage cell_v2 -----------------------------------------------------------------------------------------
+def map_cell0(databases: Databases, database_connection: str | None = None) -> bool:
+    """Make the mapping of cell0; False when it is there already."""
+    with databases.api().write() as connection:
+        if get_cell(connection, CELL0_UUID) is not None:
+            return False
+        connection.execute(sa.insert(cell_mappings).values(
+            uuid=CELL0_UUID, name='cell0', transport_url=CELL0_TRANSPORT, disabled=False,
+            database_connection=database_connection or cell0_url(databases.main().url)))
+    return True
+
+
+def create_cell(databases: Databases, *, transport_url: str, database_connection: str, name: str | None = None,
+                disabled: bool = False) -> str:
+    """Make the mapping of a cell and return its uuid; CellExists when another one has one of the URLs."""
+    with databases.api().write() as connection:
+        _refuse_known_urls(connection, transport_url, database_connection)
+        uuid = str(uuids.uuid4())
+        connection.execute(sa.insert(cell_mappings).values(
+            uuid=uuid, name=name, transport_url=transport_url, database_connection=database_connection,
+            disabled=disabled))
+    return uuid
+
+
+def _refuse_known_urls(connection: sa.Connection, transport_url: str, database_connection: str) -> None:
+    for cell in get_cells(connection):
+        if transport_url == cell['transport_url'] or database_connection == cell['database_connection']:
+            raise CellExists(uuid=cell['uuid'])
+
+
+def list_cells(databases: Databases) -> list[Row]:
+    """All mappings by id, with ``masked_transport_url`` and ``masked_database_connection`` beside the real ones."""
+    with databases.api().read() as connection:
+        rows = get_cells(connection)
+    for row in rows:
+        for name in ('transport_url', 'database_connection'):
+            row[f'masked_{name}'] = mask_password(row[name])
+    return rows
+
+
+def list_hosts(databases: Databases, cell_uuid: str | None = None) -> list[Row]:
+    """Host mappings with ``cell_uuid`` and ``cell_name``; CellMappingNotFound for an unknown cell."""
+    with databases.api().read() as connection:
+        if cell_uuid is not None and get_cell(connection, cell_uuid) is None:
+            raise errors.CellMappingNotFound(uuid=cell_uuid)
+        return get_hosts(connection, cell_uuid=cell_uuid)
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """What ``discover_hosts`` found in one cell: hosts that it mapped now."""
+
+    cell: Cell
+    hosts: tuple[str, ...]
+
+
+def discover_hosts(databases: Databases, *, cell_uuid: str | None = None, by_service: bool = False,
+                   transport_url: str | None = None) -> list[Discovered]:
+    """Map the hosts of compute nodes that aren't mapped yet, cell by cell (cell0 has none).
+
+    ``by_service`` looks at compute services instead of nodes. Raises HostMapped when another cell has a host
+    of the same name (the cells before it stay done), CellMappingNotFound.
+    """
+    cells = Cells(databases, transport_url)
+    chosen = [cells.by_uuid(cell_uuid)] if cell_uuid is not None else cells.databases()
+    return [Discovered(database.cell, tuple(_discover(databases.api(), database, by_service)))
+            for database in chosen if database.cell.uuid != CELL0_UUID]
+
+
+def _discover(api: Database, database: Database, by_service: bool) -> Iterator[str]:
+    with database.read() as connection:
+        if by_service:
+            hosts = set(connection.execute(sa.select(services.c.host).where(
+                services.c.deleted == 0, services.c.binary == 'nova-compute')).scalars())
+        else:
+            hosts = {node['host'] for node in compute_nodes.unmapped(connection)}
+    if not hosts:
+        return
+    with api.write() as connection:
+        known = {row['host']: row for row in get_hosts(connection, hosts=hosts)}
+        for host, row in known.items():
+            if row['cell_id'] != database.cell.id:
+                raise HostMapped(host=host, cell=row['cell_uuid'])
+        new = sorted(hosts - set(known))
+        map_hosts(connection, database.cell.id, new)
+    with database.write() as connection:
+        compute_nodes.set_mapped(connection, hosts, True)
+    yield from new
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What ``simple_cell_setup`` did; ``cell`` is None when there was no host to map."""
+
+    cell0_created: bool
+    cell_created: bool
+    cell: Cell | None
+    hosts: tuple[str, ...]
+
+
+def simple_cell_setup(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
+    """cell0, one cell of [database]connection and this message queue, and the mappings of its hosts.
+
+    May be repeated. Without a compute node nothing but cell0 is made, as a cell that nobody serves helps
+    nobody.
+    """
+    cell0_created = map_cell0(databases)
+    main_url = databases.main().url
+    with databases.main().read() as connection:
+        if not compute_nodes.any_nodes(connection):
+            return SetUp(cell0_created, False, None, ())
+    created = False
+    with databases.api().read() as connection:
+        known = {row['database_connection']: row['uuid'] for row in get_cells(connection)}
+    uuid = known.get(main_url)
+    if uuid is None:
+        uuid = create_cell(databases, transport_url=transport_url, database_connection=main_url, name=name)
+        created = True
+    found = discover_hosts(databases, cell_uuid=uuid, transport_url=transport_url)[0]
+    return SetUp(cell0_created, created, found.cell, found.hosts)

@@ -1,0 +1,198 @@
+"""What a host writes while it works on an operation: one transaction each (operations.md rules 13, 14, 21).
+
+A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the row is the
+tombstone (gone, cancelled or at another place: KeyGone) and the mark tells a write that is sent again from a new one.
+Payloads are plain dicts, described at ``claim`` and ``save``.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova import states
+from kilonova.db import engine
+from kilonova.db.models import cell as models
+from kilonova.db.queries import instances as instance_queries
+from kilonova.db.queries import operations as operation_queries
+from kilonova.errors import ClaimConflict, Conflict, KeyGone
+
+operations = models.Operation.__table__
+devices_table = models.PciDevice.__table__
+nodes = models.ComputeNode.__table__
+migrations = models.Migration.__table__
+instances = models.Instance.__table__
+
+
+def parse(key: str) -> tuple[str, int, str, int]:
+    """A key as (operation uuid, position, step, attempt)."""
+    operation, step, attempt = key.split('/')
+    position, name = step.split('.', 1)
+    return operation, int(position), name, int(attempt)
+
+
+def make_key(operation: str, position: int, step: str, attempt: int) -> str:
+    """The key of one step of one attempt."""
+    return f'{operation}/{position}.{step}/{attempt}'
+
+
+def _standing(key: str) -> list[Any]:
+    operation, position, _step, attempt = parse(key)
+    return [operations.c.uuid == operation, operations.c.position == position, operations.c.attempt == attempt,
+            operations.c.cancelled == sa.false(), operations.c.failed == sa.false()]
+
+
+def check(conn: Any, key: str) -> None:
+    """The first act of a host on a key that it doesn't remember: KeyGone when the row no longer stands there."""
+    if not conn.execute(sa.select(operations.c.id).where(*_standing(key))).first():
+        raise KeyGone(key=key)
+
+
+def _mark(conn: Any, key: str, mark: str) -> bool:
+    """Mark the row; False when this very write was done before. KeyGone when the row doesn't stand at the key."""
+    if conn.execute(operations.update().where(*_standing(key), operations.c.written != mark)
+                    .values(written=mark)).rowcount:
+        return True
+    check(conn, key)
+    return False
+
+
+@engine.retried
+def claim(db: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Claim a server's place on a host.
+
+    ``request``: key, instance_uuid, transition (event name), expect {instances column: value(s)}, values {instances
+    columns}, extra {instance_extra columns: JSON text}, devices [{id, address, from, to, instance_uuid, request_id}],
+    usage {compute_node_id, compute_nodes columns}|None, migration {uuid, migrations columns}|None. Raises KeyGone,
+    ClaimConflict (a device was not in its ``from`` status), Conflict (the server is elsewhere by now).
+    """
+    uuid = request['instance_uuid']
+    with db.write() as conn:
+        if not _mark(conn, request['key'], f"{request['key']}:claim"):
+            return {'written': True}
+        _move(conn, request)
+        _write_devices(conn, request.get('devices') or [], strict=True)
+        instance_queries.update_extra(conn, uuid, request.get('extra') or {})
+        _write_usage(conn, request.get('usage'))
+        _write_migration(conn, request.get('migration'))
+    return {'written': True}
+
+
+@engine.retried
+def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """What a host's step came to.
+
+    As ``claim``, and: system_metadata {key: value|None}, event {event, result, host, start_time, finish_time, details,
+    traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end (True: this
+    is the server's end state, the operation row goes with it), undo (True: the step gives back what it took, whatever
+    the row says; a state that moved on, such as ``deleting``, is left alone).
+    Returns {'written': True, 'waiting': uuid of a delete that may run now | None}.
+    """
+    uuid, key = request['instance_uuid'], request.get('key')
+    undo, waiting = request.get('undo'), None
+    with db.write() as conn:
+        if request.get('end') and key:
+            if operation_queries.end(conn, parse(key)[0], uuid, plain=True) == '':
+                return _ended_before(conn, request)
+        elif key and not undo:
+            mark = f"{key}:{request.get('transition') or (request.get('event') or {}).get('event') or 'save'}"
+            if not _mark(conn, key, mark):
+                return {'written': True, 'waiting': None}
+        _move(conn, request, lenient=bool(undo))
+        _write_devices(conn, request.get('devices') or [], strict=not undo)
+        instance_queries.update_extra(conn, uuid, request.get('extra') or {})
+        instance_queries.set_system_metadata(conn, uuid, request.get('system_metadata') or {})
+        _write_usage(conn, request.get('usage'))
+        _write_migration(conn, request.get('migration'))
+        request_id = request.get('request_id')
+        if request.get('event') and request_id:
+            instance_queries.add_events(conn, uuid, request_id, [request['event']])
+        if request.get('fault'):
+            instance_queries.add_fault(conn, uuid, request['fault'])
+        if request_id and (request.get('end') or request.get('message')):
+            instance_queries.finish_action(conn, uuid, request_id, request.get('message'))
+    return {'written': True, 'waiting': waiting}
+
+
+def _ended_before(conn: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """An end state whose row is gone: done before (the reply was lost), or the operation was cancelled."""
+    rule = states.TRANSITIONS[request['transition']]
+    row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.cancelled).join_from(
+        instances, operations, sa.and_(operations.c.instance_uuid == instances.c.uuid,
+                                       operations.c.uuid == parse(request['key'])[0]), isouter=True)
+        .where(instances.c.uuid == request['instance_uuid'])).first()
+    wanted = rule.to_vm.value if rule.to_vm else (row.vm_state if row else None)
+    if row is None or row.cancelled or row.vm_state != wanted:
+        raise KeyGone(key=request['key'])
+    return {'written': True, 'waiting': None}
+
+
+def _move(conn: Any, request: dict[str, Any], lenient: bool = False) -> None:
+    """The server's columns: by a transition, or a plain compare-and-swap on ``expect``."""
+    uuid, values = request['instance_uuid'], _columns(request.get('values'))
+    event, expect = request.get('transition'), request.get('expect') or None
+    if event:
+        if instance_queries.transition(conn, uuid, event, values, expect) or lenient:
+            return
+        raise Conflict(str(instance_queries.refuse(conn, uuid, event)))
+    if not values:
+        return
+    conditions = [instances.c.uuid == uuid, instances.c.deleted == 0]
+    for name, wanted in (expect or {}).items():
+        column = instances.c[name]
+        options = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+        there = [option for option in options if option is not None]
+        condition = column.in_(there) if there else sa.false()
+        conditions.append(sa.or_(condition, column.is_(None)) if None in options else condition)
+    hit = conn.execute(instances.update().where(*conditions).values(
+        updated_at=instance_queries.utcnow(), **values)).rowcount
+    if not hit and not lenient:
+        raise Conflict(f'Instance {uuid} changed under this operation (expected {expect}).')
+
+
+def _write_devices(conn: Any, changes: list[dict[str, Any]], strict: bool) -> None:
+    """Each device from its status to the next; rows that give back check their owner, rows that take check ``from``."""
+    groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
+    for change in changes:
+        groups.setdefault((change['from'], change['to'], change.get('instance_uuid')), []).append(change)
+    table, now = devices_table, instance_queries.utcnow()
+    for (before, after, owner), group in groups.items():
+        ids = [change['id'] for change in group]
+        values: dict[str, Any] = {'status': after, 'updated_at': now}
+        conditions = [table.c.id.in_(ids), table.c.deleted == 0]
+        if after in ('claimed', 'allocated'):
+            values['instance_uuid'] = owner
+            values['request_id'] = sa.case({change['id']: change.get('request_id') for change in group},
+                                           value=table.c.id) if any(c.get('request_id') for c in group) else None
+            if before in ('claimed', 'allocated'):
+                conditions.append(table.c.instance_uuid == owner)
+                del values['request_id']
+        elif after == 'available':
+            values.update(instance_uuid=None, request_id=None)
+            if owner is not None:
+                conditions.append(table.c.instance_uuid == owner)
+        if strict:
+            conditions.append(table.c.status == before)
+        hit = conn.execute(table.update().where(*conditions).values(**values)).rowcount
+        if strict and hit != len(ids):
+            raise ClaimConflict(devices=', '.join(str(change.get('address') or change['id']) for change in group))
+
+
+def _write_usage(conn: Any, usage: dict[str, Any] | None) -> None:
+    if usage:
+        values = {name: value for name, value in usage.items() if name != 'compute_node_id'}
+        conn.execute(nodes.update().where(nodes.c.id == usage['compute_node_id'])
+                     .values(updated_at=instance_queries.utcnow(), **values))
+
+
+def _write_migration(conn: Any, migration: dict[str, Any] | None) -> None:
+    if migration:
+        values = {name: value for name, value in migration.items() if name != 'uuid'}
+        conn.execute(migrations.update().where(migrations.c.uuid == migration['uuid'])
+                     .values(updated_at=instance_queries.utcnow(), **values))
+
+
+def _columns(values: dict[str, Any] | None) -> dict[str, Any]:
+    """JSON values as column values: ISO times become datetimes."""
+    return {name: instance_queries.parse_time(value) if name.endswith('_at') else value
+            for name, value in (values or {}).items()}

@@ -1,0 +1,174 @@
+"""Rows of ``compute_nodes``: hypervisors with the compute service of their host.
+
+    with cell.read() as connection:
+        for node in snapshot(connection, uuids, down_time=60):      # one statement
+            node['memory_mb'], node['service']['up']
+
+JSON columns (cpu_info, stats, pci_stats, numa_topology …) are returned as the text they are. A node belongs
+to the live 'nova-compute' service of its host; ``node['service']`` is None without one. Soft-deleted rows are
+never returned.
+"""
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.models.cell import ComputeNode, Service
+from kilonova.db.queries.services import up
+from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
+
+compute_nodes = ComputeNode.__table__
+services = Service.__table__
+
+LIVE = compute_nodes.c.deleted == 0
+
+_NODE = [column.name for column in compute_nodes.columns]
+_SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down', 'last_seen_up', 'version']
+
+
+def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float, *,
+             updated_after: datetime.datetime | None = None) -> list[Row]:
+    """The nodes with these uuids, each with ``service`` (dict with ``up``, or None); one statement.
+
+    ``updated_after`` leaves out nodes whose row didn't change since (their service isn't looked at).
+    """
+    query = _with_service(down_time).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))
+    if updated_after is not None:
+        query = query.where(sa.func.coalesce(compute_nodes.c.updated_at, compute_nodes.c.created_at) > updated_after)
+    return _nested(connection.execute(query))
+
+
+def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | None = None,
+               hosts: Iterable[str] | None = None, after_id: int | None = None,
+               limit: int | None = None) -> list[Row]:
+    """Nodes by rising id, each with ``service``.
+
+    ``pattern`` is a part of hypervisor_hostname, ``after_id`` the id (in this cell) of the last node of the
+    page before.
+    """
+    query = _with_service(down_time).where(LIVE).order_by(compute_nodes.c.id)
+    if pattern is not None:
+        query = query.where(compute_nodes.c.hypervisor_hostname.contains(pattern, autoescape=True))
+    if hosts is not None:
+        query = query.where(compute_nodes.c.host.in_(list(hosts)))
+    if after_id is not None:
+        query = query.where(compute_nodes.c.id > after_id)
+    if limit is not None:
+        query = query.limit(limit)
+    return _nested(connection.execute(query))
+
+
+def show(connection: sa.Connection, down_time: float, *, uuid: str | None = None,
+         node_id: int | None = None) -> Row | None:
+    """One node by uuid or id, with ``service``."""
+    criterion = compute_nodes.c.uuid == uuid if uuid is not None else compute_nodes.c.id == node_id
+    rows = _nested(connection.execute(_with_service(down_time).where(LIVE, criterion)))
+    return rows[0] if rows else None
+
+
+def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | None = None, host: str | None = None,
+        hypervisor_hostname: str | None = None) -> Row | None:
+    """One live node without its service."""
+    wanted = {'uuid': uuid, 'id': node_id, 'host': host, 'hypervisor_hostname': hypervisor_hostname}
+    criteria = [compute_nodes.c[name] == value for name, value in wanted.items() if value is not None]
+    if not criteria:
+        raise ValueError('uuid, id, host or hypervisor_hostname is needed')
+    return one(connection.execute(sa.select(compute_nodes).where(LIVE, *criteria).order_by(compute_nodes.c.id)))
+
+
+def by_host(connection: sa.Connection, host: str) -> list[Row]:
+    """The live nodes of a host, without their service."""
+    return many(connection.execute(
+        sa.select(compute_nodes).where(LIVE, compute_nodes.c.host == host).order_by(compute_nodes.c.id)))
+
+
+def get_or_create(connection: sa.Connection, values: Row) -> Row:
+    """The live node with ``values['uuid']``; else a deleted one is brought back or a new one inserted with
+    ``values``.
+
+    A node that lives is returned as it is: whoever calls decides what another ``host`` in it means.
+    """
+    found = get(connection, uuid=values['uuid'])
+    if found is not None:
+        return found
+    # uuid is unique over deleted rows too, so a host that comes back gets its old row.
+    brought_back = connection.execute(sa.update(compute_nodes).where(
+        compute_nodes.c.uuid == values['uuid'], compute_nodes.c.deleted != 0).values(
+            {**values, 'deleted': 0, 'deleted_at': None, 'mapped': 0}))
+    if not brought_back.rowcount:
+        insert_missing(connection, compute_nodes, [values])
+    found = get(connection, uuid=values['uuid'])
+    if found is None:
+        raise LookupError(f"a node {values.get('hypervisor_hostname')} of {values.get('host')} exists under another uuid")
+    return found
+
+
+def update(connection: sa.Connection, node_id: int, values: Row) -> bool:
+    """Change columns of a node; False when the row is gone."""
+    result = connection.execute(
+        sa.update(compute_nodes).where(compute_nodes.c.id == node_id, LIVE).values(values))
+    return result.rowcount == 1
+
+
+def destroy(connection: sa.Connection, node_id: int) -> bool:
+    """Soft-delete a node; False when it was gone."""
+    return soft_delete(connection, compute_nodes, compute_nodes.c.id == node_id) == 1
+
+
+def statistics(connection: sa.Connection) -> Row:
+    """Sums over the nodes whose service is enabled: ``count`` and the columns of GET /os-hypervisors/statistics."""
+    names = ('vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
+             'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')
+    sums = [sa.cast(sa.func.coalesce(sa.func.sum(compute_nodes.c[name]), 0), sa.BigInteger).label(name)
+            for name in names]
+    row = one(connection.execute(
+        sa.select(sa.func.count().label('count'), *sums)
+        .select_from(compute_nodes.join(services, _OF_HOST))
+        .where(LIVE, services.c.disabled == sa.false())))
+    if row is None:
+        raise LookupError('an aggregate query returned no row')
+    return row
+
+
+def any_nodes(connection: sa.Connection) -> bool:
+    """Whether this database has a live node at all."""
+    return connection.execute(sa.select(compute_nodes.c.id).where(LIVE).limit(1)).first() is not None
+
+
+def unmapped(connection: sa.Connection) -> list[Row]:
+    """id, uuid, host and hypervisor_hostname of the nodes whose host has no host mapping yet."""
+    return many(connection.execute(
+        sa.select(compute_nodes.c.id, compute_nodes.c.uuid, compute_nodes.c.host,
+                  compute_nodes.c.hypervisor_hostname)
+        .where(LIVE, compute_nodes.c.mapped == 0).order_by(compute_nodes.c.id)))
+
+
+def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
+    """Note that these hosts have a host mapping, or no longer."""
+    connection.execute(sa.update(compute_nodes).where(LIVE, compute_nodes.c.host.in_(list(hosts))).values(
+        mapped=int(mapped), updated_at=compute_nodes.c.updated_at))
+
+
+_OF_HOST = sa.and_(services.c.host == compute_nodes.c.host, services.c.binary == 'nova-compute',
+                   services.c.deleted == 0)
+
+
+def _with_service(down_time: float) -> sa.Select[Any]:
+    labelled = [services.c[name].label(f'service_of_{name}') for name in _SERVICE]
+    return sa.select(compute_nodes, *labelled, up(down_time).label('service_of_up')).select_from(
+        compute_nodes.outerjoin(services, _OF_HOST))
+
+
+def _nested(result: sa.CursorResult) -> list[Row]:
+    split = len(_NODE)
+    names = [*_SERVICE, 'up']
+    nodes = []
+    for row in result:
+        node = dict(zip(_NODE, row[:split], strict=True))
+        service = dict(zip(names, row[split:], strict=True))
+        node['service'] = service if service['id'] is not None else None
+        nodes.append(node)
+    return nodes

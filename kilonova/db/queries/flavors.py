@@ -1,0 +1,182 @@
+"""Flavors, their extra specs and the projects that may use private ones (API database).
+
+A flavor is a dict of its columns plus ``extra_specs`` {key: value}.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from kilonova.db import engine
+from kilonova.db.models import api as models
+from kilonova.errors import FlavorExists, FlavorIdExists
+
+flavors = models.Flavor.__table__
+extra_specs = models.FlavorExtraSpec.__table__
+projects = models.FlavorProject.__table__
+
+SORT_KEYS = ('created_at', 'description', 'disabled', 'ephemeral_gb', 'flavorid', 'id', 'is_public', 'memory_mb',
+             'name', 'root_gb', 'rxtx_factor', 'swap', 'updated_at', 'vcpu_weight', 'vcpus')
+
+
+def _visible(project_id: str | None) -> Any:
+    """What a project may see and use; None: everything."""
+    if project_id is None:
+        return sa.true()
+    granted = sa.exists().where(projects.c.flavor_id == flavors.c.id, projects.c.project_id == project_id)
+    return sa.or_(flavors.c.is_public == sa.true(), granted)
+
+
+def get(conn: Any, flavorid: str, project_id: str | None = None) -> dict[str, Any] | None:
+    """A flavor that the project may use (None: any), with its extra specs, in one statement."""
+    rows = conn.execute(sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
+                        .join_from(flavors, extra_specs, extra_specs.c.flavor_id == flavors.c.id, isouter=True)
+                        .where(flavors.c.flavorid == flavorid, _visible(project_id))).mappings().all()
+    if not rows:
+        return None
+    found = {name: value for name, value in rows[0].items() if not name.startswith('spec_')}
+    found['extra_specs'] = {row['spec_key']: row['spec_value'] for row in rows if row['spec_key'] is not None}
+    return found
+
+
+def id_of(conn: Any, flavorid: str) -> int | None:
+    """The number that servers carry as instance_type_id."""
+    return conn.execute(sa.select(flavors.c.id).where(flavors.c.flavorid == flavorid)).scalar()
+
+
+def page(conn: Any, *, project_id: str | None = None, is_public: bool | None = None, min_ram: int = 0,
+         min_disk: int = 0, name: str | None = None, order: Sequence[tuple[str, str]] = (), limit: int = 1000,
+         marker: Mapping[str, Any] | None = None, specs: bool = True) -> list[dict[str, Any]]:
+    """Flavors of a page; two statements. ``project_id``: only what it may see. ``name``: a regular expression."""
+    full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
+    query = sa.select(flavors).where(_visible(project_id), flavors.c.memory_mb >= min_ram,
+                                     flavors.c.root_gb >= min_disk).limit(limit)
+    if is_public is not None:
+        query = query.where(flavors.c.is_public == sa.literal(is_public))
+    if name is not None:
+        query = query.where(flavors.c.name.regexp_match(name))
+    if marker is not None:
+        query = query.where(_after(full, marker))
+    for key, direction in full:
+        column = flavors.c[key]
+        query = query.order_by(*(part.desc() if direction == 'desc' else part.asc()
+                                 for part in (sa.case((column.is_(None), 0), else_=1), column)))
+    found = [dict(row) for row in conn.execute(query).mappings()]
+    _add_specs(conn, found if specs else [])
+    return found
+
+
+def _add_specs(conn: Any, rows: Sequence[dict[str, Any]]) -> None:
+    by_id = {row['id']: row for row in rows}
+    for row in rows:
+        row['extra_specs'] = {}
+    if by_id:
+        for flavor_id, key, value in conn.execute(sa.select(
+                extra_specs.c.flavor_id, extra_specs.c.key, extra_specs.c.value).where(
+                extra_specs.c.flavor_id.in_(list(by_id)))):
+            by_id[flavor_id]['extra_specs'][key] = value
+
+
+def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
+    reached: list[Any] = []
+    options = []
+    for key, direction in order:
+        column, value, down = flavors.c[key], marker[key], direction == 'desc'
+        if value is None:
+            after = sa.false() if down else column.is_not(None)
+        else:
+            after = sa.or_(column < value, column.is_(None)) if down else column > value
+        options.append(sa.and_(*reached, after))
+        reached.append(column.is_(None) if value is None else column == value)
+    return sa.or_(*options)
+
+
+@engine.retried
+def create(database: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Insert a flavor. FlavorExists, FlavorIdExists: its name or id is taken."""
+    try:
+        with database.write() as conn:
+            conn.execute(flavors.insert(), dict(values))
+            return get(conn, values['flavorid'])  # type: ignore[return-value]
+    except exc.IntegrityError as error:
+        if not engine.is_duplicate(error):
+            raise
+    with database.read() as conn:
+        taken = conn.execute(sa.select(flavors.c.id).where(flavors.c.name == values['name'])).first()
+    raise FlavorExists(name=values['name']) if taken else FlavorIdExists(flavor_id=values['flavorid'])
+
+
+@engine.retried
+def describe(database: Any, flavorid: str, description: str | None) -> dict[str, Any] | None:
+    """Change the description; None for an unknown flavor."""
+    with database.write() as conn:
+        conn.execute(flavors.update().where(flavors.c.flavorid == flavorid).values(description=description))
+        return get(conn, flavorid)
+
+
+@engine.retried
+def delete(database: Any, flavorid: str) -> bool:
+    """Delete a flavor with all that belongs to it. Servers keep their own copy."""
+    with database.write() as conn:
+        flavor_id = id_of(conn, flavorid)
+        if flavor_id is None:
+            return False
+        for table in (extra_specs, projects):
+            conn.execute(table.delete().where(table.c.flavor_id == flavor_id))
+        conn.execute(flavors.delete().where(flavors.c.id == flavor_id))
+    return True
+
+
+@engine.retried
+def set_specs(database: Any, flavorid: str, values: Mapping[str, str]) -> bool:
+    """Set these extra specs and leave the others; False for an unknown flavor."""
+    with database.write() as conn:
+        flavor_id = id_of(conn, flavorid)
+        if flavor_id is None:
+            return False
+        conn.execute(extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id,
+                                                extra_specs.c.key.in_(list(values))))
+        if values:
+            conn.execute(extra_specs.insert(), [{'flavor_id': flavor_id, 'key': key, 'value': value}
+                                                for key, value in values.items()])
+    return True
+
+
+@engine.retried
+def delete_spec(database: Any, flavor_id: int, key: str) -> bool:
+    """Remove one extra spec; False where it was not set."""
+    with database.write() as conn:
+        return bool(conn.execute(extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id,
+                                                            extra_specs.c.key == key)).rowcount)
+
+
+def access(conn: Any, flavor_id: int) -> list[str]:
+    """The projects that may use a private flavor."""
+    return list(conn.execute(sa.select(projects.c.project_id).where(projects.c.flavor_id == flavor_id)
+                             .order_by(projects.c.id)).scalars())
+
+
+@engine.retried
+def grant(database: Any, flavor_id: int, project_id: str) -> list[str] | None:
+    """Let a project in; the list afterwards, or None when it was in it."""
+    try:
+        with database.write() as conn:
+            conn.execute(projects.insert(), {'flavor_id': flavor_id, 'project_id': project_id})
+            return access(conn, flavor_id)
+    except exc.IntegrityError as error:
+        if not engine.is_duplicate(error):
+            raise
+    return None
+
+
+@engine.retried
+def revoke(database: Any, flavor_id: int, project_id: str) -> list[str] | None:
+    """No longer let a project in; the list afterwards, or None when it wasn't in it."""
+    with database.write() as conn:
+        if not conn.execute(projects.delete().where(projects.c.flavor_id == flavor_id,
+                                                    projects.c.project_id == project_id)).rowcount:
+            return None
+        return access(conn, flavor_id)

@@ -1,0 +1,271 @@
+"""Operation rows: accept a request, take a row, decide on it, end it (operations.md).
+
+An accepting transaction writes the state change, the row and the action together; whoever ends a server's work writes
+the end state and deletes the row together. Decisions are UPDATEs that check the owner: zero rows = somebody else's now.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from kilonova.db import engine
+from kilonova.db.models import api as api_models
+from kilonova.db.models import cell as cell_models
+from kilonova.db.queries import instances as instance_queries
+from kilonova.errors import InstanceInvalidState, InstanceNotFound
+
+# Both databases have the same tables; one Table object serves both.
+operations = cell_models.Operation.__table__
+leases = cell_models.Lease.__table__
+migrations = cell_models.Migration.__table__
+build_request_table = api_models.BuildRequest.__table__
+request_spec_table = api_models.RequestSpec.__table__
+mapping_table = api_models.InstanceMapping.__table__
+
+RUN, WAIT = 'run', 'wait'
+
+
+def _row(operation: dict[str, Any], slot: str = RUN) -> dict[str, Any]:
+    return {'uuid': operation['uuid'], 'kind': operation['kind'], 'instance_uuid': operation['instance_uuid'],
+            'slot': operation.get('slot', slot), 'args': json.dumps(operation.get('args') or {}),
+            'context': json.dumps(operation.get('context') or {}), 'request_id': operation.get('request_id'),
+            'position': operation.get('position', 0), 'outputs': json.dumps(operation.get('outputs') or {}),
+            'attempt': operation.get('attempt', 1), 'owner': operation.get('owner'),
+            'not_before': operation.get('not_before', 0), 'error': operation.get('error'),
+            'failed': operation.get('failed', False), 'cancelled': operation.get('cancelled', False),
+            'written': '', 'host': operation.get('host'), 'created_at': instance_queries.utcnow()}
+
+
+def insert(conn: Any, rows: Iterable[dict[str, Any]], slot: str = RUN) -> None:
+    """Operation dicts (uuid, kind, instance_uuid, args, context, request_id …) in one INSERT."""
+    conn.execute(operations.insert(), [_row(operation, slot) for operation in rows])
+
+
+# --- accepting -------------------------------------------------------------------------------------------------------
+@engine.retried
+def accept_create(api_db: Any, *, specs: Sequence[tuple[str, str]], build_requests: Sequence[dict],
+                  mappings: Sequence[dict], operations: Sequence[dict]) -> None:
+    """A create of N servers: four INSERTs in one transaction of the api database, whatever N is."""
+    now = instance_queries.utcnow()
+    with api_db.write() as conn:
+        conn.execute(request_spec_table.insert(), [{'instance_uuid': uuid, 'spec': spec, 'created_at': now}
+                                              for uuid, spec in specs])
+        conn.execute(build_request_table.insert(), [{'created_at': now, **row} for row in build_requests])
+        conn.execute(mapping_table.insert(), [{'created_at': now, **row} for row in mappings])
+        insert(conn, operations)
+
+
+@engine.retried
+def accept(cell_db: Any, *, instance_uuid: str, event: str, operation: dict[str, Any] | None, action: dict[str, Any],
+           values: dict[str, Any] | None = None, migration: tuple[str, str, str] | None = None,
+           finish: bool = False) -> None:
+    """Move the server by ``event``, write its operation row and action; all or nothing.
+
+    ``migration``: (uuid, status that it must have, status to give it): of two requests that both want it, one gets 409.
+    ``finish``: the action ends here (resetState). Raises InstanceInvalidState, InstanceNotFound.
+    """
+    with cell_db.write() as conn:
+        if not instance_queries.transition(conn, instance_uuid, event, values):
+            raise instance_queries.refuse(conn, instance_uuid, event)
+        if migration is not None:
+            uuid, before, after = migration
+            hit = conn.execute(migrations.update().where(
+                migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
+                .values(status=after, updated_at=instance_queries.utcnow())).rowcount
+            if not hit:
+                raise _busy(conn, instance_uuid, event)
+        if operation is not None:
+            try:
+                insert(conn, [operation])
+            except exc.IntegrityError:
+                raise _busy(conn, instance_uuid, event) from None
+        instance_queries.start_action(conn, instance_uuid, action)
+        if finish:
+            instance_queries.finish_action(conn, instance_uuid, action['request_id'])
+
+
+def _busy(conn: Any, uuid: str, event: str) -> Exception:
+    method = instance_queries.states.TRANSITIONS[event].method
+    return InstanceInvalidState(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
+
+
+@engine.retried
+def accept_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any], action: dict[str, Any],
+                  event: str = 'delete.start') -> str | None:
+    """Accept a delete beside whatever runs (rule 17).
+
+    Returns the uuid of the operation that a conductor should be woken for (the delete's own; while another row is
+    being unwound it waits), or None when a delete was already accepted. Raises InstanceNotFound.
+    """
+    with cell_db.write() as conn:
+        if not instance_queries.transition(conn, instance_uuid, event):
+            raise instance_queries.refuse(conn, instance_uuid, event)
+        rows = conn.execute(sa.select(operations.c.uuid, operations.c.kind, operations.c.slot).where(
+            operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT]))).all()
+        if any(row.kind == 'delete' for row in rows):
+            return None
+        running = [row for row in rows if row.slot == RUN]
+        if running:
+            cancel(conn, instance_uuid)
+        insert(conn, [operation], WAIT if running else RUN)
+        instance_queries.start_action(conn, instance_uuid, action)
+    return operation['uuid']
+
+
+@engine.retried
+def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[str, Any]) -> None:
+    """resetState: the state changes at once; a running row is cancelled and unwinds without touching the state."""
+    with cell_db.write() as conn:
+        if not instance_queries.transition(conn, instance_uuid, event):
+            raise instance_queries.refuse(conn, instance_uuid, event)
+        cancel(conn, instance_uuid)
+        instance_queries.start_action(conn, instance_uuid, action)
+        instance_queries.finish_action(conn, instance_uuid, action['request_id'])
+
+
+def cancel(conn: Any, instance_uuid: str) -> int:
+    """Mark the running row of a server cancelled; its holder unwinds, after its death the next one does."""
+    return conn.execute(operations.update().where(
+        operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN)
+        .values(cancelled=True, not_before=0)).rowcount
+
+
+@engine.retried
+def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
+    """Early delete (rule 18): True when the build request was still there; its boot row is cancelled with it."""
+    with api_db.write() as conn:
+        if not conn.execute(build_request_table.delete().where(build_request_table.c.instance_uuid == instance_uuid)).rowcount:
+            return False
+        cancel(conn, instance_uuid)
+        conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == instance_uuid)
+                     .values(queued_for_delete=True))
+    return True
+
+
+# --- working ---------------------------------------------------------------------------------------------------------
+@engine.retried
+def take(db: Any, uuids: Sequence[str], owner: str) -> list[dict[str, Any]]:
+    """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left out."""
+    with db.write() as conn:
+        living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
+        conn.execute(operations.update().where(
+            operations.c.uuid.in_(list(uuids)), operations.c.slot != WAIT,
+            sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)),
+            operations.c.not_before <= engine.db_now()).values(owner=owner))
+        rows = conn.execute(sa.select(operations).where(
+            operations.c.uuid.in_(list(uuids)), operations.c.owner == owner, operations.c.slot != WAIT)
+            .order_by(operations.c.id)).mappings().all()
+    return [read(row) for row in rows]
+
+
+def read(row: Any) -> dict[str, Any]:
+    """A row with its JSON columns decoded."""
+    values = dict(row)
+    for name in ('args', 'context', 'outputs'):
+        values[name] = json.loads(values[name] or '{}')
+    values['error'] = json.loads(values['error']) if values['error'] else None
+    return values
+
+
+def get(conn: Any, uuid: str) -> dict[str, Any] | None:
+    """One row, decoded, or None."""
+    row = conn.execute(sa.select(operations).where(operations.c.uuid == uuid)).mappings().first()
+    return read(row) if row else None
+
+
+def free(conn: Any, owner: str, limit: int) -> list[dict[str, Any]]:
+    """Rows that may be taken now, oldest first: unowned, of dead owners, or our own (the runner knows which it holds)."""
+    living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
+    rows = conn.execute(sa.select(operations.c.uuid, operations.c.kind, operations.c.instance_uuid, operations.c.host,
+                                  operations.c.cancelled, operations.c.failed, operations.c.owner).where(
+        operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
+        sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)))
+        .order_by(operations.c.id).limit(limit)).mappings().all()
+    return [dict(row) for row in rows]
+
+
+def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], cancelled: bool = False) -> bool:
+    """One lease-checked write; ``cancelled`` False also demands that nobody cancelled the row meanwhile."""
+    conditions = [operations.c.uuid == uuid, operations.c.owner == owner]
+    if not cancelled:
+        conditions.append(operations.c.cancelled == sa.false())
+    encoded = {name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
+               for name, value in values.items()}
+    return conn.execute(operations.update().where(*conditions).values(**encoded)).rowcount == 1
+
+
+def end(conn: Any, uuid: str, instance_uuid: str, *, plain: bool = False) -> str | None:
+    """Delete the row; a delete that waits behind it may run now: its uuid, to wake somebody.
+
+    ``plain``: nothing can wait behind a row that was not cancelled, so one statement is enough; returns '' when the
+    row was cancelled or gone, so the caller looks again.
+    """
+    if plain:
+        hit = conn.execute(operations.delete().where(operations.c.uuid == uuid,
+                                                     operations.c.cancelled == sa.false())).rowcount
+        return None if hit else ''
+    conn.execute(operations.delete().where(operations.c.uuid == uuid))
+    waiting = conn.execute(sa.select(operations.c.uuid).where(
+        operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
+    if waiting:
+        conn.execute(operations.update().where(operations.c.uuid == waiting).values(slot=RUN))
+    return waiting
+
+
+def of_instance(conn: Any, instance_uuid: str) -> list[dict[str, Any]]:
+    """Every row of a server, pending releases included."""
+    rows = conn.execute(sa.select(operations).where(operations.c.instance_uuid == instance_uuid)
+                        .order_by(operations.c.id)).mappings().all()
+    return [read(row) for row in rows]
+
+
+def busy_instances(conn: Any, uuids: Sequence[str]) -> set[str]:
+    """Which of these servers have a running or waiting row (a restarted host leaves them to their flow)."""
+    return set(conn.execute(sa.select(operations.c.instance_uuid).where(
+        operations.c.instance_uuid.in_(list(uuids)), operations.c.slot.in_([RUN, WAIT]))).scalars())
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+@engine.retried
+def renew_lease(db: Any, owner: str, host: str, seconds: float) -> None:
+    """One statement in the usual case; the database's clock counts."""
+    with db.write() as conn:
+        expires = engine.db_now() + seconds
+        if not conn.execute(leases.update().where(leases.c.owner == owner).values(expires=expires)).rowcount:
+            conn.execute(leases.insert().values(owner=owner, host=host, expires=expires))
+            conn.execute(leases.delete().where(leases.c.expires < engine.db_now() - 3600))
+
+
+@engine.retried
+def drop_lease(db: Any, owner: str) -> None:
+    """A conductor that ends gives its rows free at once."""
+    with db.write() as conn:
+        conn.execute(operations.update().where(operations.c.owner == owner).values(owner=None))
+        conn.execute(leases.delete().where(leases.c.owner == owner))
+
+
+def instance_or_404(conn: Any, uuid: str) -> dict[str, Any]:
+    """The server's row (see instances.get) or InstanceNotFound."""
+    row = instance_queries.get(conn, uuid)
+    if row is None:
+        raise InstanceNotFound(instance_id=uuid)
+    return row
+
+
+def existing(conn: Any, uuids: Sequence[str]) -> set[str]:
+    """Which of these rows exist in this database."""
+    return set(conn.execute(sa.select(operations.c.uuid).where(operations.c.uuid.in_(list(uuids)))).scalars())
+
+
+def own(conn: Any, uuid: str, owner: str) -> None:
+    """Own a row whose twin in the api database is ours (a repeated hand-over)."""
+    conn.execute(operations.update().where(operations.c.uuid == uuid).values(owner=owner))
+
+
+def end_owned(conn: Any, uuid: str, owner: str) -> bool:
+    """Delete a row that must be ours."""
+    return conn.execute(operations.delete().where(operations.c.uuid == uuid, operations.c.owner == owner)).rowcount == 1

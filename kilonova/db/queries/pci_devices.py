@@ -1,0 +1,103 @@
+"""Rows of ``pci_devices``: what a compute node has, and the changes that its audit saves.
+
+    with cell.write() as connection:
+        save(connection, node_id, created=[...], changed=[{'id': 7, 'label': '...'}], removed=[9])
+
+``extra_info`` is JSON text. Claims and releases of servers are in ``queries.claims``; soft-deleted rows are
+never returned.
+"""
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.models.cell import ComputeNode, PciDevice
+from kilonova.db.rows import Row, many, soft_delete
+
+pci_devices = PciDevice.__table__
+compute_nodes = ComputeNode.__table__
+
+LIVE = pci_devices.c.deleted == 0
+
+
+def by_node(connection: sa.Connection, compute_node_id: int) -> list[Row]:
+    """The devices of a node, by address."""
+    return many(connection.execute(
+        sa.select(pci_devices).where(LIVE, pci_devices.c.compute_node_id == compute_node_id)
+        .order_by(pci_devices.c.address)))
+
+
+def by_nodes(connection: sa.Connection, compute_node_ids: Iterable[int]) -> dict[int, list[Row]]:
+    """The devices of several nodes, by node id; one statement."""
+    devices: dict[int, list[Row]] = {node_id: [] for node_id in compute_node_ids}
+    rows = many(connection.execute(
+        sa.select(pci_devices).where(LIVE, pci_devices.c.compute_node_id.in_(list(devices)))
+        .order_by(pci_devices.c.address)))
+    for row in rows:
+        devices[row['compute_node_id']].append(row)
+    return devices
+
+
+def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
+                compute_node_id: int | None = None) -> list[Row]:
+    """The devices that a server holds, on whatever node unless one is given (pci.md §5: a move holds both sides')."""
+    query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid == instance_uuid)
+    if statuses is not None:
+        query = query.where(pci_devices.c.status.in_(list(statuses)))
+    if compute_node_id is not None:
+        query = query.where(pci_devices.c.compute_node_id == compute_node_id)
+    return many(connection.execute(query.order_by(pci_devices.c.id)))
+
+
+def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
+                 statuses: Sequence[str] | None = None) -> dict[str, list[Row]]:
+    """The devices that several servers hold, by server uuid; one statement."""
+    devices: dict[str, list[Row]] = {uuid: [] for uuid in instance_uuids}
+    query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid.in_(list(devices)))
+    if statuses is not None:
+        query = query.where(pci_devices.c.status.in_(list(statuses)))
+    for row in many(connection.execute(query.order_by(pci_devices.c.id))):
+        devices[row['instance_uuid']].append(row)
+    return devices
+
+
+def list_devices(connection: sa.Connection, *, statuses: Sequence[str] | None = None,
+                 host: str | None = None) -> list[Row]:
+    """The devices of a cell with ``host`` and ``hypervisor_hostname`` of their node, by host and address."""
+    query = (sa.select(pci_devices, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname)
+             .join_from(pci_devices, compute_nodes, compute_nodes.c.id == pci_devices.c.compute_node_id)
+             .where(LIVE).order_by(compute_nodes.c.host, pci_devices.c.address))
+    if statuses is not None:
+        query = query.where(pci_devices.c.status.in_(list(statuses)))
+    if host is not None:
+        query = query.where(compute_nodes.c.host == host)
+    return many(connection.execute(query))
+
+
+def save(connection: sa.Connection, compute_node_id: int, *, created: Sequence[Row] = (),
+         changed: Sequence[Row] = (), removed: Sequence[int] = ()) -> None:
+    """Write what an audit of a node found; one INSERT, one UPDATE a set of columns, one soft delete.
+
+    Rows of ``created`` get a uuid unless they bring one; rows of ``changed`` are an ``id`` and the new
+    values.
+    """
+    # Removed first: a device that comes back at its address must find the unique key free.
+    if removed:
+        soft_delete(connection, pci_devices, pci_devices.c.compute_node_id == compute_node_id,
+                    pci_devices.c.id.in_(list(removed)))
+    groups: dict[frozenset[str], list[Row]] = {}
+    for row in changed:
+        groups.setdefault(frozenset(row), []).append(row)
+    for names, rows in groups.items():
+        values: dict[str, Any] = {name: sa.bindparam(f'new_{name}') for name in sorted(names - {'id'})}
+        connection.execute(
+            sa.update(pci_devices).where(pci_devices.c.id == sa.bindparam('row_id'), LIVE).values(values),
+            [{'row_id': row['id'], **{f'new_{name}': row[name] for name in values}} for row in rows])
+    if created:
+        keys: set[str] = set().union(*created)
+        connection.execute(sa.insert(pci_devices), [
+            {**{name: row.get(name) for name in keys}, 'compute_node_id': compute_node_id,
+             'uuid': row.get('uuid') or str(uuids.uuid4())} for row in created])

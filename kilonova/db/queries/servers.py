@@ -1,0 +1,347 @@
+"""Reads for the lists and details of servers: a fixed number of statements, whatever the length, and plain rows.
+
+A row is a dict of ``instances`` columns plus ``flavor`` (the data of the flavor's envelope), ``network_info``,
+``trusted_certs``, ``metadata``, ``tags``, ``image_properties``, ``fault`` as far as they were asked for. Build requests
+are given the same form, so that nobody has to know where a server stands.
+"""
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db import engine
+from kilonova.db.models import api as api_models
+from kilonova.db.models import cell as cell_models
+
+instances = cell_models.Instance.__table__
+extras = cell_models.InstanceExtra.__table__
+caches = cell_models.InstanceInfoCache.__table__
+metadata = cell_models.InstanceMetadata.__table__
+system_metadata = cell_models.InstanceSystemMetadata.__table__
+tags = cell_models.Tag.__table__
+faults = cell_models.InstanceFault.__table__
+services = cell_models.Service.__table__
+mappings = api_models.InstanceMapping.__table__
+requests = api_models.BuildRequest.__table__
+specs = api_models.RequestSpec.__table__
+
+IMAGE_PREFIX = 'image_'
+_TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
+# Long, and seen by few.
+_BULKY = frozenset(('user_data', 'key_data'))
+COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
+# Never NULL: they need no rule for it, and indexes hold.
+_SOLID = frozenset(('created_at', 'uuid', 'id'))
+_ALL = (sa.false(), sa.true())
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Filters:
+    """What a list is to hold; every part narrows it.
+
+    ``equal``: column → accepted values (None: NULL). ``regex``: column → pattern. ``states``: (vm_state, task states,
+    whether they are the accepted or the refused ones), of which one must fit; None = any. ``deleted`` None: both.
+    ``changed``: (since, before) of updated_at, naive UTC. ``nothing``: no server fits.
+    """
+
+    equal: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    regex: Mapping[str, str] = field(default_factory=dict)
+    states: Sequence[tuple[str, frozenset[str], bool]] | None = None
+    deleted: bool | None = False
+    changed: tuple[datetime.datetime | None, datetime.datetime | None] = (None, None)
+    tags: Sequence[str] = ()
+    tags_any: Sequence[str] = ()
+    not_tags: Sequence[str] = ()
+    not_tags_any: Sequence[str] = ()
+    nothing: bool = False
+
+    def conditions(self) -> list[Any]:
+        """As SQL."""
+        found: list[Any] = []
+        if self.deleted is not None:
+            found.append(instances.c.deleted != 0 if self.deleted else instances.c.deleted == 0)
+        found.extend(_among(instances.c[name], values) for name, values in self.equal.items())
+        found.extend(instances.c[name].regexp_match(pattern) for name, pattern in self.regex.items())
+        if self.states is not None:
+            found.append(sa.or_(sa.false(), *(_state(*state) for state in self.states)))
+        since, before = self.changed
+        stamp = sa.func.coalesce(instances.c.updated_at, instances.c.created_at)
+        found.extend(condition for bound, condition in ((since, stamp >= since), (before, stamp <= before)) if bound)
+        found.extend(_tag_conditions(self))
+        return found
+
+    def matches(self, row: Mapping[str, Any]) -> bool:
+        """The same for a row in hand."""
+        if self.deleted or not all(row.get(name) in values for name, values in self.equal.items()):
+            return False
+        if not all(re.search(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
+            return False
+        if self.states is not None and not any(
+                row['vm_state'] == vm and (row['task_state'] in tasks) == accepted
+                for vm, tasks, accepted in self.states):
+            return False
+        since, before = self.changed
+        stamp = row.get('updated_at') or row['created_at']
+        if (since and stamp < since) or (before and stamp > before):
+            return False
+        own = set(row.get('tags', ()))
+        return (own.issuperset(self.tags) and (not self.tags_any or bool(own.intersection(self.tags_any)))
+                and not (self.not_tags and own.issuperset(self.not_tags)) and own.isdisjoint(self.not_tags_any))
+
+
+def _among(column: Any, values: Sequence[Any]) -> Any:
+    solid = [value for value in values if value is not None]
+    condition = column == solid[0] if len(solid) == 1 else column.in_(solid)
+    return sa.or_(condition, column.is_(None)) if None in values else condition
+
+
+def _state(vm: str, tasks: frozenset[str], accepted: bool) -> Any:
+    column = instances.c.task_state
+    task = column.in_(sorted(tasks)) if accepted else sa.or_(column.is_(None), column.not_in(sorted(tasks)))
+    return sa.and_(instances.c.vm_state == vm, task)
+
+
+def _tag_conditions(filters: Filters) -> Iterable[Any]:
+    def has(wanted: Sequence[str]) -> Any:
+        return sa.exists().where(tags.c.resource_id == instances.c.uuid, tags.c.tag.in_(list(wanted)))
+
+    def has_all(wanted: Sequence[str]) -> Any:
+        count = sa.select(sa.func.count()).where(tags.c.resource_id == instances.c.uuid, tags.c.tag.in_(list(wanted)))
+        return count.scalar_subquery() == len(set(wanted))
+    if filters.tags:
+        yield has_all(filters.tags)
+    if filters.tags_any:
+        yield has(filters.tags_any)
+    if filters.not_tags:
+        yield sa.not_(has_all(filters.not_tags))
+    if filters.not_tags_any:
+        yield sa.not_(has(filters.not_tags_any))
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A total order: ``order`` ((column, 'asc' | 'desc') …), then id and uuid."""
+    names = {name for name, _ in order}
+    first = order[0][1] if order else 'desc'
+    return [*order, *((name, direction) for name, direction in (('id', first), ('uuid', 'asc')) if name not in names)]
+
+
+def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
+    """The order of ``page`` for rows of several cells; a build request has no id yet: it is newer than all that have."""
+    for name, direction in reversed(full_order(order)):
+        def rank(row: dict[str, Any], name: str = name) -> tuple:
+            value = row.get(name)
+            return ((value is None) == (name == 'id'), 0 if value is None else value)
+        rows.sort(key=rank, reverse=direction == 'desc')
+
+
+def _order_by(order: Sequence[tuple[str, str]]) -> Iterable[Any]:
+    for name, direction in full_order(order):
+        column = instances.c[name]
+        turn = sa.desc if direction == 'desc' else sa.asc
+        if name not in _SOLID:
+            # The databases disagree about where NULL belongs: below everything.
+            yield turn(sa.case((column.is_(None), 0), else_=1))
+        yield turn(column)
+
+
+def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
+    """Rows behind ``marker`` (column → value) in this order."""
+    reached: list[Any] = []
+    options = []
+    for name, direction in full_order(order):
+        column, value, down = instances.c[name], marker.get(name), direction == 'desc'
+        if value is None:
+            after = _ALL[down] if name == 'id' else (sa.false() if down else column.is_not(None))
+            equal = sa.false() if name == 'id' else column.is_(None)
+        else:
+            after = sa.or_(column < value, column.is_(None)) if down else column > value
+            equal = column == value
+        options.append(sa.and_(*reached, after))
+        reached.append(equal)
+    return sa.or_(*options)
+
+
+# --- the api database ------------------------------------------------------------------------------------------------
+def find(conn: Any, uuid: str) -> dict[str, Any] | None:
+    """Where a server is: {cell_id, project_id, user_id, request: its row or None}; None for an unknown uuid."""
+    row = conn.execute(sa.select(mappings.c.cell_id, mappings.c.project_id, mappings.c.user_id,
+                                 requests.c.id.label('request_id'), requests.c.instance, requests.c.tags,
+                                 requests.c.created_at).join_from(
+        mappings, requests, requests.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
+        mappings.c.instance_uuid == uuid)).mappings().first()
+    if row is None:
+        return None
+    request = None if row['request_id'] is None else from_request(row)
+    return {'cell_id': row['cell_id'], 'project_id': row['project_id'], 'user_id': row['user_id'], 'request': request}
+
+
+def build_requests(conn: Any, project_id: str | None) -> list[dict[str, Any]]:
+    """The servers without a cell, of one project or of all."""
+    query = sa.select(requests.c.instance, requests.c.tags, requests.c.created_at)
+    if project_id is not None:
+        query = query.where(requests.c.project_id == project_id)
+    return [from_request(row) for row in conn.execute(query).mappings()]
+
+
+def from_request(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A build request in the form of a server's row."""
+    data = json.loads(row['instance'])['nova_object.data']
+    found = dict.fromkeys((column.name for column in instances.c))
+    found.update({name: value for name, value in data.items() if name in found})
+    for name in _TIMES:
+        found[name] = _time(found[name])
+    found.update(
+        id=None, deleted=0, created_at=found['created_at'] or row['created_at'], network_info=None, fault=None,
+        flavor=data['flavor']['nova_object.data'], metadata=data.get('metadata') or {},
+        tags=_tags(row['tags']), image_properties=_image_properties(data.get('system_metadata') or {}),
+        trusted_certs=json.dumps(data['trusted_certs']) if data.get('trusted_certs') else None)
+    return found
+
+
+def _tags(text: str | None) -> list[str]:
+    envelope = json.loads(text) if text else None
+    if not envelope:
+        return []
+    return sorted(tag['nova_object.data']['tag'] for tag in envelope['nova_object.data']['objects'])
+
+
+def _image_properties(values: Mapping[str, str]) -> dict[str, str]:
+    return {key[len(IMAGE_PREFIX):]: value for key, value in values.items() if key.startswith(IMAGE_PREFIX)}
+
+
+def _time(value: Any) -> datetime.datetime | None:
+    if not isinstance(value, str):
+        return value
+    parsed = datetime.datetime.fromisoformat(value)
+    return parsed if parsed.tzinfo is None else parsed.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+
+
+def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What servers were asked to be: uuid → {zone, hints}, from their request specs."""
+    found = {}
+    for uuid, text in conn.execute(sa.select(specs.c.instance_uuid, specs.c.spec).where(
+            specs.c.instance_uuid.in_(list(uuids)))):
+        data = json.loads(text)['nova_object.data']
+        found[uuid] = {'zone': data.get('availability_zone'), 'hints': data.get('scheduler_hints') or {}}
+    return found
+
+
+def mapped(conn: Any, cell_ids: Sequence[int], project_id: str | None, limit: int) -> list[dict[str, Any]]:
+    """What the mappings know of the servers of cells that don't answer: uuid, project_id, created_at."""
+    query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
+        mappings.c.cell_id.in_(list(cell_ids)), sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    if project_id is not None:
+        query = query.where(mappings.c.project_id == project_id)
+    return [dict(row) for row in conn.execute(query.order_by(mappings.c.id.desc()).limit(limit)).mappings()]
+
+
+# --- a cell ----------------------------------------------------------------------------------------------------------
+def _select(bulky: bool) -> Any:
+    columns = [*COLUMNS, *([instances.c.user_data] if bulky else [])]
+    return sa.select(*columns, extras.c.flavor.label('extra_flavor'), extras.c.trusted_certs,
+                     caches.c.network_info).select_from(
+        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
+        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid))
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(row)
+    text = found.pop('extra_flavor')
+    found['flavor'] = json.loads(text)['cur']['nova_object.data'] if text else {}
+    return found
+
+
+def page(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
+         marker: Mapping[str, Any] | None = None, bulky: bool = False) -> list[dict[str, Any]]:
+    """At most ``limit`` servers of a cell behind ``marker``; ``bulky`` includes user_data. One statement."""
+    query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
+    if marker is not None:
+        query = query.where(_after(order, marker))
+    return [_plain(row) for row in conn.execute(query).mappings()]
+
+
+def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
+          marker: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The same with no more than uuid, name and what the order needs."""
+    wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
+    query = sa.select(*(instances.c[name] for name in wanted)).where(*filters.conditions()).order_by(
+        *_order_by(order)).limit(limit)
+    if marker is not None:
+        query = query.where(_after(order, marker))
+    return [dict(row) for row in conn.execute(query).mappings()]
+
+
+def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
+    """One server with everything in ``page``."""
+    query = _select(bulky=True).where(instances.c.uuid == uuid)
+    if not deleted:
+        query = query.where(instances.c.deleted == 0)
+    row = conn.execute(query).mappings().first()
+    return _plain(row) if row else None
+
+
+def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True,
+          with_image: bool = False) -> dict[str, dict[str, Any]]:
+    """uuid → {metadata, tags, image_properties} in one statement; what a server has none of is empty."""
+    found: dict[str, dict[str, Any]] = {uuid: {'metadata': {}, 'tags': [], 'image_properties': {}} for uuid in uuids}
+    if not found:
+        return found
+    wanted = list(found)
+    parts = [sa.select(metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value).where(
+        metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0)]
+    if with_tags:
+        parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null()).where(
+            tags.c.resource_id.in_(wanted)))
+    if with_image:
+        table = system_metadata
+        parts.append(sa.select(table.c.instance_uuid, sa.literal('i'), table.c.key, table.c.value).where(
+            table.c.instance_uuid.in_(wanted), table.c.deleted == 0,
+            table.c.key.startswith(IMAGE_PREFIX, autoescape=True)))
+    for uuid, kind, key, value in conn.execute(sa.union_all(*parts)):
+        if kind == 'm':
+            found[uuid]['metadata'][key] = value
+        elif kind == 't':
+            found[uuid]['tags'].append(key)
+        else:
+            found[uuid]['image_properties'][key[len(IMAGE_PREFIX):]] = value
+    for fact in found.values():
+        fact['tags'].sort()
+    return found
+
+
+def last_faults(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """uuid → its newest fault {code, message, details, created_at, host}."""
+    newest = sa.select(sa.func.max(faults.c.id)).where(
+        faults.c.instance_uuid.in_(list(uuids)), faults.c.deleted == 0).group_by(faults.c.instance_uuid)
+    rows = conn.execute(sa.select(faults.c.instance_uuid, faults.c.code, faults.c.message, faults.c.details,
+                                  faults.c.created_at, faults.c.host).where(faults.c.id.in_(newest))).mappings()
+    return {row['instance_uuid']: dict(row) for row in rows}
+
+
+def host_states(conn: Any, hosts: Iterable[str], down_time: float) -> dict[str, str]:
+    """host → UP, MAINTENANCE (disabled), UNKNOWN (silent for ``down_time`` seconds) or DOWN (forced)."""
+    age = engine.db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
+    found = {}
+    for host, disabled, forced, up in conn.execute(sa.select(
+            services.c.host, services.c.disabled, services.c.forced_down, (age <= down_time).label('up')).where(
+            services.c.host.in_(sorted(set(hosts))), services.c.binary == 'nova-compute', services.c.deleted == 0)):
+        found[host] = 'DOWN' if forced else 'UNKNOWN' if not up else 'MAINTENANCE' if disabled else 'UP'
+    return found
+
+
+# --- small writes ----------------------------------------------------------------------------------------------------
+@engine.retried
+def update(database: Any, uuid: str, values: Mapping[str, Any]) -> bool:
+    """Change columns that are no state (names, description, addresses); False when the server is gone."""
+    with database.write() as conn:
+        return conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)
+                            .values(**values)).rowcount == 1
+

@@ -1,0 +1,136 @@
+"""Rows of ``services``: daemons, their heartbeats and whether they are up.
+
+    with cell.write() as connection:
+        service = get_or_create(connection, 'node1', 'nova-compute', 'compute', version=73)
+        report(connection, service['id'])
+
+A service is up while its last heartbeat is at most ``down_time`` seconds old by the database's clock, unless
+it is forced down. Soft-deleted rows are never returned.
+"""
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.clock import db_age, db_utcnow
+from kilonova.db.models.cell import ComputeNode, PciDevice, Service
+from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
+
+services = Service.__table__
+compute_nodes = ComputeNode.__table__
+pci_devices = PciDevice.__table__
+
+LIVE = services.c.deleted == 0
+
+
+def up(down_time: float) -> sa.ColumnElement[bool]:
+    """SQL: whether the service of this row is up."""
+    age = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
+    forced = sa.func.coalesce(services.c.forced_down, sa.false())
+    return sa.and_(forced == sa.false(), sa.func.abs(age) <= down_time)
+
+
+def get(connection: sa.Connection, *, service_id: int | None = None, uuid: str | None = None,
+        host: str | None = None, binary: str | None = None, down_time: float | None = None) -> Row | None:
+    """One live service by id, by uuid, or by host and binary; with ``up`` when ``down_time`` is given."""
+    wanted = {'id': service_id, 'uuid': uuid, 'host': host, 'binary': binary}
+    criteria = [services.c[name] == value for name, value in wanted.items() if value is not None]
+    if not criteria:
+        raise ValueError('id, uuid, or host and binary are needed')
+    return one(connection.execute(_select(down_time).where(LIVE, *criteria)))
+
+
+def get_or_create(connection: sa.Connection, host: str, binary: str, topic: str, *, version: int = 0,
+                  disabled: bool = False, disabled_reason: str | None = None) -> Row:
+    """The service of a daemon that starts; ``disabled`` counts for a new row only, ``version`` for both."""
+    found = get(connection, host=host, binary=binary)
+    if found is None:
+        insert_missing(connection, services, [{
+            'uuid': str(uuids.uuid4()), 'host': host, 'binary': binary, 'topic': topic, 'version': version,
+            'disabled': disabled, 'disabled_reason': disabled_reason}], created_at=db_utcnow())
+        found = get(connection, host=host, binary=binary)
+    if found is None:
+        raise LookupError(f'service {binary} of {host} was neither found nor created')
+    if found['version'] != version:
+        update(connection, found['id'], {'version': version})
+        found['version'] = version
+    return found
+
+
+def create(connection: sa.Connection, values: Row) -> Row:
+    """Insert a service as it is given (uuid chosen here unless given) and return its row."""
+    values = {'uuid': str(uuids.uuid4()), 'created_at': db_utcnow(), **values}
+    connection.execute(sa.insert(services).values(values))
+    row = get(connection, uuid=values['uuid'])
+    if row is None:
+        raise LookupError(f"service {values['uuid']} vanished")
+    return row
+
+
+def report(connection: sa.Connection, service_id: int) -> bool:
+    """A heartbeat, one statement; False when the row is gone."""
+    result = connection.execute(sa.update(services).where(services.c.id == service_id, LIVE).values(
+        report_count=services.c.report_count + 1, last_seen_up=db_utcnow()))
+    return result.rowcount == 1
+
+
+def update(connection: sa.Connection, service_id: int, values: Row) -> bool:
+    """Change columns of a service; False when the row is gone. ``report`` alone writes heartbeats."""
+    result = connection.execute(
+        sa.update(services).where(services.c.id == service_id, LIVE).values(values))
+    return result.rowcount == 1
+
+
+def list_services(connection: sa.Connection, *, down_time: float, host: str | None = None,
+                  binary: str | None = None, hosts: Iterable[str] | None = None,
+                  disabled: bool | None = None) -> list[Row]:
+    """Services with ``up``, in the order of their ids."""
+    query = _select(down_time).where(LIVE).order_by(services.c.id)
+    if host is not None:
+        query = query.where(services.c.host == host)
+    if binary is not None:
+        query = query.where(services.c.binary == binary)
+    if hosts is not None:
+        query = query.where(services.c.host.in_(list(hosts)))
+    if disabled is not None:
+        query = query.where(services.c.disabled == sa.literal(disabled))
+    return many(connection.execute(query))
+
+
+def host_is_up(connection: sa.Connection, host: str, binary: str, down_time: float) -> bool | None:
+    """Whether the daemon of a host is up; None when it has no service."""
+    return connection.execute(
+        sa.select(up(down_time)).where(LIVE, services.c.host == host, services.c.binary == binary)).scalar()
+
+
+def minimum_version(connection: sa.Connection, binary: str) -> int:
+    """The lowest version of the services of this kind that aren't forced down; 0 when there is none."""
+    lowest = connection.execute(
+        sa.select(sa.func.min(services.c.version)).where(
+            LIVE, services.c.binary == binary, services.c.forced_down == sa.false())).scalar()
+    return lowest or 0
+
+
+def destroy(connection: sa.Connection, service_id: int) -> list[Row]:
+    """Soft-delete a service, and with a compute service its nodes and their devices; returns those nodes."""
+    service = get(connection, service_id=service_id)
+    if service is None:
+        return []
+    gone: list[Row] = []
+    if service['binary'] == 'nova-compute':
+        gone = many(connection.execute(sa.select(compute_nodes).where(
+            compute_nodes.c.host == service['host'], compute_nodes.c.deleted == 0)))
+    ids = [node['id'] for node in gone]
+    if ids:
+        soft_delete(connection, pci_devices, pci_devices.c.compute_node_id.in_(ids))
+        soft_delete(connection, compute_nodes, compute_nodes.c.id.in_(ids))
+    soft_delete(connection, services, services.c.id == service_id)
+    return gone
+
+
+def _select(down_time: float | None) -> sa.Select[Any]:
+    query = sa.select(services)
+    return query if down_time is None else query.add_columns(up(down_time).label('up'))

@@ -1,0 +1,66 @@
+"""What the scheduler reads of hosts besides their nodes: aggregates, zones, nodes by name, servers on hosts.
+
+    with api.read() as connection:
+        aggregates_of(connection, ['gpu1', 'gpu2'])      # one statement
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
+from kilonova.db.models.cell import ComputeNode, Instance
+from kilonova.db.rows import Row, many
+
+aggregates = Aggregate.__table__
+aggregate_hosts = AggregateHost.__table__
+aggregate_metadata = AggregateMetadata.__table__
+compute_nodes = ComputeNode.__table__
+instances = Instance.__table__
+
+ZONE_KEY = 'availability_zone'
+
+
+def aggregates_of(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
+    """``{host: [{'id', 'uuid', 'name', 'metadata': {key: value}}]}`` of the hosts that are in any aggregate."""
+    query = sa.select(aggregate_hosts.c.host, aggregates.c.id, aggregates.c.uuid, aggregates.c.name,
+                      aggregate_metadata.c.key, aggregate_metadata.c.value).select_from(
+        aggregate_hosts.join(aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id)
+        .outerjoin(aggregate_metadata, aggregate_metadata.c.aggregate_id == aggregates.c.id)).where(
+        aggregate_hosts.c.host.in_(list(hosts))).order_by(aggregates.c.id)
+    found: dict[str, dict[int, Row]] = {}
+    for host, aggregate_id, uuid, name, key, value in connection.execute(query):
+        aggregate = found.setdefault(host, {}).setdefault(
+            aggregate_id, {'id': aggregate_id, 'uuid': uuid, 'name': name, 'metadata': {}})
+        if key is not None:
+            aggregate['metadata'][key] = value
+    return {host: list(by_id.values()) for host, by_id in found.items()}
+
+
+def zone_aggregates(connection: sa.Connection, zone: str) -> list[str]:
+    """uuids of the aggregates of an availability zone."""
+    return list(connection.execute(
+        sa.select(aggregates.c.uuid).join(aggregate_metadata, aggregate_metadata.c.aggregate_id == aggregates.c.id)
+        .where(aggregate_metadata.c.key == ZONE_KEY, aggregate_metadata.c.value == zone)
+        .order_by(aggregates.c.id)).scalars())
+
+
+def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Iterable[str] = ()) -> list[Row]:
+    """uuid, host and hypervisor_hostname of the live nodes of these hosts and, where given, of these node names."""
+    query = sa.select(compute_nodes.c.uuid, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname).where(
+        compute_nodes.c.deleted == 0)
+    for column, names in ((compute_nodes.c.host, hosts), (compute_nodes.c.hypervisor_hostname, nodes)):
+        names = [name.lower() for name in names]
+        if names:
+            query = query.where(sa.func.lower(column).in_(names))
+    return many(connection.execute(query.order_by(compute_nodes.c.id)))
+
+
+def servers_on(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
+    """``{host: [instances rows]}`` of the live servers of these hosts."""
+    found: dict[str, list[Row]] = {}
+    for row in many(connection.execute(sa.select(instances).where(
+            instances.c.deleted == 0, instances.c.host.in_(list(hosts))))):
+        found.setdefault(row['host'], []).append(row)
+    return found

@@ -1,0 +1,221 @@
+"""Errors by meaning.
+
+Five kinds (NotFound, Conflict, Invalid, Forbidden, Unavailable) carry the HTTP code that the API answers with; leaves
+below them carry the field's text. The flow errors at the end steer operations and never reach a user as they are.
+
+    raise InstanceNotFound(instance_id=uuid)      # str(): "Instance <uuid> could not be found."
+"""
+from __future__ import annotations
+
+from typing import Any
+
+
+class KilonovaError(Exception):
+    """Base of all our errors; ``msg_fmt`` is filled from the keyword fields unless a message is given."""
+
+    msg_fmt = 'An unknown error occurred.'
+    code = 500
+    safe = False
+
+    def __init__(self, message: str | None = None, **fields: Any) -> None:
+        self.fields = fields
+        self.message = message if message is not None else self.msg_fmt % fields
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NotFound(KilonovaError):
+    msg_fmt = 'Resource could not be found.'
+    code = 404
+    safe = True
+
+
+class Conflict(KilonovaError):
+    msg_fmt = 'Resource state conflicts with the request.'
+    code = 409
+    safe = True
+
+
+class Invalid(KilonovaError):
+    msg_fmt = 'Bad request - invalid parameters'
+    code = 400
+    safe = True
+
+
+class Forbidden(KilonovaError):
+    msg_fmt = 'Forbidden'
+    code = 403
+    safe = True
+
+
+class Unavailable(KilonovaError):
+    msg_fmt = 'Service is unavailable at this time.'
+    code = 503
+    safe = True
+
+
+# NotFound
+class InstanceNotFound(NotFound):
+    msg_fmt = 'Instance %(instance_id)s could not be found.'
+
+
+class FlavorNotFound(NotFound):
+    msg_fmt = 'Flavor %(flavor_id)s could not be found.'
+
+
+class FlavorExtraSpecsNotFound(NotFound):
+    msg_fmt = 'Flavor %(flavor_id)s has no extra specs with key %(extra_specs_key)s.'
+
+
+class FlavorAccessNotFound(NotFound):
+    msg_fmt = 'Flavor access not found for %(flavor_id)s / %(project_id)s combination.'
+
+
+class ImageNotFound(NotFound):
+    msg_fmt = 'Image %(image_id)s could not be found.'
+
+
+class ServiceNotFound(NotFound):
+    msg_fmt = 'Service %(service_id)s could not be found.'
+
+
+class ComputeHostNotFound(NotFound):
+    msg_fmt = 'Compute host %(host)s could not be found.'
+
+
+class MigrationNotFound(NotFound):
+    msg_fmt = 'Migration %(migration_id)s could not be found.'
+
+
+class CellMappingNotFound(NotFound):
+    msg_fmt = 'Cell %(uuid)s has no mapping.'
+
+
+class HostMappingNotFound(NotFound):
+    msg_fmt = "Host '%(name)s' is not mapped to any cell"
+
+
+class MarkerNotFound(Invalid):
+    msg_fmt = 'marker [%(marker)s] not found'
+
+
+# Conflict
+class InstanceInvalidState(Conflict):
+    msg_fmt = "Cannot '%(method)s' instance %(instance_uuid)s while it is in %(attr)s %(state)s"
+
+
+class InstanceIsLocked(Conflict):
+    msg_fmt = 'Instance %(instance_uuid)s is locked'
+
+
+class InstanceNotReady(Conflict):
+    msg_fmt = 'Instance %(instance_id)s is not ready'
+
+
+class FlavorExists(Conflict):
+    msg_fmt = 'Flavor with name %(name)s already exists.'
+
+
+class FlavorIdExists(Conflict):
+    msg_fmt = 'Flavor with ID %(flavor_id)s already exists.'
+
+
+class PlacementConflict(Conflict):
+    """Placement answered 409; ``placement_code`` is its error code (``placement.concurrent_update`` …)."""
+
+    msg_fmt = 'Placement refused the change: %(detail)s'
+
+    def __init__(self, message: str | None = None, placement_code: str = '', **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.placement_code = placement_code
+
+
+# Forbidden
+class OverQuota(Forbidden):
+    msg_fmt = ('Quota exceeded for %(overs)s: Requested %(req)s, but already used %(used)s of %(allowed)s %(overs)s')
+
+
+class PolicyNotAuthorized(Forbidden):
+    msg_fmt = "Policy doesn't allow %(action)s to be performed."
+
+
+# Scheduling and building
+class NoValidHost(KilonovaError):
+    msg_fmt = 'No valid host was found. %(reason)s'
+    safe = True
+
+
+class MaxRetriesExceeded(NoValidHost):
+    msg_fmt = 'Exceeded maximum number of retries. %(reason)s'
+
+
+class UnableToMigrateToSelf(Invalid):
+    msg_fmt = 'Unable to migrate instance (%(instance_id)s) to current host (%(host)s).'
+
+
+class ResizeError(KilonovaError):
+    msg_fmt = 'Resize error: %(reason)s'
+    safe = True
+
+
+class PciDeviceUnsupportedHypervisor(Invalid):
+    msg_fmt = '%(type)s hypervisor does not support PCI devices'
+
+
+class ImageUnacceptable(Invalid):
+    msg_fmt = 'Image %(image_id)s is unacceptable: %(reason)s'
+
+
+class DBNotAllowed(KilonovaError):
+    msg_fmt = '%(binary)s attempted direct database access which is not allowed by policy'
+
+
+# Flow errors: what they mean to the one who runs an operation
+class HostRejected(KilonovaError):
+    """This host can't take it; an alternate may."""
+
+    msg_fmt = 'Insufficient compute resources: %(reason)s.'
+    safe = True
+
+
+class BuildAbort(KilonovaError):
+    """No host can take it: no other attempt makes sense."""
+
+    msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
+    safe = True
+
+
+class Unanswered(KilonovaError):
+    """Nobody answered (host, database, Placement, broker): ask again later, undo nothing."""
+
+    msg_fmt = '%(who)s does not answer: %(reason)s'
+    code = 503
+
+
+class KeyGone(KilonovaError):
+    """The operation row no longer stands at this key: whatever was done under it is to be undone silently."""
+
+    msg_fmt = 'No operation stands at %(key)s.'
+
+
+class ClaimConflict(Conflict):
+    """A device was not in the status that the claim expected."""
+
+    msg_fmt = 'Devices are not free: %(devices)s'
+
+
+class Cancelled(KilonovaError):
+    """The operation was cancelled by a delete or a reset while it ran."""
+
+    msg_fmt = 'Operation %(key)s was cancelled.'
+
+
+class LeaseLost(KilonovaError):
+    """Another conductor owns the operation now."""
+
+    msg_fmt = 'Operation %(operation)s has another owner.'
+
+
+REMOTE_MODULES = ['kilonova.errors']

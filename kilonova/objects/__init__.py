@@ -1,0 +1,71 @@
+"""The versioned objects: one file a noun, all registered by importing this package (rpc-objects-db.md §3).
+
+    from kilonova.objects import Instance, RequestSpec
+"""
+from kilonova.objects.aggregate import Aggregate, AggregateList
+from kilonova.objects.block_device_mapping import BlockDeviceMapping, BlockDeviceMappingList
+from kilonova.objects.build_request import BuildRequest, BuildRequestList
+from kilonova.objects.cell_mapping import CellMapping, CellMappingList
+from kilonova.objects.compute_node import ComputeNode, ComputeNodeList, HVSpec
+from kilonova.objects.device_metadata import (
+    DeviceBus,
+    DeviceMetadata,
+    DiskMetadata,
+    InstanceDeviceMetadata,
+    NetworkInterfaceMetadata,
+    PCIDeviceBus,
+)
+from kilonova.objects.ec2_ids import EC2Ids
+from kilonova.objects.flavor import Flavor, FlavorList
+from kilonova.objects.host_mapping import HostMapping, HostMappingList
+from kilonova.objects.image_meta import ImageMeta, ImageMetaProps
+from kilonova.objects.instance import Instance, InstanceList
+from kilonova.objects.instance_action import (
+    InstanceAction,
+    InstanceActionEvent,
+    InstanceActionEventList,
+    InstanceActionList,
+)
+from kilonova.objects.instance_fault import InstanceFault, InstanceFaultList
+from kilonova.objects.instance_group import InstanceGroup, InstanceGroupList
+from kilonova.objects.instance_info_cache import InstanceInfoCache
+from kilonova.objects.instance_mapping import InstanceMapping, InstanceMappingList
+from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
+from kilonova.objects.instance_pci_requests import InstancePCIRequest, InstancePCIRequests
+from kilonova.objects.keypair import KeyPair, KeyPairList
+from kilonova.objects.migration import Migration, MigrationList
+from kilonova.objects.migration_context import MigrationContext
+from kilonova.objects.network_request import NetworkRequest, NetworkRequestList
+from kilonova.objects.numa import NetworkMetadata, NUMACell, NUMAPagesTopology, NUMATopology, NUMATopologyLimits
+from kilonova.objects.pci_device import PciDevice, PciDeviceList
+from kilonova.objects.pci_device_pool import PciDevicePool, PciDevicePoolList
+from kilonova.objects.request_spec import (
+    Destination,
+    RequestGroup,
+    RequestLevelParams,
+    RequestSpec,
+    SchedulerLimits,
+    SchedulerRetries,
+)
+from kilonova.objects.resource import LibvirtVPMEMDevice, Resource, ResourceList, ResourceMetadata
+from kilonova.objects.security_group import SecurityGroup, SecurityGroupList
+from kilonova.objects.selection import Selection
+from kilonova.objects.service import Service, ServiceList
+from kilonova.objects.tag import Tag, TagList
+from kilonova.objects.trusted_certs import TrustedCerts
+from kilonova.objects.vcpu_model import VirtCPUFeature, VirtCPUModel, VirtCPUTopology
+
+__all__ = (
+    'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildRequest', 'BuildRequestList',
+    'CellMapping', 'CellMappingList', 'ComputeNode', 'ComputeNodeList', 'Destination', 'DeviceBus', 'DeviceMetadata',
+    'DiskMetadata', 'EC2Ids', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
+    'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
+    'InstanceActionList', 'InstanceDeviceMetadata', 'InstanceFault', 'InstanceFaultList', 'InstanceGroup',
+    'InstanceGroupList', 'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList',
+    'InstanceNUMACell', 'InstanceNUMATopology', 'InstancePCIRequest', 'InstancePCIRequests', 'KeyPair', 'KeyPairList',
+    'LibvirtVPMEMDevice', 'Migration', 'MigrationContext', 'MigrationList', 'NUMACell', 'NUMAPagesTopology',
+    'NUMATopology', 'NUMATopologyLimits', 'NetworkInterfaceMetadata', 'NetworkMetadata', 'NetworkRequest',
+    'NetworkRequestList', 'PCIDeviceBus', 'PciDevice', 'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList',
+    'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'Resource', 'ResourceList', 'ResourceMetadata',
+    'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList', 'Selection', 'Service', 'ServiceList',
+    'Tag', 'TagList', 'TrustedCerts', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')

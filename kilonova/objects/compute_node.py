@@ -1,0 +1,172 @@
+"""ComputeNode: what one hypervisor has and has given away (table ``compute_nodes``)."""
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from kilonova import errors
+from kilonova.objects import fields, storage
+from kilonova.objects.base import (
+    KilonovaObject,
+    ListBase,
+    PersistentObject,
+    register,
+    remotable,
+    remotable_classmethod,
+)
+from kilonova.objects.pci_device_pool import PciDevicePoolList
+
+# A row written before its node reported ratios: the field's initial ones.
+INITIAL_RATIOS = {'cpu_allocation_ratio': 4.0, 'ram_allocation_ratio': 1.0, 'disk_allocation_ratio': 1.0}
+# Field → column where the names differ; all three hold JSON.
+JSON_COLUMNS = {'supported_hv_specs': 'supported_instances', 'pci_device_pools': 'pci_stats', 'stats': 'stats'}
+NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+
+
+@register
+class HVSpec(KilonovaObject):
+    """One kind of guest that a node can run."""
+
+    VERSION = '1.2'
+    fields = {
+        'arch': fields.ArchitectureField(),
+        'hv_type': fields.HVTypeField(),
+        'vm_mode': fields.VMModeField(),
+    }
+
+    @classmethod
+    def from_list(cls, triple: list[str] | tuple[str, str, str]) -> Self:
+        """From the driver's and the column's form [arch, hv_type, vm_mode]."""
+        return cls.loaded(None, zip(('arch', 'hv_type', 'vm_mode'), triple, strict=True))
+
+    def to_list(self) -> list[str]:
+        return [self.arch, self.hv_type, self.vm_mode]
+
+
+@register
+class ComputeNode(PersistentObject, KilonovaObject):
+    """Memory in MiB, disk in GiB; ``host`` is the service's, ``hypervisor_hostname`` the node's name."""
+
+    VERSION = '1.19'
+    fields = {
+        'id': fields.IntegerField(),
+        'uuid': fields.UUIDField(),
+        'service_id': fields.IntegerField(nullable=True),
+        'host': fields.StringField(nullable=True),
+        'vcpus': fields.IntegerField(),
+        'memory_mb': fields.IntegerField(),
+        'local_gb': fields.IntegerField(),
+        'vcpus_used': fields.IntegerField(),
+        'memory_mb_used': fields.IntegerField(),
+        'local_gb_used': fields.IntegerField(),
+        'hypervisor_type': fields.StringField(),
+        'hypervisor_version': fields.IntegerField(),
+        'hypervisor_hostname': fields.StringField(nullable=True),
+        'free_ram_mb': fields.IntegerField(nullable=True),
+        'free_disk_gb': fields.IntegerField(nullable=True),
+        'current_workload': fields.IntegerField(nullable=True),
+        'running_vms': fields.IntegerField(nullable=True),
+        'cpu_info': fields.StringField(nullable=True),
+        'disk_available_least': fields.IntegerField(nullable=True),
+        'metrics': fields.StringField(nullable=True),
+        'stats': fields.DictOfNullableStringsField(nullable=True),
+        'host_ip': fields.IPAddressField(nullable=True),
+        'numa_topology': fields.StringField(nullable=True),
+        'supported_hv_specs': fields.ListOfObjectsField('HVSpec'),
+        'pci_device_pools': fields.ObjectField('PciDevicePoolList', nullable=True),
+        'cpu_allocation_ratio': fields.FloatField(),
+        'ram_allocation_ratio': fields.FloatField(),
+        'disk_allocation_ratio': fields.FloatField(),
+        'mapped': fields.IntegerField(),
+    }
+
+    @classmethod
+    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+        """From a row of ``compute_nodes``."""
+        values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
+        for name, ratio in INITIAL_RATIOS.items():
+            values[name] = row.get(name) or ratio
+        values['supported_hv_specs'] = [HVSpec.from_list(triple)
+                                        for triple in json.loads(row.get('supported_instances') or '[]')]
+        values['pci_device_pools'] = PciDevicePoolList.from_column(row.get('pci_stats'), ctxt)
+        values['stats'] = json.loads(row.get('stats') or '{}')
+        return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
+
+    def to_row(self, changed_only: bool = False) -> dict[str, Any]:
+        """Columns of the fields that are set (or changed)."""
+        data = self.primitive_data()
+        names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN
+        row = {name: data[name] for name in data if name in names and name not in JSON_COLUMNS}
+        if 'supported_hv_specs' in names:
+            row['supported_instances'] = json.dumps([spec.to_list() for spec in self.supported_hv_specs])
+        if 'pci_device_pools' in names:
+            pools = self.pci_device_pools
+            row['pci_stats'] = None if pools is None else pools.to_json()
+        if 'stats' in names:
+            row['stats'] = json.dumps(data['stats'] or {})
+        return row
+
+    @remotable_classmethod
+    def get_by_host_and_nodename(cls, ctxt: Any, host: str, nodename: str) -> Self:
+        """The node of that hypervisor hostname; ComputeHostNotFound."""
+        return cls._get(ctxt, nodename, host=host, hypervisor_hostname=nodename)
+
+    @remotable_classmethod
+    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:
+        """The node with this identity, whatever its host is called now; ComputeHostNotFound."""
+        return cls._get(ctxt, uuid, uuid=uuid)
+
+    @classmethod
+    def _get(cls, ctxt: Any, wanted: str, **criteria: str) -> Self:
+        with storage.database(ctxt).read() as conn:
+            row = storage.queries('compute_nodes').get(conn, **criteria)
+        if row is None:
+            raise errors.ComputeHostNotFound(host=wanted)
+        return cls.from_row(ctxt, row)
+
+    @remotable
+    def create(self) -> None:
+        """Insert it, or bring back the deleted row of its uuid. A row of that uuid that lives is taken as it is: the
+        caller compares ``host`` with its own."""
+        with storage.database(self._context).write() as conn:
+            row = storage.queries('compute_nodes').get_or_create(conn, {'cpu_info': '', **self.to_row()})
+        self.refresh_from(row)
+
+    @remotable
+    def save(self) -> None:
+        """Write the changed columns; ComputeHostNotFound when the row is gone."""
+        values = self.to_row(changed_only=True)
+        if values:
+            with storage.database(self._context).write() as conn:
+                if not storage.queries('compute_nodes').update(conn, self.id, values):
+                    raise errors.ComputeHostNotFound(host=self.hypervisor_hostname)
+        self.obj_reset_changes()
+
+    def update_from_virt_driver(self, resources: dict[str, Any]) -> None:
+        """Take over what ``get_available_resource`` tells (libvirt.md §5); only changed values are marked changed."""
+        names = ('vcpus', 'memory_mb', 'local_gb', 'cpu_info', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
+                 'numa_topology', 'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname',
+                 'disk_available_least', 'host_ip')
+        for name in names:
+            if name in resources and (name not in self or self._differs(name, resources[name])):
+                setattr(self, name, resources[name])
+        specs = resources.get('supported_instances')
+        if specs is not None and ('supported_hv_specs' not in self
+                                  or [spec.to_list() for spec in self.supported_hv_specs]
+                                  != [HVSpec.from_list(spec).to_list() for spec in specs]):
+            self.supported_hv_specs = [HVSpec.from_list(spec) for spec in specs]
+
+    def _differs(self, name: str, value: Any) -> bool:
+        return getattr(self, name) != self.fields[name].coerce(self, name, value)
+
+
+@register
+class ComputeNodeList(ListBase, KilonovaObject):
+    VERSION = '1.17'
+    fields = {'objects': fields.ListOfObjectsField('ComputeNode')}
+
+    @remotable_classmethod
+    def get_all_by_host(cls, ctxt: Any, host: str) -> Self:
+        """The nodes of a host; may be none."""
+        with storage.database(ctxt).read() as conn:
+            return cls.from_rows(ctxt, storage.queries('compute_nodes').by_host(conn, host))

@@ -1,0 +1,16 @@
+"""EC2Ids: the short ids that a server's metadata shows."""
+from __future__ import annotations
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+
+
+@register
+class EC2Ids(KilonovaObject):
+    VERSION = '1.0'
+    fields = {
+        'instance_id': fields.StringField(read_only=True),
+        'ami_id': fields.StringField(nullable=True, read_only=True),
+        'kernel_id': fields.StringField(nullable=True, read_only=True),
+        'ramdisk_id': fields.StringField(nullable=True, read_only=True),
+    }

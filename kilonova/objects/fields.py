@@ -1,0 +1,197 @@
+"""Field types of the versioned objects.
+
+What oslo.versionedobjects offers is re-exported under its own name; the enums hold the field's words, and three types
+are ours: UUIDs are checked (the library only warns, through a lock-free global), datetimes are parsed without regular
+expressions, enums may know other spellings of a word (``amd64`` → ``x86_64``).
+
+    fields = {'dev_type': fields.PciDeviceTypeField(), 'numa_node': fields.IntegerField(nullable=True)}
+"""
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from oslo_versionedobjects import fields as ovo
+
+AutoTypedField = ovo.AutoTypedField
+BaseEnumField = ovo.BaseEnumField
+BooleanField = ovo.BooleanField
+DictOfIntegersField = ovo.DictOfIntegersField
+DictOfListOfStringsField = ovo.DictOfListOfStringsField
+DictOfNullableStringsField = ovo.DictOfNullableStringsField
+DictOfSetOfIntegersField = ovo.DictOfSetOfIntegersField
+DictOfStringsField = ovo.DictOfStringsField
+DictProxyField = ovo.DictProxyField
+Field = ovo.Field
+FlexibleBooleanField = ovo.FlexibleBooleanField
+FloatField = ovo.FloatField
+IPAddressField = ovo.IPAddressField
+IPV4AddressField = ovo.IPV4AddressField
+IPV6AddressField = ovo.IPV6AddressField
+IntegerField = ovo.IntegerField
+ListOfDictOfNullableStringsField = ovo.ListOfDictOfNullableStringsField
+ListOfIntegersField = ovo.ListOfIntegersField
+ListOfListsOfStringsField = ovo.ListOfListsOfStringsField
+ListOfObjectsField = ovo.ListOfObjectsField
+ListOfSetsOfIntegersField = ovo.ListOfSetsOfIntegersField
+ListOfStringsField = ovo.ListOfStringsField
+MACAddressField = ovo.MACAddressField
+NonNegativeFloatField = ovo.NonNegativeFloatField
+NonNegativeIntegerField = ovo.NonNegativeIntegerField
+ObjectField = ovo.ObjectField
+PCIAddressField = ovo.PCIAddressField
+SensitiveStringField = ovo.SensitiveStringField
+SetOfIntegersField = ovo.SetOfIntegersField
+SetOfStringsField = ovo.SetOfStringsField
+StringField = ovo.StringField
+VersionPredicateField = ovo.VersionPredicateField
+
+_UUID = re.compile(ovo.UUID.PATTERN).match
+
+
+class UUID(ovo.StringPattern):
+    """A UUID as text; anything else is a ValueError."""
+
+    PATTERN = ovo.UUID.PATTERN
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        text = value if isinstance(value, str) else str(value)
+        if _UUID(text) is None:
+            raise ValueError(f'A UUID is required in field {attr}, not {text!r}')
+        return text
+
+
+class UUIDField(AutoTypedField):
+    AUTO_TYPE = UUID()
+
+
+class ListOfUUIDField(AutoTypedField):
+    AUTO_TYPE = ovo.List(UUID())
+
+
+class DateTime(ovo.DateTime):
+    """An aware datetime; naive values are UTC (the databases' form). On the wire ``YYYY-MM-DDTHH:MM:SSZ``."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> datetime.datetime:
+        if isinstance(value, str):
+            value = datetime.datetime.fromisoformat(value)
+        elif not isinstance(value, datetime.datetime):
+            raise ValueError(f'A datetime is required in field {attr}, not a {type(value).__name__}')
+        return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
+
+    def from_primitive(self, obj: Any, attr: str, value: Any) -> datetime.datetime:
+        return self.coerce(obj, attr, value)
+
+    def to_primitive(self, obj: Any, attr: str, value: datetime.datetime) -> str:
+        if value.tzinfo is not datetime.UTC:
+            value = value.astimezone(datetime.UTC)
+        return f'{value:%Y-%m-%dT%H:%M:%S}Z'
+
+
+class DateTimeField(AutoTypedField):
+    AUTO_TYPE = DateTime()
+
+
+class NetworkModel(ovo.FieldType):
+    """A server's networks: a list of VIF dicts; on the wire and in instance_info_caches one JSON text."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> list[dict[str, Any]]:
+        if isinstance(value, str):
+            value = json.loads(value)
+        if not isinstance(value, list):
+            raise ValueError(f'A list of VIFs is required in field {attr}, not a {type(value).__name__}')
+        return value
+
+    def from_primitive(self, obj: Any, attr: str, value: Any) -> list[dict[str, Any]]:
+        return self.coerce(obj, attr, value)
+
+    def to_primitive(self, obj: Any, attr: str, value: list[dict[str, Any]]) -> str:
+        return json.dumps(value)
+
+
+class NetworkModelField(AutoTypedField):
+    AUTO_TYPE = NetworkModel()
+
+
+class WordList(ovo.Enum):
+    """An enum that folds case and knows other spellings."""
+
+    def __init__(self, words: Collection[str], spellings: Mapping[str, str] | None = None) -> None:
+        super().__init__(tuple(words))
+        self._known = frozenset(words)
+        self._spellings = dict(spellings or {})
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if value in self._known:
+            return str(value)
+        word = str(value).lower()
+        word = self._spellings.get(word, word)
+        if word not in self._known:
+            raise ValueError(f'Field value {value!r} of {attr} is invalid; it is one of {sorted(self._known)}')
+        return word
+
+
+def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None = None) -> type[BaseEnumField]:
+    """A field class whose values are the words; each word is a class attribute too (``type-PCI`` → ``TYPE_PCI``)."""
+    # The type's own class carries the name: it is what a fingerprint sees.
+    kind = type(name, (WordList,), {})(words, spellings)
+    constants = {re.sub(r'\W', '_', word).upper(): word for word in words}
+    return type(f'{name}Field', (BaseEnumField,), {'AUTO_TYPE': kind, '__module__': __name__, **constants})
+
+
+ARCHITECTURES = (
+    'aarch64', 'alpha', 'armv6', 'armv7l', 'armv7b', 'cris', 'i686', 'ia64', 'lm32', 'loongarch64', 'm68k',
+    'microblaze', 'microblazeel', 'mips', 'mipsel', 'mips64', 'mips64el', 'openrisc', 'parisc', 'parisc64', 'ppc',
+    'ppcle', 'ppc64', 'ppc64le', 'ppcemb', 'riscv64', 's390', 's390x', 'sh4', 'sh4eb', 'sparc', 'sparc64', 'unicore32',
+    'x86_64', 'xtensa', 'xtensaeb')
+ArchitectureField = enum('Architecture', ARCHITECTURES, {
+    'i386': 'i686', 'i486': 'i686', 'i586': 'i686', 'amd64': 'x86_64', 'x86': 'i686', 'arm64': 'aarch64'})
+HVTypeField = enum('HVType', (
+    'baremetal', 'bhyve', 'docker', 'fake', 'hyperv', 'ironic', 'kqemu', 'kvm', 'lxc', 'lxd', 'openvz', 'parallels',
+    'powervm', 'qemu', 'test', 'uml', 'vbox', 'vmware', 'vz', 'xen', 'zvm', 'phyp'))
+VMModeField = enum('VMMode', ('hvm', 'xen', 'uml', 'exe'), {'pv': 'xen', 'hv': 'hvm', 'baremetal': 'hvm'})
+
+BlockDeviceSourceTypeField = enum('BlockDeviceSourceType', ('blank', 'image', 'snapshot', 'volume'))
+BlockDeviceDestinationTypeField = enum('BlockDeviceDestinationType', ('local', 'volume'))
+BlockDeviceTypeField = enum('BlockDeviceType', ('cdrom', 'disk', 'floppy', 'fs', 'lun'))
+BlockDeviceEncryptionFormatTypeField = enum('BlockDeviceEncryptionFormatType', ('plain', 'luks', 'luksv2'))
+
+CPUAllocationPolicyField = enum('CPUAllocationPolicy', ('dedicated', 'shared', 'mixed'))
+CPUThreadAllocationPolicyField = enum('CPUThreadAllocationPolicy', ('prefer', 'isolate', 'require'))
+CPUEmulatorThreadsPolicyField = enum('CPUEmulatorThreadsPolicy', ('share', 'isolate'))
+CPUModeField = enum('CPUMode', ('custom', 'host-model', 'host-passthrough', 'maximum'))
+CPUMatchField = enum('CPUMatch', ('minimum', 'exact', 'strict'))
+CPUFeaturePolicyField = enum('CPUFeaturePolicy', ('force', 'require', 'optional', 'disable', 'forbid'))
+
+PciDeviceStatusField = enum('PciDeviceStatus', (
+    'available', 'claimed', 'allocated', 'removed', 'deleted', 'unavailable', 'unclaimable'))
+PciDeviceTypeField = enum('PciDeviceType', ('type-PCI', 'type-PF', 'type-VF', 'vdpa'))
+PCINUMAAffinityPolicyField = enum('PCINUMAAffinityPolicy', ('required', 'legacy', 'preferred', 'socket'))
+MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migration', 'evacuation'))
+
+
+class ResourceClass(ovo.StringPattern):
+    """A resource class of Placement: a standard name or ``CUSTOM_…``."""
+
+    PATTERN = r'^[A-Z0-9_]{1,255}$'
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if not isinstance(value, str) or re.match(self.PATTERN, value) is None:
+            raise ValueError(f'Malformed resource class {value!r} in field {attr}')
+        return value
+
+
+class ResourceClassField(AutoTypedField):
+    AUTO_TYPE = ResourceClass()
+
+
+SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNegativeFloat, ovo.Boolean, ovo.UUID,
+           ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass)
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether values of this type travel as they are."""
+    return isinstance(kind, SCALARS)

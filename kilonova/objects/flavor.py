@@ -1,0 +1,49 @@
+"""Flavor: sizes and extra specs (API tables ``flavors``, ``flavor_extra_specs``, ``flavor_projects``)."""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
+
+
+@register
+class Flavor(PersistentObject, KilonovaObject):
+    """Memory and swap in MiB, disks in GiB; ``projects`` only when asked for."""
+
+    VERSION = '1.2'
+    fields = {
+        'id': fields.IntegerField(),
+        'name': fields.StringField(nullable=True),
+        'memory_mb': fields.IntegerField(),
+        'vcpus': fields.IntegerField(),
+        'root_gb': fields.IntegerField(),
+        'ephemeral_gb': fields.IntegerField(),
+        'flavorid': fields.StringField(),
+        'swap': fields.IntegerField(),
+        'rxtx_factor': fields.FloatField(nullable=True, default=1.0),
+        'vcpu_weight': fields.IntegerField(nullable=True, default=0),
+        'disabled': fields.BooleanField(),
+        'is_public': fields.BooleanField(),
+        'extra_specs': fields.DictOfStringsField(),
+        'projects': fields.ListOfStringsField(),
+        'description': fields.StringField(nullable=True),
+    }
+
+    @classmethod
+    def from_row(cls, ctxt: Any, row: dict[str, Any], extra_specs: dict[str, str] | None = None,
+                 projects: list[str] | None = None) -> Self:
+        """From a row of ``flavors``; extra specs and projects may also be in the row under their names."""
+        values = {'deleted': False, 'deleted_at': None, **row}
+        values['extra_specs'] = extra_specs if extra_specs is not None else values.get('extra_specs') or {}
+        if projects is not None:
+            values['projects'] = projects
+        for name in ('root_gb', 'ephemeral_gb'):
+            values[name] = values.get(name) or 0
+        return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
+
+
+@register
+class FlavorList(ListBase, KilonovaObject):
+    VERSION = '1.1'
+    fields = {'objects': fields.ListOfObjectsField('Flavor')}

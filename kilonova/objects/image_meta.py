@@ -1,0 +1,153 @@
+"""ImageMeta: an image's metadata with its properties typed (libvirt.md 'Full image-property list').
+
+    image = ImageMeta.from_dict({'id': uuid, 'disk_format': 'qcow2', 'properties': {'hw_disk_bus': 'virtio'}})
+    image.properties.get('hw_disk_bus')
+"""
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+from kilonova import errors
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
+
+SYSMETA_PREFIX = 'image_'
+# Members of the image proper that a server keeps beside the properties.
+SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
+
+
+class InvalidImageProperty(errors.Invalid):
+    msg_fmt = "Invalid image metadata. Property '%(name)s': %(reason)s"
+
+
+@register
+class ImageMetaProps(KilonovaObject):
+    """Properties that are not given stay unset; ``get`` reads with a default."""
+
+    VERSION = '1.43'
+    fields = dict(PROPERTIES)
+
+    @classmethod
+    def from_dict(cls, properties: dict[str, Any]) -> Self:
+        """From the image's own dict: old names, ``hw_numa_cpus.N`` and ``trait:X=required`` are understood, unknown
+        properties left out. Raises InvalidImageProperty."""
+        values: dict[str, Any] = {}
+        for key, value in properties.items():
+            name = LEGACY_NAMES.get(key, key)
+            if name in cls.fields and value is not None and (name == key or name not in properties):
+                values[name] = value
+        values.update(_numa(properties))
+        traits = [key.removeprefix('trait:') for key, value in properties.items()
+                  if key.startswith('trait:') and value == 'required']
+        if traits:
+            values['traits_required'] = traits
+        self = cls()
+        for name, value in values.items():
+            try:
+                self.load(((name, value),))
+            except (ValueError, TypeError) as exc:
+                raise InvalidImageProperty(name=name, reason=exc) from exc
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The properties that are set, as primitives, NUMA and traits in the image's own spelling."""
+        data = self.primitive_data()
+        for index, cpus in enumerate(data.pop('hw_numa_cpus', ())):
+            data[f'hw_numa_cpus.{index}'] = ','.join(str(cpu) for cpu in sorted(cpus))
+        for index, memory in enumerate(data.pop('hw_numa_mem', ())):
+            data[f'hw_numa_mem.{index}'] = str(memory)
+        data.update({f'trait:{trait}': 'required' for trait in data.pop('traits_required', ())})
+        return data
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The property, or the default when it is unset. A name that is no property is an AttributeError."""
+        return getattr(self, name) if self.obj_attr_is_set(name) else default
+
+
+def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
+    """hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 … as lists; the numbers must run from 0 without a gap."""
+    found: dict[str, list[Any]] = {}
+    for name, parse in (('hw_numa_cpus', _cpus), ('hw_numa_mem', int)):
+        numbers = [int(match[1]) for key in properties if (match := re.fullmatch(rf'{name}\.(\d+)', key))]
+        if sorted(numbers) != list(range(len(numbers))):
+            raise InvalidImageProperty(name=name, reason='cells must be numbered from 0 without a gap')
+        try:
+            if numbers:
+                found[name] = [parse(properties[f'{name}.{number}']) for number in range(len(numbers))]
+        except ValueError as exc:
+            raise InvalidImageProperty(name=name, reason=exc) from exc
+    return found
+
+
+def _cpus(text: str) -> set[int]:
+    """'0-3,^2,7' → {0, 1, 3, 7}."""
+    take: set[int] = set()
+    drop: set[int] = set()
+    for part in str(text).split(','):
+        word = part.strip()
+        first, _, last = word.lstrip('^').partition('-')
+        (drop if word.startswith('^') else take).update(range(int(first), int(last or first) + 1))
+    return take - drop
+
+
+@register
+class ImageMeta(KilonovaObject):
+    """Sizes in bytes, ``min_disk`` in GiB, ``min_ram`` in MiB."""
+
+    VERSION = '1.8'
+    fields = {
+        'id': fields.UUIDField(),
+        'name': fields.StringField(),
+        'status': fields.StringField(),
+        'visibility': fields.StringField(),
+        'protected': fields.FlexibleBooleanField(),
+        'checksum': fields.StringField(),
+        'owner': fields.StringField(),
+        'size': fields.IntegerField(),
+        'virtual_size': fields.IntegerField(),
+        'container_format': fields.StringField(),
+        'disk_format': fields.StringField(),
+        'created_at': fields.DateTimeField(nullable=True),
+        'updated_at': fields.DateTimeField(nullable=True),
+        'tags': fields.ListOfStringsField(),
+        'direct_url': fields.StringField(),
+        'min_ram': fields.IntegerField(),
+        'min_disk': fields.IntegerField(),
+        'properties': fields.ObjectField('ImageMetaProps'),
+    }
+
+    @classmethod
+    def from_dict(cls, image: dict[str, Any] | None) -> Self:
+        """From the plain image dict (members, ``properties`` in a dict of their own). Nulls stay unset."""
+        image = image or {}
+        values = {name: image[name] for name in cls.fields
+                  if name != 'properties' and image.get(name) not in (None, '')}
+        values['properties'] = ImageMetaProps.from_dict(image.get('properties') or {})
+        return cls.loaded(None, values.items())
+
+    @classmethod
+    def from_system_metadata(cls, system_metadata: dict[str, str | None], image_ref: str | None = None) -> Self:
+        """From what a server keeps of its image, the ``image_…`` entries of its system metadata."""
+        kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
+                if key.startswith(SYSMETA_PREFIX)}
+        image: dict[str, Any] = {name: kept.pop(name) for name in SYSMETA_MEMBERS if name in kept}
+        image['id'] = image_ref or kept.pop('base_image_ref', None)
+        image['properties'] = kept
+        return cls.from_dict(image)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plain image dict, as primitives."""
+        data = {name: value for name, value in self.primitive_data().items() if name != 'properties'}
+        data['properties'] = self.properties.to_dict() if 'properties' in self else {}
+        return data
+
+
+def system_metadata(image: dict[str, Any]) -> dict[str, str]:
+    """What a server keeps of its image (plain dict): each property and the sizes as ``image_<name>`` strings."""
+    kept = {name: image[name] for name in SYSMETA_MEMBERS if name != 'size' and image.get(name) is not None}
+    kept.update({name: value for name, value in (image.get('properties') or {}).items() if value is not None})
+    if image.get('id'):
+        kept.setdefault('base_image_ref', image['id'])
+    return {f'{SYSMETA_PREFIX}{name}'[:255]: str(value)[:255] for name, value in kept.items()}

@@ -1,0 +1,325 @@
+"""Instance: one server (tables ``instances``, ``instance_extra``, the metadata tables).
+
+    instance = Instance.from_row(ctxt, row, extra, system_metadata={...})
+    rows = instance.to_rows()           # what a create inserts
+    rows = instance.to_rows(changed_only=True)
+
+Objects never load a field behind one's back: what wasn't given raises ``UnsetField``.
+"""
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any, NamedTuple, Self
+
+from kilonova import errors
+from kilonova.objects import fields, storage
+from kilonova.objects.base import (
+    KilonovaObject,
+    ListBase,
+    PersistentObject,
+    naive,
+    register,
+    remotable,
+    remotable_classmethod,
+)
+from kilonova.objects.flavor import Flavor
+from kilonova.objects.instance_pci_requests import InstancePCIRequests
+from kilonova.objects.migration_context import MigrationContext
+from kilonova.objects.pci_device import PciDeviceList
+
+FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
+# Columns of instance_extra that hold one envelope each.
+ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'device_metadata', 'trusted_certs',
+             'resources')
+# Fields that are no column of the table instances.
+ELSEWHERE = frozenset((
+    'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups', 'fault', 'pci_devices', 'pci_requests',
+    'tags', 'ec2_ids', *FLAVOR_FIELDS, *ENVELOPES))
+# Devices in these states have an owner.
+HELD = ('claimed', 'allocated')
+NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+
+
+class Rows(NamedTuple):
+    """Column values of a server: ``instances``, ``instance_extra``, and the two metadata dicts (None = unchanged)."""
+
+    values: dict[str, Any]
+    extra: dict[str, str | None]
+    system_metadata: dict[str, str | None] | None
+    metadata: dict[str, str] | None
+
+
+@register
+class Instance(PersistentObject, KilonovaObject):
+    """Memory in MiB, disks in GiB; ``host`` the service's name, ``node`` the hypervisor's; states as in ``states.py``."""
+
+    VERSION = '2.8'
+    fields = {
+        'id': fields.IntegerField(),
+        'user_id': fields.StringField(nullable=True),
+        'project_id': fields.StringField(nullable=True),
+        'image_ref': fields.StringField(nullable=True),
+        'kernel_id': fields.StringField(nullable=True),
+        'ramdisk_id': fields.StringField(nullable=True),
+        'hostname': fields.StringField(nullable=True),
+        'launch_index': fields.IntegerField(nullable=True),
+        'key_name': fields.StringField(nullable=True),
+        'key_data': fields.StringField(nullable=True),
+        'power_state': fields.IntegerField(nullable=True),
+        'vm_state': fields.StringField(nullable=True),
+        'task_state': fields.StringField(nullable=True),
+        'services': fields.ObjectField('ServiceList'),
+        'memory_mb': fields.IntegerField(nullable=True),
+        'vcpus': fields.IntegerField(nullable=True),
+        'root_gb': fields.IntegerField(nullable=True),
+        'ephemeral_gb': fields.IntegerField(nullable=True),
+        'ephemeral_key_uuid': fields.UUIDField(nullable=True),
+        'host': fields.StringField(nullable=True),
+        'node': fields.StringField(nullable=True),
+        'compute_id': fields.IntegerField(nullable=True),
+        'instance_type_id': fields.IntegerField(nullable=True),
+        'user_data': fields.StringField(nullable=True),
+        'reservation_id': fields.StringField(nullable=True),
+        'launched_at': fields.DateTimeField(nullable=True),
+        'terminated_at': fields.DateTimeField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+        'display_name': fields.StringField(nullable=True),
+        'display_description': fields.StringField(nullable=True),
+        'launched_on': fields.StringField(nullable=True),
+        'locked': fields.BooleanField(default=False),
+        'locked_by': fields.StringField(nullable=True),
+        'os_type': fields.StringField(nullable=True),
+        'architecture': fields.StringField(nullable=True),
+        'vm_mode': fields.StringField(nullable=True),
+        'uuid': fields.UUIDField(),
+        'root_device_name': fields.StringField(nullable=True),
+        'default_ephemeral_device': fields.StringField(nullable=True),
+        'default_swap_device': fields.StringField(nullable=True),
+        'config_drive': fields.StringField(nullable=True),
+        'access_ip_v4': fields.IPV4AddressField(nullable=True),
+        'access_ip_v6': fields.IPV6AddressField(nullable=True),
+        'auto_disk_config': fields.BooleanField(default=False),
+        'progress': fields.IntegerField(nullable=True),
+        'shutdown_terminate': fields.BooleanField(default=False),
+        'disable_terminate': fields.BooleanField(default=False),
+        'cell_name': fields.StringField(nullable=True),
+        'metadata': fields.DictOfStringsField(),
+        'system_metadata': fields.DictOfNullableStringsField(),
+        'info_cache': fields.ObjectField('InstanceInfoCache', nullable=True),
+        'security_groups': fields.ObjectField('SecurityGroupList'),
+        'fault': fields.ObjectField('InstanceFault', nullable=True),
+        'cleaned': fields.BooleanField(default=False),
+        'pci_devices': fields.ObjectField('PciDeviceList', nullable=True),
+        'numa_topology': fields.ObjectField('InstanceNUMATopology', nullable=True),
+        'pci_requests': fields.ObjectField('InstancePCIRequests', nullable=True),
+        'device_metadata': fields.ObjectField('InstanceDeviceMetadata', nullable=True),
+        'tags': fields.ObjectField('TagList'),
+        'flavor': fields.ObjectField('Flavor'),
+        'old_flavor': fields.ObjectField('Flavor', nullable=True),
+        'new_flavor': fields.ObjectField('Flavor', nullable=True),
+        'vcpu_model': fields.ObjectField('VirtCPUModel', nullable=True),
+        'ec2_ids': fields.ObjectField('EC2Ids'),
+        'migration_context': fields.ObjectField('MigrationContext', nullable=True),
+        'keypairs': fields.ObjectField('KeyPairList'),
+        'trusted_certs': fields.ObjectField('TrustedCerts', nullable=True),
+        'hidden': fields.BooleanField(default=False),
+        'resources': fields.ObjectField('ResourceList', nullable=True),
+    }
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+    @classmethod
+    def from_row(cls, ctxt: Any, row: dict[str, Any], extra: dict[str, Any] | None = None, *,
+                 flavor: Flavor | None = None, metadata: dict[str, str] | None = None,
+                 system_metadata: dict[str, str | None] | None = None,
+                 pci_devices: list[dict[str, Any]] | None = None) -> Self:
+        """From a row of ``instances`` and, as far as given, of ``instance_extra``.
+
+        ``extra`` holds the JSON texts of the columns that were read; columns that weren't stay unset. ``flavor`` stands
+        in for a missing flavor column. ``pci_devices`` are the rows of the devices that the server owns; of those,
+        only the ones of its current requests are its devices: during a move the rows of both sides are its own.
+        """
+        values = {**row, 'deleted': bool(row.get('deleted')), 'cleaned': bool(row.get('cleaned'))}
+        self = cls.loaded(ctxt, ((name, values[name]) for name in cls.fields
+                                 if name in values and name not in ELSEWHERE))
+        if flavor is not None:
+            self.load((('flavor', flavor), ('old_flavor', None), ('new_flavor', None)))
+        if extra:
+            self.load_extra(extra)
+        given = {'metadata': metadata, 'system_metadata': system_metadata}
+        self.load((name, value) for name, value in given.items() if value is not None)
+        if pci_devices is not None:
+            self.load((('pci_devices', self._own_devices(pci_devices)),))
+        return self
+
+    def load_extra(self, extra: dict[str, Any]) -> None:
+        """Set the fields of the ``instance_extra`` columns that are there."""
+        values: dict[str, Any] = {}
+        ctxt = self._context
+        if extra.get('flavor'):
+            stored = json.loads(extra['flavor'])
+            for name, key in FLAVOR_FIELDS.items():
+                envelope = stored.get(key)
+                if envelope is not None:
+                    values[name] = Flavor.obj_from_primitive(envelope, ctxt)
+                elif name != 'flavor':
+                    values[name] = None
+        if 'pci_requests' in extra:
+            values['pci_requests'] = InstancePCIRequests.from_column(extra['pci_requests'], self.uuid, ctxt)
+        for name in ENVELOPES:
+            if name in extra:
+                values[name] = KilonovaObject.from_json(extra[name], ctxt)
+        if 'keypairs' in values and values['keypairs'] is None:
+            del values['keypairs']
+        self.load(values.items())
+
+    def _own_devices(self, rows: list[dict[str, Any]]) -> PciDeviceList:
+        if 'pci_requests' in self and self.pci_requests is not None:
+            wanted = {request.request_id for request in self.pci_requests.requests} | {None}
+            rows = [row for row in rows if row.get('request_id') in wanted]
+        return PciDeviceList.from_rows(self._context, rows)
+
+    def to_rows(self, changed_only: bool = False) -> Rows:
+        """Column values of the fields that are set (or changed), datetimes as naive UTC."""
+        names = self.obj_what_changed() if changed_only else {name for name in self.fields if name in self}
+        values = {}
+        for name in names - ELSEWHERE - NOT_WRITTEN:
+            value = getattr(self, name)
+            if isinstance(value, datetime.datetime):
+                value = naive(value)
+            elif name.startswith('access_ip') and value is not None:
+                value = str(value)
+            elif name == 'cleaned':
+                value = int(value)
+            values[name] = value
+        return Rows(values, self.extra_values(names),
+                    dict(self.system_metadata) if 'system_metadata' in names else None,
+                    dict(self.metadata) if 'metadata' in names else None)
+
+    def extra_values(self, names: Any) -> dict[str, str | None]:
+        """``instance_extra`` columns (JSON texts) of these fields; other names are passed over."""
+        names = set(names)
+        extra: dict[str, str | None] = {}
+        if names.intersection(FLAVOR_FIELDS):
+            extra['flavor'] = json.dumps({key: self._stored(name) for name, key in FLAVOR_FIELDS.items()})
+        if 'pci_requests' in names:
+            requests = self.pci_requests
+            extra['pci_requests'] = None if requests is None else requests.to_column()
+        for name in ENVELOPES:
+            if name in names:
+                value = getattr(self, name)
+                extra[name] = None if value is None else value.to_json()
+        return extra
+
+    def _stored(self, name: str) -> dict[str, Any] | None:
+        value = getattr(self, name) if name in self else None
+        return None if value is None else value.stored_primitive()
+
+    # -- remote --------------------------------------------------------------------------------------------------------
+    @remotable_classmethod
+    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:
+        """A server that isn't deleted, with extra columns, both metadata and its devices; InstanceNotFound."""
+        with storage.database(ctxt).read() as conn:
+            row = storage.queries('instances').get(conn, uuid)
+            if row is None:
+                raise errors.InstanceNotFound(instance_id=uuid)
+            system_metadata = {uuid: storage.queries('instances').get_system_metadata(conn, uuid)}
+            return _assemble(ctxt, conn, [row], system_metadata)[0]
+
+    @remotable
+    def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
+        """Write the changed columns in one compare-and-swap; Conflict when the server is in another state or gone.
+
+        Expectations: a state or a list of them (None in a list: no task). Of ``system_metadata`` the keys that are there
+        are written, those with the value None removed. ``metadata`` and devices aren't written here. A step of an
+        operation doesn't use this: it saves under its key.
+        """
+        rows = self.to_rows(changed_only=True)
+        expect = {name: _states(value) for name, value in (('task_state', expected_task_state),
+                                                           ('vm_state', expected_vm_state)) if value is not None}
+        request = {'instance_uuid': self.uuid, 'values': rows.values, 'extra': rows.extra, 'expect': expect,
+                   'system_metadata': rows.system_metadata}
+        storage.queries('claims').save(storage.database(self._context), request)
+        self.obj_reset_changes()
+
+    # -- flavors and moves ---------------------------------------------------------------------------------------------
+    def get_flavor(self, which: str | None = None) -> Flavor | None:
+        """``flavor``, or the ``'old'`` or ``'new'`` one."""
+        return getattr(self, f'{which}_flavor' if which else 'flavor')
+
+    def set_flavor(self, flavor: Flavor) -> None:
+        """Take a flavor: its sizes become the server's."""
+        self.flavor = flavor
+        self.instance_type_id = flavor.id
+        for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb'):
+            setattr(self, name, getattr(flavor, name))
+
+    def apply_migration_context(self) -> None:
+        """Become what the context holds for the new side."""
+        self._take('new_')
+
+    def revert_migration_context(self) -> None:
+        """Become what the context holds for the old side."""
+        self._take('old_')
+
+    def _take(self, prefix: str) -> None:
+        context: MigrationContext | None = self.migration_context if 'migration_context' in self else None
+        if context is not None:
+            for name, value in context.side(prefix).items():
+                setattr(self, name, value)
+
+    def get_pci_devices(self, source: int | None = None, request_id: str | None = None) -> list[Any]:
+        """The server's devices; of requests from one source (InstancePCIRequest.FLAVOR_ALIAS …) or of one request."""
+        devices = list(self.pci_devices or ()) if 'pci_devices' in self else []
+        if request_id is not None:
+            devices = [device for device in devices if device.request_id == request_id]
+        if source is not None:
+            requests = (self.pci_requests.requests if 'pci_requests' in self and self.pci_requests else ())
+            wanted = {request.request_id for request in requests if request.source == source}
+            devices = [device for device in devices if device.request_id in wanted]
+        return devices
+
+
+@register
+class InstanceList(ListBase, KilonovaObject):
+    VERSION = '2.6'
+    fields = {'objects': fields.ListOfObjectsField('Instance')}
+
+    @remotable_classmethod
+    def get_by_host(cls, ctxt: Any, host: str) -> Self:
+        """The servers of a host that aren't deleted, with all that ``Instance.get_by_uuid`` gives; four statements."""
+        with storage.database(ctxt).read() as conn:
+            queries = storage.queries('instances')
+            rows = queries.by_host(conn, host)
+            system_metadata = queries.get_system_metadata_of(conn, [row['uuid'] for row in rows])
+            return cls.of(ctxt, _assemble(ctxt, conn, rows, system_metadata))
+
+    @remotable_classmethod
+    def get_uuids_with_operations(cls, ctxt: Any, host: str) -> list[str]:
+        """Which servers on this host, or moving from or to it, an operation works on: a restart leaves those alone."""
+        with storage.database(ctxt).read() as conn:
+            uuids = {row['uuid'] for row in storage.queries('instances').by_host(conn, host)}
+            uuids.update(row['instance_uuid'] for row in storage.queries('migrations').unended_on_host(conn, host))
+            return sorted(storage.queries('operations').busy_instances(conn, sorted(uuids)))
+
+
+def _assemble(ctxt: Any, conn: Any, rows: list[dict[str, Any]],
+              system_metadata: dict[str, dict[str, str]]) -> list[Instance]:
+    """Instances of rows joined with their extra columns, with what the other tables hold: a statement a table."""
+    uuids = [row['uuid'] for row in rows]
+    if not uuids:
+        return []
+    facts = storage.queries('servers').facts(conn, uuids, with_tags=False)
+    devices = storage.queries('pci_devices').by_instances(conn, uuids, HELD)
+    instances = []
+    for row in rows:
+        values, extra = storage.queries('instances').split(row)
+        uuid = row['uuid']
+        instances.append(Instance.from_row(
+            ctxt, values, extra, metadata=facts[uuid]['metadata'], system_metadata=system_metadata.get(uuid, {}),
+            pci_devices=devices[uuid]))
+    return instances
+
+
+def _states(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]

@@ -1,0 +1,77 @@
+"""InstancePCIRequests: the passthrough devices that a server asks for (pci.md §3, §13)."""
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+
+
+@register
+class InstancePCIRequest(KilonovaObject):
+    """``count`` devices, each matching one of ``spec``. Without an alias name the request comes from a port."""
+
+    VERSION = '1.4'
+    fields = {
+        'count': fields.IntegerField(),
+        'spec': fields.ListOfDictOfNullableStringsField(),
+        'alias_name': fields.StringField(nullable=True),
+        'is_new': fields.BooleanField(default=False),
+        'request_id': fields.UUIDField(nullable=True),
+        'requester_id': fields.StringField(nullable=True),
+        'numa_policy': fields.PCINUMAAffinityPolicyField(nullable=True),
+    }
+    FLAVOR_ALIAS = 0
+    NEUTRON_PORT = 1
+
+    @property
+    def source(self) -> int:
+        """FLAVOR_ALIAS or NEUTRON_PORT."""
+        return self.FLAVOR_ALIAS if 'alias_name' in self and self.alias_name is not None else self.NEUTRON_PORT
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stored form: every field, unset ones as null."""
+        data = self.primitive_data()
+        return {'count': data['count'], 'spec': data['spec'], 'alias_name': data.get('alias_name'),
+                'is_new': data.get('is_new', False), 'numa_policy': data.get('numa_policy'),
+                'request_id': data.get('request_id'), 'requester_id': data.get('requester_id')}
+
+
+@register
+class InstancePCIRequests(KilonovaObject):
+    """All requests of one server."""
+
+    VERSION = '1.1'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'requests': fields.ListOfObjectsField('InstancePCIRequest'),
+    }
+
+    @classmethod
+    def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: Any = None) -> Self:
+        """From the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
+        made = [InstancePCIRequest.loaded(ctxt, ((name, value) for name, value in request.items()
+                                                 if name in InstancePCIRequest.fields)) for request in requests]
+        return cls.loaded(ctxt, (('instance_uuid', instance_uuid), ('requests', made)))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The stored form."""
+        return [request.to_dict() for request in self.requests]
+
+    @classmethod
+    def from_column(cls, text: str | None, instance_uuid: str, ctxt: Any = None) -> Self | None:
+        """From ``instance_extra.pci_requests``; an empty column is None."""
+        return cls.from_list(json.loads(text), instance_uuid, ctxt) if text else None
+
+    def to_column(self) -> str:
+        """For ``instance_extra.pci_requests``."""
+        return json.dumps(self.to_list())
+
+    def without_providers(self) -> InstancePCIRequests:
+        """A copy whose specs name no Placement provider: what a RequestSpec stores."""
+        requests = self.to_list()
+        for request in requests:
+            request['spec'] = [{key: value for key, value in spec.items() if key != 'rp_uuids'}
+                               for spec in request['spec']]
+        return self.from_list(requests, self.instance_uuid, self._context)

@@ -1,0 +1,108 @@
+"""Migration: one move of a server between hosts (table ``migrations``)."""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova import errors
+from kilonova.objects import fields, storage
+from kilonova.objects.base import (
+    KilonovaObject,
+    ListBase,
+    PersistentObject,
+    register,
+    remotable,
+    remotable_classmethod,
+)
+
+NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+
+
+@register
+class Migration(PersistentObject, KilonovaObject):
+    """Sizes in bytes (``memory_*``, ``disk_*``); ``source_node``/``dest_node`` are hypervisor hostnames."""
+
+    VERSION = '1.8'
+    fields = {
+        'id': fields.IntegerField(),
+        'uuid': fields.UUIDField(),
+        'source_compute': fields.StringField(nullable=True),
+        'dest_compute': fields.StringField(nullable=True),
+        'source_node': fields.StringField(nullable=True),
+        'dest_node': fields.StringField(nullable=True),
+        'dest_compute_id': fields.IntegerField(nullable=True),
+        'dest_host': fields.StringField(nullable=True),
+        'old_instance_type_id': fields.IntegerField(nullable=True),
+        'new_instance_type_id': fields.IntegerField(nullable=True),
+        'instance_uuid': fields.StringField(nullable=True),
+        'status': fields.StringField(nullable=True),
+        'migration_type': fields.MigrationTypeField(),
+        'hidden': fields.BooleanField(default=False),
+        'memory_total': fields.IntegerField(nullable=True),
+        'memory_processed': fields.IntegerField(nullable=True),
+        'memory_remaining': fields.IntegerField(nullable=True),
+        'disk_total': fields.IntegerField(nullable=True),
+        'disk_processed': fields.IntegerField(nullable=True),
+        'disk_remaining': fields.IntegerField(nullable=True),
+        'cross_cell_move': fields.BooleanField(default=False),
+        'user_id': fields.StringField(nullable=True),
+        'project_id': fields.StringField(nullable=True),
+    }
+
+    @classmethod
+    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+        """From a row of ``migrations``; a row without a type gets the one its flavors tell."""
+        values = {**row, 'deleted': bool(row.get('deleted'))}
+        if not values.get('migration_type'):
+            resized = values.get('old_instance_type_id') != values.get('new_instance_type_id')
+            values['migration_type'] = 'resize' if resized else 'migration'
+        return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
+
+    def to_row(self, changed_only: bool = False) -> dict[str, Any]:
+        """Columns of the fields that are set (or changed)."""
+        data = self.primitive_data()
+        names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN
+        return {name: data[name] for name in data if name in names}
+
+    @remotable_classmethod
+    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:
+        """MigrationNotFound."""
+        with storage.database(ctxt).read() as conn:
+            row = storage.queries('migrations').get(conn, uuid=uuid)
+        if row is None:
+            raise errors.MigrationNotFound(migration_id=uuid)
+        return cls.from_row(ctxt, row)
+
+    @remotable
+    def save(self) -> None:
+        """Write the changed columns; MigrationNotFound when the row is gone."""
+        values = self.to_row(changed_only=True)
+        if values:
+            with storage.database(self._context).write() as conn:
+                if not storage.queries('migrations').update(conn, self.uuid, values):
+                    raise errors.MigrationNotFound(migration_id=self.uuid)
+        self.obj_reset_changes()
+
+    @property
+    def is_same_host(self) -> bool:
+        """Whether source and destination are one node."""
+        return (self.source_compute, self.source_node) == (self.dest_compute, self.dest_node)
+
+    @property
+    def is_live_migration(self) -> bool:
+        return self.migration_type == 'live-migration'
+
+    @property
+    def is_resize(self) -> bool:
+        return self.migration_type == 'resize'
+
+
+@register
+class MigrationList(ListBase, KilonovaObject):
+    VERSION = '1.5'
+    fields = {'objects': fields.ListOfObjectsField('Migration')}
+
+    @remotable_classmethod
+    def get_in_progress_by_host_and_node(cls, ctxt: Any, host: str, node: str) -> Self:
+        """Moves from or to this node that still hold something at one of their sides."""
+        with storage.database(ctxt).read() as conn:
+            return cls.from_rows(ctxt, storage.queries('migrations').unended_on_host(conn, host, node))

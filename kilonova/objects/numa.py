@@ -1,0 +1,86 @@
+"""NUMATopology: the host's NUMA cells (``compute_nodes.numa_topology``) and the limits a claim keeps."""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+
+
+@register
+class NUMAPagesTopology(KilonovaObject):
+    """Memory pages of one size, in pages."""
+
+    VERSION = '1.1'
+    fields = {
+        'size_kb': fields.IntegerField(),
+        'total': fields.IntegerField(),
+        'used': fields.IntegerField(default=0),
+        'reserved': fields.IntegerField(default=0),
+    }
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used - self.reserved
+
+    @property
+    def free_kb(self) -> int:
+        return self.free * self.size_kb
+
+
+@register
+class NetworkMetadata(KilonovaObject):
+    VERSION = '1.0'
+    fields = {'physnets': fields.SetOfStringsField(), 'tunneled': fields.BooleanField(default=False)}
+
+
+@register
+class NUMACell(KilonovaObject):
+    """``memory`` in MiB; ``siblings`` are sets of threads of one core."""
+
+    VERSION = '1.5'
+    fields = {
+        'id': fields.IntegerField(),
+        'cpuset': fields.SetOfIntegersField(),
+        'pcpuset': fields.SetOfIntegersField(),
+        'memory': fields.IntegerField(),
+        'cpu_usage': fields.IntegerField(default=0),
+        'memory_usage': fields.IntegerField(default=0),
+        'pinned_cpus': fields.SetOfIntegersField(),
+        'siblings': fields.ListOfSetsOfIntegersField(),
+        'mempages': fields.ListOfObjectsField('NUMAPagesTopology'),
+        'network_metadata': fields.ObjectField('NetworkMetadata'),
+        'socket': fields.IntegerField(nullable=True),
+    }
+
+    @property
+    def free_pcpus(self) -> set[int]:
+        return set(self.pcpuset) - set(self.pinned_cpus)
+
+    @property
+    def avail_memory(self) -> int:
+        return self.memory - self.memory_usage
+
+
+@register
+class NUMATopology(KilonovaObject):
+    VERSION = '1.2'
+    fields = {'cells': fields.ListOfObjectsField('NUMACell')}
+
+    @classmethod
+    def from_column(cls, text: str | None, ctxt: Any = None) -> Self | None:
+        """From ``compute_nodes.numa_topology``."""
+        return cls.from_json(text, ctxt)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+@register
+class NUMATopologyLimits(KilonovaObject):
+    VERSION = '1.1'
+    fields = {
+        'cpu_allocation_ratio': fields.FloatField(),
+        'ram_allocation_ratio': fields.FloatField(),
+        'network_metadata': fields.ObjectField('NetworkMetadata'),
+    }

@@ -1,0 +1,88 @@
+"""PciDevice: one passthrough device of a compute node (table ``pci_devices``, pci.md §5).
+
+Data only: the status machine lives in ``kilonova.pci``.
+"""
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from kilonova.objects import fields, storage
+from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register, remotable_classmethod
+
+NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+
+
+@register
+class PciDevice(PersistentObject, KilonovaObject):
+    """One device; ``status`` is one of ``fields.PciDeviceStatusField``'s words."""
+
+    VERSION = '1.7'
+    fields = {
+        'id': fields.IntegerField(),
+        'uuid': fields.UUIDField(),
+        'compute_node_id': fields.IntegerField(nullable=True),
+        'address': fields.StringField(),
+        'vendor_id': fields.StringField(),
+        'product_id': fields.StringField(),
+        'dev_type': fields.PciDeviceTypeField(),
+        'status': fields.PciDeviceStatusField(),
+        'dev_id': fields.StringField(nullable=True),
+        'label': fields.StringField(nullable=True),
+        'instance_uuid': fields.StringField(nullable=True),
+        'request_id': fields.StringField(nullable=True),
+        'extra_info': fields.DictOfStringsField(default={}),
+        'numa_node': fields.IntegerField(nullable=True),
+        'parent_addr': fields.StringField(nullable=True),
+    }
+
+    @classmethod
+    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+        """From a row of ``pci_devices``."""
+        info = row.get('extra_info')
+        values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': json.loads(info) if info else {}}
+        return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
+
+    def to_row(self, changed_only: bool = False) -> dict[str, Any]:
+        """Columns of the fields that are set (or changed), without id and timestamps."""
+        row = self.primitive_data()
+        names = (self.obj_what_changed() if changed_only else set(row)) - NOT_INSERTED
+        row = {name: row[name] for name in row if name in names}
+        if 'extra_info' in row:
+            row['extra_info'] = json.dumps(row['extra_info'])
+        return row
+
+
+@register
+class PciDeviceList(ListBase, KilonovaObject):
+    VERSION = '1.3'
+    fields = {'objects': fields.ListOfObjectsField('PciDevice')}
+
+    @remotable_classmethod
+    def get_by_compute_node(cls, ctxt: Any, compute_node_id: int) -> Self:
+        """The devices of a node, by address."""
+        with storage.database(ctxt).read() as conn:
+            return cls.from_rows(ctxt, storage.queries('pci_devices').by_node(conn, compute_node_id))
+
+    @remotable_classmethod
+    def save_all(cls, ctxt: Any, compute_node_id: int, changes: dict[str, list[Any]]) -> dict[str, int]:
+        """Write what an audit found, in one transaction; may be sent again.
+
+        ``changes``: created [PciDevice], updated [PciDevice, with changes], removed [PciDevice], statuses [{id, to, …}]
+        (devices that nobody owns and whose status follows from others'). Returns {address: id} of the created ones.
+        """
+        queries = storage.queries('pci_devices')
+        changed = [{'id': device.id, **device.to_row(changed_only=True)} for device in changes.get('updated') or ()]
+        changed += [{'id': change['id'], 'status': change['to']} for change in changes.get('statuses') or ()]
+        created = {device.address: device.to_row() for device in changes.get('created') or ()}
+        with storage.database(ctxt).write() as conn:
+            queries.save(conn, compute_node_id, changed=[row for row in changed if len(row) > 1],
+                         removed=[device.id for device in changes.get('removed') or ()])
+            if not created:
+                return {}
+            # A list that is sent again finds its devices there.
+            there = {row['address'] for row in queries.by_node(conn, compute_node_id)}
+            queries.save(conn, compute_node_id, created=[row for address, row in created.items()
+                                                         if address not in there])
+            return {row['address']: row['id'] for row in queries.by_node(conn, compute_node_id)
+                    if row['address'] in created}

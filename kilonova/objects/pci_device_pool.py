@@ -1,0 +1,59 @@
+"""PciDevicePool: equal free devices counted together (``compute_nodes.pci_stats``, pci.md §6, §13)."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, ListBase, register
+
+OWN_KEYS = ('product_id', 'vendor_id', 'numa_node', 'count')
+
+
+@register
+class PciDevicePool(KilonovaObject):
+    """``tags`` are all other keys that a request can match: dev_type, address, tags of the device spec …"""
+
+    VERSION = '1.1'
+    fields = {
+        'product_id': fields.StringField(),
+        'vendor_id': fields.StringField(),
+        'numa_node': fields.IntegerField(nullable=True),
+        'tags': fields.DictOfNullableStringsField(),
+        'count': fields.IntegerField(),
+    }
+
+    @classmethod
+    def from_dict(cls, pool: dict[str, Any]) -> Self:
+        """From the flat form {product_id, vendor_id, numa_node, count, tag: value, …}; a ``devices`` key is left out."""
+        tags = {key: value for key, value in pool.items() if key not in OWN_KEYS and key != 'devices'}
+        return cls(product_id=pool['product_id'], vendor_id=pool['vendor_id'], numa_node=pool.get('numa_node'),
+                   count=pool['count'], tags=tags)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The flat form."""
+        return {'product_id': self.product_id, 'vendor_id': self.vendor_id,
+                'numa_node': self.numa_node if 'numa_node' in self else None, 'count': self.count,
+                **(self.tags if 'tags' in self else {})}
+
+
+@register
+class PciDevicePoolList(ListBase, KilonovaObject):
+    VERSION = '1.1'
+    fields = {'objects': fields.ListOfObjectsField('PciDevicePool')}
+
+    @classmethod
+    def from_dicts(cls, pools: Iterable[dict[str, Any]]) -> Self:
+        return cls(objects=[PciDevicePool.from_dict(pool) for pool in pools])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [pool.to_dict() for pool in self.objects]
+
+    @classmethod
+    def from_column(cls, text: str | None, ctxt: Any = None) -> Self | None:
+        """From ``compute_nodes.pci_stats``: an envelope, or the old plain list of flat pools."""
+        value = json.loads(text) if text else None
+        if isinstance(value, list):
+            return cls.from_dicts(value)
+        return None if value is None else cls.obj_from_primitive(value, ctxt)

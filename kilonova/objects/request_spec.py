@@ -1,0 +1,375 @@
+"""RequestSpec: what a server needs of a host, as the scheduler reads it and the API database keeps it (scheduler.md §7).
+
+    spec = RequestSpec.from_components(ctxt, instance_uuid=uuid, flavor=flavor, image=image, scheduler_hints={...})
+    row = {'instance_uuid': uuid, 'spec': spec.to_json()}
+    spec = RequestSpec.from_json(row['spec'], ctxt)
+"""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+from kilonova.objects.compute_node import ComputeNode, ComputeNodeList
+from kilonova.objects.flavor import Flavor
+from kilonova.objects.image_meta import ImageMeta
+from kilonova.objects.instance_group import InstanceGroup
+from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
+from kilonova.objects.instance_pci_requests import InstancePCIRequests
+from kilonova.objects.network_request import NetworkRequestList
+from kilonova.objects.security_group import SecurityGroupList
+
+# What belongs to one scheduling only: never stored.
+NOT_STORED = ('id', 'network_metadata', 'requested_networks', 'requested_resources', 'requested_destination', 'retry',
+              'ignore_hosts', 'request_level_params')
+# Fields of it that a stored spec is read back with.
+EMPTY = ('requested_resources', 'requested_destination', 'retry', 'ignore_hosts')
+# What the old instance_properties take over as it is.
+LEGACY_PROPERTIES = ('project_id', 'user_id', 'availability_zone', 'numa_topology', 'pci_requests')
+ENVELOPE = 'nova_object.name'
+
+
+@register
+class Destination(KilonovaObject):
+    """Where a server may go: a host, a node, a cell, aggregates (each 'a,b' = one of them; all entries hold)."""
+
+    VERSION = '1.4'
+    fields = {
+        'host': fields.StringField(),
+        'node': fields.StringField(nullable=True),
+        'cell': fields.ObjectField('CellMapping', nullable=True),
+        'aggregates': fields.ListOfStringsField(nullable=True, default=None),
+        'allow_cross_cell_move': fields.BooleanField(default=False),
+        'forbidden_aggregates': fields.SetOfStringsField(nullable=True, default=None),
+    }
+
+    def require_aggregates(self, aggregates: Any) -> None:
+        """The host must be in at least one of these."""
+        self.aggregates = [*((self.aggregates if 'aggregates' in self else None) or ()), ','.join(aggregates)]
+
+    def append_forbidden_aggregates(self, aggregates: Any) -> None:
+        """The host must be in none of these."""
+        self.forbidden_aggregates = {*((self.forbidden_aggregates if 'forbidden_aggregates' in self else None) or ()),
+                                     *aggregates}
+
+
+@register
+class SchedulerRetries(KilonovaObject):
+    """Which hosts were tried."""
+
+    VERSION = '1.1'
+    fields = {
+        'num_attempts': fields.IntegerField(),
+        'hosts': fields.ObjectField('ComputeNodeList'),
+    }
+
+    @classmethod
+    def from_dict(cls, ctxt: Any, retry: dict[str, Any]) -> Self:
+        """From {'num_attempts': n, 'hosts': [[host, node]]}."""
+        hosts = [ComputeNode(ctxt, host=host, hypervisor_hostname=node) for host, node in retry.get('hosts') or ()]
+        return cls(ctxt, num_attempts=retry.get('num_attempts') or 0, hosts=ComputeNodeList(ctxt, objects=hosts))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {'num_attempts': self.num_attempts,
+                'hosts': [[node.host, node.hypervisor_hostname] for node in self.hosts]}
+
+
+@register
+class SchedulerLimits(KilonovaObject):
+    """How far a claim may go. Memory in MiB, disk in GiB."""
+
+    VERSION = '1.0'
+    fields = {
+        'numa_topology': fields.ObjectField('NUMATopologyLimits', nullable=True, default=None),
+        'vcpu': fields.IntegerField(nullable=True, default=None),
+        'disk_gb': fields.IntegerField(nullable=True, default=None),
+        'memory_mb': fields.IntegerField(nullable=True, default=None),
+    }
+
+    @classmethod
+    def from_dict(cls, limits: dict[str, Any]) -> Self:
+        """From {'numa_topology', 'vcpu', 'disk_gb', 'memory_mb'}; missing ones are None."""
+        return cls(**{name: limits.get(name) for name in cls.fields})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only what is limited."""
+        return {name: getattr(self, name) for name in self.fields
+                if name in self and getattr(self, name) is not None}
+
+
+@register
+class RequestGroup(KilonovaObject):
+    """Resources that must come from one provider (``use_same_provider``); ``requester_id`` names the group."""
+
+    VERSION = '1.3'
+    fields = {
+        'use_same_provider': fields.BooleanField(default=True),
+        'resources': fields.DictOfIntegersField(default={}),
+        'required_traits': fields.SetOfStringsField(default=set()),
+        'forbidden_traits': fields.SetOfStringsField(default=set()),
+        'aggregates': fields.ListOfListsOfStringsField(default=[]),
+        'forbidden_aggregates': fields.SetOfStringsField(default=set()),
+        'requester_id': fields.StringField(nullable=True, default=None),
+        'provider_uuids': fields.ListOfUUIDField(default=[]),
+        'in_tree': fields.UUIDField(nullable=True, default=None),
+    }
+
+    def __init__(self, context: Any = None, **values: Any) -> None:
+        super().__init__(context, **values)
+        self.obj_set_defaults()
+
+
+@register
+class RequestLevelParams(KilonovaObject):
+    """What the whole allocation must fulfil."""
+
+    VERSION = '1.1'
+    fields = {
+        'root_required': fields.SetOfStringsField(default=set()),
+        'root_forbidden': fields.SetOfStringsField(default=set()),
+        'same_subtree': fields.ListOfListsOfStringsField(default=[]),
+    }
+
+    def __init__(self, context: Any = None, **values: Any) -> None:
+        super().__init__(context, **values)
+        self.obj_set_defaults()
+
+
+@register
+class RequestSpec(KilonovaObject):
+    """The values of ``scheduler_hints`` are always lists."""
+
+    VERSION = '1.15'
+    fields = {
+        'id': fields.IntegerField(),
+        'image': fields.ObjectField('ImageMeta', nullable=True),
+        'numa_topology': fields.ObjectField('InstanceNUMATopology', nullable=True),
+        'pci_requests': fields.ObjectField('InstancePCIRequests', nullable=True),
+        'project_id': fields.StringField(nullable=True),
+        'user_id': fields.StringField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+        'flavor': fields.ObjectField('Flavor'),
+        'num_instances': fields.IntegerField(default=1),
+        'ignore_hosts': fields.ListOfStringsField(nullable=True),
+        'force_hosts': fields.ListOfStringsField(nullable=True),
+        'force_nodes': fields.ListOfStringsField(nullable=True),
+        'requested_destination': fields.ObjectField('Destination', nullable=True, default=None),
+        'retry': fields.ObjectField('SchedulerRetries', nullable=True),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+        'instance_group': fields.ObjectField('InstanceGroup', nullable=True),
+        'scheduler_hints': fields.DictOfListOfStringsField(nullable=True),
+        'instance_uuid': fields.UUIDField(),
+        'security_groups': fields.ObjectField('SecurityGroupList'),
+        'network_metadata': fields.ObjectField('NetworkMetadata'),
+        'is_bfv': fields.BooleanField(),
+        'requested_resources': fields.ListOfObjectsField('RequestGroup', nullable=True, default=None),
+        'request_level_params': fields.ObjectField('RequestLevelParams'),
+        'requested_networks': fields.ObjectField('NetworkRequestList'),
+    }
+
+    @classmethod
+    def from_components(cls, ctxt: Any, *, instance_uuid: str, flavor: Any, image: ImageMeta | dict | None = None,
+                        scheduler_hints: dict[str, Any] | None = None,
+                        security_groups: SecurityGroupList | None = None,
+                        requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
+        """A spec for a create; ``values`` are other fields, what isn't given is empty. User and project: the context's."""
+        spec = cls(ctxt, instance_uuid=instance_uuid, flavor=flavor, num_instances=values.pop('num_instances', 1),
+                   image=ImageMeta.from_dict(image) if isinstance(image, dict) else image,
+                   project_id=values.pop('project_id', None) or ctxt.project_id,
+                   user_id=values.pop('user_id', None) or ctxt.user_id,
+                   scheduler_hints=hints_as_lists(scheduler_hints), is_bfv=values.pop('is_bfv', False),
+                   limits=values.pop('limits', None) or SchedulerLimits.from_dict({}),
+                   security_groups=security_groups or SecurityGroupList(ctxt),
+                   requested_networks=requested_networks or NetworkRequestList(ctxt),
+                   request_level_params=values.pop('request_level_params', None) or RequestLevelParams())
+        for name in ('numa_topology', 'pci_requests', 'availability_zone', 'ignore_hosts', 'force_hosts', 'force_nodes',
+                     'requested_destination', 'retry', 'instance_group', 'requested_resources'):
+            setattr(spec, name, values.pop(name, None))
+        if values:
+            raise TypeError(f'no fields of a request: {sorted(values)}')
+        return spec
+
+    # -- what the scheduler reads --------------------------------------------------------------------------------------
+    @property
+    def vcpus(self) -> int:
+        return self.flavor.vcpus
+
+    @property
+    def memory_mb(self) -> int:
+        return self.flavor.memory_mb
+
+    @property
+    def root_gb(self) -> int:
+        return self.flavor.root_gb
+
+    @property
+    def ephemeral_gb(self) -> int:
+        return self.flavor.ephemeral_gb
+
+    @property
+    def swap(self) -> int:
+        return self.flavor.swap
+
+    def get_scheduler_hint(self, name: str, default: Any = None) -> Any:
+        """The hint's one value, or its list when it has several."""
+        hints = (self.scheduler_hints if 'scheduler_hints' in self else None) or {}
+        values = hints.get(name)
+        if values is None:
+            return default
+        return values[0] if len(values) == 1 else list(values)
+
+    @property
+    def _level(self) -> RequestLevelParams:
+        if 'request_level_params' not in self:
+            self.request_level_params = RequestLevelParams()
+        return self.request_level_params
+
+    @property
+    def root_required(self) -> set[str]:
+        """Traits that the root provider must have; a set to add to."""
+        return self._level.root_required
+
+    @property
+    def root_forbidden(self) -> set[str]:
+        """Traits that the root provider must not have; a set to add to."""
+        return self._level.root_forbidden
+
+    @property
+    def same_subtree(self) -> list[list[str]]:
+        return self._level.same_subtree
+
+    # -- storage -------------------------------------------------------------------------------------------------------
+    def stored_primitive(self) -> dict[str, Any]:
+        """The envelope without what belongs to one scheduling only, and without Placement's choices."""
+        stored = self.replaced()
+        for name in NOT_STORED:
+            if name in stored:
+                delattr(stored, name)
+        if 'pci_requests' in stored and stored.pci_requests is not None:
+            stored.pci_requests = stored.pci_requests.without_providers()
+        group = stored.instance_group if 'instance_group' in stored else None
+        if group is not None:
+            group = group.replaced()
+            for name in ('members', 'hosts'):
+                if name in group:
+                    delattr(group, name)
+            stored.instance_group = group
+        return super(RequestSpec, stored).stored_primitive()
+
+    @classmethod
+    def from_json(cls, text: str | None, ctxt: Any = None, row_id: int | None = None) -> Self | None:
+        """From ``request_specs.spec``; fields that are never stored are empty."""
+        spec = super().from_json(text, ctxt)
+        if spec is not None:
+            spec.load((name, None) for name in EMPTY)
+            if row_id is not None:
+                spec.load((('id', row_id),))
+        return spec
+
+    # -- the old dict forms (notifications, old peers) -----------------------------------------------------------------
+    def to_legacy_request_spec_dict(self) -> dict[str, Any]:
+        """{'image', 'num_instances', 'instance_properties', 'instance_type'}; NUMA, PCI and flavor stay objects."""
+        flavor = self.flavor
+        properties = {name: getattr(self, name) for name in LEGACY_PROPERTIES if name in self}
+        properties.update(uuid=self.instance_uuid, vcpus=flavor.vcpus, memory_mb=flavor.memory_mb,
+                          root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id)
+        image = self.image if 'image' in self else None
+        return {'image': {} if image is None else image.to_dict(), 'instance_type': flavor,
+                'num_instances': self.num_instances, 'instance_properties': properties}
+
+    def to_legacy_filter_properties_dict(self) -> dict[str, Any]:
+        """What isn't empty of ignore_hosts, force_hosts, force_nodes, retry, limits, scheduler_hints, group_*, …"""
+        result: dict[str, Any] = {'instance_type': self.flavor}
+        for name in ('ignore_hosts', 'force_hosts', 'force_nodes'):
+            if name in self and getattr(self, name):
+                result[name] = list(getattr(self, name))
+        for name in ('retry', 'limits'):
+            value = getattr(self, name) if name in self else None
+            if value is not None and value.to_dict():
+                result[name] = value.to_dict()
+        if 'requested_destination' in self and self.requested_destination is not None:
+            result['requested_destination'] = self.requested_destination
+        if 'scheduler_hints' in self and self.scheduler_hints:
+            result['scheduler_hints'] = {name: self.get_scheduler_hint(name) for name in self.scheduler_hints}
+        group = self.instance_group if 'instance_group' in self else None
+        if group is not None:
+            result.update(group_updated=True, group_policies={group.policy},
+                          group_hosts=set(group.hosts or ()) if 'hosts' in group else set(),
+                          group_members=set(group.members or ()) if 'members' in group else set())
+        return result
+
+    @classmethod
+    def from_primitives(cls, ctxt: Any, request_spec: dict[str, Any], filter_properties: dict[str, Any]) -> Self:
+        """A spec from the two old dicts. Hints become lists; retry, limits, image, NUMA and PCI become objects."""
+        properties = request_spec.get('instance_properties') or {}
+        uuid = properties.get('uuid')
+        retry, limits = filter_properties.get('retry'), filter_properties.get('limits')
+        return cls.from_components(
+            ctxt, instance_uuid=uuid, image=request_spec.get('image') or None,
+            flavor=_flavor(ctxt, request_spec.get('instance_type') or filter_properties.get('instance_type')),
+            num_instances=request_spec.get('num_instances') or 1,
+            scheduler_hints=filter_properties.get('scheduler_hints'),
+            project_id=properties.get('project_id'), user_id=properties.get('user_id'),
+            availability_zone=properties.get('availability_zone'),
+            numa_topology=_numa_topology(ctxt, properties.get('numa_topology')),
+            pci_requests=_pci_requests(ctxt, properties.get('pci_requests'), uuid),
+            retry=SchedulerRetries.from_dict(ctxt, retry) if isinstance(retry, dict) else retry,
+            limits=SchedulerLimits.from_dict(limits) if isinstance(limits, dict) else limits,
+            requested_destination=filter_properties.get('requested_destination'),
+            instance_group=_group(ctxt, filter_properties),
+            **{name: filter_properties.get(name) for name in ('ignore_hosts', 'force_hosts', 'force_nodes')})
+
+
+def _flavor(ctxt: Any, flavor: Any) -> Any:
+    """An object, its envelope, or a plain dict of its fields."""
+    if not isinstance(flavor, dict):
+        return flavor
+    if ENVELOPE in flavor:
+        return Flavor.obj_from_primitive(flavor, ctxt)
+    return Flavor.from_row(ctxt, flavor)
+
+
+def _numa_topology(ctxt: Any, topology: Any) -> Any:
+    """An object, its envelope, or {'instance_uuid', 'cells': [{id, cpuset, memory, pagesize …}]}."""
+    if not isinstance(topology, dict):
+        return topology
+    if ENVELOPE in topology:
+        return InstanceNUMATopology.obj_from_primitive(topology, ctxt)
+    cells = []
+    for cell in topology.get('cells') or ():
+        if not isinstance(cell, dict):
+            cells.append(cell)
+            continue
+        values = {name: set(value) if name in ('cpuset', 'pcpuset') else value for name, value in cell.items()
+                  if name in InstanceNUMACell.fields}
+        cells.append(InstanceNUMACell(**{'cpuset': set(), 'pcpuset': set(), **values}))
+    values = {name: topology[name] for name in ('instance_uuid', 'emulator_threads_policy') if topology.get(name)}
+    return InstanceNUMATopology(ctxt, cells=cells, **values)
+
+
+def _pci_requests(ctxt: Any, requests: Any, instance_uuid: str | None) -> Any:
+    """An object, its envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
+    if isinstance(requests, dict):
+        if ENVELOPE in requests:
+            return InstancePCIRequests.obj_from_primitive(requests, ctxt)
+        instance_uuid = requests.get('instance_uuid') or instance_uuid
+        requests = requests.get('requests') or []
+    if isinstance(requests, list):
+        return InstancePCIRequests.from_list(requests, instance_uuid, ctxt)
+    return requests
+
+
+def _group(ctxt: Any, filter_properties: dict[str, Any]) -> Any:
+    """The group of the flat group_* keys, or None."""
+    if not filter_properties.get('group_updated'):
+        return None
+    policies = sorted(filter_properties.get('group_policies') or ())
+    return InstanceGroup(ctxt, policy=policies[0] if policies else None,
+                         hosts=sorted(filter_properties.get('group_hosts') or ()),
+                         members=sorted(filter_properties.get('group_members') or ()))
+
+
+def hints_as_lists(hints: dict[str, Any] | None) -> dict[str, list[str]]:
+    """{hint: value or values} → {hint: [values]}."""
+    return {name: [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]
+            for name, value in (hints or {}).items()}

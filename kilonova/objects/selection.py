@@ -1,0 +1,34 @@
+"""Selection: one host that the scheduler chose (or an alternate), with what Placement allocated there."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+
+
+@register
+class Selection(KilonovaObject):
+    """``allocation_request`` is JSON {"allocations": {provider: {"resources": {}}}, "mappings": {group: [provider]}}."""
+
+    VERSION = '1.1'
+    fields = {
+        'compute_node_uuid': fields.UUIDField(),
+        'service_host': fields.StringField(),
+        'nodename': fields.StringField(),
+        'cell_uuid': fields.UUIDField(),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+        'allocation_request': fields.StringField(nullable=True),
+        'allocation_request_version': fields.StringField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+    }
+
+    def allocation(self) -> dict[str, Any]:
+        """``allocation_request`` decoded; {} without one."""
+        return json.loads(self.allocation_request) if self.allocation_request else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The old reply form {host, nodename, limits}."""
+        limits = self.limits.to_dict() if 'limits' in self and self.limits is not None else {}
+        return {'host': self.service_host, 'nodename': self.nodename, 'limits': limits}

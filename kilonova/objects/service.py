@@ -1,0 +1,84 @@
+"""Service: one daemon of the cloud and when it was last seen (table ``services``)."""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova import errors
+from kilonova.objects import fields, storage
+from kilonova.objects.base import (
+    KilonovaObject,
+    ListBase,
+    PersistentObject,
+    register,
+    remotable,
+    remotable_classmethod,
+)
+
+NOT_WRITTEN = frozenset(('id', 'compute_node', 'last_seen_up', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+
+
+@register
+class Service(PersistentObject, KilonovaObject):
+    """``binary`` is the field's name of the daemon (nova-compute …), ``version`` its service version number.
+
+    ``last_seen_up`` is written by the database's clock whenever ``report_count`` changes.
+    """
+
+    VERSION = '1.22'
+    fields = {
+        'id': fields.IntegerField(),
+        'uuid': fields.UUIDField(),
+        'host': fields.StringField(nullable=True),
+        'binary': fields.StringField(nullable=True),
+        'topic': fields.StringField(nullable=True),
+        'report_count': fields.IntegerField(),
+        'disabled': fields.BooleanField(default=False),
+        'disabled_reason': fields.StringField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+        'compute_node': fields.ObjectField('ComputeNode'),
+        'last_seen_up': fields.DateTimeField(nullable=True),
+        'forced_down': fields.BooleanField(default=False),
+        'version': fields.IntegerField(),
+    }
+
+    def to_row(self, changed_only: bool = False) -> dict[str, Any]:
+        """Columns of the fields that are set (or changed)."""
+        data = self.primitive_data()
+        names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN - {'availability_zone'}
+        return {name: data[name] for name in data if name in names}
+
+    @remotable_classmethod
+    def get_by_args(cls, ctxt: Any, host: str, binary: str) -> Self:
+        """The service of a host; ServiceNotFound."""
+        with storage.database(ctxt).read() as conn:
+            row = storage.queries('services').get(conn, host=host, binary=binary)
+        if row is None:
+            raise errors.ServiceNotFound(service_id=f'{binary} on {host}')
+        return cls.from_row(ctxt, row)
+
+    @remotable
+    def create(self) -> None:
+        """Insert it; afterwards it has its id and uuid."""
+        with storage.database(self._context).write() as conn:
+            row = storage.queries('services').create(conn, self.to_row())
+        self.refresh_from(row)
+
+    @remotable
+    def save(self) -> None:
+        """Write the changed columns. A changed ``report_count`` is a heartbeat: the row's own count goes up by one, and
+        the database's clock says when. ServiceNotFound when the row is gone."""
+        values, services = self.to_row(changed_only=True), storage.queries('services')
+        beat = values.pop('report_count', None) is not None
+        with storage.database(self._context).write() as conn:
+            there = services.update(conn, self.id, values) if values else True
+            if there and beat:
+                there = services.report(conn, self.id)
+        if not there:
+            raise errors.ServiceNotFound(service_id=self.id)
+        self.obj_reset_changes()
+
+
+@register
+class ServiceList(ListBase, KilonovaObject):
+    VERSION = '1.19'
+    fields = {'objects': fields.ListOfObjectsField('Service')}

@@ -1,0 +1,125 @@
+"""PCI addresses and the three ways in which a device_spec names them (pci.md §1).
+
+    parse('0000:81:00.0')                                   # Address(domain='0000', bus='81', slot='00', function='0')
+    GlobAddress('*:81:*.*').match('0000:81:02.0')           # True
+    RegexAddress({'bus': '8[12]'}).match('0000:82:02.0')    # True
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from kilonova import errors
+
+ANY = '*'
+MAX_DOMAIN = 0xFFFF
+# Field → (largest value, hex digits of its stored form).
+LIMITS = {'domain': (MAX_DOMAIN, 4), 'bus': (0xFF, 2), 'slot': (0x1F, 2), 'function': (0x7, 1)}
+_FULL = re.compile(r'^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$', re.IGNORECASE)
+
+
+class PciConfigInvalidSpec(errors.Invalid):
+    msg_fmt = 'Invalid [pci]device_spec config: %(reason)s'
+
+
+class PciDeviceWrongAddressFormat(errors.Invalid):
+    msg_fmt = 'The PCI address %(address)s has an incorrect format.'
+
+
+class Address(NamedTuple):
+    """The four fields of a full address, lower-case hex; the domain may have 8 digits."""
+
+    domain: str
+    bus: str
+    slot: str
+    function: str
+
+    def __str__(self) -> str:
+        return f'{self.domain}:{self.bus}:{self.slot}.{self.function}'
+
+
+def parse(text: str) -> Address:
+    """A full address in its fields; PciDeviceWrongAddressFormat for anything else."""
+    found = _FULL.match(text)
+    if found is None:
+        raise PciDeviceWrongAddressFormat(address=text)
+    return Address(*(part.lower() for part in found.groups()))
+
+
+def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
+    """``text`` as lower-case hex of ``digits`` digits, or ``*``; PciConfigInvalidSpec names the property ``name``."""
+    if text == ANY:
+        return ANY
+    try:
+        number = int(text, 16)
+    except (TypeError, ValueError):
+        raise PciConfigInvalidSpec(
+            reason=f"property {name} ('{text}') does not parse as a hex number.") from None
+    if not 0 <= number <= maximum:
+        raise PciConfigInvalidSpec(
+            reason=f'property {name} ({text}) is greater than the maximum allowable value ({maximum:X}).')
+    return f'{number:0{digits}x}'
+
+
+class AddressMatch(Protocol):
+    """How a spec names addresses."""
+
+    def match(self, address: str, parent: str | None = None) -> bool:
+        """Whether the device at ``address``, whose physical function is at ``parent``, is meant."""
+
+
+@dataclass(frozen=True)
+class GlobAddress:
+    """``[[[[domain]:]bus]:][slot][.[func]]``: left-out and empty parts and ``*`` mean any."""
+
+    text: str
+    fields: Address
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, 'text', text)
+        object.__setattr__(self, 'fields', _glob_fields(text))
+
+    @property
+    def full(self) -> str | None:
+        """The address when no field is open, else None."""
+        return None if ANY in self.fields else str(self.fields)
+
+    def match(self, address: str, parent: str | None = None) -> bool:
+        """A fully written address also means the virtual functions below it."""
+        if parent is not None and parent.lower() == self.full:
+            return True
+        return all(want in (ANY, have) for want, have in zip(self.fields, parse(address), strict=True))
+
+
+def _glob_fields(text: str) -> Address:
+    left, _, function = text.partition('.')
+    parts = left.split(':')
+    if len(parts) > 3 or '.' in function:
+        raise PciDeviceWrongAddressFormat(address=text)
+    parts = [ANY] * (3 - len(parts)) + parts
+    fields = zip(LIMITS, [*parts, function], strict=True)
+    return Address(*(hex_value(name, part.strip() or ANY, *LIMITS[name]) for name, part in fields))
+
+
+@dataclass(frozen=True)
+class RegexAddress:
+    """One regular expression a field, matched from the field's start; left-out fields match anything."""
+
+    patterns: Mapping[str, re.Pattern[str]]
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        unknown = set(fields) - set(LIMITS)
+        if unknown:
+            raise PciDeviceWrongAddressFormat(address=dict(fields))
+        try:
+            patterns = {name: re.compile(fields.get(name, '.*')) for name in LIMITS}
+        except (re.error, TypeError):
+            raise PciDeviceWrongAddressFormat(address=dict(fields)) from None
+        object.__setattr__(self, 'patterns', patterns)
+
+    def match(self, address: str, parent: str | None = None) -> bool:
+        """Only the device's own address counts."""
+        return all(pattern.match(value)
+                   for pattern, value in zip(self.patterns.values(), parse(address), strict=True))

@@ -1,0 +1,162 @@
+"""A host's PCI devices as resource providers (pci.md §7): pure data, the caller talks to Placement.
+
+    view = placement_view(nodename, ledger.devices(), specs)
+    for provider in view.values():            # child of the node's root provider, by name
+        provider.inventory(), provider.traits
+    ledger.set_providers({provider.address: uuid, …})
+    allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {resource class: n}}}
+
+One provider for each device, and one for each physical function with the functions below it. Devices of a
+physical_network belong to the network service and are never reported.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import os_traits
+
+from kilonova.objects import PciDevice
+from kilonova.pci.device import OWNED, describe, is_child, pool_address
+from kilonova.pci.spec import DeviceSpec, DeviceSpecs, PlacementPciException, default_resource_class
+
+OWN_TRAITS = frozenset((os_traits.COMPUTE_MANAGED_PCI_DEVICE, os_traits.OWNER_NOVA))
+
+
+class PlacementPciDependentDeviceException(PlacementPciException):
+    msg_fmt = ('Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its virtual '
+               'functions %(children)s are configured; only one side can be reported to Placement.')
+
+
+class PlacementPciMixedResourceClassException(PlacementPciException):
+    msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different resource classes: '
+               '%(device)s has %(new)s instead of %(current)s.')
+
+
+class PlacementPciMixedTraitsException(PlacementPciException):
+    msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different traits: '
+               '%(device)s has %(new)s instead of %(current)s.')
+
+
+@dataclass
+class Provider:
+    """One provider. ``resource_class`` None: none of its devices is configured any more, some are still in use: leave
+    what Placement has. ``reserved`` None: keep Placement's value (the operator may have set it)."""
+
+    name: str
+    address: str
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+    reserved: int | None = None
+    devices: list[PciDevice] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return len(self.devices)
+
+    def inventory(self) -> dict[str, dict[str, int]]:
+        """{resource class: inventory}; all fields that are left out are Placement's defaults (or what it has)."""
+        if self.resource_class is None:
+            return {}
+        inventory = {'total': self.total, 'max_unit': self.total}
+        if self.reserved is not None:
+            inventory['reserved'] = self.reserved
+        return {self.resource_class: inventory}
+
+    def __str__(self) -> str:
+        return f'RP({self.name}, {self.resource_class}={self.total}, traits={",".join(sorted(self.traits))})'
+
+
+def provider_name(nodename: str, address: str) -> str:
+    """``host1_0000:81:00.0``."""
+    return f'{nodename}_{address.upper()}'
+
+
+def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpecs) -> dict[str, Provider]:
+    """All providers by name, from all tracked devices.
+
+    Raises PlacementPciDependentDeviceException, PlacementPciMixedResourceClassException,
+    PlacementPciMixedTraitsException, PlacementPciException (one_time_use below a physical function).
+    """
+    view: dict[str, Provider] = {}
+    leftover = []
+    for device in sorted(devices, key=lambda device: device.address):
+        spec = specs.match(describe(device))
+        if spec is None:
+            leftover.append(device)
+        elif 'physical_network' not in spec.tags:
+            _add(view, nodename, device, spec)
+    # In use though no longer configured: their providers stay, and count them, until they are free.
+    for device in leftover:
+        if device.status in OWNED and 'rp_uuid' in device.extra_info:
+            _provider(view, nodename, device).devices.append(device)
+    return view
+
+
+def describe_view(nodename: str, view: Mapping[str, Provider]) -> str:
+    """One line for the log."""
+    return f'Placement PCI view on {nodename}: {", ".join(map(str, view.values()))}'
+
+
+def allocations(view: Mapping[str, Provider],
+                uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
+    """What Placement should say about devices in use: {instance uuid: {provider uuid: {resource class: count}}}.
+
+    ``uuids``: provider uuid by the provider's address.
+    """
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for provider in view.values():
+        for device in provider.devices:
+            if device.status in OWNED and provider.resource_class is not None:
+                resources = found.setdefault(device.instance_uuid, {}).setdefault(uuids[provider.address], {})
+                resources[provider.resource_class] = resources.get(provider.resource_class, 0) + 1
+    return found
+
+
+def _provider(view: dict[str, Provider], nodename: str, device: PciDevice) -> Provider:
+    address = pool_address(device)
+    name = provider_name(nodename, address)
+    return view.setdefault(name, Provider(name, address))
+
+
+def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: DeviceSpec) -> None:
+    provider = _provider(view, nodename, device)
+    _check_family(provider, device)
+    if is_child(device) and 'one_time_use' in spec.tags:
+        raise PlacementPciException(
+            error=f'Only type-PCI and type-PF devices may set one_time_use and {device.address} does not qualify')
+    resource_class = spec.resource_class or default_resource_class(device.vendor_id, device.product_id)
+    traits = _traits(spec)
+    if provider.devices:
+        _check_same(provider, device, resource_class, traits)
+    provider.resource_class, provider.traits = resource_class, traits
+    provider.devices.append(device)
+    if spec.tags.get('one_time_use') == 'true' and device.status in OWNED:
+        provider.reserved = provider.total
+
+
+def _traits(spec: DeviceSpec) -> frozenset[str]:
+    traits = set(spec.traits | OWN_TRAITS)
+    if spec.tags.get('live_migratable') == 'true':
+        traits.add(os_traits.HW_PCI_LIVE_MIGRATABLE)
+    if spec.tags.get('one_time_use') == 'true':
+        traits.add(os_traits.HW_PCI_ONE_TIME_USE)
+    return frozenset(traits)
+
+
+def _check_family(provider: Provider, device: PciDevice) -> None:
+    other_side = [other.address for other in provider.devices if is_child(other) != is_child(device)]
+    if other_side:
+        parent, children = (other_side[0], device.address) if is_child(device) else (
+            device.address, ', '.join(other_side))
+        raise PlacementPciDependentDeviceException(parent=parent, children=children)
+
+
+def _check_same(provider: Provider, device: PciDevice, resource_class: str, traits: frozenset[str]) -> None:
+    if provider.resource_class != resource_class:
+        raise PlacementPciMixedResourceClassException(
+            parent=provider.address, device=device.address, new=resource_class, current=provider.resource_class)
+    if provider.traits != traits:
+        raise PlacementPciMixedTraitsException(
+            parent=provider.address, device=device.address, new=', '.join(sorted(traits)),
+            current=', '.join(sorted(provider.traits)))

@@ -1,0 +1,312 @@
+"""Count free devices by pool, and find devices for requests (pci.md §6).
+
+The scheduler's side knows counts, the host's side the devices themselves; both decide by the same code.
+
+    pools = PciPools.from_pool_list(compute_node.pci_device_pools)        # scheduler
+    if pools.support_requests(requests, provider_mapping=mapping, numa_cells=cells):
+        pools.apply_requests(requests, provider_mapping=mapping, numa_cells=cells)
+
+    pools = PciPools.from_devices(devices, specs)                         # host
+    pools.consume_requests(requests)           # [(PciDevice, request_id), …], or PciDeviceRequestFailed and no change
+
+There is one pool for each physical function (its virtual functions) and one for each other device; equal devices on
+several addresses are several pools, and a request may be served from more than one.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kilonova import errors
+from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice, PciDevicePool, PciDevicePoolList
+from kilonova.pci.device import AVAILABLE, CHILD_TYPES, PF, STANDARD, VDPA, describe, pool_address
+from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list
+from kilonova.pci.spec import DeviceSpecs
+
+_FIELDS = ('vendor_id', 'product_id', 'numa_node')
+
+Requests = Iterable[InstancePCIRequest] | InstancePCIRequests | None
+ProviderMapping = Mapping[str, Sequence[str]]
+
+
+class PciDeviceRequestFailed(errors.KilonovaError):
+    msg_fmt = 'PCI device request %(requests)s failed'
+
+
+class Pool:
+    """Free devices that no request can tell apart. ``devices`` is None on the scheduler's side."""
+
+    __slots__ = ('count', 'devices', 'keys', 'rp_uuid')
+
+    def __init__(self, keys: Mapping[str, Any], count: int = 0, devices: list[PciDevice] | None = None,
+                 rp_uuid: str | None = None) -> None:
+        self.keys, self.count, self.devices, self.rp_uuid = keys, count, devices, rp_uuid
+
+    def copy(self) -> Pool:
+        """A pool to try things on; the keys are shared, nobody changes them."""
+        return Pool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
+
+    @property
+    def dev_type(self) -> str | None:
+        return self.keys.get('dev_type')
+
+    def matches(self, wanted: Mapping[str, str | None]) -> bool:
+        """Whether each key of a request's spec is there and equal, case aside."""
+        return all(name in self.keys and _fold(self.keys[name]) == _fold(value)
+                   for name, value in wanted.items() if name not in PLACEMENT_KEYS)
+
+
+def _fold(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+class PciPools:
+    """All pools of one host."""
+
+    def __init__(self, pools: Iterable[Pool] = (), specs: DeviceSpecs | None = None,
+                 sockets: Mapping[int, int | None] | None = None) -> None:
+        """``specs``: needed to add devices. ``sockets``: host NUMA node → socket, see ``sockets_of``."""
+        self.pools = list(pools)
+        self.sockets = sockets
+        self._specs = specs
+
+    @classmethod
+    def from_pool_list(cls, pool_list: PciDevicePoolList | None,
+                       sockets: Mapping[int, int | None] | None = None) -> PciPools:
+        """The scheduler's side, from what the compute node stores."""
+        pools = []
+        for stored in pool_list or ():
+            keys = dict(stored.tags)
+            rp_uuid = keys.pop('rp_uuid', None)
+            keys.update({name: getattr(stored, name) for name in _FIELDS})
+            pools.append(Pool(keys, stored.count, None, rp_uuid))
+        return cls(pools, sockets=sockets)
+
+    @classmethod
+    def from_devices(cls, devices: Iterable[PciDevice], specs: DeviceSpecs,
+                     sockets: Mapping[int, int | None] | None = None) -> PciPools:
+        """The host's side: of the devices those that are available and that a spec names."""
+        pools = cls(specs=specs, sockets=sockets)
+        for device in devices:
+            if device.status == AVAILABLE:
+                pools.add_device(device)
+        return pools
+
+    def copy(self) -> PciPools:
+        """Pools to try things on."""
+        return PciPools([pool.copy() for pool in self.pools], self._specs, self.sockets)
+
+    @property
+    def free(self) -> int:
+        """How many devices are free in all."""
+        return sum(pool.count for pool in self.pools)
+
+    def to_pool_list(self) -> PciDevicePoolList:
+        """What ``compute_nodes.pci_stats`` stores."""
+        pools = []
+        for pool in self.pools:
+            tags = {name: value for name, value in pool.keys.items() if name not in _FIELDS}
+            if pool.rp_uuid:
+                tags['rp_uuid'] = pool.rp_uuid
+            fields = {name: pool.keys.get(name) for name in _FIELDS}
+            pools.append(PciDevicePool(tags=tags, count=pool.count, **fields))
+        return PciDevicePoolList(objects=pools)
+
+    # -- devices of the host -------------------------------------------------------------------------------------------
+    def add_device(self, device: PciDevice) -> bool:
+        """Put a free device into its pool; False when no spec names it (any more)."""
+        spec = self._specs.match(describe(device)) if self._specs is not None else None
+        if spec is None:
+            return False
+        keys = pool_keys(device, spec.tags)
+        rp_uuid = device.extra_info.get('rp_uuid')
+        for pool in self.pools:
+            if pool.keys == keys and pool.devices is not None:
+                pool.rp_uuid = rp_uuid or pool.rp_uuid
+                if all(other.address != device.address for other in pool.devices):
+                    pool.devices.append(device)
+                    pool.count += 1
+                return True
+        self.pools.append(Pool(keys, 1, [device], rp_uuid))
+        # The most special devices come last, so that a plain request leaves them to those who need them.
+        self.pools.sort(key=lambda pool: len(pool.keys))
+        return True
+
+    def remove_device(self, address: str, *, keep_pool: bool = False) -> None:
+        """Take a device out, and its pool with it when that gets empty, unless ``keep_pool``."""
+        for pool in self.pools:
+            if pool.devices is None or all(device.address != address for device in pool.devices):
+                continue
+            pool.devices = [device for device in pool.devices if device.address != address]
+            pool.count = len(pool.devices)
+            if not pool.count and not keep_pool:
+                self.pools.remove(pool)
+            return
+
+    def set_provider(self, address: str, rp_uuid: str) -> None:
+        """Tie the pools at an address (a device's or its physical function's) to their resource provider."""
+        for pool in self.pools:
+            if pool.keys.get('address') == address:
+                pool.rp_uuid = rp_uuid
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+    def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
+                         numa_cells: Iterable[Any] | None = None) -> bool:
+        """Whether all requests can be served together. Arguments as for ``apply_requests``."""
+        wanted = as_list(requests)
+        if not wanted:
+            return True
+        try:
+            self.copy()._consume(wanted, provider_mapping, numa_cells)
+        except PciDeviceRequestFailed:
+            return False
+        return True
+
+    def apply_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
+                       numa_cells: Iterable[Any] | None = None) -> None:
+        """Take what the requests ask for; PciDeviceRequestFailed leaves the pools as they are.
+
+        ``provider_mapping``: Placement's group → providers of the candidate; without it the requests' own ``rp_uuids``
+        count. ``numa_cells``: host cells of the guest's NUMA cells (ids, or objects with ``id``); empty or None = the
+        guest has no NUMA topology, and any device will do.
+        """
+        self.consume_requests(requests, provider_mapping, numa_cells)
+
+    def consume_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
+                         numa_cells: Iterable[Any] | None = None) -> list[tuple[PciDevice, str]]:
+        """``apply_requests`` on the host's side: which device was taken for which request id."""
+        trial = self.copy()
+        taken = trial._consume(as_list(requests), provider_mapping, numa_cells)
+        self.pools = trial.pools
+        return taken
+
+    def _consume(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
+                 numa_cells: Iterable[Any] | None) -> list[tuple[PciDevice, str]]:
+        cells = {getattr(cell, 'id', cell) for cell in numa_cells or ()}
+        taken: list[tuple[PciDevice, str]] = []
+        for request in requests:
+            providers = Counter(allocated_providers(request, mapping))
+            pools = self._filter(request, providers, cells)
+            if pools is None:
+                raise PciDeviceRequestFailed(requests=requests)
+            taken.extend(self._serve(request, pools, providers))
+        return taken
+
+    def _serve(self, request: InstancePCIRequest, pools: list[Pool], providers: Counter) -> list[tuple[PciDevice, str]]:
+        taken: list[tuple[PciDevice, str]] = []
+        missing, left = request.count, providers.copy()
+        for pool in pools:
+            # A device taken a moment ago may have made its relatives' pool go.
+            if pool not in self.pools:
+                continue
+            share = min(left[pool.rp_uuid] if providers else missing, pool.count)
+            missing -= share
+            left[pool.rp_uuid] -= share
+            taken.extend((device, request.request_id) for device in self._take(pool, share))
+        if missing:
+            raise PciDeviceRequestFailed(requests=[request])
+        return taken
+
+    def _take(self, pool: Pool, count: int) -> list[PciDevice]:
+        if not count:
+            return []
+        pool.count -= count
+        devices = []
+        if pool.devices is not None:
+            devices, pool.devices = pool.devices[:count], pool.devices[count:]
+        # A physical function and the functions below it can't both be given out: they share the pool address.
+        gone = CHILD_TYPES if pool.dev_type == PF else {PF} if pool.dev_type in CHILD_TYPES else ()
+        address = pool.keys.get('address')
+        if gone and address is not None:
+            self.pools = [other for other in self.pools
+                          if other.dev_type not in gone or other.keys.get('address') != address]
+        return devices
+
+    def _filter(self, request: InstancePCIRequest, providers: Counter, cells: set[int]) -> list[Pool] | None:
+        """The pools that may serve the request, best first; None when they can't."""
+        specs, count = request.spec, request.count
+        pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
+        if _total(pools) < count:
+            return None
+        pools = self._filter_numa(pools, _policy(request), cells, count)                          # 2
+        if _total(pools) < count:
+            return None
+        if not _asks(specs, 'dev_type', PF):                                                     # 3
+            pools = [pool for pool in pools if pool.dev_type != PF]
+        if _total(pools) < count:
+            return None
+        if not _asks(specs, 'dev_type', VDPA):                                                   # 4
+            pools = [pool for pool in pools if pool.dev_type != VDPA]
+        if not _asks(specs, 'remote_managed', 'true'):                                           # 5
+            pools = [pool for pool in pools if _fold(pool.keys.get('remote_managed')) != 'true']
+        if providers:                                                                            # 6
+            pools = [pool for pool in pools if pool.rp_uuid in providers]
+        for answer in ('true', 'false'):                                                         # 7
+            if specs and all(one.get('live_migratable') == answer for one in specs):
+                pools = [pool for pool in pools if pool.keys.get('live_migratable') == answer]
+        if _total(pools) < count or not _covers(pools, providers, count):
+            return None
+        return pools
+
+    def _filter_numa(self, pools: list[Pool], policy: str, cells: set[int], count: int) -> list[Pool]:
+        if not cells:
+            return pools
+        near = [pool for pool in pools if pool.keys.get('numa_node') in cells]
+        if policy == 'required' or _total(near) >= count:
+            return near
+        if policy == 'socket':
+            return self._same_socket(pools, cells)
+        nearish = near + [pool for pool in pools if pool.keys.get('numa_node') is None]
+        if policy == 'legacy' or _total(nearish) >= count:
+            return nearish
+        return nearish + [pool for pool in pools if pool not in nearish]
+
+    def _same_socket(self, pools: list[Pool], cells: set[int]) -> list[Pool]:
+        sockets = self.sockets
+        if not sockets or None in sockets.values():
+            return []
+        wanted = {sockets[cell] for cell in cells if cell in sockets}
+        return [pool for pool in pools if sockets.get(pool.keys.get('numa_node'), -1) in wanted]
+
+
+def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> dict[str, Any]:
+    """What tells a device from others: all tags of its spec, type, NUMA node, and the address of its pool."""
+    keys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
+            'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
+    parent_ifname = device.extra_info.get('parent_ifname')
+    if parent_ifname:
+        keys['parent_ifname'] = parent_ifname
+    if device.dev_type != STANDARD:
+        keys.setdefault('remote_managed', 'false')
+    return keys
+
+
+def sockets_of(numa_topology: Any) -> dict[int, int | None]:
+    """Host NUMA node → socket (None: the host doesn't tell), from an ``objects.NUMATopology`` or None."""
+    if numa_topology is None:
+        return {}
+    return {cell.id: cell.socket if 'socket' in cell else None for cell in numa_topology.cells}
+
+
+def _policy(request: InstancePCIRequest) -> str:
+    return (request.numa_policy if 'numa_policy' in request else None) or DEFAULT_NUMA_POLICY
+
+
+def _total(pools: Iterable[Pool]) -> int:
+    return sum(pool.count for pool in pools)
+
+
+def _asks(specs: Iterable[Mapping[str, str | None]], key: str, value: str) -> bool:
+    return any(_fold(one.get(key)) == value.lower() for one in specs)
+
+
+def _covers(pools: list[Pool], providers: Counter, count: int) -> bool:
+    """Whether each allocated provider has the devices allocated from it, and they are as many as asked for."""
+    if not providers:
+        return True
+    have: Counter = Counter()
+    for pool in pools:
+        have[pool.rp_uuid] += pool.count
+    return providers.total() == count and all(have[rp] >= number for rp, number in providers.items())
+

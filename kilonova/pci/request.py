@@ -1,0 +1,275 @@
+"""What a flavor asks of PCI devices: aliases, requests, and the groups that Placement is asked for (pci.md §2, §3, §7).
+
+    aliases = Aliases.from_conf(conf)
+    requests = requests_from_flavor({'pci_passthrough:alias': 'a100:2'}, aliases)
+    request_groups(requests)                        # two groups, '<request id>-0' and '<request id>-1'
+    with_allocation(requests, {'<request id>-0': [rp_uuid], …})     # what the claim on the host needs
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema
+import os_traits
+from oslo_config import cfg
+from oslo_utils import strutils, uuidutils
+
+from kilonova import errors
+from kilonova.objects import InstancePCIRequest, InstancePCIRequests, RequestGroup
+from kilonova.pci import spec as device_spec
+
+EXTRA_SPEC = 'pci_passthrough:alias'
+# The form of the extra spec's value, as flavors are validated from 2.86 on.
+VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
+NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
+DEFAULT_NUMA_POLICY = 'legacy'
+# Keys of a request's specs that say something about Placement and match no pool.
+PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids'))
+
+_SCHEMA = {
+    'type': 'object',
+    'additionalProperties': False,
+    'properties': {
+        'name': {'type': 'string', 'minLength': 1, 'maxLength': 256},
+        'capability_type': {'type': 'string', 'enum': ['pci']},
+        'product_id': {'type': 'string', 'pattern': '^([0-9a-fA-F]{4})$'},
+        'vendor_id': {'type': 'string', 'pattern': '^([0-9a-fA-F]{4})$'},
+        'device_type': {'type': 'string', 'enum': ['type-PCI', 'type-PF', 'type-VF']},
+        'numa_policy': {'type': 'string', 'enum': list(NUMA_POLICIES)},
+        'resource_class': {'type': 'string', 'minLength': 1},
+        'traits': {'type': 'string', 'minLength': 1},
+        'live_migratable': {'type': ['string', 'boolean']},
+    },
+    'required': ['name'],
+}
+_VALIDATOR = jsonschema.Draft7Validator(_SCHEMA)
+
+
+class PciInvalidAlias(errors.Invalid):
+    msg_fmt = 'Invalid PCI alias definition: %(reason)s'
+
+
+class PciRequestAliasNotDefined(errors.Invalid):
+    msg_fmt = 'PCI alias %(alias)s is not defined'
+
+
+class InvalidPCINUMAAffinity(errors.Invalid):
+    msg_fmt = 'Invalid PCI NUMA affinity configured: %(policy)s'
+
+
+class ImagePCINUMAPolicyForbidden(errors.Forbidden):
+    msg_fmt = ("Image property 'hw_pci_numa_affinity_policy' is not permitted to override the "
+               "'hw:pci_numa_affinity_policy' flavor extra spec.")
+
+
+@dataclass(frozen=True)
+class Alias:
+    """One name: its specs are alternatives."""
+
+    name: str
+    numa_policy: str
+    specs: tuple[Mapping[str, str | None], ...]
+
+
+class Aliases:
+    """All aliases by name."""
+
+    def __init__(self, aliases: Mapping[str, Alias]) -> None:
+        self._aliases = dict(aliases)
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> Aliases:
+        """From ``[pci]alias`` and ``[filter_scheduler]pci_in_placement``."""
+        return cls.parse(conf.pci.alias, pci_in_placement=conf.filter_scheduler.pci_in_placement)
+
+    @classmethod
+    def parse(cls, values: Iterable[str], pci_in_placement: bool = False) -> Aliases:
+        """From the option's texts, each one JSON object. PciInvalidAlias says what is wrong with which."""
+        aliases: dict[str, Alias] = {}
+        for value in values:
+            new = _parse_alias(value, pci_in_placement)
+            old = aliases.get(new.name)
+            aliases[new.name] = new if old is None else _merge(old, new, pci_in_placement)
+        return cls(aliases)
+
+    def __getitem__(self, name: str) -> Alias:
+        try:
+            return self._aliases[name]
+        except KeyError:
+            raise PciRequestAliasNotDefined(alias=name) from None
+
+    def __iter__(self) -> Any:
+        return iter(self._aliases)
+
+    def __len__(self) -> int:
+        return len(self._aliases)
+
+
+def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        raise PciInvalidAlias(reason=f"'{text}' is not JSON") from None
+    problem = jsonschema.exceptions.best_match(_VALIDATOR.iter_errors(entry))
+    if problem is not None:
+        raise PciInvalidAlias(reason=f"{problem.message} in '{text}'")
+    name = entry.pop('name').strip()
+    if not name:
+        raise PciInvalidAlias(reason=f"the name is empty in '{text}'")
+    # Known to the schema, meaningless, and no key of any pool.
+    entry.pop('capability_type', None)
+    if not (pci_in_placement and 'resource_class' in entry):
+        missing = [key for key in ('vendor_id', 'product_id') if key not in entry]
+        if missing:
+            raise PciInvalidAlias(reason=f"{missing[0]!r} is a required property in '{text}'")
+    numa_policy = entry.pop('numa_policy', DEFAULT_NUMA_POLICY)
+    if 'device_type' in entry:
+        entry['dev_type'] = entry.pop('device_type')
+    _check_names(entry)
+    if 'live_migratable' in entry:
+        entry['live_migratable'] = _boolean(entry['live_migratable'], name)
+    return Alias(name, numa_policy, (entry,))
+
+
+def _check_names(entry: Mapping[str, str]) -> None:
+    try:
+        device_spec.resource_class(entry.get('resource_class', ''))
+        device_spec.traits(entry.get('traits', ''))
+    except device_spec.PciConfigInvalidSpec as error:
+        raise PciInvalidAlias(reason=error.fields['reason']) from None
+
+
+def _boolean(value: Any, name: str) -> str:
+    try:
+        return 'true' if strutils.bool_from_string(value, strict=True) else 'false'
+    except ValueError as error:
+        raise PciInvalidAlias(reason=f"live_migratable of alias '{name}': {error}") from None
+
+
+def _merge(old: Alias, new: Alias, pci_in_placement: bool) -> Alias:
+    if pci_in_placement:
+        raise PciInvalidAlias(
+            reason=f"multiple specifications of alias '{new.name}' are not supported with pci_in_placement")
+    if old.numa_policy != new.numa_policy:
+        raise PciInvalidAlias(reason=f"NUMA policy mismatch for alias '{new.name}'")
+    types = {one.get('dev_type') for one in (*old.specs, *new.specs)}
+    if None in types:
+        raise PciInvalidAlias(reason=f"a repeated alias needs a device_type: '{new.name}'")
+    if len(types) > 1:
+        raise PciInvalidAlias(reason=f"Device type mismatch for alias '{new.name}'")
+    return Alias(old.name, old.numa_policy, old.specs + new.specs)
+
+
+def parse_value(value: str) -> list[tuple[str, int]]:
+    """``'a:1, b:2'`` → [('a', 1), ('b', 2)]; PciInvalidAlias names a value of another form."""
+    pairs = []
+    for part in value.split(','):
+        found = re.fullmatch(r'\s*([^:]*[^:\s])\s*:\s*(\d+)\s*', part)
+        if found is None:
+            raise PciInvalidAlias(reason=f"'{value}' is not <alias>:<count>[,<alias>:<count>...]")
+        pairs.append((found[1], int(found[2])))
+    return pairs
+
+
+def requests_from_flavor(extra_specs: Mapping[str, str], aliases: Aliases,
+                         affinity_policy: str | None = None) -> list[InstancePCIRequest]:
+    """One request an alias named in the flavor, each with an id of its own; [] when it names none.
+
+    ``affinity_policy`` (flavor's or image's, see ``numa_affinity_policy``) wins over the alias's. Raises PciInvalidAlias,
+    PciRequestAliasNotDefined.
+    """
+    value = extra_specs.get(EXTRA_SPEC)
+    if not value:
+        return []
+    requests = []
+    for name, count in parse_value(value):
+        alias = aliases[name]
+        if count == 0:
+            continue
+        requests.append(InstancePCIRequest(
+            count=count, spec=[dict(one) for one in alias.specs], alias_name=name, is_new=False,
+            request_id=uuidutils.generate_uuid(), requester_id=None,
+            numa_policy=affinity_policy or alias.numa_policy))
+    return requests
+
+
+def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mapping[str, Any]) -> str | None:
+    """The policy that flavor or image set for all PCI devices, or None.
+
+    Raises InvalidPCINUMAAffinity, ImagePCINUMAPolicyForbidden (both set, and different).
+    """
+    flavor = extra_specs.get('hw:pci_numa_affinity_policy')
+    image = image_properties.get('hw_pci_numa_affinity_policy')
+    for policy in (flavor, image):
+        if policy is not None and policy not in NUMA_POLICIES:
+            raise InvalidPCINUMAAffinity(policy=policy)
+    if flavor and image and flavor != image:
+        raise ImagePCINUMAPolicyForbidden()
+    return flavor or image or None
+
+
+def group_name(request_id: str, index: int) -> str:
+    """The name of the Placement group of one device of a request."""
+    return f'{request_id}-{index}'
+
+
+def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests) -> list[RequestGroup]:
+    """One group a device, for requests of flavors (those of ports are not tracked in Placement)."""
+    return [_group(request, index) for request in as_list(requests) if request.source == request.FLAVOR_ALIAS
+            for index in range(request.count)]
+
+
+def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
+    if len(request.spec) != 1:
+        raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which Placement "
+                                     'cannot be asked for')
+    wanted = request.spec[0]
+    name = wanted.get('resource_class')
+    resource_class = device_spec.resource_class(name) if name else device_spec.default_resource_class(
+        wanted['vendor_id'], wanted['product_id'])
+    required = set(device_spec.traits(wanted.get('traits') or ''))
+    forbidden = set()
+    if 'live_migratable' in wanted:
+        side = required if wanted['live_migratable'] == 'true' else forbidden
+        side.add(os_traits.HW_PCI_LIVE_MIGRATABLE)
+    return RequestGroup(use_same_provider=True, resources={resource_class: 1}, required_traits=required,
+                        forbidden_traits=forbidden, aggregates=[], forbidden_aggregates=set(),
+                        requester_id=group_name(request.request_id, index), provider_uuids=[], in_tree=None)
+
+
+def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """The provider of each device of a request, from Placement's mappings or else from the request's own specs."""
+    if mappings:
+        found = [uuid for index in range(request.count)
+                 for uuid in mappings.get(group_name(request.request_id, index), ())]
+        if found:
+            return found
+    return next((one['rp_uuids'].split(',') for one in request.spec if one.get('rp_uuids')), [])
+
+
+def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests,
+                    mappings: Mapping[str, Sequence[str]] | None,
+                    instance_uuid: str | None = None) -> InstancePCIRequests:
+    """Copies of the requests whose specs carry ``rp_uuids`` (comma text), so that the host takes exactly those devices."""
+    if instance_uuid is None and isinstance(requests, InstancePCIRequests):
+        instance_uuid = requests.instance_uuid if 'instance_uuid' in requests else None
+    copies = []
+    for request in as_list(requests):
+        copy = request.obj_clone()
+        providers = allocated_providers(request, mappings)
+        if providers:
+            copy.spec = [{**one, 'rp_uuids': ','.join(providers)} for one in request.spec]
+        copies.append(copy)
+    fields = {} if instance_uuid is None else {'instance_uuid': instance_uuid}
+    return InstancePCIRequests(requests=copies, **fields)
+
+
+def as_list(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
+    """The requests of either form, or []."""
+    if requests is None:
+        return []
+    return list(requests.requests if isinstance(requests, InstancePCIRequests) else requests)

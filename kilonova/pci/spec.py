@@ -1,0 +1,256 @@
+"""Which devices of a host an operator gives out: ``[pci]device_spec`` (pci.md §1).
+
+    specs = DeviceSpecs.from_conf(conf)
+    spec = specs.match(discovered)           # the first spec that names the device, or None
+    spec.tags                                # {'physical_network': 'net1', 'managed': 'true', …}
+
+A discovered device is a dict in the shape of pci.md §4. Tags are what requests can match beside vendor and product.
+"""
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import re
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import os_resource_classes
+import os_traits
+from oslo_config import cfg
+from oslo_utils import strutils
+
+from kilonova import errors
+from kilonova.pci import sysfs
+from kilonova.pci.address import (
+    ANY,
+    MAX_DOMAIN,
+    AddressMatch,
+    GlobAddress,
+    PciConfigInvalidSpec,
+    PciDeviceWrongAddressFormat,
+    RegexAddress,
+    hex_value,
+    parse,
+)
+from kilonova.pci.device import CHILD_TYPES, PF
+
+__all__ = ('DeviceSpec', 'DeviceSpecs', 'PciConfigInvalidSpec', 'PciDeviceInvalidDeviceName',
+           'PciDeviceInvalidPFRemoteManaged', 'PciDeviceRemoteManagedNotPresent', 'PciDeviceWrongAddressFormat',
+           'PlacementPciException', 'resource_class', 'traits')
+
+LOG = logging.getLogger(__name__)
+
+MAX_NAME = 255
+_STRICT_BOOLEANS = ('managed', 'live_migratable', 'one_time_use', 'remote_managed')
+
+
+class PciDeviceInvalidDeviceName(errors.Invalid):
+    msg_fmt = 'Invalid PCI Whitelist: The PCI whitelist can specify devname or address, but not both'
+
+
+class PciDeviceInvalidPFRemoteManaged(errors.Invalid):
+    msg_fmt = 'Invalid PCI Whitelist: PFs must not have the "remote_managed" tag, device address: %(address)s'
+
+
+class PciDeviceRemoteManagedNotPresent(errors.NotFound):
+    msg_fmt = ('Invalid PCI Whitelist: A device specified as "remote_managed" is not supported by this host '
+               'or is not present: %(device)s')
+
+
+class PlacementPciException(errors.KilonovaError):
+    msg_fmt = 'Failed to gather or report PCI resources to Placement: %(error)s'
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """One entry of device_spec. ``address`` None: any. ``tags``: all but the matching keys, resource_class and traits."""
+
+    vendor_id: str
+    product_id: str
+    address: AddressMatch | None
+    tags: Mapping[str, str | None]
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+
+    @property
+    def remote_managed(self) -> bool:
+        return self.tags.get('remote_managed') == 'true'
+
+    def match(self, device: Mapping[str, Any]) -> bool:
+        """Whether the spec names the device. PciDeviceInvalidPFRemoteManaged when that makes a PF remote managed."""
+        if self.vendor_id not in (ANY, device['vendor_id'].lower()):
+            return False
+        if self.product_id not in (ANY, device['product_id'].lower()):
+            return False
+        parent = device.get('parent_addr') if device.get('dev_type') in CHILD_TYPES else None
+        if self.address is not None and not self.address.match(device['address'], parent):
+            return False
+        return not self.remote_managed or self._can_be_remote(device)
+
+    @staticmethod
+    def _can_be_remote(device: Mapping[str, Any]) -> bool:
+        if device.get('dev_type') == PF:
+            raise PciDeviceInvalidPFRemoteManaged(address=device['address'])
+        vpd = (device.get('capabilities') or {}).get('vpd') or {}
+        if not vpd.get('card_serial_number'):
+            LOG.warning('Device %s is configured as remote_managed but has no card serial number in its VPD; '
+                        'ignored', device['address'])
+            return False
+        return True
+
+
+class DeviceSpecs:
+    """All specs of a host, in the order of the configuration."""
+
+    def __init__(self, specs: Iterable[DeviceSpec]) -> None:
+        self.specs = tuple(specs)
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> DeviceSpecs:
+        """From ``[pci]device_spec`` and ``[pci]report_in_placement``."""
+        return cls.parse(conf.pci.device_spec, report_in_placement=conf.pci.report_in_placement)
+
+    @classmethod
+    def parse(cls, values: Iterable[str], *, report_in_placement: bool = False,
+              sysfs_root: str = sysfs.ROOT) -> DeviceSpecs:
+        """From the option's texts, each one JSON object or a list of them.
+
+        Raises PciConfigInvalidSpec, PciDeviceWrongAddressFormat, PciDeviceInvalidDeviceName,
+        PciDeviceInvalidPFRemoteManaged, PciDeviceRemoteManagedNotPresent, PlacementPciException (devname while
+        devices are reported in Placement).
+        """
+        entries = [entry for value in values for entry in _entries(value)]
+        return cls(_parse_entry(entry, report_in_placement, sysfs_root) for entry in entries)
+
+    def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
+        """The first spec that names the discovered device; devices in a domain above FFFF are never given out."""
+        if int(parse(device['address']).domain, 16) > MAX_DOMAIN:
+            LOG.debug('Skipping PCI device %s: its domain does not fit into 16 bits', device['address'])
+            return None
+        return next((spec for spec in self.specs if spec.match(device)), None)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+
+def _entries(value: str) -> list[dict[str, Any]]:
+    try:
+        loaded = json.loads(value)
+    except ValueError:
+        raise PciConfigInvalidSpec(reason=f"Invalid entry: '{value}'") from None
+    if isinstance(loaded, dict):
+        return [loaded]
+    if not isinstance(loaded, list):
+        raise PciConfigInvalidSpec(reason=f"Invalid entry: '{value}'; Expecting list or dict")
+    if not all(isinstance(entry, dict) for entry in loaded):
+        raise PciConfigInvalidSpec(reason=f"Invalid entry: '{value}'; Expecting dict")
+    return loaded
+
+
+def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: str) -> DeviceSpec:
+    tags = dict(entry)
+    vendor = _id('vendor_id', tags.pop('vendor_id', ANY))
+    product = _id('product_id', tags.pop('product_id', ANY))
+    address_value, devname = tags.pop('address', None), tags.pop('devname', None)
+    if address_value is not None and devname is not None:
+        raise PciDeviceInvalidDeviceName()
+    if devname is not None and report_in_placement:
+        raise PlacementPciException(error='devname based [pci]device_spec entries are not supported while '
+                                          f'[pci]report_in_placement is enabled: devname {devname}')
+    wanted_class, wanted_traits = tags.pop('resource_class', None), tags.pop('traits', None)
+    texts = {name: _tag(name, value) for name, value in tags.items()}
+    if texts.get('one_time_use') == 'true' and not report_in_placement:
+        raise PciConfigInvalidSpec(reason='one_time_use=true requires [pci]report_in_placement to be enabled')
+    address = _address(address_value, devname, sysfs_root)
+    if texts.get('remote_managed') == 'true':
+        _check_remote_managed(address, devname, sysfs_root)
+    return DeviceSpec(vendor, product, address, texts,
+                      None if wanted_class is None else resource_class(_text('resource_class', wanted_class)),
+                      frozenset() if wanted_traits is None else traits(_text('traits', wanted_traits)))
+
+
+def _id(name: str, value: Any) -> str:
+    return hex_value(name, value.strip() if isinstance(value, str) else value, 0xFFFF, 4)
+
+
+def _address(value: Any, devname: Any, sysfs_root: str) -> AddressMatch | None:
+    if devname is not None:
+        found = sysfs.address_of_netdev(str(devname), sysfs_root)
+        return _Nothing(str(devname)) if found is None else GlobAddress(found)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return GlobAddress(value)
+    if isinstance(value, dict):
+        return RegexAddress(value)
+    raise PciDeviceWrongAddressFormat(address=value)
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """The address of a devname that isn't on this host (any more): no device has it."""
+
+    devname: str
+
+    def match(self, address: str, parent: str | None = None) -> bool:
+        return False
+
+
+def _check_remote_managed(address: AddressMatch | None, devname: Any, sysfs_root: str) -> None:
+    if isinstance(address, _Nothing):
+        raise PciDeviceRemoteManagedNotPresent(device=devname)
+    # A spec that names a PF by its address means that PF's functions; one named by devname means the PF itself.
+    full = address.full if devname is not None and isinstance(address, GlobAddress) else None
+    if full is not None and sysfs.is_physical_function(full, sysfs_root):
+        raise PciDeviceInvalidPFRemoteManaged(address=full)
+
+
+def _tag(name: str, value: Any) -> str | None:
+    if name in _STRICT_BOOLEANS:
+        try:
+            return 'true' if strutils.bool_from_string(value, strict=True) else 'false'
+        except ValueError as error:
+            raise PciConfigInvalidSpec(reason=f"Cannot parse tag '{name}': {error}") from None
+    if isinstance(value, bool):
+        return 'true' if value else 'false'
+    if isinstance(value, (int, float)):
+        return str(value)
+    return None if value is None else _text(name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise PciConfigInvalidSpec(reason=f"Cannot parse tag '{name}': a string is required, not {value!r}")
+    return value
+
+
+def resource_class(name: str) -> str:
+    """The resource class meant by an operator's word: upper case, CUSTOM_ before all but the standard ones."""
+    return _normal(name, os_resource_classes.STANDARDS, 'resource class')
+
+
+def traits(names: str) -> frozenset[str]:
+    """The traits meant by an operator's comma list, normalised like resource classes."""
+    return frozenset(_normal(name, _standard_traits(), 'trait')
+                     for name in names.split(',') if name.strip())
+
+
+@functools.cache
+def _standard_traits() -> frozenset[str]:
+    return frozenset(os_traits.get_traits())
+
+
+def _normal(name: str, standards: Container[str], kind: str) -> str:
+    word = re.sub(r'[^A-Z0-9_]+', '_', name.strip().upper())
+    if word not in standards and not word.startswith('CUSTOM_'):
+        word = f'CUSTOM_{word}'
+    if len(word) > MAX_NAME:
+        raise PciConfigInvalidSpec(reason=f'{kind} {word} is longer than {MAX_NAME} characters')
+    return word
+
+
+def default_resource_class(vendor_id: str, product_id: str) -> str:
+    """The class of devices whose spec (or alias) names none."""
+    return f'CUSTOM_PCI_{vendor_id}_{product_id}'.upper()

@@ -1,0 +1,30 @@
+"""The facts of PCI that only the kernel's sysfs knows.
+
+    address_of_netdev('ens1f0')      # '0000:81:00.0', or None
+"""
+from __future__ import annotations
+
+import os
+import re
+
+ROOT = '/sys'
+_ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNORECASE)
+
+
+def address_of_netdev(name: str, root: str = ROOT) -> str | None:
+    """The PCI address behind a network interface; None when there is no such interface or it isn't PCI.
+
+    A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is walked upwards.
+    """
+    link = os.path.join(root, 'class', 'net', name, 'device')
+    if '/' in name or not os.path.exists(link):
+        return None
+    for part in reversed(os.path.realpath(link).split(os.sep)):
+        if _ADDRESS.match(part):
+            return part
+    return None
+
+
+def is_physical_function(address: str, root: str = ROOT) -> bool:
+    """Whether the device can have virtual functions (even when it has none now)."""
+    return os.path.exists(os.path.join(root, 'bus', 'pci', 'devices', address, 'sriov_totalvfs'))

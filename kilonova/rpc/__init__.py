@@ -1,0 +1,1 @@
+"""RPC between the daemons: interfaces declared once (``interface``), carried by a transport (``transport``)."""

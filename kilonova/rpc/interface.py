@@ -1,0 +1,168 @@
+"""Declare an RPC interface once; derive its client and check its server.
+
+    class Scheduler(Interface):
+        topic, version = 'scheduler', '4.5'
+
+        @long_call('4.4', claim='4.5')
+        def select_destinations(self, ctxt, spec_obj, instance_uuids, claim=True): ...
+
+    client = Client(Scheduler, transport, cap='4.4')
+    client.select_destinations(ctxt, spec_obj=spec, instance_uuids=[uuid])
+
+A client sends each message at the lowest version that carries its arguments. Under a cap it drops arguments that are
+newer (rpc-objects-db.md §1) and sends objects as plain dicts where the peer knows no objects yet.
+"""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from kilonova.errors import KilonovaError
+
+
+class VersionCapError(KilonovaError):
+    """The peer is too old for this message."""
+
+    msg_fmt = 'Requested message version, %(version)s is incompatible: the peer accepts up to %(cap)s.'
+
+
+@dataclass(frozen=True)
+class Declared:
+    """``kind``: cast, call or long. ``args_since``: argument → version it came with. ``objects_since``: argument →
+    version from which it travels as an object instead of a plain dict."""
+
+    kind: str
+    since: str
+    args_since: dict[str, str] = field(default_factory=dict)
+    objects_since: dict[str, str] = field(default_factory=dict)
+
+
+def _declare(kind: str, since: str, objects_since: dict[str, str] | None, args_since: dict[str, str]) -> Callable:
+    def mark(func: Callable) -> Callable:
+        func.rpc = Declared(kind, since, args_since, objects_since or {})  # type: ignore[attr-defined]
+        return func
+    return mark
+
+
+def cast(since: str, objects_since: dict[str, str] | None = None, **args_since: str) -> Callable:
+    """Fire and forget; losing it must not matter (a sweep finds the row)."""
+    return _declare('cast', since, objects_since, args_since)
+
+
+def call(since: str, objects_since: dict[str, str] | None = None, **args_since: str) -> Callable:
+    """Wait for the reply, rpc_response_timeout seconds at most."""
+    return _declare('call', since, objects_since, args_since)
+
+
+def long_call(since: str, objects_since: dict[str, str] | None = None, **args_since: str) -> Callable:
+    """Wait for the reply as long as the server's heartbeats come, long_rpc_timeout seconds at most."""
+    return _declare('long', since, objects_since, args_since)
+
+
+class Interface:
+    """Base of every interface; subclasses hold decorated, bodiless methods."""
+
+    topic: ClassVar[str]
+    namespace: ClassVar[str | None] = None
+    version: ClassVar[str]
+
+    @classmethod
+    def methods(cls) -> dict[str, Callable]:
+        """Every declared method by name."""
+        return {name: func for name, func in vars(cls).items() if hasattr(func, 'rpc')}
+
+    @classmethod
+    def fingerprint(cls) -> dict[str, list]:
+        """What must not change without a new version (a test compares it)."""
+        return {name: [func.rpc.kind, func.rpc.since, _plain(inspect.signature(func)),  # type: ignore[attr-defined]
+                       func.rpc.args_since, func.rpc.objects_since]  # type: ignore[attr-defined]
+                for name, func in cls.methods().items()}
+
+    @classmethod
+    def check_server(cls, endpoint: object) -> None:
+        """Refuse to start a server whose signatures drifted from the declaration."""
+        for name, func in cls.methods().items():
+            have = getattr(endpoint, name, None)
+            if have is None:
+                raise TypeError(f'{cls.topic}.{name} has no implementation in {type(endpoint).__name__}')
+            wanted = [(p.name, p.default) for p in list(inspect.signature(func).parameters.values())[1:]]
+            found = [(p.name, p.default) for p in inspect.signature(have).parameters.values()]
+            if wanted != found:
+                raise TypeError(f'{cls.topic}.{name}: {found} is not {wanted}')
+
+
+def _plain(signature: inspect.Signature) -> str:
+    return ', '.join(name if p.default is p.empty else f'{name}={p.default!r}'
+                     for name, p in signature.parameters.items() if name != 'self')
+
+
+class Transport(Protocol):
+    """What a client needs of a transport: see ``transport``."""
+
+    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
+             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+        """Deliver one message; returns the reply of a call, None for a cast."""
+
+
+class Client:
+    """Sends each declared method at a version that the peer accepts. ``cap``: newest version of the peer, None = ours."""
+
+    def __init__(self, interface: type[Interface], transport: Transport, cap: str | None = None) -> None:
+        self.interface, self.cap = interface, cap
+        self._transport = transport
+
+    def can_send(self, version: str) -> bool:
+        """Whether the peer accepts a message of this version."""
+        if self.cap is None:
+            return True
+        return key(version)[0] == key(self.cap)[0] and key(version) <= key(self.cap)
+
+    def __getattr__(self, name: str) -> Callable:
+        func = self.interface.methods().get(name)
+        if func is None:
+            raise AttributeError(f'{self.interface.__name__} declares no method {name}')
+        declared: Declared = func.rpc  # type: ignore[attr-defined]
+        signature = inspect.signature(func)
+
+        def send(ctxt: Any, *, server: str | None = None, **kwargs: Any) -> Any:
+            signature.bind(self, ctxt, **kwargs)
+            version, args = self._fit(declared, kwargs)
+            return self._transport.send(declared.kind, self.interface.topic, self.interface.namespace, server,
+                                        version, ctxt, name, args)
+        send.__name__ = name
+        setattr(self, name, send)
+        return send
+
+    def _fit(self, declared: Declared, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if not self.can_send(declared.since):
+            raise VersionCapError(version=declared.since, cap=self.cap)
+        version, args = declared.since, dict(kwargs)
+        for name, since in declared.args_since.items():
+            if name not in args:
+                continue
+            if not self.can_send(since):
+                del args[name]
+            elif args[name] is not None:
+                version = max(version, since, key=key)
+        for name, since in declared.objects_since.items():
+            if args.get(name) is not None and not self.can_send(since):
+                args[name] = _primitive(args[name])
+            elif name in args:
+                version = max(version, since, key=key)
+        return version, args
+
+
+def _primitive(value: Any) -> Any:
+    """A versioned object as the plain dict of its set fields, which peers from before the objects take."""
+    if hasattr(value, 'obj_what_changed'):
+        return {name: _primitive(getattr(value, name)) for name in value.fields if value.obj_attr_is_set(name)}
+    if isinstance(value, (list, tuple)):
+        return [_primitive(item) for item in value]
+    return value
+
+
+def key(version: str) -> tuple[int, ...]:
+    """'1.10' → (1, 10), for comparing."""
+    return tuple(map(int, version.split('.')))

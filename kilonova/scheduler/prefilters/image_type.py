@@ -1,0 +1,16 @@
+"""Only hosts that can boot the image's disk format."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import objects
+from kilonova.scheduler.query import Query
+
+
+def image_type(query: Query, spec: objects.RequestSpec, facts: Any) -> None:
+    """With [scheduler]query_placement_for_image_type_support; a volume to boot from has no format."""
+    if not facts.conf.scheduler.query_placement_for_image_type_support or ('is_bfv' in spec and spec.is_bfv):
+        return
+    image = spec.image if 'image' in spec else None
+    if image is not None and 'disk_format' in image and image.disk_format:
+        query.root_required.add(f'COMPUTE_IMAGE_TYPE_{image.disk_format.upper()}')

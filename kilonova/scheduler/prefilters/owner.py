@@ -1,0 +1,16 @@
+"""Providers of other services (accelerators) may look like ours: ask for those that computes report."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import objects
+from kilonova.scheduler.query import Query
+
+OWNER = 'OWNER_NOVA'
+
+
+def owner(query: Query, spec: objects.RequestSpec, facts: Any) -> None:
+    """Always on: each compute puts the trait on its root and on its PCI devices (pci.md §7)."""
+    query.root_required.add(OWNER)
+    for suffix in query.pci_groups:
+        query.groups[suffix].required.add(OWNER)

@@ -1,0 +1,246 @@
+"""What a request needs, as a question to Placement (scheduler.md §6).
+
+    query = build(spec, max_results=1000, pci_in_placement=True)
+    for prefilter in prefilters.ALL: prefilter(query, spec, facts)
+    found = client.allocation_candidates(query.pairs())
+
+A *group* is what one ``resources<suffix>`` parameter asks for; its suffix is taken literally (``1``, ``_GPU``,
+``<request id>-0``), the unnamed group '' may be spread over the host's provider tree, each other comes from one provider.
+"""
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kilonova import errors, objects
+from kilonova.pci import request as pci_request
+
+LOG = logging.getLogger(__name__)
+
+_EXTRA_SPEC = re.compile(r'(?P<what>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)')
+# Hints that name other servers: what they ask for may be far down the list, so that it must not be cut.
+_UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
+# From this many equal groups on, Placement is asked for one and the rest is composed here: candidates of k equal groups
+# are ordered choices, 8 · 7 · 6 … of one host, and Placement works them all out (lab.md §7: 5 of 8 take 3 s).
+COLLAPSE_FROM = 3
+
+
+class RequestFilterFailed(errors.KilonovaError):
+    """Something that is asked for can be nowhere; scheduling ends with this reason."""
+
+    msg_fmt = 'Scheduling failed: %(reason)s'
+
+
+@dataclass
+class Group:
+    """Resources of one group, and what its provider must have and not have."""
+
+    resources: dict[str, int] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    forbidden: set[str] = field(default_factory=set)
+    aggregates: list[list[str]] = field(default_factory=list)
+    forbidden_aggregates: set[str] = field(default_factory=set)
+    in_tree: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self == Group()
+
+    def key(self) -> tuple:
+        """Equal for groups that ask for the same."""
+        return (tuple(sorted(self.resources.items())), tuple(sorted(self.required)), tuple(sorted(self.forbidden)),
+                tuple(map(tuple, self.aggregates)), tuple(sorted(self.forbidden_aggregates)), self.in_tree)
+
+
+@dataclass
+class Query:
+    """The question. ``pci_groups``: suffixes of the groups that are PCI devices."""
+
+    groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
+    policy: str | None = None
+    root_required: set[str] = field(default_factory=set)
+    root_forbidden: set[str] = field(default_factory=set)
+    same_subtree: list[list[str]] = field(default_factory=list)
+    limit: int | None = None
+    pci_groups: set[str] = field(default_factory=set)
+
+    @property
+    def unnamed(self) -> Group:
+        return self.groups['']
+
+    def resources(self) -> dict[str, int]:
+        """All amounts, summed over the groups."""
+        total: dict[str, int] = {}
+        for group in self.groups.values():
+            for name, amount in group.resources.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The parameters of GET /allocation_candidates, sorted."""
+        pairs = []
+        for suffix, group in self.groups.items():
+            pairs.extend((f'{name}{suffix}', value) for name, value in _parameters(group))
+        named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
+        if self.policy or len(named) > 1:
+            pairs.append(('group_policy', self.policy or 'none'))
+        if self.root_required or self.root_forbidden:
+            pairs.append(('root_required', _traits(self.root_required, self.root_forbidden)))
+        pairs.extend(('same_subtree', ','.join(suffixes)) for suffixes in self.same_subtree)
+        if self.limit:
+            pairs.append(('limit', str(self.limit)))
+        return sorted(pairs)
+
+    def collapsed(self) -> tuple[Query, dict[str, list[str]]]:
+        """The question with many equal groups left out, and {suffix that stays: suffixes that are left out}."""
+        bound = {suffix for suffixes in self.same_subtree for suffix in suffixes}
+        alike: dict[tuple, list[str]] = {}
+        for suffix, group in self.groups.items():
+            if suffix and suffix not in bound:
+                alike.setdefault(group.key(), []).append(suffix)
+        clones = {suffixes[0]: suffixes[1:] for suffixes in alike.values() if len(suffixes) >= COLLAPSE_FROM}
+        if not clones:
+            return self, {}
+        gone = {suffix for suffixes in clones.values() for suffix in suffixes}
+        groups = {suffix: group for suffix, group in self.groups.items() if suffix not in gone}
+        return replace(self, groups=groups), clones
+
+
+def _parameters(group: Group) -> Iterable[tuple[str, str]]:
+    if group.resources:
+        yield 'resources', ','.join(f'{name}:{amount}' for name, amount in sorted(group.resources.items()))
+    if group.required or group.forbidden:
+        yield 'required', _traits(group.required, group.forbidden)
+    for aggregates in group.aggregates:
+        yield 'member_of', 'in:' + ','.join(sorted(aggregates))
+    if group.forbidden_aggregates:
+        yield 'member_of', '!in:' + ','.join(sorted(group.forbidden_aggregates))
+    if group.in_tree:
+        yield 'in_tree', group.in_tree
+
+
+def _traits(required: Iterable[str], forbidden: Iterable[str]) -> str:
+    return ','.join([*sorted(required), *sorted(f'!{name}' for name in forbidden)])
+
+
+def build(spec: objects.RequestSpec, *, max_results: int, pci_in_placement: bool = False,
+          in_tree: str | None = None, many_nodes: bool = False) -> Query:
+    """The question of a request.
+
+    ``in_tree``: the one compute node that may take it (its uuid); ``many_nodes``: it may go to one host of several
+    nodes, so the answer must not be cut. Raises pci.request.PciInvalidAlias for an alias that Placement can't express.
+    """
+    query = Query(limit=max_results)
+    _read_extra_specs(query, spec.flavor.extra_specs)
+    _read_flavor(query, spec)
+    _read_cpu_policy(query, spec)
+    _read_image(query, spec)
+    _read_groups(query, spec, pci_in_placement)
+    _read_destination(query, spec)
+    query.unnamed.in_tree = in_tree
+    hints = _field(spec, 'scheduler_hints') or {}
+    if many_nodes or any(hints.get(name) for name in _UNLIMITED_HINTS):
+        query.limit = None
+    for group in query.groups.values():
+        group.resources = {name: amount for name, amount in group.resources.items() if amount}
+    query.groups = {suffix: group for suffix, group in query.groups.items() if not suffix or not group.empty}
+    return query
+
+
+def _field(spec: objects.RequestSpec, name: str) -> Any:
+    """A field that older callers may leave unset."""
+    return getattr(spec, name) if name in spec else None
+
+
+def _read_extra_specs(query: Query, extra_specs: dict[str, str]) -> None:
+    """``resources:X``, ``resources<S>:X``, ``trait:T``, ``trait<S>:T`` and ``group_policy``."""
+    for key, value in extra_specs.items():
+        found = _EXTRA_SPEC.fullmatch(key)
+        if key == 'group_policy':
+            if value in ('none', 'isolate'):
+                query.policy = value
+            else:
+                LOG.warning("Invalid group_policy '%s'. Valid values are 'none' and 'isolate'.", value)
+        elif found is not None:
+            _read_one(query.groups.setdefault(found['suffix'] or '', Group()), found['what'], found['name'], value)
+
+
+def _read_one(group: Group, what: str, name: str, value: str) -> None:
+    if what == 'resources':
+        if value.isdecimal():
+            group.resources[name] = int(value)
+        else:
+            LOG.warning('Resource amounts must be integers. Received %s=%s.', name, value)
+    elif value == 'required':
+        group.required.add(name)
+    elif value == 'forbidden':
+        group.forbidden.add(name)
+    else:
+        LOG.warning("Only (required, forbidden) are supported as trait values. Received '%s' for %s.", value, name)
+
+
+def _read_flavor(query: Query, spec: objects.RequestSpec) -> None:
+    """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
+    flavor = spec.flavor
+    disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
+    if not _field(spec, 'is_bfv'):
+        disk += flavor.root_gb
+    named = {name for group in query.groups.values() for name in group.resources}
+    for name, amount in (('VCPU', flavor.vcpus), ('MEMORY_MB', flavor.memory_mb), ('DISK_GB', disk)):
+        if name not in named:
+            query.unnamed.resources[name] = amount
+
+
+def _read_cpu_policy(query: Query, spec: objects.RequestSpec) -> None:
+    """Dedicated CPUs are another class, which only hosts that pin have."""
+    extra_specs, resources = spec.flavor.extra_specs, query.unnamed.resources
+    policy = extra_specs.get('hw:cpu_policy') or _property(spec, 'hw_cpu_policy')
+    if policy == 'dedicated' and 'VCPU' in resources:
+        emulator = extra_specs.get('hw:emulator_threads_policy') == 'isolate'
+        resources['PCPU'] = resources.pop('VCPU') + int(emulator)
+    thread_policy = extra_specs.get('hw:cpu_thread_policy') or _property(spec, 'hw_cpu_thread_policy')
+    if thread_policy == 'isolate':
+        query.unnamed.forbidden.add('HW_CPU_HYPERTHREADING')
+    elif thread_policy == 'require':
+        query.unnamed.required.add('HW_CPU_HYPERTHREADING')
+
+
+def _property(spec: objects.RequestSpec, name: str) -> Any:
+    image = _field(spec, 'image')
+    return image.properties.get(name) if image is not None and 'properties' in image else None
+
+
+def _read_image(query: Query, spec: objects.RequestSpec) -> None:
+    query.unnamed.required.update(_property(spec, 'traits_required') or ())
+
+
+def _read_groups(query: Query, spec: objects.RequestSpec, pci_in_placement: bool) -> None:
+    """Groups of ports, device profiles and PCI devices."""
+    wanted = {group.requester_id: group for group in _field(spec, 'requested_resources') or ()}
+    if pci_in_placement:
+        for group in pci_request.request_groups(_field(spec, 'pci_requests') or []):
+            wanted.setdefault(group.requester_id, group)
+            query.pci_groups.add(group.requester_id)
+    for suffix, group in wanted.items():
+        query.groups[suffix] = Group(
+            resources=dict(group.resources), required=set(group.required_traits),
+            forbidden=set(group.forbidden_traits), aggregates=[list(ids) for ids in group.aggregates],
+            forbidden_aggregates=set(group.forbidden_aggregates), in_tree=group.in_tree)
+    if 'request_level_params' in spec:
+        query.root_required |= set(spec.root_required)
+        query.root_forbidden |= set(spec.root_forbidden)
+        query.same_subtree.extend(list(suffixes) for suffixes in spec.same_subtree)
+
+
+def _read_destination(query: Query, spec: objects.RequestSpec) -> None:
+    destination = _field(spec, 'requested_destination')
+    if destination is None:
+        return
+    for aggregates in (destination.aggregates if 'aggregates' in destination else None) or ():
+        query.unnamed.aggregates.append(aggregates.split(','))
+    query.unnamed.forbidden_aggregates.update(
+        (destination.forbidden_aggregates if 'forbidden_aggregates' in destination else None) or ())

@@ -1,0 +1,164 @@
+"""Server states and the ONE table of transitions.
+
+``TRANSITIONS['stop.start']`` says from which vm and task states an event is allowed and where it leads. The compare-and-
+swap in ``db.queries.instances``, the API's checks and the docs read this table; nobody else writes a state.
+Strings: the field's (state-machine.md §1).
+"""
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class VmState(str, enum.Enum):
+    ACTIVE = 'active'
+    BUILDING = 'building'
+    PAUSED = 'paused'
+    SUSPENDED = 'suspended'
+    STOPPED = 'stopped'
+    RESCUED = 'rescued'
+    RESIZED = 'resized'
+    SOFT_DELETED = 'soft-delete'
+    DELETED = 'deleted'
+    ERROR = 'error'
+    SHELVED = 'shelved'
+    SHELVED_OFFLOADED = 'shelved_offloaded'
+
+    __str__ = str.__str__
+
+
+class TaskState(str, enum.Enum):
+    SCHEDULING = 'scheduling'
+    BLOCK_DEVICE_MAPPING = 'block_device_mapping'
+    NETWORKING = 'networking'
+    SPAWNING = 'spawning'
+    RESIZE_PREP = 'resize_prep'
+    RESIZE_MIGRATING = 'resize_migrating'
+    RESIZE_MIGRATED = 'resize_migrated'
+    RESIZE_FINISH = 'resize_finish'
+    RESIZE_REVERTING = 'resize_reverting'
+    REBOOTING = 'rebooting'
+    REBOOT_PENDING = 'reboot_pending'
+    REBOOT_STARTED = 'reboot_started'
+    REBOOTING_HARD = 'rebooting_hard'
+    POWERING_OFF = 'powering-off'
+    POWERING_ON = 'powering-on'
+    DELETING = 'deleting'
+
+    __str__ = str.__str__
+
+
+class PowerState(enum.IntEnum):
+    NOSTATE = 0
+    RUNNING = 1
+    PAUSED = 3
+    SHUTDOWN = 4
+    CRASHED = 6
+    SUSPENDED = 7
+
+
+_V, _T = VmState, TaskState
+ANY: frozenset = frozenset(['*'])
+IDLE = frozenset([None])
+RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``vm`` and ``task``: allowed before (ANY = all). ``to_vm`` None keeps the vm state. ``method``: name in the 409."""
+
+    vm: frozenset
+    task: frozenset
+    to_vm: VmState | None
+    to_task: TaskState | None
+    method: str
+
+    def allows(self, vm_state: str | None, task_state: str | None) -> bool:
+        return (self.vm is ANY or vm_state in self.vm) and (self.task is ANY or task_state in self.task)
+
+
+def _rule(vm: object, task: object, to_vm: VmState | None, to_task: TaskState | None, method: str) -> Rule:
+    def as_set(value: object) -> frozenset:
+        if value is ANY or isinstance(value, frozenset):
+            return value  # type: ignore[return-value]
+        return frozenset(value) if isinstance(value, (list, tuple, set)) else frozenset([value])
+    return Rule(as_set(vm), as_set(task), to_vm, to_task, method)
+
+
+_BUILD = (_T.SCHEDULING, _T.BLOCK_DEVICE_MAPPING, _T.NETWORKING, _T.SPAWNING, None)
+_OFF_ON = (_V.ACTIVE, _V.STOPPED)
+
+# event: allowed vm states, allowed task states, vm state after (None: same), task state after, name in the 409
+TRANSITIONS: dict[str, Rule] = {
+    'build.claim':     _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
+    'build.retry':     _rule(_V.BUILDING, _BUILD, None, _T.SCHEDULING, 'build'),
+    'build.done':      _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
+    'build.failed':    _rule(_V.BUILDING, _BUILD, _V.ERROR, None, 'build'),
+    'delete.start':    _rule(ANY, ANY, None, _T.DELETING, 'delete'),
+    'delete.done':     _rule(ANY, ANY, _V.DELETED, None, 'delete'),
+    'stop.start':      _rule((_V.ACTIVE, _V.ERROR), IDLE, None, _T.POWERING_OFF, 'stop'),
+    'stop.done':       _rule(ANY, _T.POWERING_OFF, _V.STOPPED, None, 'stop'),
+    'stop.failed':     _rule(ANY, _T.POWERING_OFF, None, None, 'stop'),
+    'start.start':     _rule(_V.STOPPED, IDLE, None, _T.POWERING_ON, 'start'),
+    'start.done':      _rule(ANY, _T.POWERING_ON, _V.ACTIVE, None, 'start'),
+    'start.failed':    _rule(ANY, _T.POWERING_ON, None, None, 'start'),
+    'reboot.start':    _rule(_V.ACTIVE, IDLE, None, _T.REBOOTING, 'reboot'),
+    'reboot_hard.start': _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED, _V.ERROR), IDLE,
+                               None, _T.REBOOTING_HARD, 'reboot'),
+    'reboot.done':     _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), _V.ACTIVE, None, 'reboot'),
+    'reboot.failed':   _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), None, None, 'reboot'),
+    'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
+    'migrate.start':   _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
+    'resize.migrating': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATING), None, _T.RESIZE_MIGRATING, 'resize'),
+    'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED),
+                             None, _T.RESIZE_MIGRATED, 'resize'),
+    'resize.finishing': _rule(_OFF_ON, (_T.RESIZE_MIGRATED, _T.RESIZE_FINISH), None, _T.RESIZE_FINISH, 'resize'),
+    'resize.back':     _rule(_OFF_ON, RESIZING, None, _T.RESIZE_PREP, 'resize'),
+    'resize.done':     _rule(_OFF_ON, RESIZING, _V.RESIZED, None, 'resize'),
+    'resize.failed':   _rule(_OFF_ON, RESIZING, None, None, 'resize'),
+    'confirm.start':   _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
+    'confirm.active':  _rule(_V.RESIZED, IDLE, _V.ACTIVE, None, 'confirmResize'),
+    'confirm.stopped': _rule(_V.RESIZED, IDLE, _V.STOPPED, None, 'confirmResize'),
+    'revert.start':    _rule(_V.RESIZED, IDLE, None, _T.RESIZE_REVERTING, 'revertResize'),
+    'revert.active':   _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.ACTIVE, None, 'revertResize'),
+    'revert.stopped':  _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.STOPPED, None, 'revertResize'),
+    'reset.active':    _rule(ANY, ANY, _V.ACTIVE, None, 'reset_state'),
+    'reset.error':     _rule(ANY, ANY, _V.ERROR, None, 'reset_state'),
+    'host.stopped':    _rule((_V.ACTIVE, _V.PAUSED, _V.SUSPENDED), IDLE, _V.STOPPED, None, 'host boot'),
+}
+
+Event = str
+
+_STATUS_DEFAULT = {
+    'active': 'ACTIVE', 'building': 'BUILD', 'stopped': 'SHUTOFF', 'resized': 'VERIFY_RESIZE', 'paused': 'PAUSED',
+    'suspended': 'SUSPENDED', 'rescued': 'RESCUE', 'error': 'ERROR', 'deleted': 'DELETED',
+    'soft-delete': 'SOFT_DELETED', 'shelved': 'SHELVED', 'shelved_offloaded': 'SHELVED_OFFLOADED'}
+_RESIZE = {t: 'RESIZE' for t in ('resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish')}
+_REBUILD = {t: 'REBUILD' for t in ('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning')}
+_STATUS_TASK = {
+    'active': {'rebooting': 'REBOOT', 'reboot_pending': 'REBOOT', 'reboot_started': 'REBOOT',
+               'rebooting_hard': 'HARD_REBOOT', 'reboot_pending_hard': 'HARD_REBOOT',
+               'reboot_started_hard': 'HARD_REBOOT', 'updating_password': 'PASSWORD', 'migrating': 'MIGRATING',
+               **_RESIZE, **_REBUILD},
+    'stopped': {**_RESIZE, **_REBUILD},
+    'resized': {'resize_reverting': 'REVERT_RESIZE'},
+    'paused': {'migrating': 'MIGRATING'},
+    'error': _REBUILD,
+}
+
+
+def status(vm_state: str | None, task_state: str | None) -> str:
+    """The REST status of a vm and task state (rest-api.md §1.6)."""
+    special = _STATUS_TASK.get(vm_state or '', {}).get(task_state or '')
+    return special or _STATUS_DEFAULT.get(vm_state or '', 'UNKNOWN')
+
+
+def from_status(wanted: str) -> list[tuple[str, set[str] | None]]:
+    """(vm_state, task states) pairs that show as REST status ``wanted``; None = all tasks without an exception."""
+    wanted = wanted.upper()
+    found: list[tuple[str, set[str] | None]] = [(vm, None) for vm, name in _STATUS_DEFAULT.items() if name == wanted]
+    for vm, tasks in _STATUS_TASK.items():
+        names = {task for task, name in tasks.items() if name == wanted}
+        if names:
+            found.append((vm, names))
+    return found

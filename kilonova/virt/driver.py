@@ -1,0 +1,248 @@
+"""What a compute asks of a hypervisor.
+
+``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor; ``FakeDriver`` and
+``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
+``kilonova.virt.drivers``:
+
+    driver = load(conf, image_client)     # [DEFAULT]compute_driver = libvirt.LibvirtDriver
+    driver.init_host()
+    driver.spawn(ctxt, instance, image_meta, pci_devices=devices)
+
+Rules that hold for every driver:
+
+- A call may be repeated after a crash at any line: a domain of the same uuid is replaced, files are
+  written aside and renamed, and what is gone already is fine.
+- A domain that isn't there is a guest that is off.
+- The caller serialises the calls of one instance; calls of different instances run in parallel.
+- ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id,
+  config_drive, hostname, display_name, metadata, user_data, key_name, key_data, launch_index,
+  availability_zone. ``instance.flavor`` is always the flavor that the domain shall have: the new one in
+  ``finish_migration``, the old one in ``finish_revert_migration``.
+- ``pci_devices`` are ``kilonova.objects.PciDevice`` (address, extra_info are read): exactly those become
+  hostdevs, whatever ``instance.pci_devices`` says.
+- ``image_meta`` is the plain dict of the image service: id, disk_format, min_disk, size, properties {}.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, runtime_checkable
+
+import stevedore
+from oslo_config import cfg
+
+from kilonova import errors
+
+LOG = logging.getLogger(__name__)
+
+NAMESPACE = 'kilonova.virt.drivers'
+
+# ctxt and objects are passed through by shape: the drivers read attributes, nothing more.
+Context = Any
+Instance = Any
+Flavor = Any
+PciDevice = Any
+ImageFetch = Callable[[str, IO[bytes]], Any]
+
+
+class HypervisorUnavailable(errors.Unavailable):
+    """The hypervisor can't be reached."""
+
+    msg_fmt = 'Connection to the hypervisor is broken on host %(host)s: %(reason)s'
+
+
+class DriverNotLoaded(errors.Invalid):
+    """[DEFAULT]compute_driver names nothing that can be loaded."""
+
+    msg_fmt = "Unable to load the virtualization driver '%(name)s': %(reason)s"
+
+
+class DriverMisconfigured(errors.Invalid):
+    """The host's settings ask for something that this driver can't do; the compute doesn't start."""
+
+    msg_fmt = 'Invalid configuration of the compute driver: %(reason)s'
+
+
+class GuestFailed(errors.KilonovaError):
+    """The hypervisor refused to define, start or stop a guest."""
+
+    msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
+
+
+class UnsupportedHardware(errors.Invalid):
+    """A device model or bus that this kind of guest can't have."""
+
+    msg_fmt = "Requested hardware '%(model)s' is not supported by the '%(virt)s' virt driver"
+
+
+class FlavorDiskSmallerThanImage(errors.Invalid):
+    """The image needs more root disk than the flavor has (both sizes in bytes)."""
+
+    msg_fmt = ("Flavor's disk is too small for requested image. Flavor disk is %(flavor_size)i bytes, "
+               'image is %(image_size)i bytes.')
+
+
+class ImageClient(Protocol):
+    """Where images come from (``kilonova.clients.image.ImageClient``, or a test's)."""
+
+    def download(self, image_id: str, file: IO[bytes]) -> Any:
+        """Write the image's bytes to ``file`` and check them against the image's checksum; raise else."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the compute may ask of this driver at all."""
+
+    supports_migrate_to_same_host: bool = False
+    supports_evacuate: bool = False
+
+
+@runtime_checkable
+class ComputeDriver(Protocol):
+    """One hypervisor of one host."""
+
+    capabilities: Capabilities
+
+    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> None:
+        """Keep the settings; no connection yet."""
+
+    # -- the host ------------------------------------------------------------------------------------
+
+    def init_host(self) -> None:
+        """Connect and check the host's settings, once, before anything else.
+
+        Raises DriverMisconfigured or HypervisorUnavailable; the compute doesn't start then. Removes what
+        a crash left half deleted, and the XML copies of domains that the hypervisor no longer knows.
+        """
+
+    def get_available_resource(self) -> dict[str, Any]:
+        """The host as it stands (libvirt.md §5).
+
+        Keys: supported_instances [[arch, hv_type, vm_mode]], vcpus, memory_mb, local_gb, vcpus_used,
+        memory_mb_used (both 0: servers are counted by the compute's ledger), local_gb_used,
+        hypervisor_type, hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node,
+        lasting), cpu_info (JSON string), disk_available_least (GiB), numa_topology (JSON string of a
+        NUMATopology envelope, or None), stats {}, pci_passthrough_devices: a list (not JSON) of *all* PCI
+        devices of the host, in address order, as dicts of pci.md §4: dev_id, address, vendor_id,
+        product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
+        parent_ifname where known.
+        """
+
+    def inventory(self, existing: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+        """Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB.
+
+        Each value: total, reserved, min_unit, max_unit, step_size, allocation_ratio. ``existing`` is what
+        Placement has now: its ratio stays where the configuration sets none (libvirt.md §6). The options
+        for it (reserved_host_*, *_allocation_ratio, initial_*_allocation_ratio) are in conf/base_virt.py.
+        """
+
+    def traits(self) -> set[str]:
+        """Traits of the root provider that the driver owns; operators' CUSTOM_ ones aren't among them."""
+
+    def list_instance_uuids(self) -> list[str]:
+        """Uuids of all domains, running or not."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        """All domains, for the audit: {uuid, name, state (power state int), hostdevs: [PCI address]}."""
+
+    def list_directories(self) -> list[str]:
+        """Names of the servers' directories on this host: '<uuid>', '<uuid>_resize', '<uuid>_del' …"""
+
+    # -- one guest -----------------------------------------------------------------------------------
+
+    def get_info(self, instance: Instance) -> int:
+        """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain."""
+
+    def spawn(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any], *,
+              pci_devices: Iterable[PciDevice] = (), admin_password: str | None = None,
+              files: Sequence[tuple[str, str]] = (), image_fetch: ImageFetch | None = None) -> None:
+        """Make the disks and the domain and start it; returns when it runs.
+
+        ``files`` are (path, base64 content) for the config drive. ``image_fetch(image_id, file)`` is used
+        instead of the driver's image client when given. Errors: errors.ImageUnacceptable,
+        FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor, UnsupportedHardware, GuestFailed,
+        whatever the download raises; what was made until then stays for ``destroy``.
+        """
+
+    def destroy(self, instance: Instance, destroy_disks: bool = True) -> None:
+        """Stop and forget the domain; with ``destroy_disks`` delete all its directories (also _resize)."""
+
+    def power_off(self, instance: Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        """Ask the guest to shut down for ``timeout`` seconds (0: don't ask), then cut the power.
+
+        The request is sent again each ``retry_interval`` seconds.
+        """
+
+    def power_on(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
+                 pci_devices: Iterable[PciDevice] = ()) -> None:
+        """Build the domain afresh from what is given, and start it."""
+
+    def reboot(self, ctxt: Context, instance: Instance, reboot_type: str, image_meta: dict[str, Any],
+               pci_devices: Iterable[PciDevice] = ()) -> None:
+        """'SOFT': let the guest shut down and start it again, turning to HARD when it doesn't go;
+        'HARD': cut, build the domain afresh, start."""
+
+    # -- disk moves (resize, cold migrate) -----------------------------------------------------------
+
+    def prepare_move(self) -> dict[str, Any]:
+        """Destination: where disks for it shall go. A JSON dict, saved by the flow and given to the source.
+
+        Keys: host, machine_id, boot_id, instances_path, base_path, storage_id, move (a new id each time).
+        """
+
+    def check_move(self, instance: Instance, dest: dict[str, Any], flavor: Flavor) -> None:
+        """Source: raise errors.ResizeError if the disks can't go there or the flavor would shrink them.
+
+        Changes nothing. ``instance.flavor`` is the old flavor, ``flavor`` the new one.
+        """
+
+    def migrate_disk_and_power_off(self, instance: Instance, dest: dict[str, Any], flavor: Flavor,
+                                   timeout: int = 0, retry_interval: int = 0) -> dict[str, Any]:
+        """Source: check_move, power off, keep the disks as <uuid>_resize, carry a copy to ``dest``.
+
+        The domain is forgotten here; revert makes it anew. Returns the ``disk_info`` (JSON dict) that
+        ``finish_migration`` wants. Undo: ``cleanup_move_dest`` there, then ``finish_revert_migration``.
+        """
+
+    def finish_migration(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
+                         pci_devices: Iterable[PciDevice], power_on: bool, disk_info: dict[str, Any]) -> None:
+        """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked."""
+
+    def confirm_migration(self, instance: Instance, same_host: bool) -> None:
+        """Source: delete the kept disks (and, unless ``same_host``, a domain that is still there)."""
+
+    def cleanup_move_dest(self, instance: Instance, same_host: bool) -> None:
+        """Destination, revert or undo: forget the domain and the copy of the disks; never the originals.
+
+        Safe if nothing had arrived yet.
+        """
+
+    def finish_revert_migration(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
+                                pci_devices: Iterable[PciDevice], power_on: bool) -> None:
+        """Source, revert or undo: bring back the kept disks, define the domain, start it if asked.
+
+        A guest that was never moved and already is as asked stays untouched.
+        """
+
+
+def guest_name(conf: cfg.ConfigOpts, instance: Instance) -> str:
+    """The domain's name: [DEFAULT]instance_name_template filled with the id, or with %(uuid)s and the like."""
+    try:
+        return conf.instance_name_template % instance.id
+    except TypeError:
+        return conf.instance_name_template % {'id': instance.id, 'uuid': instance.uuid,
+                                              'project_id': instance.project_id}
+
+
+def load(conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> ComputeDriver:
+    """The driver that [DEFAULT]compute_driver names; raises DriverNotLoaded."""
+    name = conf.compute_driver
+    if not name:
+        raise DriverNotLoaded(name='', reason='[DEFAULT]compute_driver is not set')
+    LOG.info("Loading compute driver '%s'", name)
+    try:
+        manager = stevedore.DriverManager(NAMESPACE, name, invoke_on_load=False, warn_on_missing_entrypoint=False)
+    except (stevedore.exception.NoMatches, ImportError, RuntimeError) as error:
+        raise DriverNotLoaded(name=name, reason=str(error)) from error
+    return manager.driver(conf, image_client)

@@ -1,0 +1,41 @@
+"""A compute's root provider in Placement: what it has, how far it is overcommitted, what it can do.
+
+    root(conf, 64, 262144, 1024, existing={})['VCPU']['total'] == 64
+
+Facts: libvirt.md §6.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from oslo_config import cfg
+
+# Every driver here can boot these (their content is inspected, then converted).
+IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
+
+COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA'} | {f'COMPUTE_IMAGE_TYPE_{name.upper()}'
+                                                           for name in IMAGE_FORMATS})
+
+Inventories = dict[str, dict[str, Any]]
+
+
+def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,
+         existing: Inventories | None = None) -> Inventories:
+    """VCPU, MEMORY_MB and DISK_GB of one host, ready for a PUT; a resource that the host lacks is left out.
+
+    ``existing`` is Placement's present inventory: its ratios stay where [DEFAULT]*_allocation_ratio is unset.
+    """
+    disk_reserved = math.ceil(conf.reserved_host_disk_mb / 1024)
+    rows = (('VCPU', vcpus, conf.reserved_host_cpus, conf.cpu_allocation_ratio, conf.initial_cpu_allocation_ratio),
+            ('MEMORY_MB', memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio,
+             conf.initial_ram_allocation_ratio),
+            ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio))
+    found = {}
+    for name, total, reserved, configured, initial in rows:
+        if total <= 0:
+            continue
+        now = (existing or {}).get(name, {}).get('allocation_ratio')
+        found[name] = {'total': total, 'reserved': min(reserved, total), 'min_unit': 1, 'max_unit': total,
+                       'step_size': 1, 'allocation_ratio': configured or now or initial}
+    return found

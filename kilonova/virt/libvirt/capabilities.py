@@ -1,0 +1,68 @@
+"""libvirt's capabilities XML as data.
+
+    caps = parse(host.capabilities_xml(), test=host.is_test)
+    caps.arch, caps.cells, caps.supported('kvm')
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from kilonova.virt.hardware.numa import HostCell
+
+
+@dataclass(frozen=True)
+class HostCapabilities:
+    """The host's CPU and the kinds of guests that it runs: (architecture, domain types)."""
+
+    arch: str
+    cpu_model: str
+    cpu_vendor: str
+    cpu_features: tuple[str, ...]
+    cells: tuple[HostCell, ...]
+    guests: tuple[tuple[str, tuple[str, ...]], ...]
+    uuid: str | None = None
+
+    def supported(self) -> list[list[str]]:
+        """compute_nodes.supported_instances: [[architecture, kind of hypervisor, 'hvm']]."""
+        return [[arch, kind, 'hvm'] for arch, kinds in self.guests for kind in kinds]
+
+
+def parse(text: str, test: bool = False) -> HostCapabilities:
+    """``test``: libvirt's test driver calls itself an i686 that runs 'test' guests; it plays an x86_64 for us."""
+    root = ElementTree.fromstring(text)
+    cpu = root.find('./host/cpu')
+    cpu = cpu if cpu is not None else ElementTree.Element('cpu')
+    guests = (('x86_64', ('kvm', 'qemu')),) if test else tuple(
+        (guest.find('arch').get('name', ''),        # type: ignore[union-attr]
+         tuple(domain.get('type', '') for domain in guest.findall('./arch/domain')))
+        for guest in root.findall('guest') if guest.findtext('os_type') == 'hvm' and guest.find('arch') is not None)
+    return HostCapabilities(
+        arch='x86_64' if test else cpu.findtext('arch') or 'x86_64',
+        cpu_model=cpu.findtext('model') or '', cpu_vendor=cpu.findtext('vendor') or '',
+        cpu_features=tuple(sorted(feature.get('name', '') for feature in cpu.findall('feature'))),
+        cells=tuple(_cell(cell) for cell in root.findall('./host/topology/cells/cell')),
+        guests=guests, uuid=root.findtext('./host/uuid'))
+
+
+def _cell(cell: ElementTree.Element) -> HostCell:
+    cpus = [cpu for cpu in cell.findall('./cpus/cpu') if cpu.get('siblings')]
+    groups = {frozenset(_cpu_set(cpu.get('siblings', ''))) for cpu in cpus}
+    sockets = {int(cpu.get('socket_id', '0')) for cpu in cpus}
+    memory_kib = int(cell.findtext('memory') or 0)
+    return HostCell(
+        id=int(cell.get('id', '0')),
+        cpus=frozenset(int(cpu.get('id', '0')) for cpu in cell.findall('./cpus/cpu')),
+        memory_mb=memory_kib // 1024,
+        siblings=tuple(sorted((group for group in groups if len(group) > 1), key=sorted)),
+        socket=sockets.pop() if len(sockets) == 1 else None,
+        pages={int(page.get('size', '0')): int(page.text or 0) for page in cell.findall('pages')})
+
+
+def _cpu_set(text: str) -> set[int]:
+    """'0-2,5' → {0, 1, 2, 5}"""
+    found: set[int] = set()
+    for part in text.split(','):
+        first, _, last = part.partition('-')
+        found.update(range(int(first), int(last or first) + 1))
+    return found

@@ -1,0 +1,153 @@
+"""PCI functions: found from libvirt's node devices, given to guests as HostDevices.
+
+    discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
+    host_devices(instance_devices)     # [HostDevice('0000:08:00.0', managed=True)]
+
+The dicts are those of pci.md §4.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from oslo_utils import strutils
+
+LOG = logging.getLogger(__name__)
+
+# A domain number of more than 16 bits (VMD) can't be written into pci_devices.address nor passed through.
+_MAX_DOMAIN = 0xFFFF
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """A PCI function of the host that a guest gets whole.
+
+    ``managed``: libvirt takes it from its driver and gives it back.
+    """
+
+    address: str
+    managed: bool = True
+
+
+def host_devices(pci_devices: Iterable[Any]) -> list[HostDevice]:
+    """What PciDevice objects mean for a guest (device_spec's tag ``managed`` travels in extra_info)."""
+    return [HostDevice(device.address, strutils.bool_from_string(
+        (device.extra_info or {}).get('managed', 'true'), default=True)) for device in pci_devices]
+
+
+@dataclass(frozen=True)
+class _Network:
+    """The interface that a PCI function shows: its name, MAC and offloads."""
+
+    name: str | None
+    mac: str | None
+    features: tuple[str, ...]
+
+
+def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
+    """All PCI functions among libvirt's node devices (XML texts), in address order."""
+    functions: list[tuple[str, ElementTree.Element]] = []
+    networks: dict[str, _Network] = {}
+    vdpa_parents: set[str] = set()
+    for text in node_devices:
+        device = ElementTree.fromstring(text)
+        capability = device.find('capability')
+        if capability is None:
+            continue
+        kind, parent = capability.get('type'), device.findtext('parent') or ''
+        if kind == 'pci':
+            functions.append((device.findtext('name') or '', capability))
+        elif kind == 'net':
+            networks[parent] = _Network(capability.findtext('interface'), capability.findtext('address'),
+                                        tuple(feature.get('name', '') for feature in capability.findall('feature')))
+        elif kind == 'vdpa':
+            vdpa_parents.add(parent)
+    by_address = {_own_address(capability): name for name, capability in functions}
+    virtual = {_own_address(capability): _virtual_functions(capability) for _name, capability in functions}
+    found = []
+    for name, capability in functions:
+        if _number(capability.findtext('domain')) > _MAX_DOMAIN:
+            LOG.debug('Skipping PCI device %s: its domain has more than 16 bits', name)
+            continue
+        device_dict = _describe(name, capability)
+        network = networks.get(name)
+        if network and network.features:
+            device_dict['capabilities']['network'] = sorted(network.features)
+        parent_address = device_dict.get('parent_addr')
+        if parent_address:
+            _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))
+            if name in vdpa_parents:
+                device_dict['dev_type'] = 'vdpa'
+        found.append(device_dict)
+    return sorted(found, key=lambda device: device['address'])
+
+
+def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
+    vendor, product = _id(capability, 'vendor'), _id(capability, 'product')
+    described: dict[str, Any] = {
+        'dev_id': name, 'address': _own_address(capability), 'vendor_id': vendor, 'product_id': product,
+        'numa_node': _numa_node(capability), 'label': f'label_{vendor}_{product}', 'dev_type': 'type-PCI',
+        'capabilities': {}}
+    serial = capability.findtext("./capability[@type='vpd']/fields/serial_number")
+    if serial:
+        described['capabilities']['vpd'] = {'card_serial_number': serial}
+    parent = capability.find("./capability[@type='phys_function']/address")
+    if parent is not None:
+        described.update(dev_type='type-VF', parent_addr=_address_of(parent))
+    elif capability.find("./capability[@type='virt_functions']") is not None:
+        # A PF without a single VF is one too.
+        described['dev_type'] = 'type-PF'
+    return described
+
+
+def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
+    """What a VF has from its PF: the interface's name, its MAC and the VF's number."""
+    if parent is None:
+        return
+    if parent.name:
+        device['parent_ifname'] = parent.name
+    if parent.mac and device['address'] in siblings:
+        device['capabilities']['sriov'] = {'pf_mac_address': parent.mac,
+                                           'vf_num': siblings.index(device['address'])}
+
+
+def _virtual_functions(capability: ElementTree.Element) -> list[str]:
+    return [_address_of(address) for address in capability.findall("./capability[@type='virt_functions']/address")]
+
+
+def _number(text: str | None) -> int:
+    return int(text or '0', 0)
+
+
+def _own_address(capability: ElementTree.Element) -> str:
+    """libvirt writes a function's own address in decimal elements."""
+    return _format(*(_number(capability.findtext(part)) for part in ('domain', 'bus', 'slot', 'function')))
+
+
+def _address_of(address: ElementTree.Element) -> str:
+    """… and references to others in hexadecimal attributes."""
+    return _format(*(_number(address.get(part)) for part in ('domain', 'bus', 'slot', 'function')))
+
+
+def _format(domain: int, bus: int, slot: int, function: int) -> str:
+    return f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}'
+
+
+def _id(capability: ElementTree.Element, kind: str) -> str:
+    element = capability.find(kind)
+    return f'{_number(element.get("id") if element is not None else None):04x}'
+
+
+def _numa_node(capability: ElementTree.Element) -> int | None:
+    element = capability.find('numa')
+    node = int(element.get('node', '-1')) if element is not None else -1
+    return node if node >= 0 else None
+
+
+def given_to(domain: ElementTree.Element) -> list[str]:
+    """Addresses of the PCI functions that a domain (its XML) has, in address order."""
+    return sorted(_address_of(address) for address in domain.findall(
+        "./devices/hostdev[@type='pci']/source/address"))

@@ -1,0 +1,1 @@
+"""A guest's definition, one subject a file; ``builder`` has the list."""

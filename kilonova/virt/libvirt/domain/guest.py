@@ -1,0 +1,98 @@
+"""Everything that a domain is made from, gathered before the first element is written.
+
+Configurators read it and change only the domain: what they may ask of conf, instance and image is here.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_utils import strutils
+
+from kilonova.virt.libvirt.devices.pci import HostDevice
+
+# The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
+_MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
+
+
+@dataclass(frozen=True)
+class GuestDisk:
+    """A file that the guest sees as a disk ('disk') or CD ('cdrom')."""
+
+    path: str
+    format: str
+    device: str = 'disk'
+
+
+@dataclass(frozen=True)
+class Settings:
+    """[libvirt] as the configurators need it; each option is read once, when the driver starts."""
+
+    virt_type: str = 'kvm'
+    domain_type: str = 'kvm'
+    arch: str = 'x86_64'
+    cpu_mode: str | None = None
+    cpu_model: str | None = None
+    cpu_flags: tuple[tuple[str, str], ...] = ()
+    machines: dict[str, str] = field(default_factory=dict)
+    pcie_ports: int = 0
+    memory_stats_period: int = 10
+    rng_source: str | None = '/dev/urandom'
+    serial_number: str | None = None
+    disk_cache: str | None = None
+    disk_discard: str | None = None
+    version: str = ''
+
+    @property
+    def is_qemu(self) -> bool:
+        """Whether guests are QEMU's (libvirt's test driver plays one)."""
+        return self.virt_type in ('kvm', 'qemu')
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """One guest: the server, its flavor and image, what it is given on this host."""
+
+    instance: Any
+    name: str
+    settings: Settings
+    image_meta: dict[str, Any] = field(default_factory=dict)
+    disks: tuple[GuestDisk, ...] = ()
+    hostdevs: tuple[HostDevice, ...] = ()
+    console_log: str | None = None
+
+    @property
+    def flavor(self) -> Any:
+        return self.instance.flavor
+
+    @property
+    def extra_specs(self) -> dict[str, str]:
+        return self.flavor.extra_specs or {}
+
+    def image_property(self, name: str, default: str | None = None) -> str | None:
+        """An image property as text."""
+        value = (self.image_meta.get('properties') or {}).get(name)
+        return default if value in (None, '') else str(value)
+
+    def asks(self, extra_spec: str, image_property: str) -> bool:
+        """Whether flavor or image switch something on."""
+        for value in (self.extra_specs.get(extra_spec), self.image_property(image_property)):
+            if strutils.bool_from_string(value):
+                return True
+        return False
+
+    @property
+    def machine(self) -> str | None:
+        """The machine type: the image's, the host's, the architecture's."""
+        arch = self.settings.arch
+        return self.image_property('hw_machine_type') or self.settings.machines.get(arch) or _MACHINES.get(arch)
+
+    @property
+    def is_pcie(self) -> bool:
+        """Whether its bus is PCI Express."""
+        machine = self.machine or ''
+        return 'q35' in machine or machine.startswith('virt')
+
+    @property
+    def is_windows(self) -> bool:
+        return self.image_property('os_type') == 'windows' or getattr(self.instance, 'os_type', None) == 'windows'

@@ -1,0 +1,309 @@
+"""The libvirt driver: it puts host, disks and domain together, and knows nothing that one of them knows.
+
+    driver = LibvirtDriver(conf, image_client)
+    driver.init_host()
+    driver.spawn(ctxt, instance, image_meta, pci_devices=devices)
+
+With [libvirt]connection_uri = test:///FILE libvirt's test driver plays the host: real XML, real domains, real
+disks, no hypervisor. What the calls promise stands in ``kilonova.virt.driver``.
+"""
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova.states import PowerState
+from kilonova.virt import driver, identity
+from kilonova.virt import inventory as shared_inventory
+from kilonova.virt.libvirt import capabilities, inventory, settings
+from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.domain import builder
+from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec, Settings
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.storage import files
+from kilonova.virt.libvirt.storage.cache import ImageCache, Limits
+from kilonova.virt.libvirt.storage.instance import CONSOLE, InstanceDirectory
+from kilonova.virt.libvirt.storage.move import COMING, KEPT, DiskMover
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+LOG = logging.getLogger(__name__)
+
+# libvirt.md: the oldest libvirt that the field still serves, as major * 1000000 + minor * 1000 + micro.
+_OLDEST_LIBVIRT = 8000000
+_SERVER_DIRECTORY = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(_\w+)?')
+
+
+def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """libvirt's errors end here: whoever calls a driver doesn't know the library."""
+    @functools.wraps(method)
+    def call(self: LibvirtDriver, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except libvirt.libvirtError as error:
+            uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), '')
+            raise driver.GuestFailed(act=method.__name__, uuid=uuid, reason=str(error)) from error
+    return call
+
+
+class LibvirtDriver:
+    """ComputeDriver for kvm and qemu guests by libvirt."""
+
+    capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
+
+    def __init__(self, conf: cfg.ConfigOpts, image_client: driver.ImageClient | None = None, *,
+                 host: Host | None = None) -> None:
+        """``host``: a connection to go on with, instead of an own one."""
+        self._conf = conf
+        self._instances_path: str = conf.instances_path
+        base_path = os.path.join(self._instances_path, conf.image_cache.subdirectory_name)
+        self._cache = ImageCache(base_path, files.Locks(os.path.join(self._instances_path, 'locks')),
+                                 force_raw=conf.force_raw_images,
+                                 limits=Limits(conf.libvirt.images_cpu_time_limit,
+                                               conf.libvirt.images_address_space_limit))
+        self._disks = ServerDisks(conf, self._cache, image_client.download if image_client else None)
+        self._mover = DiskMover(conf.host, self._instances_path, base_path)
+        self._host = host or Host(settings.connection_uri(conf), conf.host)
+        self._soft_reboot_timeout: int = conf.libvirt.wait_soft_reboot_seconds
+
+    # -- the host ------------------------------------------------------------------------------------
+
+    @_translated
+    def init_host(self) -> None:
+        os.makedirs(self._instances_path, exist_ok=True)
+        identity.storage_id(self._instances_path, create=True)
+        self._host.connect()
+        found = self._host.libvirt_version()
+        if found < _OLDEST_LIBVIRT:
+            raise driver.DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
+        LOG.debug('Guests of this host: %s', self._settings)
+        self._clear_leftovers()
+
+    def _clear_leftovers(self) -> None:
+        """Directories that were being deleted, and XML of domains that libvirt has forgotten."""
+        known = set(self.list_instance_uuids())
+        for name in self.list_directories():
+            if name.endswith('_del'):
+                shutil.rmtree(os.path.join(self._instances_path, name), ignore_errors=True)
+            elif name not in known:
+                InstanceDirectory(self._instances_path, name).hide_domain()
+
+    @functools.cached_property
+    def _capabilities(self) -> capabilities.HostCapabilities:
+        return capabilities.parse(self._host.capabilities_xml(), test=self._host.is_test)
+
+    @functools.cached_property
+    def _settings(self) -> Settings:
+        return settings.read(self._conf, self._capabilities, test=self._host.is_test)
+
+    @_translated
+    def get_available_resource(self) -> dict[str, Any]:
+        return inventory.available(self._host, self._capabilities, self._instances_path,
+                                   identity.node_uuid(self._conf.state_path))
+
+    @_translated
+    def inventory(self, existing: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+        info = self._host.info()
+        disk_gb = shutil.disk_usage(self._instances_path).total >> 30
+        return shared_inventory.root(self._conf, info[2], info[1], disk_gb, existing)
+
+    @_translated
+    def traits(self) -> set[str]:
+        return inventory.traits(self._capabilities)
+
+    @_translated
+    def list_instance_uuids(self) -> list[str]:
+        return [guest.uuid for guest in self._host.guests()]
+
+    @_translated
+    def describe(self) -> list[dict[str, Any]]:
+        found = []
+        for guest in self._host.guests():
+            try:
+                xml = guest.xml()
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:     # deleted since the list was made
+                    raise
+                continue
+            found.append({'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
+                          'hostdevs': pci.given_to(ElementTree.fromstring(xml))})
+        return found
+
+    def list_directories(self) -> list[str]:
+        with os.scandir(self._instances_path) as entries:
+            return sorted(entry.name for entry in entries
+                          if _SERVER_DIRECTORY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False))
+
+    # -- one guest -----------------------------------------------------------------------------------
+
+    @_translated
+    def get_info(self, instance: Any) -> int:
+        guest = self._host.find(instance.uuid)
+        return int(guest.power_state() if guest else PowerState.SHUTDOWN)
+
+    @_translated
+    def spawn(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], *, pci_devices: Iterable[Any] = (),
+              admin_password: str | None = None, files: Sequence[tuple[str, str]] = (),
+              image_fetch: driver.ImageFetch | None = None) -> None:
+        # 1. the XML: what can't be is refused before a byte is copied
+        xml = self._guest_xml(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
+        # 2. an earlier try's guest must not hold the disks that are replaced
+        self._forget(instance)
+        # 3. disks
+        self._disks.create(instance, image_meta, admin_password=admin_password, files=files, fetch=image_fetch)
+        # 4. the guest
+        self._replace_guest(instance, xml, power_on=True)
+        LOG.debug('Guest created on hypervisor', instance_uuid=instance.uuid)
+        LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
+
+    @_translated
+    def destroy(self, instance: Any, destroy_disks: bool = True) -> None:
+        if self._forget(instance):
+            LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
+        if not destroy_disks:
+            return
+        for suffix in ('', KEPT, COMING):
+            path = InstanceDirectory(self._instances_path, instance.uuid, suffix).path
+            LOG.debug('Deleting instance files %s', path, instance_uuid=instance.uuid)
+            if files.remove_tree(path):
+                LOG.info('Deletion of %s complete', path, instance_uuid=instance.uuid)
+
+    @_translated
+    def power_off(self, instance: Any, timeout: int = 0, retry_interval: int = 0) -> None:
+        guest = self._host.find(instance.uuid)
+        if guest is None:
+            return
+        if guest.is_active() and not (timeout and guest.shut_down(timeout, retry_interval)):
+            guest.destroy()
+            LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
+        self._disks.directory(instance.uuid).show_domain(guest.xml())
+
+    @_translated
+    def power_on(self, ctxt: Any, instance: Any, image_meta: dict[str, Any],
+                 pci_devices: Iterable[Any] = ()) -> None:
+        self._build_guest(instance, image_meta, pci_devices, power_on=True)
+
+    @_translated
+    def reboot(self, ctxt: Any, instance: Any, reboot_type: str, image_meta: dict[str, Any],
+               pci_devices: Iterable[Any] = ()) -> None:
+        guest = self._host.find(instance.uuid)
+        soft = reboot_type == 'SOFT' and guest is not None and guest.power_state() == PowerState.RUNNING
+        if soft and not guest.shut_down(self._soft_reboot_timeout):     # type: ignore[union-attr]
+            LOG.warning('Failed to soft reboot instance. Trying hard reboot.', instance_uuid=instance.uuid)
+            soft = False
+        self._build_guest(instance, image_meta, pci_devices, power_on=True)
+        LOG.info('Instance soft rebooted successfully.' if soft else 'Instance rebooted successfully.',
+                 instance_uuid=instance.uuid)
+
+    # -- disk moves ----------------------------------------------------------------------------------
+
+    def prepare_move(self) -> dict[str, Any]:
+        return self._mover.offer()
+
+    def check_move(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
+        self._mover.check(instance, dest, flavor)
+
+    @_translated
+    def migrate_disk_and_power_off(self, instance: Any, dest: dict[str, Any], flavor: Any, timeout: int = 0,
+                                   retry_interval: int = 0) -> dict[str, Any]:
+        self._mover.check(instance, dest, flavor)
+        LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
+        self.power_off(instance, timeout, retry_interval)
+        self._disks.directory(instance.uuid).hide_domain()
+        disk_info = self._mover.carry(instance.uuid, dest)
+        self._forget(instance)
+        return disk_info
+
+    @_translated
+    def finish_migration(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
+                         power_on: bool, disk_info: dict[str, Any]) -> None:
+        LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
+        if self._disks.directory(instance.uuid).move() != disk_info['move']:
+            raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
+        self._disks.grow(instance, image_meta)
+        self._build_guest(instance, image_meta, pci_devices, power_on)
+        if power_on:
+            LOG.info('Instance running successfully.', instance_uuid=instance.uuid)
+
+    @_translated
+    def confirm_migration(self, instance: Any, same_host: bool) -> None:
+        if not same_host:
+            self._forget(instance)
+        self._mover.confirm(instance.uuid)
+
+    @_translated
+    def cleanup_move_dest(self, instance: Any, same_host: bool) -> None:
+        if same_host and not self._mover.is_aside(instance.uuid):
+            return      # nothing has been moved: domain and disks are the server's own
+        if self._forget(instance):
+            LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
+        self._mover.discard(instance.uuid, same_host)
+
+    @_translated
+    def finish_revert_migration(self, ctxt: Any, instance: Any, image_meta: dict[str, Any],
+                                pci_devices: Iterable[Any], power_on: bool) -> None:
+        if self._mover.is_aside(instance.uuid):
+            self._forget(instance)
+        else:
+            guest = self._host.find(instance.uuid)
+            if guest is not None and guest.is_active() == power_on:
+                self._mover.restore(instance.uuid)
+                return      # it was never moved, or is back already
+        self._mover.restore(instance.uuid)
+        self._build_guest(instance, image_meta, pci_devices, power_on)
+        if power_on:
+            LOG.info('Instance running successfully.', instance_uuid=instance.uuid)
+
+    # -- parts ---------------------------------------------------------------------------------------
+
+    def _build_guest(self, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
+                     power_on: bool) -> None:
+        """The domain of a server that has its disks here, made afresh."""
+        xml = self._guest_xml(instance, image_meta, self._disks.present(instance.uuid), pci_devices)
+        if power_on:
+            self._disks.ensure_bases(instance, image_meta)
+        self._replace_guest(instance, xml, power_on)
+
+    def _guest_xml(self, instance: Any, image_meta: dict[str, Any], disks: tuple[GuestDisk, ...],
+                   pci_devices: Iterable[Any]) -> str:
+        LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', disks, image_meta, instance_uuid=instance.uuid)
+        xml = builder.build(GuestSpec(
+            instance=instance, name=driver.guest_name(self._conf, instance), settings=self._settings,
+            image_meta=image_meta, disks=disks, hostdevs=tuple(pci.host_devices(pci_devices)),
+            console_log=self._disks.directory(instance.uuid).file(CONSOLE))).to_xml()
+        LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=instance.uuid)
+        return xml
+
+    def _replace_guest(self, instance: Any, xml: str, power_on: bool) -> Guest:
+        """Define ``xml`` in place of whatever domain the server has, and start it if asked.
+
+        Defining over a running domain would change its next start only, so it is stopped first.
+        """
+        old = self._host.find(instance.uuid)
+        if old is not None:
+            old.destroy()
+            if old.name != driver.guest_name(self._conf, instance):
+                old.undefine()
+        guest = self._host.define(xml, instance.uuid)
+        if power_on:
+            guest.start()
+        self._disks.directory(instance.uuid).show_domain(guest.xml())
+        return guest
+
+    def _forget(self, instance: Any) -> bool:
+        """Stop and undefine the domain, if there is one, and take its XML away; whether there was one."""
+        guest = self._host.find(instance.uuid)
+        if guest is not None:
+            guest.destroy()
+            guest.undefine()
+            self._disks.directory(instance.uuid).hide_domain()
+        return guest is not None

@@ -1,0 +1,117 @@
+"""One domain of libvirt: its state, its XML, and the acts on it, each fine to repeat."""
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import libvirt
+from oslo_log import log as logging
+
+from kilonova.states import PowerState
+from kilonova.virt import driver
+
+if TYPE_CHECKING:
+    from kilonova.virt.libvirt.host import Host
+
+LOG = logging.getLogger(__name__)
+
+POWER_STATES = {
+    libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
+    libvirt.VIR_DOMAIN_RUNNING: PowerState.RUNNING,
+    # A guest that waits for a CPU or for I/O runs.
+    libvirt.VIR_DOMAIN_BLOCKED: PowerState.RUNNING,
+    libvirt.VIR_DOMAIN_PAUSED: PowerState.PAUSED,
+    # Shutting down isn't down, but the field shows it so (libvirt.md §4).
+    libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.SHUTDOWN,
+    libvirt.VIR_DOMAIN_SHUTOFF: PowerState.SHUTDOWN,
+    libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: PowerState.SUSPENDED,
+}
+
+
+class Guest:
+    """A domain that libvirt knew when it was looked up."""
+
+    def __init__(self, host: Host, domain: Any) -> None:
+        self._host, self._domain = host, domain
+        self.uuid: str = domain.UUIDString()
+        self.name: str = domain.name()
+
+    def _gone(self, error: libvirt.libvirtError) -> bool:
+        return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
+
+    def power_state(self) -> PowerState:
+        """SHUTDOWN too when the domain has gone meanwhile."""
+        try:
+            state, _reason = self._host.call(self._domain.state)
+        except libvirt.libvirtError as error:
+            if not self._gone(error):
+                raise
+            return PowerState.SHUTDOWN
+        return POWER_STATES[state]
+
+    def is_active(self) -> bool:
+        """Whether it holds its devices: running, paused or on its way down."""
+        try:
+            return bool(self._host.call(self._domain.isActive))
+        except libvirt.libvirtError as error:
+            if not self._gone(error):
+                raise
+            return False
+
+    def xml(self) -> str:
+        """What libvirt holds of it now."""
+        return self._host.call(self._domain.XMLDesc, 0)
+
+    def start(self) -> None:
+        """Raises GuestFailed."""
+        try:
+            self._host.call(self._domain.create)
+        except libvirt.libvirtError as error:
+            LOG.error('Error launching a defined domain with XML: %s', self.xml())
+            raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
+
+    def destroy(self) -> None:
+        """Cut its power."""
+        try:
+            self._host.call(self._domain.destroy)
+        except libvirt.libvirtError as error:
+            if not self._gone(error):
+                raise driver.GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
+
+    def undefine(self) -> None:
+        """Forget it; it must not be active."""
+        flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+        if not self._host.is_test:
+            flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+        try:
+            self._host.call(self._domain.undefineFlags, flags)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise driver.GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
+
+    def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:
+        """Ask it to go down and wait up to ``timeout`` seconds; asked again each ``retry_interval`` seconds."""
+        begun = time.monotonic()
+        asked, pause = begun, 0.05
+        self._ask_to_go()
+        while self.is_active():
+            now = time.monotonic()
+            if now - begun >= timeout:
+                LOG.info('Instance failed to shutdown in %d seconds.', timeout, instance_uuid=self.uuid)
+                return False
+            if retry_interval and now - asked >= retry_interval:
+                self._ask_to_go()
+                asked = now
+            time.sleep(min(pause, 1.0, begun + timeout - now))
+            pause *= 2
+        LOG.info('Instance shutdown successfully after %d seconds.', time.monotonic() - begun,
+                 instance_uuid=self.uuid)
+        return True
+
+    def _ask_to_go(self) -> None:
+        try:
+            self._host.call(self._domain.shutdown)
+        except libvirt.libvirtError as error:
+            # A guest without ACPI can't be asked; its time runs out and the power is cut.
+            LOG.debug('Guest %s did not take the shutdown request: %s', self.uuid, error)

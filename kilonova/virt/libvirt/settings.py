@@ -1,0 +1,84 @@
+"""[libvirt] read once and checked, as the configurators want it."""
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+
+from oslo_config import cfg
+
+from kilonova.virt import identity
+from kilonova.virt.driver import DriverMisconfigured
+from kilonova.virt.libvirt.capabilities import HostCapabilities
+from kilonova.virt.libvirt.domain.guest import Settings
+from kilonova.virt.libvirt.storage import files
+
+DEFAULT_URI = 'qemu:///system'
+_CACHE_MODES = frozenset({'default', 'none', 'writethrough', 'writeback', 'directsync', 'unsafe'})
+
+
+def connection_uri(conf: cfg.ConfigOpts) -> str:
+    """Where libvirt is."""
+    return conf.libvirt.connection_uri or DEFAULT_URI
+
+
+def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool) -> Settings:
+    """The settings of this host's guests; raises DriverMisconfigured."""
+    options = conf.libvirt
+    if options.virt_type not in ('kvm', 'qemu'):
+        raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not served here')
+    kinds = {kind for _arch, kind, _mode in capabilities.supported()}
+    if options.virt_type not in kinds:
+        raise DriverMisconfigured(reason=f'[libvirt]virt_type is {options.virt_type}, the host runs '
+                                         f'{", ".join(sorted(kinds)) or "nothing"}')
+    if options.cpu_mode == 'custom' and not options.cpu_models:
+        raise DriverMisconfigured(reason='[libvirt]cpu_mode is custom and cpu_models is empty')
+    return Settings(
+        virt_type=options.virt_type, domain_type='test' if test else options.virt_type, arch=capabilities.arch,
+        cpu_mode=options.cpu_mode, cpu_model=options.cpu_models[0] if options.cpu_models else None,
+        cpu_flags=tuple(_flag(flag) for flag in options.cpu_model_extra_flags),
+        machines=_machines(options.hw_machine_type or []), pcie_ports=options.num_pcie_ports,
+        memory_stats_period=options.mem_stats_period_seconds, rng_source=options.rng_dev_path or None,
+        serial_number=_serial_number(options.sysinfo_serial, capabilities),
+        disk_cache=_cache_mode(options.disk_cachemodes, conf.instances_path), disk_discard=options.hw_disk_discard,
+        version=_version())
+
+
+def _flag(flag: str) -> tuple[str, str]:
+    """'-pcid' → ('pcid', 'disable')"""
+    return flag.lstrip('+-').lower(), 'disable' if flag.startswith('-') else 'require'
+
+
+def _machines(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        arch, separator, machine = pair.partition('=')
+        if not separator or not machine:
+            raise DriverMisconfigured(reason=f"[libvirt]hw_machine_type '{pair}' is not of the form arch=type")
+        found[arch.strip()] = machine.strip()
+    return found
+
+
+def _serial_number(source: str, capabilities: HostCapabilities) -> str | None:
+    if source == 'os':
+        return identity.machine_id() or None
+    if source == 'hardware':
+        return capabilities.uuid
+    if source == 'auto':
+        return identity.machine_id() or capabilities.uuid
+    return 'unique' if source == 'unique' else None
+
+
+def _cache_mode(pairs: list[str], instances_path: str) -> str:
+    for pair in pairs:
+        kind, _, mode = pair.partition('=')
+        if kind == 'file':
+            if mode not in _CACHE_MODES:
+                raise DriverMisconfigured(reason=f"[libvirt]disk_cachemodes has no cache mode '{mode}'")
+            return mode
+    return 'none' if files.supports_direct_io(instances_path) else 'writeback'
+
+
+def _version() -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version('kilonova')
+    return ''

@@ -1,0 +1,143 @@
+"""The image cache: each image once a host, checked, in a form that guests can start from.
+
+    cache = ImageCache(directory, locks, download)
+    base = cache.image(image_id, image_meta, most=16 << 30)       # Base(path, format, virtual size)
+
+However many boots wait for an image, it is downloaded once: the first gets the lock, the others find the
+file. What a crash leaves is called .part or .converted and is written anew by the next.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_utils.imageutils import format_inspector
+
+from kilonova import errors
+from kilonova.virt.driver import FlavorDiskSmallerThanImage, ImageFetch
+from kilonova.virt.libvirt.storage import command, disk, files
+
+LOG = logging.getLogger(__name__)
+
+# Image record's disk_format → what the content may turn out to be, and QEMU's name for it.
+_FORMATS: dict[str, tuple[frozenset[str], str]] = {
+    'qcow2': (frozenset({'qcow2'}), 'qcow2'),
+    'raw': (frozenset({'raw', 'gpt'}), 'raw'),
+    'iso': (frozenset({'iso'}), 'raw'),
+    'vdi': (frozenset({'vdi'}), 'vdi'),
+    'vhd': (frozenset({'vhd'}), 'vpc'),
+    'vhdx': (frozenset({'vhdx'}), 'vhdx'),
+    'vmdk': (frozenset({'vmdk'}), 'vmdk'),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What qemu-img may use while it looks at an upload."""
+
+    cpu_seconds: int = 30
+    address_space_gib: int = 2
+
+
+class ImageCache:
+    """The files below <instances_path>/_base."""
+
+    def __init__(self, directory: str, locks: files.Locks, *, force_raw: bool = True,
+                 limits: Limits | None = None) -> None:
+        self.directory = directory
+        self._locks, self._force_raw, self._limits = locks, force_raw, limits or Limits()
+        self._known: dict[str, disk.Base] = {}
+
+    def image(self, image_id: str, image_meta: dict[str, Any], download: ImageFetch,
+              most: int | None = None) -> disk.Base:
+        """The cached image, downloaded if need be.
+
+        ``most``: bytes of the flavor's root disk. Raises FlavorDiskSmallerThanImage, ImageUnacceptable and
+        what ``download(image_id, file)`` raises; nothing stays in the cache then.
+        """
+        name = hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
+        base = self._once(name, lambda path: self._fetch(image_id, image_meta, download, path, most))
+        _check_size(base.virtual_size, most)
+        return base
+
+    def blank(self, name: str, size: int, *mkfs: str) -> disk.Base:
+        """A formatted empty disk of ``size`` bytes, made once (ephemeral_…, swap_…)."""
+        return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
+
+    def _once(self, name: str, make: Callable[[str], None]) -> disk.Base:
+        path = os.path.join(self.directory, name)
+        if name not in self._known or not os.path.exists(path):
+            with self._locks.hold(name):
+                if not os.path.exists(path):
+                    os.makedirs(self.directory, exist_ok=True)
+                    make(path)
+                self._known[name] = disk.look_at_base(path)
+        return self._known[name]
+
+    def _fetch(self, image_id: str, image_meta: dict[str, Any], download: ImageFetch, path: str,
+               most: int | None) -> None:
+        part, converted = f'{path}.part', f'{path}.converted'
+        LOG.debug('Fetching image %s to %s', image_id, part)
+        try:
+            with open(part, 'w+b') as stream:
+                download(image_id, stream)
+            format_, virtual_size = self._inspect(image_id, image_meta.get('disk_format'), part)
+            _check_size(virtual_size, most)
+            if format_ != 'raw' and (self._force_raw or format_ != 'qcow2'):
+                LOG.debug('Converting image %s from %s to raw', image_id, format_)
+                command.run('qemu-img', 'convert', '-O', 'raw', '-f', format_, part, converted)
+                files.sync(converted)
+                os.replace(converted, path)
+            else:
+                files.sync(part)
+                os.replace(part, path)
+        finally:
+            files.remove(part)
+            files.remove(converted)
+
+    def _inspect(self, image_id: str, disk_format: str | None, path: str) -> tuple[str, int]:
+        """QEMU's name of the format and the virtual size; ImageUnacceptable if anything is odd.
+
+        Our own parser comes first: qemu-img would open what a hostile header names.
+        """
+        def refuse(reason: str) -> errors.ImageUnacceptable:
+            return errors.ImageUnacceptable(image_id=image_id, reason=reason)
+
+        if disk_format not in _FORMATS:
+            raise refuse(f"disk format '{disk_format}' can not be booted here")
+        accepted, qemu_name = _FORMATS[disk_format]
+        try:
+            inspector = format_inspector.detect_file_format(path)
+            found = str(inspector)
+            if inspector is not None and found in accepted:
+                inspector.safety_check()
+        except format_inspector.SafetyCheckFailed as error:
+            raise refuse(f'its content failed the safety checks: {error}') from error
+        except format_inspector.ImageFormatError as error:
+            raise refuse(f'its content could not be understood: {error}') from error
+        if inspector is None or found not in accepted:
+            raise refuse(f"its content is {found}, its disk format says '{disk_format}'")
+        try:
+            info = json.loads(command.limited(
+                'qemu-img', 'info', '--output=json', '-f', qemu_name, path,
+                cpu_seconds=self._limits.cpu_seconds, address_space_gib=self._limits.address_space_gib))
+        except command.CommandFailed as error:
+            raise refuse(f'qemu-img can not read it: {error}') from error
+        details = (info.get('format-specific') or {}).get('data') or {}
+        if info.get('backing-filename') or info.get('full-backing-filename'):
+            raise refuse('it has a backing file')
+        if details.get('data-file'):
+            raise refuse('it has an external data file')
+        if info.get('encrypted'):
+            raise refuse('it is encrypted')
+        return qemu_name, int(info['virtual-size'])
+
+
+def _check_size(virtual_size: int, most: int | None) -> None:
+    if most is not None and virtual_size > most:
+        raise FlavorDiskSmallerThanImage(flavor_size=most, image_size=virtual_size)

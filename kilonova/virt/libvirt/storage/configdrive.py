@@ -1,0 +1,88 @@
+"""The config drive: a CD from which a guest's cloud-init reads who it is, without any network.
+
+    if required(conf, instance, image_meta):
+        build(path, content(instance, admin_password, files), program='genisoimage')
+"""
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from oslo_config import cfg
+from oslo_utils import strutils
+
+from kilonova import errors
+from kilonova.virt.libvirt.storage import command
+
+_LABEL = 'config-2'
+# cloud-init takes the newest version that it knows, else latest.
+_VERSIONS = ('2018-08-27', 'latest')
+
+
+class ConfigDriveFailed(errors.KilonovaError):
+    """The program that builds config drives is missing, or refused."""
+
+    msg_fmt = 'Could not build the config drive with %(program)s: %(reason)s'
+
+
+def required(conf: cfg.ConfigOpts, instance: Any, image_meta: dict[str, Any]) -> bool:
+    """Whether user, image (img_config_drive=mandatory) or host ([DEFAULT]force_config_drive) want one."""
+    wish = (image_meta.get('properties') or {}).get('img_config_drive')
+    return conf.force_config_drive or wish == 'mandatory' or strutils.bool_from_string(instance.config_drive)
+
+
+def content(instance: Any, admin_password: str | None = None,
+            files: Sequence[tuple[str, str]] = ()) -> dict[str, bytes]:
+    """The drive's files by path. ``files``: (path in the guest, base64 content)."""
+    meta: dict[str, Any] = {
+        'uuid': instance.uuid, 'name': instance.display_name, 'hostname': instance.hostname,
+        'launch_index': instance.launch_index or 0, 'availability_zone': instance.availability_zone,
+        'project_id': instance.project_id, 'devices': [], 'dedicated_cpus': [],
+        'random_seed': base64.b64encode(secrets.token_bytes(512)).decode()}
+    if instance.metadata:
+        meta['meta'] = dict(instance.metadata)
+    if instance.key_name:
+        meta['public_keys'] = {instance.key_name: instance.key_data}
+        meta['keys'] = [{'name': instance.key_name, 'type': 'ssh', 'data': instance.key_data}]
+    if admin_password:
+        meta['admin_pass'] = admin_password
+    found: dict[str, bytes] = {}
+    for number, (path, encoded) in enumerate(files):
+        name = f'content/{number:04}'
+        meta.setdefault('files', []).append({'path': path, 'content_path': f'/{name}'})
+        found[f'openstack/{name}'] = base64.b64decode(encoded)
+    for version in _VERSIONS:
+        found[f'openstack/{version}/meta_data.json'] = json.dumps(meta).encode()
+        found[f'openstack/{version}/network_data.json'] = b'{"links": [], "networks": [], "services": []}'
+        found[f'openstack/{version}/vendor_data.json'] = b'{}'
+        if instance.user_data:
+            found[f'openstack/{version}/user_data'] = base64.b64decode(instance.user_data)
+    return found
+
+
+def build(path: str, tree: dict[str, bytes], program: str) -> None:
+    """Write the ISO 9660 file ``path``; raises ConfigDriveFailed, with the old file still there."""
+    aside = f'{path}.new'
+    scratch = tempfile.mkdtemp(prefix='.configdrive-', dir=os.path.dirname(path))
+    try:
+        for name, data in tree.items():
+            target = os.path.join(scratch, name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, 'wb') as stream:
+                stream.write(data)
+        command.run(*shlex.split(program), '-o', aside, '-ldots', '-allow-lowercase', '-allow-multidot', '-l',
+                    '-quiet', '-J', '-r', '-V', _LABEL, scratch)
+    except command.CommandFailed as error:
+        raise ConfigDriveFailed(program=program, reason=error.fields['reason']) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    # The admin password is in it.
+    os.chmod(aside, 0o600)
+    os.replace(aside, path)

@@ -1,0 +1,97 @@
+"""Disk files: made as overlays or copies, looked at, grown.
+
+    create_overlay(path, Base('/…/_base/<sha1>', 'raw', 1 << 30), 16 << 30)
+    grow(path, 'qcow2', 32 << 30)
+"""
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+
+from kilonova.virt.libvirt.storage import command, files
+
+GIB = 1 << 30
+MIB = 1 << 20
+_QCOW2 = b'QFI\xfb'
+# magic, version, offset and length of the backing file's name, cluster bits, virtual size
+_HEADER = struct.Struct('>4sIQIIQ')
+
+
+@dataclass(frozen=True)
+class Base:
+    """A file of the image cache: its format and the size that a guest would see."""
+
+    path: str
+    format: str
+    virtual_size: int
+
+
+@dataclass(frozen=True)
+class DiskFile:
+    """A disk as its header has it; ``virtual_size`` in bytes."""
+
+    format: str
+    virtual_size: int
+    backing: str | None = None
+
+
+def look(path: str, format_: str) -> DiskFile:
+    """Read a disk's header. ``format_`` is what disk.info says: a raw disk's first bytes belong to its guest."""
+    if format_ != 'qcow2':
+        return DiskFile('raw', os.path.getsize(path))
+    with open(path, 'rb') as stream:
+        head = stream.read(_HEADER.size)
+        magic, _version, offset, length, _bits, size = _HEADER.unpack(head.ljust(_HEADER.size, b'\0'))
+        if magic != _QCOW2:
+            raise command.CommandFailed(command='reading', reason=f'{path} is not a qcow2 file')
+        backing = None
+        if offset:
+            stream.seek(offset)
+            backing = os.fsdecode(stream.read(length))
+    return DiskFile('qcow2', size, backing)
+
+
+def look_at_base(path: str) -> Base:
+    """A cached image. Nothing but qcow2 and raw gets into the cache, and a raw one that looks like qcow2 doesn't."""
+    with open(path, 'rb') as stream:
+        format_ = 'qcow2' if stream.read(4) == _QCOW2 else 'raw'
+    return Base(path, format_, look(path, format_).virtual_size)
+
+
+def create_overlay(path: str, base: Base, size: int) -> None:
+    """A qcow2 that reads from ``base`` and is ``size`` bytes for the guest; replaces what is there."""
+    aside = f'{path}.new'
+    command.run('qemu-img', 'create', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, aside, str(size))
+    os.replace(aside, path)
+
+
+def create_copy(path: str, base: Base, size: int) -> None:
+    """A raw copy of ``base``, sparse, grown to ``size``; replaces what is there."""
+    aside = f'{path}.new'
+    if base.format == 'raw':
+        command.run('cp', '--sparse=always', base.path, aside)
+    else:
+        command.run('qemu-img', 'convert', '-O', 'raw', '-f', base.format, base.path, aside)
+    if size > os.path.getsize(aside):
+        os.truncate(aside, size)
+    os.replace(aside, path)
+
+
+def grow(path: str, format_: str, size: int) -> bool:
+    """Make a disk larger; False if it is that large already. Never shrinks."""
+    if look(path, format_).virtual_size >= size:
+        return False
+    command.run('qemu-img', 'resize', '-q', '-f', format_, path, str(size))
+    return True
+
+
+def create_blank(path: str, size: int, *mkfs: str) -> None:
+    """A sparse raw file, formatted by the program ``mkfs`` (its last argument will be the file)."""
+    aside = f'{path}.new'
+    files.remove(aside)
+    with open(aside, 'wb') as stream:
+        stream.truncate(size)
+    if mkfs:
+        command.run(*mkfs, aside)
+    os.replace(aside, path)

@@ -1,0 +1,147 @@
+"""A server's disks: which ones its flavor and image ask for, made once, grown after a move.
+
+    disks = ServerDisks(conf, cache, download)
+    disks.plan(instance, image_meta)           # what the guest will see; changes nothing
+    disks.create(instance, image_meta, …)      # makes it so
+"""
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from oslo_config import cfg
+
+from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.libvirt.storage import configdrive, disk
+from kilonova.virt.libvirt.storage.cache import ImageCache
+from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, SWAP, InstanceDirectory
+
+EPHEMERAL = 'disk.eph0'
+# The order in which guests see them.
+_ORDER = (DISK, EPHEMERAL, SWAP, CONFIG)
+_EPHEMERAL_LABEL = 'ephemeral0'
+
+
+class ServerDisks:
+    """Disks of the servers of one host."""
+
+    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, download: ImageFetch | None) -> None:
+        self._conf, self._cache, self._download = conf, cache, download
+        images_type = conf.libvirt.images_type
+        if images_type not in ('default', 'qcow2', 'raw', 'flat'):
+            raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
+        self.format = 'qcow2' if images_type == 'qcow2' or (
+            images_type == 'default' and conf.use_cow_images) else 'raw'
+
+    def directory(self, uuid: str) -> InstanceDirectory:
+        return InstanceDirectory(self._conf.instances_path, uuid)
+
+    # -- what the guest sees -------------------------------------------------------------------------
+
+    def plan(self, instance: Any, image_meta: dict[str, Any]) -> tuple[GuestDisk, ...]:
+        """The disks of a server that is about to be built."""
+        wanted = {DISK: self.format}
+        if instance.flavor.ephemeral_gb:
+            wanted[EPHEMERAL] = self.format
+        if instance.flavor.swap:
+            wanted[SWAP] = self.format
+        if configdrive.required(self._conf, instance, image_meta):
+            wanted[CONFIG] = 'raw'
+        return self._guest_disks(instance.uuid, wanted)
+
+    def present(self, uuid: str) -> tuple[GuestDisk, ...]:
+        """The disks that a server has here; GuestFailed if its root disk isn't among them."""
+        formats = {name: format_ for name, format_ in self.directory(uuid).formats().items()
+                   if os.path.exists(self.directory(uuid).file(name))}
+        if DISK not in formats:
+            raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
+        return self._guest_disks(uuid, formats)
+
+    def _guest_disks(self, uuid: str, formats: dict[str, str]) -> tuple[GuestDisk, ...]:
+        return tuple(GuestDisk(self.directory(uuid).file(name), formats[name],
+                               'cdrom' if name == CONFIG else 'disk')
+                     for name in _ORDER if name in formats)
+
+    # -- making them ---------------------------------------------------------------------------------
+
+    def create(self, instance: Any, image_meta: dict[str, Any], *, admin_password: str | None = None,
+               files: Sequence[tuple[str, str]] = (), fetch: ImageFetch | None = None) -> None:
+        """All disks of a new server, replacing what an earlier try left."""
+        directory = self.directory(instance.uuid)
+        most = instance.flavor.root_gb * disk.GIB or None
+        base = self._image(instance, image_meta, fetch, most)
+        directory.create()
+        self._make(directory, DISK, base, most or base.virtual_size)
+        self._add_blanks(instance, image_meta, directory)
+        if configdrive.required(self._conf, instance, image_meta):
+            configdrive.build(directory.file(CONFIG), configdrive.content(instance, admin_password, files),
+                              self._conf.mkisofs_cmd)
+            directory.record(CONFIG, 'raw')
+
+    def grow(self, instance: Any, image_meta: dict[str, Any]) -> None:
+        """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
+        directory = self.directory(instance.uuid)
+        formats = directory.formats()
+        for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
+            if name in formats and size:
+                disk.grow(directory.file(name), formats[name], size * disk.GIB)
+        self._add_blanks(instance, image_meta, directory)
+
+    def ensure_bases(self, instance: Any, image_meta: dict[str, Any]) -> None:
+        """Make again what the overlays read from, should it have been cleared away."""
+        directory = self.directory(instance.uuid)
+        for name, found in directory.disks().items():
+            if not found.backing or os.path.exists(found.backing):
+                continue
+            if name == DISK and self._is_image(instance, found.backing):
+                self._image(instance, image_meta, None, None)
+            elif name != DISK and _is_blank(found.backing):
+                self._blank(os.path.basename(found.backing))
+            else:
+                raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
+
+    def _add_blanks(self, instance: Any, image_meta: dict[str, Any], directory: InstanceDirectory) -> None:
+        """Ephemeral and swap disks that the flavor has and the directory doesn't."""
+        flavor = instance.flavor
+        present = directory.disks()
+        file_system = self._conf.default_ephemeral_format or (
+            'vfat' if (image_meta.get('properties') or {}).get('os_type') == 'windows' else 'ext4')
+        for name, base_name, size in (
+                (EPHEMERAL, f'ephemeral_{flavor.ephemeral_gb}_{file_system}', flavor.ephemeral_gb * disk.GIB),
+                (SWAP, f'swap_{flavor.swap}', flavor.swap * disk.MIB)):
+            if size and (name not in present or (name == SWAP and present[name].virtual_size < size)):
+                self._make(directory, name, self._blank(base_name), size)
+
+    def _make(self, directory: InstanceDirectory, name: str, base: disk.Base, size: int) -> None:
+        make = disk.create_overlay if self.format == 'qcow2' else disk.create_copy
+        make(directory.file(name), base, size)
+        directory.record(name, self.format)
+
+    def _image(self, instance: Any, image_meta: dict[str, Any], fetch: ImageFetch | None,
+               most: int | None) -> disk.Base:
+        download = fetch or self._download
+        if download is None:
+            raise DriverMisconfigured(reason='there is no image client to fetch images with')
+        return self._cache.image(instance.image_ref, image_meta, download, most)
+
+    def _is_image(self, instance: Any, backing: str) -> bool:
+        image_id = instance.image_ref or ''
+        return os.path.basename(backing) == hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
+
+    def _blank(self, name: str) -> disk.Base:
+        """The formatted base that the name tells of."""
+        kind, _, rest = name.partition('_')
+        if kind == 'swap':
+            return self._cache.blank(name, int(rest) * disk.MIB, 'mkswap', '-q')
+        size, _, file_system = rest.partition('_')
+        label = '-n' if file_system == 'vfat' else '-L'
+        quiet = () if file_system == 'vfat' else ('-q',)
+        return self._cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label,
+                                 _EPHEMERAL_LABEL)
+
+
+def _is_blank(backing: str) -> bool:
+    return os.path.basename(backing).startswith(('ephemeral_', 'swap_'))

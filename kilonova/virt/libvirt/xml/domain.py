@@ -1,0 +1,101 @@
+"""The domain as a whole: what configurators fill in, and the order in which it is written (libvirt.md §7)."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kilonova.virt.libvirt.xml.devices import Device
+from kilonova.virt.libvirt.xml.element import Element, node, to_text
+
+
+@dataclass
+class Timer:
+    """A clock source of the guest."""
+
+    name: str
+    tickpolicy: str | None = None
+    present: str | None = None
+
+    def element(self) -> Element:
+        return node('timer', name=self.name, tickpolicy=self.tickpolicy, present=self.present)
+
+
+@dataclass
+class Clock:
+    """The guest's clock."""
+
+    offset: str = 'utc'
+    timers: list[Timer] = field(default_factory=list)
+
+    def element(self) -> Element:
+        return node('clock', *(timer.element() for timer in self.timers), offset=self.offset)
+
+
+@dataclass
+class Cpu:
+    """The CPU that the guest sees. ``features``: (name, policy)."""
+
+    mode: str | None = None
+    model: str | None = None
+    sockets: int = 1
+    features: list[tuple[str, str]] = field(default_factory=list)
+
+    def element(self) -> Element:
+        return node('cpu',
+                    node('model', self.model) if self.model else None,
+                    node('topology', sockets=self.sockets, cores=1, threads=1),
+                    *(node('feature', name=name, policy=policy) for name, policy in self.features),
+                    mode=self.mode, match='exact' if self.mode in ('host-model', 'custom') else None)
+
+
+@dataclass
+class Os:
+    """How the guest starts."""
+
+    arch: str
+    machine: str | None = None
+    boot: list[str] = field(default_factory=list)
+    bootmenu: bool = False
+    smbios: bool = False
+
+    def element(self) -> Element:
+        return node('os', node('type', 'hvm', arch=self.arch, machine=self.machine),
+                    *(node('boot', dev=device) for device in self.boot),
+                    node('bootmenu', enable='yes') if self.bootmenu else None,
+                    node('smbios', mode='sysinfo') if self.smbios else None)
+
+
+@dataclass
+class Domain:
+    """A guest's definition. Everything that nobody asked for stays out of the XML."""
+
+    type: str
+    uuid: str
+    name: str
+    memory_kib: int = 0
+    vcpus: int = 1
+    metadata: Element | None = None
+    sysinfo: dict[str, str] = field(default_factory=dict)
+    os: Os | None = None
+    features: list[Element] = field(default_factory=list)
+    clock: Clock | None = None
+    cpu: Cpu | None = None
+    devices: list[Device] = field(default_factory=list)
+
+    def element(self) -> Element:
+        return node(
+            'domain',
+            node('uuid', self.uuid), node('name', self.name), node('memory', str(self.memory_kib)),
+            node('vcpu', str(self.vcpus)),
+            node('metadata', self.metadata) if self.metadata is not None else None,
+            node('sysinfo', node('system', *(node('entry', value, name=name)
+                                             for name, value in self.sysinfo.items())),
+                 type='smbios') if self.sysinfo else None,
+            self.os.element() if self.os else None,
+            node('features', *self.features) if self.features else None,
+            self.clock.element() if self.clock else None,
+            self.cpu.element() if self.cpu else None,
+            node('devices', *(device.element() for device in self.devices)),
+            type=self.type)
+
+    def to_xml(self) -> str:
+        return to_text(self.element())

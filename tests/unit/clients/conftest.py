@@ -1,0 +1,3 @@
+from tests.fixtures.placement import placement
+
+__all__ = ['placement']

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kilonova.pci import placement
+from kilonova.pci.placement import placement_view
+from kilonova.pci.spec import DeviceSpecs, PlacementPciException
+from tests.unit.pci.builders import found, functions, ledger, request
+
+PF0 = '0000:81:00.0'
+UUID = 'aaaaaaaa-0000-4000-8000-00000000000a'
+OWN = {'COMPUTE_MANAGED_PCI_DEVICE', 'OWNER_NOVA'}
+
+
+def specs_of(*entries):
+    return DeviceSpecs.parse([json.dumps(entry) for entry in entries], report_in_placement=True)
+
+
+def view_of(devices, *entries):
+    made = ledger(devices, '{}')
+    return placement_view('host1', made.devices(), specs_of(*entries))
+
+
+def test_one_provider_a_device():
+    view = view_of([found('0000:81:0a.0'), found('0000:82:00.0', product_id='1430')],
+                   {'product_id': '13f1'}, {'product_id': '1430', 'resource_class': 'gpu', 'traits': 'fast',
+                                            'live_migratable': 'true'})
+    assert list(view) == ['host1_0000:81:0A.0', 'host1_0000:82:00.0']
+    first, second = view.values()
+    assert first.inventory() == {'CUSTOM_PCI_10DE_13F1': {'total': 1, 'max_unit': 1}}
+    assert first.traits == OWN
+    assert second.inventory() == {'CUSTOM_GPU': {'total': 1, 'max_unit': 1}}
+    assert second.traits == OWN | {'CUSTOM_FAST', 'HW_PCI_LIVE_MIGRATABLE'}
+    assert placement.describe_view('host1', view).startswith(
+        'Placement PCI view on host1: RP(host1_0000:81:0A.0, CUSTOM_PCI_10DE_13F1=1, '
+        'traits=COMPUTE_MANAGED_PCI_DEVICE,OWNER_NOVA), RP(')
+
+
+def test_functions_count_on_their_pf():
+    view = view_of(functions(PF0, 3), {'vendor_id': '10de'})
+    assert list(view) == [f'host1_{PF0}']
+    assert view[f'host1_{PF0}'].inventory() == {'CUSTOM_PCI_10DE_13F1': {'total': 3, 'max_unit': 3}}
+
+
+def test_pf_and_its_functions_are_refused():
+    with pytest.raises(placement.PlacementPciDependentDeviceException, match=f'function {PF0} and its'):
+        view_of([found(PF0, dev_type='type-PF'), *functions(PF0, 2)], {'address': PF0})
+    with pytest.raises(PlacementPciException):
+        view_of([*functions('0000:81:1f.0', 1), found('0000:81:1f.0', dev_type='type-PF')], {})
+
+
+def test_mixed_classes_and_traits_are_refused():
+    devices = functions(PF0, 2)
+    first = {'address': devices[0]['address']}
+    with pytest.raises(placement.PlacementPciMixedResourceClassException, match='CUSTOM_PCI_10DE_13F1 instead of'):
+        view_of(devices, {**first, 'resource_class': 'a'}, {})
+    with pytest.raises(placement.PlacementPciMixedTraitsException, match='CUSTOM_A'):
+        view_of(devices, {**first, 'traits': 'a'}, {})
+
+
+def test_devices_of_a_network_are_not_reported():
+    assert view_of([found(PF0), *functions('0000:82:00.0', 1)], {'physical_network': None}) == {}
+
+
+def test_one_time_use():
+    with pytest.raises(PlacementPciException, match='does not qualify'):
+        view_of(functions(PF0, 1), {'one_time_use': 'false'})
+    made = ledger([found(PF0)], '{}')
+    specs = specs_of({'one_time_use': 'true'})
+    before = placement_view('host1', made.devices(), specs)[f'host1_{PF0}']
+    assert before.reserved is None
+    assert before.traits == OWN | {'HW_PCI_ONE_TIME_USE'}
+    made.commit(made.plan_claim(UUID, [request(1)]))
+    after = placement_view('host1', made.devices(), specs)[f'host1_{PF0}']
+    assert after.inventory() == {'CUSTOM_PCI_10DE_13F1': {'total': 1, 'max_unit': 1, 'reserved': 1}}
+
+
+def test_allocations():
+    made = ledger([*functions(PF0, 3), found('0000:82:00.0')])
+    made.commit(made.plan_claim(UUID, [request(2, vendor_id='10de', dev_type='type-VF'),
+                                       request(1, vendor_id='10de', dev_type='type-PCI')]))
+    view = placement_view('host1', made.devices(), specs_of({}))
+    assert placement.allocations(view, {PF0: 'rp1', '0000:82:00.0': 'rp2'}) == {
+        UUID: {'rp1': {'CUSTOM_PCI_10DE_13F1': 2}, 'rp2': {'CUSTOM_PCI_10DE_13F1': 1}}}
+
+
+def test_devices_in_use_that_nobody_configures_any_more():
+    made = ledger([*functions(PF0, 2), found('0000:82:00.0'), found('0000:83:00.0')])
+    made.set_providers({PF0: 'rp1', '0000:82:00.0': 'rp2', '0000:83:00.0': 'rp3'})
+    made.commit(made.plan_claim(UUID, [request(2, vendor_id='10de', dev_type='type-VF'),
+                                       request(1, vendor_id='10de', rp_uuids='rp2')]))
+    first = functions(PF0, 1)[0]['address']
+    view = placement_view('host1', made.devices(), specs_of({'address': {'bus': first[5:7], 'function': '0',
+                                                                         'slot': '10'}}))
+    assert view[f'host1_{PF0}'].total == 2
+    assert view['host1_0000:82:00.0'].inventory() == {}
+    assert 'host1_0000:83:00.0' not in view
+    assert placement.allocations(view, {PF0: 'rp1'}) == {UUID: {'rp1': {'CUSTOM_PCI_10DE_13F1': 2}}}

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kilonova.objects import NUMACell, NUMATopology, PciDevicePoolList
+from kilonova.pci import pools as pci_pools
+from kilonova.pci.pools import PciDeviceRequestFailed, PciPools
+from tests.unit.pci.builders import found, functions, ledger, request
+
+
+def host(*devices, specs='{"vendor_id": "10de"}', sockets=None) -> PciPools:
+    made = ledger(list(devices), specs)
+    made.pools.sockets = sockets
+    return made.pools
+
+
+def scheduler_side(pools: PciPools) -> PciPools:
+    """What the scheduler reads of what the host stores."""
+    stored = PciDevicePoolList.obj_from_primitive(json.loads(json.dumps(pools.to_pool_list().obj_to_primitive())))
+    return PciPools.from_pool_list(stored, pools.sockets)
+
+
+def both(*devices, **options) -> list[PciPools]:
+    made = host(*devices, **options)
+    return [made, scheduler_side(made)]
+
+
+def counts(pools: PciPools) -> list[tuple]:
+    return [(pool.keys['dev_type'], pool.keys['address'], pool.count) for pool in pools.pools]
+
+
+def nodes(pools: PciPools, wanted, cells) -> list:
+    """NUMA nodes of the devices that a request gets; None: it fails."""
+    try:
+        return sorted((device.numa_node for device, _ in pools.copy().consume_requests([wanted], None, cells)),
+                      key=str)
+    except PciDeviceRequestFailed:
+        return None
+
+
+PF0, PF1 = '0000:81:00.0', '0000:82:00.0'
+
+
+def test_keys_and_stored_form():
+    pools = host(found('0000:08:00.0'), *functions(PF0, 2, parent_ifname='ens1'),
+                 specs='{"vendor_id": "10de", "physical_network": null, "colour": "red", "resource_class": "GPU", '
+                       '"traits": "X"}')
+    stored = pools.to_pool_list()
+    assert [(pool.vendor_id, pool.product_id, pool.numa_node, pool.count) for pool in stored] == [
+        ('10de', '13f1', 0, 1), ('10de', '13f1', 0, 2)]
+    assert stored[0].tags == {'dev_type': 'type-PCI', 'address': '0000:08:00.0', 'physical_network': None,
+                              'colour': 'red'}
+    assert stored[1].tags == {'dev_type': 'type-VF', 'address': PF0, 'physical_network': None, 'colour': 'red',
+                              'parent_ifname': 'ens1', 'remote_managed': 'false'}
+    assert pools.free == 3
+    again = scheduler_side(pools)
+    assert [pool.keys for pool in again.pools] == [pool.keys for pool in pools.pools]
+
+
+def test_unknown_devices_are_not_offered():
+    pools = host(found('0000:08:00.0'))
+    stranger = ledger([found('0000:09:00.0', vendor_id='8086')], '{}').devices()[0]
+    assert not pools.add_device(stranger)
+    assert pools.free == 1
+
+
+def test_spec_match_ignores_case_and_placement_keys():
+    for pools in both(found('0000:08:00.0')):
+        assert pools.support_requests([request(vendor_id='10DE', product_id='13F1', resource_class='x', traits='y')])
+        assert not pools.support_requests([request(vendor_id='10de', product_id='0fbb')])
+        assert not pools.support_requests([request(vendor_id='10de', physical_network=None)])
+        assert pools.support_requests([])
+        assert pools.support_requests(None)
+
+
+def test_alternatives():
+    wanted = request(2)
+    wanted.spec = [{'vendor_id': '10de', 'product_id': '13f1'}, {'vendor_id': '10de', 'product_id': '1430'}]
+    for pools in both(found('0000:08:00.0'), found('0000:09:00.0', product_id='1430')):
+        assert pools.support_requests([wanted])
+        assert not pools.support_requests([wanted, wanted])
+
+
+def test_requests_are_counted_together():
+    """Two requests may not both count the same device (bug 1986838)."""
+    for pools in both(found('0000:08:00.0')):
+        assert pools.support_requests([request(1)])
+        assert not pools.support_requests([request(1), request(1)])
+        assert pools.free == 1
+
+
+def test_failed_apply_changes_nothing():
+    for pools in both(found('0000:08:00.0'), found('0000:09:00.0')):
+        before = counts(pools)
+        with pytest.raises(PciDeviceRequestFailed):
+            pools.apply_requests([request(1), request(2)])
+        assert counts(pools) == before
+
+
+def test_pf_only_when_asked_for():
+    for pools in both(found(PF0, dev_type='type-PF'), found('0000:08:00.0')):
+        assert not pools.support_requests([request(2)])
+        assert pools.support_requests([request(1, vendor_id='10de', dev_type='type-PF')])
+        pools.apply_requests([request(1)])
+        assert ('type-PF', PF0, 1) in counts(pools)
+
+
+def test_vdpa_only_when_asked_for():
+    for pools in both(found('0000:81:10.0', dev_type='vdpa', parent=PF0)):
+        assert not pools.support_requests([request(1)])
+        assert pools.support_requests([request(1, vendor_id='10de', dev_type='vdpa')])
+
+
+def test_remote_managed_only_when_asked_for():
+    vpd = {'capabilities': {'vpd': {'card_serial_number': 'MT1'}}}
+    for pools in both(*functions(PF0, 1, **vpd), specs='{"vendor_id": "10de", "remote_managed": "true"}'):
+        assert not pools.support_requests([request(1)])
+        assert pools.support_requests([request(1, vendor_id='10de', remote_managed='True')])
+
+
+def test_live_migratable():
+    plain = both(found('0000:08:00.0'))
+    yes = both(found('0000:08:00.0'), specs='{"vendor_id": "10de", "live_migratable": "yes"}')
+    no = both(found('0000:08:00.0'), specs='{"vendor_id": "10de", "live_migratable": "no"}')
+    wanted = {answer: request(1, vendor_id='10de', live_migratable=answer) for answer in ('true', 'false')}
+    for pools in plain + yes + no:
+        assert pools.support_requests([request(1)])
+    assert [pools.support_requests([wanted['true']]) for pools in plain + yes + no] == [False] * 2 + [True] * 2 + [
+        False] * 2
+    assert [pools.support_requests([wanted['false']]) for pools in plain + yes + no] == [False] * 4 + [True] * 2
+
+
+def numa_host(*numa_nodes, sockets=None):
+    return host(*(found(f'0000:0{index}:00.0', numa=node) for index, node in enumerate(numa_nodes)),
+                sockets=sockets)
+
+
+@pytest.mark.parametrize(('policy', 'count', 'got'), [
+    ('required', 1, [0]), ('required', 2, None),
+    ('legacy', 1, [0]), ('legacy', 2, [0, None]), ('legacy', 3, None),
+    ('preferred', 1, [0]), ('preferred', 2, [0, None]), ('preferred', 3, [0, 1, None]), ('preferred', 4, None),
+    ('socket', 1, [0]), ('socket', 2, None),
+])
+def test_numa_policies(policy, count, got):
+    pools = numa_host(1, 0, None)
+    assert nodes(pools, request(count, policy), [0]) == got
+    assert scheduler_side(pools).support_requests([request(count, policy)], numa_cells=[0]) is (got is not None)
+
+
+def test_numa_default_and_guests_without_numa():
+    wanted = request(1)
+    wanted.numa_policy = None
+    assert nodes(numa_host(1), wanted, [0]) is None
+    assert nodes(numa_host(1), request(1, 'required'), []) == [1]
+    assert nodes(numa_host(1), request(1, 'required'), None) == [1]
+
+
+def test_numa_cells_may_be_objects():
+    assert nodes(numa_host(0, 1), request(1, 'required'), [NUMACell(id=1)]) == [1]
+
+
+def test_numa_socket():
+    pools = numa_host(1, 0, 2, sockets={0: 0, 1: 0, 2: 1})
+    assert nodes(pools, request(2, 'socket'), [0]) == [0, 1]
+    assert nodes(pools, request(3, 'socket'), [0]) is None
+    pools.sockets = {0: 0, 1: 0, 2: None}
+    assert nodes(pools, request(2, 'socket'), [0]) is None
+    assert nodes(pools, request(1, 'socket'), [0]) == [0]
+
+
+def test_sockets_of():
+    assert pci_pools.sockets_of(None) == {}
+    assert pci_pools.sockets_of(NUMATopology(cells=[NUMACell(id=0, socket=1), NUMACell(id=1)])) == {0: 1, 1: None}
+
+
+def test_taking_a_pf_takes_its_functions_away():
+    devices = [found(PF0, dev_type='type-PF'), *functions(PF0, 2), found(PF1, dev_type='type-PF'), *functions(PF1, 2)]
+    for pools in both(*devices):
+        pools.apply_requests([request(1, vendor_id='10de', dev_type='type-PF')])
+        pf, address = next(one[:2] for one in counts(pools) if one[2] == 0)
+        assert pf == 'type-PF'
+        assert ('type-VF', address) not in [one[:2] for one in counts(pools)]
+        assert pools.support_requests([request(2, vendor_id='10de', dev_type='type-VF')])
+        assert not pools.support_requests([request(3, vendor_id='10de', dev_type='type-VF')])
+
+
+def test_taking_a_function_takes_the_pf_away():
+    for pools in both(found(PF0, dev_type='type-PF'), *functions(PF0, 2)):
+        pools.apply_requests([request(1)])
+        assert counts(pools) == [('type-VF', PF0, 1)]
+
+
+def test_one_request_for_pf_or_functions_never_gets_both():
+    wanted = request(3)
+    wanted.spec = [{'vendor_id': '10de', 'dev_type': 'type-PF'}, {'vendor_id': '10de', 'dev_type': 'type-VF'}]
+    for pools in both(found(PF0, dev_type='type-PF'), *functions(PF0, 2)):
+        assert not pools.support_requests([wanted])
+
+
+def with_providers(*devices, **options):
+    made = host(*devices, **options)
+    for pool in made.pools:
+        made.set_provider(pool.keys['address'], 'rp-' + pool.keys['address'])
+    return [made, scheduler_side(made)]
+
+
+def mapping(wanted, *addresses):
+    return {f'{wanted.request_id}-{index}': ['rp-' + address] for index, address in enumerate(addresses)}
+
+
+def test_exactly_the_allocated_devices():
+    addresses = ['0000:81:00.0', '0000:81:01.0', '0000:81:02.0']
+    for pools in with_providers(*map(found, addresses)):
+        wanted = request(2)
+        pools.apply_requests([wanted], mapping(wanted, addresses[2], addresses[0]))
+        assert [pool.count for pool in pools.pools] == [0, 1, 0]
+        again = request(1)
+        assert not pools.support_requests([again], mapping(again, addresses[2]))
+        assert pools.support_requests([again], mapping(again, addresses[1]))
+        assert pools.support_requests([again], {'other-0': ['rp-x']})
+
+
+def test_as_many_as_allocated_from_each_pf():
+    """Three functions of two PFs are three, however many each PF has left (bug 2098496)."""
+    devices = [*functions(PF0, 4), *functions(PF1, 4)]
+    for pools in with_providers(*devices):
+        wanted = request(3)
+        pools.apply_requests([wanted], mapping(wanted, PF0, PF1, PF0))
+        assert counts(pools) == [('type-VF', PF0, 2), ('type-VF', PF1, 3)]
+        short = request(2)
+        assert not pools.support_requests([short], mapping(short, PF0))
+
+
+def test_allocated_devices_must_still_match():
+    for pools in with_providers(found(PF0, product_id='1430')):
+        wanted = request(1)
+        assert not pools.support_requests([wanted], mapping(wanted, PF0))
+
+
+def test_providers_of_the_request_itself():
+    for pools in with_providers(found(PF0), found(PF1)):
+        pools.apply_requests([request(1, vendor_id='10de', rp_uuids=f'rp-{PF1}')])
+        assert [pool.count for pool in pools.pools] == [1, 0]
+
+
+device_lists = st.lists(st.tuples(st.sampled_from(['type-PCI', 'type-PF']), st.integers(0, 3), st.sampled_from([0, 1])),
+                        min_size=1, max_size=5)
+asked = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([None, 'type-PCI', 'type-PF', 'type-VF']),
+                           st.sampled_from(['required', 'legacy', 'preferred'])), max_size=6)
+
+
+@given(device_lists, asked)
+def test_both_sides_agree_and_never_overcommit(shapes, wanted):
+    devices = []
+    for index, (dev_type, children, numa) in enumerate(shapes):
+        address = f'0000:{index:02x}:00.0'
+        devices.append(found(address, dev_type=dev_type, numa=numa))
+        if dev_type == 'type-PF':
+            devices.extend(functions(address, children, numa=numa))
+    here = host(*devices)
+    there = scheduler_side(here)
+    taken = set()
+    for count, dev_type, policy in wanted:
+        one = request(count, policy, **{'vendor_id': '10de', **({'dev_type': dev_type} if dev_type else {})})
+        possible = there.support_requests([one], numa_cells=[0])
+        assert possible == here.support_requests([one], numa_cells=[0])
+        if not possible:
+            continue
+        there.apply_requests([one], numa_cells=[0])
+        got = [device for device, _ in here.consume_requests([one], numa_cells=[0])]
+        assert len(got) == count
+        assert not taken & {device.address for device in got}
+        taken |= {device.address for device in got}
+        parents = {device.parent_addr for device in got}
+        assert not parents & taken
+        assert here.free == there.free

@@ -1,0 +1,54 @@
+"""The table of transitions: every in-flight task state has an exit besides delete; what REST shows."""
+from __future__ import annotations
+
+import pytest
+
+from kilonova import states
+from kilonova.states import TRANSITIONS, TaskState, VmState
+
+OWN_EXITS = {name: rule for name, rule in TRANSITIONS.items() if not name.startswith(('delete.', 'reset.'))}
+ENTERED = sorted({rule.to_task for rule in TRANSITIONS.values() if rule.to_task} - {TaskState.DELETING})
+
+
+@pytest.mark.parametrize('task', ENTERED)
+def test_every_task_state_has_an_exit_besides_delete(task):
+    exits = [name for name, rule in OWN_EXITS.items()
+             if rule.task is not states.ANY and task in rule.task and rule.to_task is None]
+    assert exits, f'nothing leads out of {task}'
+
+
+@pytest.mark.parametrize('task', ENTERED)
+def test_every_task_state_can_fail_without_changing_anything_but_itself_or_to_error(task):
+    failures = [rule for name, rule in OWN_EXITS.items()
+                if name.endswith('.failed') and rule.task is not states.ANY and task in rule.task]
+    # A revert only goes forward; everything else can be given up.
+    assert failures or task == TaskState.RESIZE_REVERTING
+
+
+@pytest.mark.parametrize(('event', 'vm', 'task', 'allowed'), [
+    ('stop.start', 'active', None, True), ('stop.start', 'error', None, True), ('stop.start', 'stopped', None, False),
+    ('stop.start', 'active', 'rebooting', False), ('start.start', 'stopped', None, True),
+    ('resize.start', 'stopped', None, True), ('resize.start', 'resized', None, False),
+    ('confirm.start', 'resized', None, True), ('confirm.start', 'active', None, False),
+    ('delete.start', 'building', 'spawning', True), ('reset.error', 'resized', 'resize_reverting', True),
+])
+def test_what_is_allowed_when(event, vm, task, allowed):
+    assert TRANSITIONS[event].allows(vm, task) is allowed
+
+
+@pytest.mark.parametrize(('vm', 'task', 'shown'), [
+    ('active', None, 'ACTIVE'), ('active', 'resize_prep', 'RESIZE'), ('stopped', 'resize_finish', 'RESIZE'),
+    ('resized', None, 'VERIFY_RESIZE'), ('resized', 'resize_reverting', 'REVERT_RESIZE'), ('building', 'spawning', 'BUILD'),
+    ('active', 'rebooting_hard', 'HARD_REBOOT'), ('active', 'rebooting', 'REBOOT'), ('active', 'deleting', 'ACTIVE'),
+    ('stopped', None, 'SHUTOFF'), ('error', None, 'ERROR'), ('deleted', None, 'DELETED'), ('nonsense', None, 'UNKNOWN'),
+])
+def test_status_shown(vm, task, shown):
+    assert states.status(vm, task) == shown
+
+
+def test_status_filter_finds_all_states_that_show_it():
+    assert (VmState.ACTIVE.value, None) in states.from_status('active')
+    found = dict(states.from_status('RESIZE'))
+    assert set(found) == {'active', 'stopped'}
+    assert found['stopped'] == {'resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish'}
+    assert states.from_status('NOSUCH') == []

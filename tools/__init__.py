@@ -1,0 +1,1 @@
+"""What a developer or an operator runs from the Makefile; only the standard library is used."""

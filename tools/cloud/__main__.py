@@ -1,0 +1,64 @@
+"""Command line of the one-machine cloud: ``python3 -m tools.cloud up|down|restart|start|stop|logs|audit|demo``."""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.cloud import control
+from tools.cloud.layout import DEFAULT_HOSTS, CloudError, Layout
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(prog='python3 -m tools.cloud', description=__doc__)
+    main.add_argument('--var', type=Path, help='where the cloud lives (default: var/)')
+    verbs = main.add_subparsers(dest='verb', required=True)
+    for verb in ('up', 'demo'):
+        started = verbs.add_parser(verb)
+        started.add_argument('--hosts', type=Path, default=DEFAULT_HOSTS, help='directory of host descriptions')
+        started.add_argument('--conf', type=Path, help='a configuration file more for all daemons')
+        if verb == 'up':
+            started.add_argument('--only-services', action='store_true', help='leave the four daemons out')
+    for verb in ('restart', 'start', 'stop'):
+        verbs.add_parser(verb).add_argument('service')
+    verbs.add_parser('down')
+    verbs.add_parser('audit')
+    verbs.add_parser('logs').add_argument('service', nargs='?')
+    return main
+
+
+def main(argv: list[str]) -> int:
+    """Run one verb; 0 when it did what it says."""
+    args = parser().parse_args(argv)
+    layout = Layout.at(args.var)
+    try:
+        return run(args, layout)
+    except CloudError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(args: argparse.Namespace, layout: Layout) -> int:
+    match args.verb:
+        case 'up':
+            control.up(layout, hosts=args.hosts, extra=args.conf, only_services=args.only_services)
+        case 'down':
+            control.down(layout)
+        case 'restart' | 'start':
+            control.start_again(layout, args.service, end_first=args.verb == 'restart')
+        case 'stop':
+            control.stop_one(layout, args.service)
+        case 'logs':
+            control.follow_logs(layout, args.service)
+        case 'audit':
+            return control.audit(layout)
+        case 'demo':
+            from tools.cloud import demo
+            return demo.run(layout, hosts=args.hosts, extra=args.conf)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

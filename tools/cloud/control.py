@@ -1,0 +1,358 @@
+"""Starting, stopping and watching the cloud: what ``make up``, ``down``, ``restart`` and ``logs`` do.
+
+    up(Layout.at(), hosts=DEFAULT_HOSTS, extra=None)
+"""
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tools.cloud import databases, http, identity, ports, process, render, services
+from tools.cloud.image import ensure_image
+from tools.cloud.layout import (
+    DEFAULT_HOSTS,
+    ROOT,
+    CloudError,
+    Layout,
+    find_hosts,
+    load_secrets,
+    write_private,
+)
+from tools.cloud.services import RABBITMQ_SERVER, Cloud, Service
+
+READY_WITHIN = 120.0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+@contextmanager
+def exclusive(layout: Layout) -> Iterator[None]:
+    """One command at a time works on a cloud; a second waits."""
+    # The lock is on the directory above, as var/ itself may be removed at any time.
+    layout.var.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(layout.var.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say('another command works on this cloud; waiting for it')
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def settings_path(layout: Layout) -> Path:
+    return layout.var / 'settings.json'
+
+
+def assemble(layout: Layout, hosts: Path, extra: Path | None) -> Cloud:
+    """The cloud as its arguments describe it, with ports and passwords settled."""
+    if extra is not None and not extra.is_file():
+        raise CloudError(f'there is no configuration file {extra}')
+    described = find_hosts(hosts)
+    layout.make_directories()
+    ours = {name for name in ports.NAMES if process.running(layout, name)}
+    if 'rabbitmq' in ours:
+        ours.add('rabbitmq-dist')
+    settled = ports.settle(layout.var / 'ports.json', layout.var, ours=ours)
+    return Cloud(layout, settled, load_secrets(layout), described, extra)
+
+
+def remembered(layout: Layout) -> Cloud:
+    """The cloud as the last ``up`` made it."""
+    path = settings_path(layout)
+    if not path.exists():
+        raise CloudError('there is no cloud here; start one with: make up')
+    kept = json.loads(path.read_text())
+    return assemble(layout, Path(kept['hosts']), Path(kept['extra']) if kept['extra'] else None)
+
+
+def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False) -> Cloud:
+    """Bring everything up that is not; nothing is restarted whose configuration is as it was.
+
+    ``only_services`` leaves the four daemons out.
+    """
+    began = time.monotonic()
+    with exclusive(layout):
+        cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None)
+        check_requirements(cloud, only_services=only_services)
+        say(f'Kilonova on one machine, under {layout.shown(layout.var)}/')
+        services.write_configuration(cloud)
+        write_private(settings_path(layout), json.dumps(
+            {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None}) + '\n')
+        end_strangers(cloud)
+        if databases.prepare_services(cloud):
+            say('  made the databases of Keystone and Glance')
+        start_all(cloud, services.infrastructure(cloud))
+        fill_services(cloud)
+        if not only_services:
+            start_daemons(cloud)
+    tell(cloud, time.monotonic() - began, only_services=only_services)
+    return cloud
+
+
+def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
+    """Fail at once, and in words, where something is not installed."""
+    layout = cloud.layout
+    needed = [str(RABBITMQ_SERVER), layout.services_bin('gunicorn'), layout.services_bin('keystone-manage')]
+    if not only_services:
+        needed += [layout.bin(f'kilonova-{name}') for name in ('manage', 'api', 'conductor', 'scheduler', 'compute')]
+    missing = [path for path in needed if not databases.executable(path)]
+    missing += [name for name in ('epmd', 'qemu-img', 'qemu-io') if not shutil.which(name)]
+    if missing:
+        raise CloudError('not installed: ' + ', '.join(missing) + '; make bootstrap installs it')
+
+
+def end_strangers(cloud: Cloud) -> None:
+    """End what carries this cloud's marks and is not in its table or has no pid file: computes whose description
+    went away, and whatever ran on when ``var/`` was removed."""
+    layout = cloud.layout
+    known = {service.name for service in services.table(cloud)}
+    gone = set(process.recorded(layout)) - known
+    gone |= {name for name in process.marked(layout.var).values()
+             if name not in known or not process.running(layout, name)}
+    if gone:
+        for name in process.stop(layout, gone):
+            say(f'  ended {name}, which ran on from before')
+
+
+def start_all(cloud: Cloud, wanted: Iterable[Service]) -> list[Service]:
+    """Start those that don't run (or run with an old configuration) and wait until all serve. Gives back the
+    started ones."""
+    started: list[Service] = []
+    for service in wanted:
+        if start_one(cloud, service):
+            started.append(service)
+            if service.name == 'epmd':
+                # Without it there, the broker would start one that outlives it.
+                wait_ready(cloud, service)
+    for service in started:
+        wait_ready(cloud, service)
+    return started
+
+
+def start_one(cloud: Cloud, service: Service) -> bool:
+    layout, digest = cloud.layout, service.digest
+    record = process.running(layout, service.name)
+    if record and record.digest == digest:
+        return False
+    again = 'restarting' if record else 'starting'
+    process.stop(layout, [service.name])
+    where = f'on 127.0.0.1:{service.port}' if service.port else ''
+    say(f'  {again} {service.name:<14} {where}'.rstrip())
+    process.start(layout, service.name, service.argv, env=service.env, digest=digest)
+    return True
+
+
+def wait_ready(cloud: Cloud, service: Service, within: float = READY_WITHIN) -> None:
+    """Wait until a service with a readiness question serves."""
+    if service.ready is not None:
+        wait(cloud, [service], lambda: [] if service.ready and service.ready() else [service.name], within)
+
+
+def wait(cloud: Cloud, watched: Iterable[Service], missing: Callable[[], list[str]], within: float) -> None:
+    """Wait until ``missing()`` is empty; give up when a watched process ends or the time is over."""
+    layout, watched = cloud.layout, list(watched)
+    began = time.monotonic()
+    deadline, shown = began + within, began
+    while names := missing():
+        for service in watched:
+            if process.running(layout, service.name) is None:
+                raise CloudError(f'{service.name} ended:\n{tail(layout.log(service.name))}')
+        now = time.monotonic()
+        if now > deadline:
+            logs = '\n'.join(tail(layout.log(name)) for name in names[:2])
+            raise CloudError(f'{", ".join(names)} not ready after {within:.0f} s\n{logs}')
+        if now - shown > 5:
+            shown = now
+            say(f'  waiting for {", ".join(names)} ({now - began:.0f} s)')
+        time.sleep(0.1)
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a log, with its name above."""
+    text = path.read_text(errors='replace').splitlines()[-lines:] if path.exists() else ['(empty)']
+    return '\n'.join([f'--- {path}', *text])
+
+
+def fill_services(cloud: Cloud) -> None:
+    """Accounts, catalog and the demo image; skipped while what was filled in is what is wanted."""
+    layout = cloud.layout
+    mark = layout.data('keystone') / 'filled'
+    wanted = json.dumps([cloud.ports, identity.SERVICES, identity.ACCOUNTS])
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
+    identity.reconcile(keystone, cloud.ports, cloud.secrets)
+    say('  made projects, users and the catalog in Keystone')
+    if ensure_image(render.url(cloud.ports, 'glance'), keystone.token, layout):
+        say('  uploaded the image demo to Glance')
+    mark.write_text(wanted)
+
+
+def start_daemons(cloud: Cloud) -> None:
+    """Databases, then the four daemons, then the mapping of new hosts."""
+    wanted = services.daemons(cloud)
+    if any(stale(cloud, service) for service in wanted):
+        databases.prepare_kilonova(cloud)
+        say('  brought the databases of Kilonova up to date')
+    start_all(cloud, wanted)
+    await_reports(cloud, wanted)
+    map_hosts(cloud)
+
+
+def stale(cloud: Cloud, service: Service) -> bool:
+    record = process.running(cloud.layout, service.name)
+    return record is None or record.digest != service.digest
+
+
+class Compute:
+    """The compute API as the administrator."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.url = render.url(cloud.ports, 'api')
+        self._keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
+
+    def services(self) -> list[dict[str, str]]:
+        rows: list[dict[str, str]] = self._get('/os-services')['services']
+        return rows
+
+    def hypervisors(self) -> set[str]:
+        return {row['hypervisor_hostname'] for row in self._get('/os-hypervisors')['hypervisors']}
+
+    def _get(self, path: str) -> dict[str, list[dict[str, str]]]:
+        found: dict[str, list[dict[str, str]]] = http.call('GET', self.url + path, token=self._keystone.token).data
+        return found
+
+
+def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, str]]) -> list[str]:
+    """The services of the table that haven't reported up since they were started."""
+    names = []
+    up_now = [row for row in rows if row['state'] == 'up']
+    for service in wanted:
+        if service.reports is None:
+            continue
+        record = process.running(cloud.layout, service.name)
+        binary, host = service.reports
+        if record is None or not any(
+                row['binary'] == binary and host in (None, row['host']) and reported(row) >= int(record.began)
+                for row in up_now):
+            names.append(service.name)
+    return names
+
+
+def reported(row: dict[str, str]) -> float:
+    """When a service last reported, in seconds since 1970, from the API's naive UTC time."""
+    stamp = row.get('updated_at')
+    return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp() if stamp else 0.0
+
+
+def await_reports(cloud: Cloud, wanted: Iterable[Service], within: float = READY_WITHIN) -> None:
+    """Wait until conductor, scheduler and computes have reported up."""
+    compute, wanted = Compute(cloud), list(wanted)
+    wait(cloud, wanted, lambda: silent(cloud, wanted, compute.services()), within)
+
+
+def map_hosts(cloud: Cloud, within: float = 60.0) -> None:
+    """Map computes that no cell has yet, until the API lists every one of them."""
+    compute, deadline = Compute(cloud), time.monotonic() + within
+    while missing := set(cloud.hosts) - compute.hypervisors():
+        if time.monotonic() > deadline:
+            raise CloudError(f'no hypervisor of {", ".join(sorted(missing))} after {within:.0f} s')
+        databases.manage(cloud, 'cell_v2', 'discover_hosts')
+        time.sleep(0.2)
+
+
+def tell(cloud: Cloud, seconds: float, *, only_services: bool) -> None:
+    """What runs where, how to go on, how to stop."""
+    layout = cloud.layout
+    rows = services.infrastructure(cloud) if only_services else services.table(cloud)
+    say(f'up after {seconds:.1f} s:')
+    for service in rows:
+        record = process.running(layout, service.name)
+        where = f'127.0.0.1:{service.port}' if service.port else '-'
+        say(f'  {service.name:<14} {where:<16} pid {record.pid if record else "-"}')
+    say(f'logs {layout.shown(layout.var)}/log/, configuration {layout.shown(layout.etc)}/')
+    say('go on:')
+    say(f'  export OS_CLIENT_CONFIG_FILE={layout.clouds} OS_CLOUD=kilonova-demo   # or kilonova-admin')
+    say(f'  {layout.shown(layout.venv)}/bin/openstack server list')
+    say('stop:')
+    say('  make down')
+
+
+def down(layout: Layout) -> None:
+    """End what ``up`` started, the daemons first and the name server last. The data stays."""
+    with exclusive(layout):
+        names = set(process.recorded(layout)) | set(process.marked(layout.var).values())
+        waves: list[set[str]] = [
+            {name for name in names if name.startswith('compute-') or name in ('api', 'scheduler')},
+            {'conductor'} & names, {'placement', 'glance', 'keystone'} & names, {'rabbitmq'} & names]
+        waves.append(names.difference(*waves))
+        ended: list[str] = []
+        for wave in waves:
+            ended += process.stop(layout, wave) if wave else []
+    say(f'ended {", ".join(ended)}' if ended else 'nothing ran')
+
+
+def pick(cloud: Cloud, name: str) -> Service:
+    """A service of the table by name; ``kilonova-api`` is ``api``."""
+    known = {service.name: service for service in services.table(cloud)}
+    found = known.get(name) or known.get(name.removeprefix('kilonova-'))
+    if found is None:
+        raise CloudError(f'no service {name!r}; there are: {", ".join(known)}')
+    return found
+
+
+def stop_one(layout: Layout, name: str) -> None:
+    """End one service and leave it ended."""
+    with exclusive(layout):
+        service = pick(remembered(layout), name)
+        process.stop(layout, [service.name])
+    say(f'ended {service.name}')
+
+
+def start_again(layout: Layout, name: str, *, end_first: bool) -> None:
+    """Start one service (after ending it when ``end_first``), wait until it serves."""
+    with exclusive(layout):
+        cloud = remembered(layout)
+        services.write_configuration(cloud)
+        service = pick(cloud, name)
+        if end_first:
+            process.stop(layout, [service.name])
+        if not start_one(cloud, service):
+            say(f'{service.name} runs already')
+            return
+        wait_ready(cloud, service)
+        if service.reports and process.running(layout, 'api'):
+            await_reports(cloud, [service])
+    say(f'{service.name} is up')
+
+
+def audit(layout: Layout) -> int:
+    """Run kilonova-manage audit on the cloud; its exit code: 0 clean, 1 disagreements, 2 a host doesn't answer."""
+    cloud = remembered(layout)
+    argv = [layout.bin('kilonova-manage'), *cloud.config_arguments, 'audit']
+    return subprocess.run(argv, env=process.child_environment(layout, 'manage', {}), check=False).returncode
+
+
+def follow_logs(layout: Layout, name: str | None) -> None:
+    """Become ``tail -F`` of one log or of all."""
+    if name:
+        paths = [layout.log(pick(remembered(layout), name).name)]
+    else:
+        paths = sorted((layout.var / 'log').glob('*.log'))
+    if not paths:
+        raise CloudError('there are no logs yet; start a cloud with: make up')
+    os.chdir(ROOT)
+    os.execvp('tail', ['tail', '-n', '20', '-F', *(layout.shown(path) for path in paths)])

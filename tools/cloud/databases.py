@@ -1,0 +1,88 @@
+"""What has to be in the databases before the services start.
+
+Each step leaves a mark when it is done; a step without a mark is done again from the start, so each is repeatable.
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tools.cloud import render
+from tools.cloud.layout import CloudError, Layout
+from tools.cloud.process import child_environment
+from tools.cloud.services import Cloud
+
+
+def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str) -> str:
+    """Run a command to its end; its output goes to the log of that service. CloudError with its last lines when it
+    fails."""
+    done = subprocess.run(list(argv), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+                          env=child_environment(layout, log, env or {}))
+    with layout.log(log).open('a') as file:
+        file.write(done.stdout + done.stderr)
+    if done.returncode:
+        tail = '\n'.join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        raise CloudError(f'{os.path.basename(argv[0])} {" ".join(argv[1:])} ended with {done.returncode}:\n{tail}')
+    return done.stdout
+
+
+def prepare_services(cloud: Cloud) -> bool:
+    """Schemas, keys and the first administrator of Keystone and Glance; says whether there was anything to do.
+    (Placement makes its tables when it starts.)"""
+    steps = [step for step in (_prepare_keystone, _prepare_glance) if step(cloud, ask=True)]
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(step, cloud, ask=False) for step in steps]:
+            future.result()
+    return bool(steps)
+
+
+def _prepare_keystone(cloud: Cloud, *, ask: bool) -> bool:
+    layout, url = cloud.layout, render.url(cloud.ports, 'keystone')
+    mark = layout.data('keystone') / 'ready'
+    if ask:
+        return not mark.exists() or mark.read_text() != url
+    manage = [layout.services_bin('keystone-manage'), '--config-file', str(layout.etc / 'keystone' / 'keystone.conf')]
+    if not mark.exists():
+        for repository in ('fernet-keys', 'credential-keys'):
+            (layout.data('keystone') / repository).mkdir(mode=0o700, exist_ok=True)
+        owner = ['--keystone-user', str(os.getuid()), '--keystone-group', str(os.getgid())]
+        for step in (['db_sync'], ['fernet_setup', *owner], ['credential_setup', *owner]):
+            run(layout, [*manage, *step], log='keystone')
+    # The password goes by the environment: a command line is there for everybody to read.
+    run(layout, [*manage, 'bootstrap', '--bootstrap-region-id', 'RegionOne', '--bootstrap-public-url', url,
+                 '--bootstrap-internal-url', url, '--bootstrap-admin-url', url],
+        env={'OS_BOOTSTRAP_PASSWORD': cloud.secrets['admin']}, log='keystone')
+    mark.write_text(url)
+    return True
+
+
+def _prepare_glance(cloud: Cloud, *, ask: bool) -> bool:
+    layout = cloud.layout
+    mark = layout.data('glance') / 'ready'
+    if ask:
+        return not mark.exists()
+    for directory in ('images', 'staging', 'tasks'):
+        (layout.data('glance') / directory).mkdir(parents=True, exist_ok=True)
+    run(layout, [layout.services_bin('glance-manage'), '--config-file', str(layout.etc / 'glance' / 'glance-api.conf'),
+                 'db', 'sync'], log='glance')
+    mark.touch()
+    return True
+
+
+def manage(cloud: Cloud, *arguments: str) -> str:
+    """Run kilonova-manage on the cloud's configuration; gives back what it printed."""
+    return run(cloud.layout, [cloud.layout.bin('kilonova-manage'), *cloud.config_arguments, *arguments], log='manage')
+
+
+def prepare_kilonova(cloud: Cloud) -> None:
+    """The api database, the cells cell0 and cell1, and their schemas; done again it changes nothing."""
+    manage(cloud, 'api_db', 'sync')
+    manage(cloud, 'cell_v2', 'simple_cell_setup')
+    manage(cloud, 'db', 'sync')
+
+
+def executable(path: str) -> bool:
+    return os.access(path, os.X_OK) and Path(path).is_file()

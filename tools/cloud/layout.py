@@ -1,0 +1,124 @@
+"""Where everything of the one-machine cloud lives.
+
+    layout = Layout.at(Path('var'))
+    layout.log('compute-gpu1')      # var/log/compute-gpu1.log
+"""
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_HOSTS = ROOT / 'etc' / 'kilonova' / 'dev' / 'hosts'
+SECRET_NAMES = ('rabbitmq', 'admin', 'demo', 'kilonova', 'glance', 'placement')
+
+
+class CloudError(Exception):
+    """Something that the reader of the terminal has to know; shown without a traceback."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The directories; every path is absolute."""
+
+    var: Path
+    venv: Path
+    services_venv: Path
+
+    @classmethod
+    def at(cls, var: Path | None = None) -> Layout:
+        """The layout under ``var`` (default ``var/`` of this tree); the environments may be named by the
+        environment variables KILONOVA_VENV and KILONOVA_SERVICES_VENV."""
+        return cls(
+            var=Path(os.path.abspath(var or ROOT / 'var')),
+            venv=environment_dir('KILONOVA_VENV', '.venv'),
+            services_venv=environment_dir('KILONOVA_SERVICES_VENV', '.venv-services'),
+        )
+
+    @property
+    def etc(self) -> Path:
+        return self.var / 'etc'
+
+    @property
+    def conf(self) -> Path:
+        """The file that all four daemons and kilonova-manage read."""
+        return self.etc / 'kilonova.conf'
+
+    @property
+    def clouds(self) -> Path:
+        return self.var / 'clouds.yaml'
+
+    def log(self, service: str) -> Path:
+        return self.var / 'log' / f'{service}.log'
+
+    def pid(self, service: str) -> Path:
+        return self.var / 'run' / f'{service}.pid'
+
+    def data(self, service: str) -> Path:
+        """The directory in which a service keeps what must survive its restart."""
+        return self.var / 'data' / service
+
+    def compute_conf(self, host: str) -> Path:
+        return self.etc / f'compute-{host}.conf'
+
+    def host(self, host: str) -> Path:
+        return self.var / 'hosts' / host
+
+    def instances(self, host: str) -> Path:
+        return self.host(host) / 'instances'
+
+    def bin(self, script: str) -> str:
+        """The path of a script of the project's virtual environment."""
+        return str(self.venv / 'bin' / script)
+
+    def services_bin(self, script: str) -> str:
+        """The path of a script of the virtual environment of Keystone, Glance and Placement."""
+        return str(self.services_venv / 'bin' / script)
+
+    def make_directories(self) -> None:
+        for path in (self.etc, self.var / 'log', self.var / 'run', self.var / 'hosts', self.var / 'data',
+                     self.var / 'lock', self.var / 'tmp'):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def shown(self, path: Path) -> str:
+        """``path`` as a person in the root of the tree would type it."""
+        return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def environment_dir(variable: str, default: str) -> Path:
+    """A virtual environment's directory: from the environment variable, else ``default`` in this tree."""
+    return Path(os.path.abspath(os.environ.get(variable) or ROOT / default))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that may hold secrets: mode 0600 from its first byte, and never half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f'.{path.name}.new')
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'w') as file:
+        file.write(text)
+    aside.replace(path)
+
+
+def load_secrets(layout: Layout) -> dict[str, str]:
+    """The cloud's passwords by account, made at random once and kept in ``var/secrets.json`` (0600)."""
+    path = layout.var / 'secrets.json'
+    kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    missing = [name for name in SECRET_NAMES if name not in kept]
+    if missing:
+        kept |= {name: secrets.token_hex(16) for name in missing}
+        write_private(path, json.dumps(kept, indent=1) + '\n')
+    return kept
+
+
+def find_hosts(directory: Path) -> dict[str, Path]:
+    """Host name → node file, for each ``NAME.xml`` in ``directory``, sorted by name."""
+    if not directory.is_dir():
+        raise CloudError(f'there is no directory of host descriptions {directory}')
+    found = {path.stem: path.resolve() for path in sorted(directory.glob('*.xml'))}
+    if not found:
+        raise CloudError(f'{directory} holds no host description (NAME.xml)')
+    return found

@@ -1,0 +1,73 @@
+"""Free ports, chosen once and kept.
+
+    ports = choose({'keystone': 21001}, ['keystone', 'api'], ours=set(), start=21000)
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tools.cloud.layout import CloudError, write_private
+
+NAMES = ('epmd', 'rabbitmq-dist', 'rabbitmq', 'keystone', 'glance', 'placement', 'api')
+# Below the kernel's range for outgoing connections (32768 and up), so that none of those takes a port of
+# ours while the cloud is down.
+FIRST, LAST = 20000, 29999
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of the loopback address now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(('127.0.0.1', port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def start_for(var: Path) -> int:
+    """The port to search from: differs by directory, so that two clouds on a machine seldom meet."""
+    spread = int.from_bytes(hashlib.sha256(str(var).encode()).digest()[:4], 'big')
+    return FIRST + spread % ((LAST - FIRST) // 10) * 10
+
+
+def choose(kept: Mapping[str, int], names: Iterable[str], *, ours: set[str], start: int,
+           free: Callable[[int], bool] = is_free) -> dict[str, int]:
+    """A port for each name: the kept one when it is ``ours`` (in use by our own service) or free, else the
+    next free one from ``start`` on."""
+    chosen: dict[str, int] = {}
+    wanted = list(names)
+    for name in wanted:
+        port = kept.get(name)
+        if port is not None and (name in ours or free(port)):
+            chosen[name] = port
+    taken = set(chosen.values())
+    candidates = (FIRST + (start - FIRST + step) % (LAST - FIRST + 1) for step in range(LAST - FIRST + 1))
+    for name in wanted:
+        if name in chosen:
+            continue
+        port = next((port for port in candidates if port not in taken and free(port)), None)
+        if port is None:
+            raise CloudError(f'no free port between {FIRST} and {LAST} for {name}')
+        chosen[name] = port
+        taken.add(port)
+    return {name: chosen[name] for name in wanted}
+
+
+def load(path: Path) -> dict[str, int]:
+    """The ports kept by an earlier run, empty at the first."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def settle(path: Path, var: Path, *, ours: set[str]) -> dict[str, int]:
+    """Choose the cloud's ports and keep them in ``path``."""
+    kept = load(path)
+    chosen = choose(kept, NAMES, ours=ours, start=start_for(var))
+    if chosen != kept:
+        write_private(path, json.dumps(chosen, indent=1) + '\n')
+    return chosen

@@ -1,0 +1,220 @@
+"""The configuration files of the cloud, as text: pure functions from ports and passwords.
+
+    text = ini({'DEFAULT': {'debug': 'false'}, 'pci': {'alias': ['{...}', '{...}']}})
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from tools.cloud.layout import Layout
+
+Section = Mapping[str, str | int | Sequence[str]]
+
+# Needed by api, scheduler, conductor and compute alike. The A16 entries name resource classes, as PF and VF of
+# one card have the same product id.
+ALIASES: tuple[dict[str, str], ...] = (
+    {'name': 'QuadroM4000-video', 'vendor_id': '10de', 'product_id': '13f1', 'device_type': 'type-PCI'},
+    {'name': 'A16-VF', 'vendor_id': '10de', 'product_id': '25b6', 'device_type': 'type-VF',
+     'resource_class': 'CUSTOM_A16_VF'},
+    {'name': 'A16', 'vendor_id': '10de', 'product_id': '25b6', 'device_type': 'type-PF',
+     'resource_class': 'CUSTOM_A16'},
+)
+
+
+def ini(sections: Mapping[str, Section]) -> str:
+    """An oslo.config file; a list becomes the option repeated. ``$`` is oslo's substitution: ours are literal."""
+    lines: list[str] = []
+    for name, options in sections.items():
+        lines.append(f'[{name}]')
+        for option, value in options.items():
+            values = [value] if isinstance(value, str | int) else value
+            lines += [f'{option} = {str(item).replace("$", "$$")}' for item in values]
+        lines.append('')
+    return '\n'.join(lines)
+
+
+def url(ports: Mapping[str, int], service: str) -> str:
+    """Where a service answers; Keystone's and the compute API's carry their version."""
+    path = {'keystone': '/v3', 'api': '/v2.1'}.get(service, '')
+    return f'http://127.0.0.1:{ports[service]}{path}'
+
+
+def sqlite(path: Path) -> str:
+    return f'sqlite:///{path}'
+
+
+def _account(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
+    """Options by which a service logs in to Keystone under its own account."""
+    return {
+        'auth_type': 'password',
+        'auth_url': url(ports, 'keystone'),
+        'username': user,
+        'password': secrets[user],
+        'project_name': 'service',
+        'user_domain_name': 'Default',
+        'project_domain_name': 'Default',
+        'region_name': 'RegionOne',
+    }
+
+
+def _token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
+    return _account(ports, secrets, user) | {'www_authenticate_uri': url(ports, 'keystone')}
+
+
+def _services_database(layout: Layout, service: str) -> dict[str, str | int]:
+    # Without fsync a write costs a hundredth; what a killed process wrote is still there.
+    return {'connection': sqlite(layout.data(service) / f'{service}.sqlite'), 'sqlite_synchronous': 'false'}
+
+
+def keystone(layout: Layout) -> str:
+    """keystone.conf"""
+    data = layout.data('keystone')
+    return ini({
+        'DEFAULT': {'log_file': str(layout.log('keystone')), 'notification_format': 'basic'},
+        'database': _services_database(layout, 'keystone'),
+        'token': {'provider': 'fernet', 'expiration': 86400},
+        'fernet_tokens': {'key_repository': str(data / 'fernet-keys')},
+        'fernet_receipts': {'key_repository': str(data / 'fernet-keys')},
+        'credential': {'key_repository': str(data / 'credential-keys')},
+        'cache': {'enabled': 'true', 'backend': 'dogpile.cache.memory'},
+        # The passwords are random; the lowest cost keeps each log-in in milliseconds.
+        'identity': {'password_hash_rounds': 4},
+        'oslo_messaging_notifications': {'driver': 'noop'},
+    })
+
+
+def glance(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """glance-api.conf"""
+    data = layout.data('glance')
+    return ini({
+        'DEFAULT': {
+            'log_file': str(layout.log('glance')),
+            'enabled_backends': 'local:file',
+            'node_staging_uri': f'file://{data / "staging"}',
+            'worker_self_reference_url': url(ports, 'glance'),
+        },
+        'database': _services_database(layout, 'glance'),
+        'glance_store': {'default_backend': 'local'},
+        'local': {'filesystem_store_datadir': str(data / 'images')},
+        'os_glance_staging_store': {'filesystem_store_datadir': str(data / 'staging')},
+        'os_glance_tasks_store': {'filesystem_store_datadir': str(data / 'tasks')},
+        'keystone_authtoken': _token_check(ports, secrets, 'glance'),
+        'paste_deploy': {
+            'flavor': 'keystone',
+            'config_file': str(layout.services_venv / 'etc' / 'glance' / 'glance-api-paste.ini'),
+        },
+        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+        'oslo_messaging_notifications': {'driver': 'noop'},
+    })
+
+
+def placement(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """placement.conf"""
+    return ini({
+        'DEFAULT': {'log_file': str(layout.log('placement'))},
+        'api': {'auth_strategy': 'keystone'},
+        'placement_database': _services_database(layout, 'placement') | {'sync_on_startup': 'true'},
+        'keystone_authtoken': _token_check(ports, secrets, 'placement'),
+    })
+
+
+def gunicorn(ports: Mapping[str, int], service: str) -> str:
+    """gunicorn.conf.py of a service. One process with one thread each: with more of them Placement answers 500
+    (SQLite: "database is locked")."""
+    settings = {
+        'wsgi_app': f'{service}.wsgi.api:application',
+        'bind': f'127.0.0.1:{ports[service]}',
+        'worker_class': 'sync',
+        'workers': 1,
+        'timeout': 120,
+        'loglevel': 'warning',
+        'control_socket_disable': True,
+    }
+    return ''.join(f'{name} = {value!r}\n' for name, value in settings.items())
+
+
+def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """rabbitmq.conf"""
+    return '\n'.join([
+        f'listeners.tcp.1 = 127.0.0.1:{ports["rabbitmq"]}',
+        'default_user = kilonova',
+        f'default_pass = {secrets["rabbitmq"]}',
+        'log.console = false',
+        f'log.file = {layout.log("rabbitmq")}',
+        'log.file.level = warning',
+        # One machine that others use too: stop publishers only when it is nearly full.
+        'vm_memory_high_watermark.relative = 0.8',
+        'disk_free_limit.absolute = 100MB',
+        '',
+    ])
+
+
+def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """kilonova.conf, read by all four daemons and by kilonova-manage."""
+    databases = layout.data('kilonova')
+    return ini({
+        'DEFAULT': {
+            'transport_url': f'rabbit://kilonova:{secrets["rabbitmq"]}@127.0.0.1:{ports["rabbitmq"]}/',
+            'my_ip': '127.0.0.1',
+            'state_path': str(layout.data('kilonova')),
+            'osapi_compute_listen': '127.0.0.1',
+            'osapi_compute_listen_port': ports['api'],
+            'compute_driver': 'libvirt.LibvirtDriver',
+            # Short, so that a daemon that dies is noticed while somebody watches.
+            'rpc_response_timeout': 10,
+            'long_rpc_timeout': 120,
+            'report_interval': 2,
+            'service_down_time': 10,
+            'initial_disk_allocation_ratio': '100.0',
+        },
+        'api': {'auth_strategy': 'keystone'},
+        'api_database': {'connection': sqlite(databases / 'api.sqlite')},
+        'database': {'connection': sqlite(databases / 'cell1.sqlite')},
+        'keystone_authtoken': _token_check(ports, secrets, 'kilonova'),
+        'placement': _account(ports, secrets, 'kilonova'),
+        'glance': _account(ports, secrets, 'kilonova'),
+        'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
+        'filter_scheduler': {
+            'pci_in_placement': 'true',
+            'enabled_filters': 'ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,PciPassthroughFilter',
+        },
+        'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
+        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+    })
+
+
+def compute(layout: Layout, host: str, node_file: Path, settings: str) -> str:
+    """compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``."""
+    own = ini({
+        'DEFAULT': {
+            'host': host,
+            'state_path': str(layout.host(host)),
+            'instances_path': str(layout.instances(host)),
+            'resume_guests_state_on_host_boot': 'true',
+        },
+        'libvirt': {'connection_uri': f'test://{quote(str(node_file))}', 'virt_type': 'qemu'},
+        'pci': {'report_in_placement': 'true'},
+    })
+    return own + (f'\n{settings}' if settings else '')
+
+
+def clouds(ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """clouds.yaml with an administrator and a plain member of another project."""
+    text = 'clouds:\n'
+    for name, user, project in (('kilonova-admin', 'admin', 'admin'), ('kilonova-demo', 'demo', 'demo')):
+        text += (
+            f'  {name}:\n'
+            f'    auth:\n'
+            f'      auth_url: {url(ports, "keystone")}\n'
+            f'      username: {user}\n'
+            f'      password: {secrets[user]}\n'
+            f'      project_name: {project}\n'
+            f'      user_domain_name: Default\n'
+            f'      project_domain_name: Default\n'
+            f'    region_name: RegionOne\n'
+            f'    identity_api_version: 3\n'
+        )
+    return text

@@ -1,0 +1,202 @@
+"""The table of everything that runs in the one-machine cloud, in the order in which it starts.
+
+    for service in table(cloud):
+        print(service.name, service.port)
+
+A service is a command, its environment, its port and a question that tells when it is ready; starting, restarting
+and stopping is the same for all of them.
+"""
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.cloud import http, render
+from tools.cloud.layout import Layout, write_private
+
+RABBITMQ_SERVER = Path('/usr/lib/rabbitmq/bin/rabbitmq-server')
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process. ``ready`` asks whether it serves; None where only its own report (os-services) tells."""
+
+    name: str
+    argv: tuple[str, ...]
+    ready: Callable[[], bool] | None = None
+    port: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[Path, ...] = ()
+    # What os-services calls it: binary, and host where that tells two of them apart.
+    reports: tuple[str, str | None] | None = None
+
+    @property
+    def digest(self) -> str:
+        """Changes when a running process is out of date: its command, environment or configuration differ."""
+        total = hashlib.sha256(repr((self.argv, sorted(self.env.items()))).encode())
+        for path in self.inputs:
+            total.update(path.read_bytes() if path.exists() else b'')
+        return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """All that the table is made from."""
+
+    layout: Layout
+    ports: Mapping[str, int]
+    secrets: Mapping[str, str]
+    hosts: Mapping[str, Path]
+    extra: Path | None = None
+
+    @property
+    def config_arguments(self) -> list[str]:
+        """The command line options by which daemons and kilonova-manage find their configuration."""
+        files = [self.layout.conf] + ([self.extra] if self.extra else [])
+        return [part for path in files for part in ('--config-file', str(path))]
+
+
+def infrastructure(cloud: Cloud) -> list[Service]:
+    """RabbitMQ with its name server, Keystone, Glance and Placement."""
+    layout, ports = cloud.layout, cloud.ports
+    keystone, glance, placement = (render.url(ports, name) for name in ('keystone', 'glance', 'placement'))
+    return [
+        Service('epmd', ('epmd', '-address', '127.0.0.1', '-port', str(ports['epmd'])),
+                lambda: listens(ports['epmd']), ports['epmd']),
+        Service('rabbitmq', (str(RABBITMQ_SERVER),), lambda: speaks_amqp(ports['rabbitmq']), ports['rabbitmq'],
+                rabbitmq_environment(layout, ports), (layout.etc / 'rabbitmq' / 'rabbitmq.conf',)),
+        _wsgi(cloud, 'keystone', lambda: http.answers(keystone, (200,)), 'keystone.conf',
+              {'OS_KEYSTONE_CONFIG_FILES': str(layout.etc / 'keystone' / 'keystone.conf')}),
+        _wsgi(cloud, 'glance', lambda: http.answers(glance + '/versions', (200, 300)),
+              'glance-api.conf', {'OS_GLANCE_CONFIG_DIR': str(layout.etc / 'glance')}),
+        _wsgi(cloud, 'placement', lambda: http.answers(placement, (200,)), 'placement.conf',
+              {'OS_PLACEMENT_CONFIG_DIR': str(layout.etc / 'placement')}),
+    ]
+
+
+def daemons(cloud: Cloud) -> list[Service]:
+    """The four daemons; one compute for each host description."""
+    layout, api = cloud.layout, f'http://127.0.0.1:{cloud.ports["api"]}/'
+    return [
+        _daemon(cloud, 'conductor', reports=('nova-conductor', None)),
+        _daemon(cloud, 'scheduler', reports=('nova-scheduler', None)),
+        _daemon(cloud, 'api', ready=lambda: http.answers(api, (200, 300)), port=cloud.ports['api']),
+        *(_daemon(cloud, 'compute', host=host, own=(layout.compute_conf(host), node_file),
+                  reports=('nova-compute', host)) for host, node_file in cloud.hosts.items()),
+    ]
+
+
+def table(cloud: Cloud) -> list[Service]:
+    """Everything, in the order in which it starts; it ends in the opposite one."""
+    return infrastructure(cloud) + daemons(cloud)
+
+
+def write_configuration(cloud: Cloud) -> None:
+    """Write every file that a service of the table reads. They hold passwords: all are 0600."""
+    layout, ports, secrets = cloud.layout, cloud.ports, cloud.secrets
+    files = {
+        layout.etc / 'rabbitmq' / 'rabbitmq.conf': render.rabbitmq(layout, ports, secrets),
+        layout.etc / 'rabbitmq' / 'rabbitmq-env.conf': '',
+        layout.etc / 'rabbitmq' / 'enabled_plugins': '[].\n',
+        layout.etc / 'keystone' / 'keystone.conf': render.keystone(layout),
+        layout.etc / 'glance' / 'glance-api.conf': render.glance(layout, ports, secrets),
+        layout.etc / 'placement' / 'placement.conf': render.placement(layout, ports, secrets),
+        **{layout.etc / name / 'gunicorn.conf.py': render.gunicorn(ports, name)
+           for name in ('keystone', 'glance', 'placement')},
+        layout.conf: render.kilonova(layout, ports, secrets),
+        layout.clouds: render.clouds(ports, secrets),
+    }
+    for host, node_file in cloud.hosts.items():
+        own = node_file.with_suffix('.conf')
+        settings = own.read_text() if own.exists() else ''
+        files[layout.compute_conf(host)] = render.compute(layout, host, node_file, settings)
+        layout.instances(host).mkdir(parents=True, exist_ok=True)
+    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'kilonova'):
+        layout.data(name).mkdir(parents=True, exist_ok=True)
+    for stale in layout.etc.glob('compute-*.conf'):
+        if stale not in files:
+            stale.unlink()
+    for path, text in files.items():
+        if not path.exists() or path.read_text() != text:
+            write_private(path, text)
+    _erlang_cookie(layout, secrets['rabbitmq'])
+
+
+def rabbitmq_environment(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
+    """A node of our own: name, ports and directories apart from any RabbitMQ that the machine runs."""
+    etc, data = layout.etc / 'rabbitmq', layout.data('rabbitmq')
+    mark = hashlib.sha256(str(layout.var).encode()).hexdigest()[:8]
+    return {
+        'HOME': str(data),
+        'RABBITMQ_NODENAME': f'kilonova-{mark}@localhost',
+        'RABBITMQ_NODE_IP_ADDRESS': '127.0.0.1',
+        'RABBITMQ_NODE_PORT': str(ports['rabbitmq']),
+        'RABBITMQ_DIST_PORT': str(ports['rabbitmq-dist']),
+        'ERL_EPMD_PORT': str(ports['epmd']),
+        'ERL_EPMD_ADDRESS': '127.0.0.1',
+        'RABBITMQ_CONF_ENV_FILE': str(etc / 'rabbitmq-env.conf'),
+        'RABBITMQ_CONFIG_FILE': str(etc / 'rabbitmq.conf'),
+        'RABBITMQ_ADVANCED_CONFIG_FILE': str(etc / 'advanced.config'),
+        'RABBITMQ_CONFIG_FILES': str(etc / 'conf.d'),
+        'RABBITMQ_ENABLED_PLUGINS_FILE': str(etc / 'enabled_plugins'),
+        'RABBITMQ_MNESIA_BASE': str(data / 'mnesia'),
+        'RABBITMQ_LOG_BASE': str(data / 'log'),
+        'RABBITMQ_GENERATED_CONFIG_DIR': str(data / 'config'),
+        'RABBITMQ_PID_FILE': str(data / 'pid'),
+        # With it the script replaces itself by the Erlang machine: one process, that ends gracefully on SIGTERM.
+        'RUNNING_UNDER_SYSTEMD': 'true',
+        # Idle schedulers sleep instead of spinning, and node-to-node traffic stays on this machine.
+        'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS':
+            '+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}',
+    }
+
+
+def _erlang_cookie(layout: Layout, secret: str) -> None:
+    cookie = layout.data('rabbitmq') / '.erlang.cookie'
+    if not cookie.exists():
+        write_private(cookie, secret)
+        cookie.chmod(0o400)
+
+
+def _wsgi(cloud: Cloud, name: str, ready: Callable[[], bool], conf: str,
+          env: Mapping[str, str]) -> Service:
+    etc = cloud.layout.etc / name
+    settings = etc / 'gunicorn.conf.py'
+    # By environment, as Keystone takes whatever stands on the command line for its own.
+    return Service(name, (cloud.layout.services_bin('gunicorn'),), ready, cloud.ports[name],
+                   {**env, 'GUNICORN_CMD_ARGS': f'--config={settings}'}, (etc / conf, settings))
+
+
+def _daemon(cloud: Cloud, daemon: str, *, host: str | None = None, own: tuple[Path, ...] = (),
+            ready: Callable[[], bool] | None = None, port: int | None = None,
+            reports: tuple[str, str | None] | None = None) -> Service:
+    name = f'{daemon}-{host}' if host else daemon
+    layout = cloud.layout
+    files = [layout.conf, *own[:1]] + ([cloud.extra] if cloud.extra else [])
+    argv = [layout.bin(f'kilonova-{daemon}')]
+    for path in files:
+        argv += ['--config-file', str(path)]
+    argv += ['--log-file', str(layout.log(name))]
+    return Service(name, tuple(argv), ready, port, inputs=(*files, *own[1:]), reports=reports)
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        with socket.create_connection(('127.0.0.1', port), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+def speaks_amqp(port: int) -> bool:
+    """Whether a broker opens an AMQP 0-9-1 connection: it answers the greeting with a method frame (type 1)."""
+    try:
+        with socket.create_connection(('127.0.0.1', port), timeout=2.0) as peer:
+            peer.sendall(b'AMQP\x00\x00\x09\x01')
+            return peer.recv(1) == b'\x01'
+    except OSError:
+        return False

@@ -1,0 +1,147 @@
+"""``make test`` and its parts: runs them one after the other and adds up what pytest counted.
+
+    python3 -m tools.testrun                # everything
+    python3 -m tools.testrun unit flows     # some parts
+
+The last line is ``N passed, N failed`` (and ``, N skipped`` where some were). The exit code is 0 only if nothing
+failed and every run found tests. A check that counts no tests (ruff, mypy …) adds 1 to the failed when it fails.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.cloud.layout import ROOT, Layout
+
+RESULTS = ROOT / 'build' / 'test'
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Tests by outcome; an error in a fixture is a failure."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def __str__(self) -> str:
+        return f'{self.passed} passed, {self.failed} failed' + (f', {self.skipped} skipped' if self.skipped else '')
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command. With ``paths`` it is a pytest run over them, and has to find tests there."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    minutes: float = 15
+
+
+PARTS: dict[str, tuple[Run, ...]] = {
+    'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
+    'type': (Run('mypy', ('mypy',)),),
+    'unit': (Run('unit', paths=('tests/unit',)),),
+    # Eventlet and native threads can't share a process.
+    'functional': tuple(
+        Run(f'functional-{backend}', paths=('tests/functional', 'tests/regressions'),
+            env={'KILONOVA_CONCURRENCY': backend}) for backend in ('eventlet', 'threading')),
+    'flows': (Run('flows', paths=('tests/flows',)),),
+    'integration': (Run('integration', paths=('tests/integration',)),),
+}
+# Parts that make test leaves out, as another part runs the same tests.
+EXTRA: dict[str, tuple[Run, ...]] = {
+    'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
+}
+
+
+def counts(junit: str) -> Counts:
+    """What a junit report says, all its suites together."""
+    total = Counts()
+    for suite in ElementTree.fromstring(junit).iter('testsuite'):
+        tests, failures, errors, skipped = (
+            int(suite.get(name, 0)) for name in ('tests', 'failures', 'errors', 'skipped'))
+        total += Counts(tests - failures - errors - skipped, failures + errors, skipped)
+    return total
+
+
+def judge(code: int, report: str | None) -> Counts:
+    """What a pytest run that ended with ``code`` amounts to: one failure more where it found no test, or ended
+    badly without a failed test to show for it."""
+    found = counts(report) if report else Counts()
+    nothing = found == Counts()
+    if nothing or (code != 0 and not found.failed):
+        found += Counts(failed=1)
+    return found
+
+
+def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
+    """The command line of a run."""
+    if not run.paths:
+        return [layout.bin(run.command[0]), *run.command[1:]]
+    there = [run.paths[0], *(path for path in run.paths[1:] if (ROOT / path).is_dir())]
+    return [layout.bin('python'), '-m', 'pytest', *run.command, *there, f'--junit-xml={report}']
+
+
+def execute(run: Run, layout: Layout) -> Counts:
+    """Run to the end (or its time), showing its output; gives back what it amounts to."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    report = RESULTS / f'{run.name}.xml'
+    report.unlink(missing_ok=True)
+    print(f'\n=== {run.name}', flush=True)
+    began = time.monotonic()
+    # In a group of its own, so that a run that hangs ends together with what it started.
+    child = subprocess.Popen(command_of(run, layout, report), cwd=ROOT, env={**os.environ, **run.env},
+                             stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        code = child.wait(run.minutes * 60)
+    except subprocess.TimeoutExpired:
+        print(f'{run.name}: not done after {run.minutes:g} minutes, ended', flush=True)
+        code = -1
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    if run.paths:
+        found = judge(code, report.read_text() if report.exists() else None)
+    else:
+        found = Counts(failed=int(code != 0))
+    outcome = str(found) if run.paths else ('ok' if code == 0 else 'failed')
+    print(f'=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s', flush=True)
+    return found
+
+
+def main(names: Iterable[str]) -> int:
+    """Run the named parts (all of ``make test`` when none is named)."""
+    chosen = list(names) or list(PARTS)
+    known = PARTS | EXTRA
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        print(f'error: no part {", ".join(unknown)}; there are: {", ".join(known)}', file=sys.stderr)
+        return 2
+    layout, results = Layout.at(), {}
+    for name in chosen:
+        for run in known[name]:
+            results[run.name] = execute(run, layout)
+    print()
+    for name, found in results.items():
+        if found.failed:
+            print(f'failed: {name}')
+    total = sum(results.values(), Counts())
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))
