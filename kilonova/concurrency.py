@@ -42,6 +42,10 @@ def setup(name: str) -> None:
             eventlet.monkey_patch()
     elif name != 'threading':
         raise ValueError(f'unknown concurrency backend {name!r}')
+    # oslo.messaging imports oslo.service, which chooses eventlet unless told otherwise.
+    from oslo_service import backend as service_backend
+    service_backend.init_backend(service_backend.BackendType.EVENTLET if name == 'eventlet'
+                                 else service_backend.BackendType.THREADING)
     _backend = name
 
 

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tools.cloud.layout import ROOT, Layout
 

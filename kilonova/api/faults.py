@@ -16,6 +16,7 @@ from urllib.parse import quote
 import webob
 import webob.exc
 
+from kilonova.db import engine
 from kilonova.errors import KilonovaError
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +49,10 @@ def of_error(error: Exception) -> webob.Response:
         return fault(error.code, error.message)
     if isinstance(error, webob.exc.HTTPException):
         return of_response(error)
-    LOG.exception('Unexpected exception in the API', exc_info=error)
+    if engine.is_unreachable(error):
+        LOG.error('A database does not answer: %s', error)
+        return fault(503, 'A database of this cloud does not answer. Please try again later.')
+    LOG.error('Unexpected exception in the API', exc_info=error)
     return fault(500, 'Unexpected API Error. Please report it with the request id of this answer and the log of the '
                       f'API service, if possible.\n{type(error)!r}')
 
@@ -80,7 +84,7 @@ class FaultWrapper:
         request = webob.Request(environ)
         try:
             response = request.get_response(self._application)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing may reach the server's own error page
             response = of_error(error)
         if response.status_int >= 400 and response.content_type != 'application/json':
             response = of_response(response)
@@ -92,5 +96,5 @@ class FaultWrapper:
         path = quote((environ.get('SCRIPT_NAME', '') + environ.get('PATH_INFO', '')).encode('latin-1', 'replace'))
         query = environ.get('QUERY_STRING')
         REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
-                      environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int, response.content_length or 0,
-                      environ.get('kilonova.microversion', '-'), seconds)
+                      environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
+                      response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)

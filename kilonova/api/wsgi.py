@@ -28,6 +28,10 @@ ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
 UNSAID_TYPES = ('', 'text/plain')
 
 
+# The policy of routes that ask for no right but a token.
+ANYBODY = None
+
+
 class Malformed(Invalid):
     msg_fmt = 'The server could not comply with the request since it is either malformed or otherwise incorrect.'
 
@@ -46,8 +50,9 @@ class NoRoute(NotFound):
 class Route:
     """One row of the table.
 
-    ``policy`` None: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
-    the policy is asked, and what for (see ``services.lookup``). ``action``: the one key of the body that chooses this
+    ``policy`` ANYBODY: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
+    the policy is asked, and what for (see ``services.lookup``). ``owner``: the variable of the path that names the
+    project whose right is asked for, instead of the caller's. ``action``: the one key of the body that chooses this
     row among those of its path. Outside ``since`` … ``until`` the route doesn't exist.
     """
 
@@ -60,6 +65,7 @@ class Route:
     status: int = 200
     action: str | None = None
     server: str | None = None
+    owner: str | None = None
     since: int = versions.MIN
     until: int = versions.MAX
 
@@ -127,7 +133,8 @@ class Call:
         """Whose resource this is about: the server's project and user, else the caller's."""
         if self.server is not None:
             return self.server.target
-        return {'project_id': self.ctxt.project_id, 'user_id': self.ctxt.user_id}
+        owner = self.path[self.route.owner] if self.route.owner else self.ctxt.project_id
+        return {'project_id': owner, 'user_id': self.ctxt.user_id}
 
     def one(self, name: str, default: str | None = None) -> str | None:
         """The (last) value of a query parameter."""
@@ -174,7 +181,7 @@ class Dispatcher:
                 headers = versions.headers(versions.text(version))
             environ['kilonova.microversion'] = versions.text(version)
             response = self._answer(request, version)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one table turns all of them into answers
             response = faults.of_error(error)
         response.headers.extend(headers)
         return response(environ, start_response)
@@ -204,13 +211,13 @@ class Dispatcher:
         try:
             path = request.path_info
         except UnicodeDecodeError:
-            raise Malformed() from None
+            raise Malformed from None
         if '\x00' in path:
-            raise Malformed()
+            raise Malformed
         path = path.rstrip('/')
         found = self._mapper.match(path.removesuffix('.json'), {'REQUEST_METHOD': request.method})
         if not found:
-            raise NoRoute()
+            raise NoRoute
         key = found.pop('key')
         return found, self._rows[key]
 
@@ -226,7 +233,7 @@ class Dispatcher:
         for row in rows:
             if row.since <= version <= row.until:
                 return row
-        raise NoRoute()
+        raise NoRoute
 
 
 def _echo(request: webob.Request) -> str:
@@ -239,11 +246,11 @@ def _query(request: webob.Request) -> dict[str, list[str]]:
     try:
         pairs = list(request.GET.items())
     except UnicodeDecodeError:
-        raise Malformed() from None
+        raise Malformed from None
     query: dict[str, list[str]] = {}
     for name, value in pairs:
         if '\x00' in name or '\x00' in value:
-            raise Malformed()
+            raise Malformed
         query.setdefault(name, []).append(value)
     return query
 
@@ -252,7 +259,7 @@ def _body(request: webob.Request) -> Any:
     """The JSON of a request, checked for what no column and no number of ours can hold."""
     kind = request.content_type.lower() if request.content_type else ''
     if kind not in ACCEPTED_TYPES and kind not in UNSAID_TYPES:
-        raise UnsupportedType()
+        raise UnsupportedType
     data = request.body
     if not data or kind not in ACCEPTED_TYPES:
         # As the field has it: a body of an unsaid type is no body.

@@ -1,6 +1,7 @@
 """The image client: one image's record, and its bytes into a file with their checksum checked.
 
-    images = ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), retries=conf.glance.num_retries)
+    adapter = session.adapter(conf, 'glance', fallback='keystone_authtoken')
+    images = ImageClient(adapter, retries=conf.glance.num_retries)
     record = images.get(image_id, ctxt)              # as the user: somebody else's private image is not found
     with open(path, 'wb') as file:
         images.download(image_id, file)              # as the service

@@ -6,7 +6,7 @@
     client.move_allocation(instance_uuid, migration_uuid, new=request['allocations'], project_id=…, user_id=…)
 
 An *allocations* argument or result is ``{provider uuid: {'resources': {resource class: amount}}}``. Every method raises
-``errors.Unanswered`` when Placement doesn't answer and ``errors.PlacementConflict`` at a 409 that a repetition can't mend.
+``errors.Unanswered`` when Placement doesn't answer, ``errors.PlacementConflict`` at a 409 that a repetition can't mend.
 Routes and rules: the Placement API reference, https://docs.openstack.org/api-ref/placement/.
 """
 from __future__ import annotations
@@ -183,7 +183,7 @@ class PlacementClient:
     # Providers
 
     def list_providers(self, *, in_tree: str | None = None, name: str | None = None) -> list[dict[str, Any]]:
-        """``[{'uuid', 'name', 'generation', 'parent_provider_uuid', 'root_provider_uuid'}]``, all or those asked for."""
+        """All, or those asked for: uuid, name, generation, parent_provider_uuid and root_provider_uuid of each."""
         query = parse.urlencode([pair for pair in (('in_tree', in_tree), ('name', name)) if pair[1] is not None])
         path = '/resource_providers' + (f'?{query}' if query else '')
         return self._send('GET', path).json()['resource_providers']

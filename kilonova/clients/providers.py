@@ -1,7 +1,7 @@
 """A compute's provider tree: what Placement has against what the host reports, written where they differ.
 
-Used through ``PlacementClient.sync_compute``. The tree last seen is remembered: allocations move a provider's generation
-too, so a moved generation alone is no reason to read 2 × N answers again (``refresh=True`` does).
+Used through ``PlacementClient.sync_compute``. The tree last seen is remembered: allocations move a provider's
+generation too, so a moved generation alone is no reason to read 2 × N answers again (``refresh=True`` does).
 """
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class Trees:
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, Provider]] = {}
         self._reported: dict[str, set[str]] = {}
+        self._leaving: set[str] = set()
         self._lock = threading.Lock()
 
     def drop(self, root_uuid: str) -> None:
@@ -104,7 +105,7 @@ class Trees:
                pci_view: dict[str, dict[str, Any]] | None) -> None:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if pci_view is None and managed:
-            raise PciReportingTurnedOff(nodename=nodename, name=sorted(managed)[0])
+            raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
         view = pci_view or {}
         root = _ensure(client, tree, nodename, root_uuid, None)
         if root.uuid != root_uuid:
@@ -122,7 +123,22 @@ class Trees:
             _set_inventory(client, child, {given['resource_class']: {'total': total, 'max_unit': total}})
             _set_traits(client, child, set(given['traits']) & known)
         for name in managed - view.keys():
-            _remove(client, tree, name)
+            self._remove(client, tree, name)
+
+    def _remove(self, client: PlacementClient, tree: dict[str, Provider], name: str) -> None:
+        uuid = tree[name].uuid
+        try:
+            client.delete_provider(uuid)
+        except errors.PlacementConflict as error:
+            if error.placement_code not in _IN_USE:
+                raise
+            if uuid not in self._leaving:
+                LOG.warning('Device provider %s is gone from the host, but a server still holds it: it stays until '
+                            'then.', name)
+                self._leaving.add(uuid)
+        else:
+            self._leaving.discard(uuid)
+            del tree[name]
 
 
 def _foreign(traits: set[str], reported: set[str]) -> set[str]:
@@ -139,7 +155,9 @@ def _ensure(client: PlacementClient, tree: dict[str, Provider], name: str, uuid:
 
 
 def _set_inventory(client: PlacementClient, provider: Provider, inventory: dict[str, dict[str, Any]]) -> None:
-    wanted = {name: {**INVENTORY_DEFAULTS, **given} for name, given in inventory.items()}
+    # What the host doesn't say is the operator's (reserved), or Placement's default.
+    wanted = {name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given}
+              for name, given in inventory.items()}
     if wanted == provider.inventory:
         return
     try:
@@ -160,17 +178,6 @@ def _set_traits(client: PlacementClient, provider: Provider, traits: set[str]) -
     if traits != provider.traits:
         provider.generation = client.set_traits(provider.uuid, provider.generation, traits)
         provider.traits = traits
-
-
-def _remove(client: PlacementClient, tree: dict[str, Provider], name: str) -> None:
-    try:
-        client.delete_provider(tree[name].uuid)
-    except errors.PlacementConflict as error:
-        if error.placement_code not in _IN_USE:
-            raise
-        LOG.warning('Device provider %s is gone from the host, but a server still holds it: it stays until then.', name)
-    else:
-        del tree[name]
 
 
 def _names(names: Iterable[str]) -> str:

@@ -44,11 +44,12 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
     extra = fields.pop('extra', None)
     with tracker.writing(ctxt):
         plan = tracker.plan(instance_uuid, side, flavor, requests)
+        usage = tracker.usage(plan)
         try:
             host.upcalls.claim(ctxt, {
                 'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid,
                 'extra': extra(plan.devices) if callable(extra) else extra, 'devices': plan.changes,
-                'usage': tracker.usage(plan), **fields})
+                'usage': usage, **fields})
         except errors.ClaimConflict as error:
             # Somebody else wrote rows of this node: what we know of them is no longer true.
             tracker.abort(plan)
@@ -60,6 +61,7 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
             tracker.abort(plan)
             raise
         tracker.commit(plan)
+        tracker.published = usage
     return plan.devices
 
 
@@ -87,6 +89,7 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
         raise
     if plan is not None:
         tracker.commit(plan)
+    tracker.published = save.get('usage') or tracker.published
 
 
 def give_back(host: Host, work: Work, ctxt: Any, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True,

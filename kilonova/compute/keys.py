@@ -46,7 +46,7 @@ class Work:
         """Do it and keep how it ended, for everybody who waits."""
         try:
             self._result = act(self)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, all who wait for this work get it
             self.error = error
         except BaseException:
             # The thread is being ended from outside: to those who wait that is silence.
@@ -102,7 +102,9 @@ class Keys:
         finally:
             with self._lock:
                 del self._running[name]
-                if work.error is None or remember_errors:
+                # Silence is no outcome: who asks again may find the other side back.
+                final = remember_errors and not isinstance(work.error, errors.Unanswered)
+                if work.error is None or final:
                     self._finished[name] = (self._clock(), work)
         return work.outcome()
 

@@ -89,7 +89,7 @@ class Capacity:
 
 @dataclass
 class Plan:
-    """A change of the ledger that isn't written yet. ``devices``: the server's, as they will be; ``changes``: device rows."""
+    """A change of the ledger that isn't written yet. ``devices``: the server's as they will be; ``changes``: rows."""
 
     pci: PciPlan
     added: dict[tuple[str, str], Usage] = field(default_factory=dict)
@@ -107,14 +107,15 @@ class Plan:
 class Tracker:
     """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
 
-    ``reload(ctxt)`` reads the device rows again, as an admin; the node sets it.
+    ``published`` is the usage that was last written. ``reload(ctxt)`` reads the device rows again; the node sets it.
     """
 
     def __init__(self) -> None:
-        self.node: objects.ComputeNode | None = None
-        self.ledger: PciLedger | None = None
+        self.node: objects.ComputeNode
+        self.ledger: PciLedger
         self.capacity = Capacity()
         self.failed_builds = 0
+        self.published: dict[str, Any] | None = None
         self.reload: Callable[[Any], None] | None = None
         self._distrusted = False
         self._entries: dict[tuple[str, str], Usage] = {}
@@ -141,7 +142,6 @@ class Tracker:
 
     @property
     def nodename(self) -> str:
-        assert self.node is not None
         return self.node.hypervisor_hostname
 
     # -- plans ---------------------------------------------------------------------------------------------------------
@@ -243,11 +243,11 @@ class Tracker:
     def usage(self, plan: Plan | None = None) -> dict[str, Any]:
         """Columns of the node's row as they will be once ``plan`` is written: absolute values."""
         node = self.node
-        assert node is not None
         pools = self.ledger.pool_list(plan.pci if plan else None)
         return {'compute_node_id': node.id, 'vcpus_used': self._used.vcpus,
                 'memory_mb_used': self._used.memory_mb, 'local_gb_used': self._used.local_gb,
-                'free_ram_mb': node.memory_mb - self._used.memory_mb, 'free_disk_gb': node.local_gb - self._used.local_gb,
+                'free_ram_mb': node.memory_mb - self._used.memory_mb,
+                'free_disk_gb': node.local_gb - self._used.local_gb,
                 'running_vms': self.instances, 'pci_stats': pools.to_json(), 'stats': json.dumps(self.stats())}
 
     def stats(self) -> dict[str, str]:
@@ -255,27 +255,32 @@ class Tracker:
         return {'failed_builds': str(self.failed_builds)}
 
     # -- filling -------------------------------------------------------------------------------------------------------
-    def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor,
+    def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,
               addresses: Collection[str] | None = None) -> None:
         """A server that is known to hold this much here (after a restart); an entry that is there stays.
 
-        ``addresses``: the devices that it holds under ``side``; None: all that it holds here without a side.
+        ``flavor`` None: nobody has told yet how much. ``addresses``: the devices that it holds under ``side``; None:
+        all that it holds here.
         """
+        usage, key = Usage.of(flavor) if flavor is not None else Usage(), (instance_uuid, side)
         with self._lock:
-            key = (instance_uuid, side)
+            if self._entries.get(key) == Usage():
+                self._drop({key: Usage()})
             if key not in self._entries:
-                self._add({key: Usage.of(flavor)})
+                self._add({key: usage})
             held = [device.address for device in self.ledger.devices_of(instance_uuid)]
             mine = held if addresses is None else [address for address in held if address in addresses]
-            self.ledger.set_sides(instance_uuid, {address: side for address in mine})
+            self.ledger.set_sides(instance_uuid, dict.fromkeys(mine, side))
 
     def forget(self, instance_uuid: str) -> None:
-        """Drop the entries of a server that holds nothing here, as the database says."""
+        """Drop what is counted for a server, to count it anew; its devices are the ledger's."""
         with self._lock:
             self._drop({(instance_uuid, side): self._entries[instance_uuid, side]
                         for side in set(self._sides.get(instance_uuid, ()))})
 
-    def known(self) -> set[str]:
-        """Servers that have entries here."""
+    def replace_ledger(self, ledger: PciLedger) -> None:
+        """Take a ledger made from fresh rows; under which side a device is held, the old one knows."""
         with self._lock:
-            return set(self._sides)
+            for uuid, side in self._entries:
+                ledger.set_sides(uuid, dict.fromkeys(self._addresses(uuid, [side]), side))
+            self.ledger = ledger

@@ -19,8 +19,8 @@ LOG = logging.getLogger(__name__)
 class Undo:
     """A stack of undos that runs only when the block raises; the block's own error survives.
 
-    ``error`` is what the block raised, for undos that report it. A process that ends while it waits for an answer
-    (``Stopping``) undoes nothing: silence means ask again, and the next process does.
+    ``error`` is what the block raised, for undos that report it. A process that ends (no ``Exception``), or ends while
+    it waits for an answer (``Stopping``), undoes nothing: the next process is asked again.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,7 +38,7 @@ class Undo:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.error = error
-        if error is None or isinstance(error, Stopping):
+        if not isinstance(error, Exception) or isinstance(error, Stopping):
             return
         for func, args in reversed(self._stack):
             try:

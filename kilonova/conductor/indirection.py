@@ -2,8 +2,8 @@
 
     class Manager(ObjectCalls): ...            # or: calls = ObjectCalls(); calls.object_action(ctxt, …)
 
-The caller is ``objects.base.remotable``. Only methods marked remotable can be called. Replies are primitives: the envelopes
-that the caller's versions (its manifest) understand.
+The caller is ``objects.base.remotable``. Only methods marked remotable can be called. Replies are primitives: the
+envelopes that the caller's versions (its manifest) understand.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ObjectActionRefused(errors.Forbidden):
 
 
 def _remotable(holder: Any, objname: str, objmethod: str) -> Callable[..., Any]:
-    method = getattr(holder, objmethod, None)
+    method: Any = getattr(holder, objmethod, None)
     if not getattr(method, 'remotable', False):
         raise ObjectActionRefused(method=objmethod, objname=objname)
     return method

@@ -84,6 +84,8 @@ class Work:
         self.created_at = row['created_at']
         self.held_host: str | None = None
         self.tries = 0
+        # Whether the scheduler answered our last question: one that didn't may still claim for us.
+        self.select_answered = False
         self._instance: dict[str, Any] | None = None
         self._ended = False
 

@@ -7,8 +7,8 @@ GROUP = 'api'
 
 OPTS = [
     cfg.StrOpt('auth_strategy', default='keystone', choices=['keystone', 'noauth2'],
-               help='keystone: tokens are validated by keystonemiddleware, set up in [keystone_authtoken]. noauth2: the '
-                    'X-Auth-Token header says user:project and is believed; for tests only.'),
+               help='keystone: tokens are validated by keystonemiddleware, set up in [keystone_authtoken]. noauth2: '
+                    'the X-Auth-Token header says user:project and is believed; for tests only.'),
     cfg.IntOpt('max_limit', default=1000, min=0,
                help='The longest page that a list answers with, whatever limit is asked for.'),
     cfg.StrOpt('compute_link_prefix', default=None,

@@ -13,7 +13,7 @@ OPTS = [
                help='Directory with one directory a server, and the image cache. Computes that share a machine need '
                     'one each.'),
     cfg.StrOpt('instance_name_template', default='instance-%08x',
-               help='Name of the hypervisor\'s guests: a pattern for the server\'s number, or for %(uuid)s. Servers '
+               help="Name of the hypervisor's guests: a pattern for the server's number, or for %(uuid)s. Servers "
                     'that exist keep being found by uuid when it changes.'),
     cfg.BoolOpt('use_cow_images', default=True,
                 help='Give each server a qcow2 overlay of the cached image. Off: a raw copy; [libvirt]images_type '
@@ -25,9 +25,9 @@ OPTS = [
     cfg.BoolOpt('force_config_drive', default=False,
                 help='Give every server a config drive, asked for or not.'),
     cfg.StrOpt('mkisofs_cmd', default='genisoimage',
-               help='Program that builds config drives; anything that takes genisoimage\'s arguments.'),
+               help="Program that builds config drives; anything that takes genisoimage's arguments."),
     cfg.FloatOpt('cpu_allocation_ratio', min=0.0,
-                 help='Virtual CPUs offered for each of the host\'s. Empty: what Placement has, at first '
+                 help="Virtual CPUs offered for each of the host's. Empty: what Placement has, at first "
                       'initial_cpu_allocation_ratio.'),
     cfg.FloatOpt('ram_allocation_ratio', min=0.0, help='The same for memory.'),
     cfg.FloatOpt('disk_allocation_ratio', min=0.0, help='The same for disk.'),

@@ -7,7 +7,7 @@ GROUP = 'compute'
 
 OPTS = [
     cfg.IntOpt('consecutive_build_service_disable_threshold', default=10,
-               help='Whether failed builds in a row are counted in the node\'s stats, where the BuildFailureWeigher of '
+               help="Whether failed builds in a row are counted in the node's stats, where the BuildFailureWeigher of "
                     'the scheduler finds them. 0: not counted. The service is never disabled by itself.'),
     cfg.IntOpt('resource_provider_association_refresh', default=300, min=0,
                help='Seconds after which everything that Placement holds of this host is read again, so that changes '

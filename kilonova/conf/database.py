@@ -1,4 +1,4 @@
-"""[database] options: the main database of this service (cell0 for the API and the top conductor, else its cell)."""
+"""[database] options: the main database of this service, and the settings of all cells' pools."""
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -7,25 +7,26 @@ GROUP = 'database'
 
 OPTS = [
     cfg.StrOpt('connection', secret=True,
-               help='SQLAlchemy URL of the main database, such as mysql+pymysql://user:password@host/kilonova, '
-                    'postgresql+psycopg2://… or sqlite:////var/lib/kilonova/kilonova.sqlite. Its parts also fill '
-                    'the {username}, {hostname} … templates of cell mappings. Leave it empty on compute hosts: '
-                    'they have no database.'),
+               help="SQLAlchemy URL of the main database (for a service of one cell the cell's), such as "
+                    'mysql+pymysql://user:password@host/kilonova, postgresql+psycopg2://... or '
+                    'sqlite:////var/lib/kilonova/kilonova.sqlite. Its parts also fill the {username}, '
+                    '{hostname} and other templates of cell mappings. Leave it empty on compute hosts: they '
+                    'have no database.'),
     cfg.IntOpt('max_pool_size', default=5, min=0,
-               help='Connections to a database that are kept open in each process; 0 means no limit. Raise it '
-                    'together with the number of threads of a worker, and the server\'s own limit with it.'),
+               help='Connections to a database that are kept open in each process; 0 means no limit. Raise '
+                    "it with the number of threads of a worker, and the server's own limit with it."),
     cfg.IntOpt('max_overflow', default=50, min=0,
                help='Connections that may be opened beyond max_pool_size while the load lasts.'),
     cfg.IntOpt('pool_timeout', default=30, min=1,
-               help='Seconds to wait for a connection when all of the pool are in use. Afterwards the database '
-                    'counts as not answering.'),
+               help='Seconds to wait for a connection when all of the pool are in use. Afterwards the '
+                    'database counts as not answering.'),
     cfg.IntOpt('connection_recycle_time', default=3600, min=-1,
-               help='Age in seconds after which a pooled connection is replaced when it is next used. Keep it '
-                    'below the server\'s idle limit (wait_timeout of MySQL); -1 keeps connections for ever.'),
+               help='Age in seconds after which a pooled connection is replaced when it is next used. Keep '
+                    "it below the server's idle limit (wait_timeout of MySQL); -1 keeps them for ever."),
     cfg.IntOpt('max_retries', default=10, min=-1,
                help='How often a transaction is tried again after a deadlock, a lock wait timeout or a lost '
                     'connection before its error counts; -1 means without end.'),
     cfg.StrOpt('mysql_sql_mode', default='TRADITIONAL', regex='^[A-Za-z_,]*$',
                help='SQL mode of each session with a MySQL or MariaDB server. The default makes values that '
-                    'don\'t fit an error instead of cutting them; empty leaves the server\'s own mode.'),
+                    "don't fit an error instead of cutting them; empty leaves the server's own mode."),
 ]

@@ -5,8 +5,8 @@ from oslo_config import cfg
 
 GROUP = 'filter_scheduler'
 
-_MULTIPLIER = 'Weight of %s among the hosts that passed: each weigher scales its values to 0..1, times this. ' \
-              'A host aggregate may override it with metadata of the same key.'
+_MULTIPLIER = ('Weight of %s among the hosts that passed: each weigher scales its values to 0..1, times this. '
+               'A host aggregate may override it with metadata of the same key.')
 
 OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt('available_filters', default=['kilonova.scheduler.filters.all_filters'],
@@ -44,6 +44,6 @@ OPTS: list[cfg.Opt] = [
     cfg.FloatOpt('num_instances_weight_multiplier', default=0.0, help=_MULTIPLIER % 'the number of servers'),
     cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0, help=_MULTIPLIER % 'work under way'),
     cfg.FloatOpt('pci_weight_multiplier', default=1.0, min=0.0,
-                 help=_MULTIPLIER % 'few free PCI devices (servers that need none keep away from hosts that have some)'),
+                 help=_MULTIPLIER % 'few free PCI devices (servers that need none keep away from hosts with some)'),
     cfg.FloatOpt('build_failure_weight_multiplier', default=1000000.0, help=_MULTIPLIER % 'few failed builds'),
 ]

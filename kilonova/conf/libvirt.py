@@ -21,15 +21,15 @@ OPTS = [
                 help='Machine type by architecture, as x86_64=q35,aarch64=virt. Images override it with '
                      'hw_machine_type. GPUs want q35. Empty: pc on x86_64, virt on aarch64.'),
     cfg.IntOpt('num_pcie_ports', default=0, min=0, max=28,
-               help='PCIe root ports of q35 and virt guests, for devices plugged in while they run. 0: libvirt\'s '
+               help="PCIe root ports of q35 and virt guests, for devices plugged in while they run. 0: libvirt's "
                     'choice.'),
     cfg.IntOpt('mem_stats_period_seconds', default=10,
-               help='Seconds between the memory balloon\'s statistics; 0: no balloon.'),
+               help="Seconds between the memory balloon's statistics; 0: no balloon."),
     cfg.StrOpt('rng_dev_path', default='/dev/urandom',
-               help='Source of the guests\' random number device; empty: no such device.'),
+               help="Source of the guests' random number device; empty: no such device."),
     cfg.StrOpt('sysinfo_serial', default='unique', choices=['none', 'os', 'hardware', 'auto', 'unique'],
-               help='Serial number in the guest\'s SMBIOS: none, the host\'s machine-id (os), the host\'s own '
-                    '(hardware), the first of these that there is (auto), or the server\'s uuid (unique).'),
+               help="Serial number in the guest's SMBIOS: none, the host's machine-id (os), the host's own "
+                    "(hardware), the first of these that there is (auto), or the server's uuid (unique)."),
     cfg.IntOpt('wait_soft_reboot_seconds', default=120,
                help='Seconds that a soft reboot waits for the guest to go down before it becomes a hard one.'),
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],

@@ -17,10 +17,10 @@ OPTS = [
              'The first spec that names a device counts. Read by kilonova-compute when it starts.'),
     cfg.MultiStrOpt(
         'alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')],
-        help='A name for devices that flavors ask for with pci_passthrough:alias=<name>:<count>. One JSON object: name, '
-             'vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), numa_policy (required, preferred, '
-             'legacy or socket), live_migratable, resource_class and traits (with pci_in_placement). A name given '
-             'again adds an alternative. Needed by kilonova-api; give it to kilonova-compute as well.'),
+        help='A name for devices that flavors ask for with pci_passthrough:alias=<name>:<count>. One JSON object: '
+             'name, vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), numa_policy (required, '
+             'preferred, legacy or socket), live_migratable, resource_class and traits (with pci_in_placement). '
+             'A name given again adds an alternative. Needed by kilonova-api; give it to kilonova-compute as well.'),
     cfg.BoolOpt(
         'report_in_placement', default=False,
         help='Report the devices of device_spec in Placement, one resource provider for each device or physical '

@@ -1,1 +1,1 @@
-"""The only floor that speaks SQL: engine, table models, queries and migrations of the API and the cell databases."""
+"""The only floor that speaks SQL: engine, models, queries and migrations of API and cell databases."""

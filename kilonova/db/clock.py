@@ -39,54 +39,35 @@ class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
     type = sa.Double()
 
 
-@compiles(db_now, 'sqlite')
-def _now_sqlite(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+# MySQL: "+ 0e0" turns the DECIMAL into a double. PostgreSQL: statement_timestamp(), unlike now(), moves inside a
+# transaction and, unlike clock_timestamp(), lets an index be used.
+NOW = {
+    'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
+    'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',
+    'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
+}
+# SQLite: SQLAlchemy stores and reads six digits of fraction; the text must compare with those.
+UTCNOW = {
+    'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
+    'mysql': 'UTC_TIMESTAMP(6)',
+    'postgresql': "timezone('utc', statement_timestamp())",
+}
+AGE = {
+    'sqlite': "((julianday('now') - julianday({time})) * 86400.0)",
+    'mysql': '(TIMESTAMPDIFF(MICROSECOND, {time}, UTC_TIMESTAMP(6)) / 1e6)',
+    'postgresql': "CAST(EXTRACT(EPOCH FROM (timezone('utc', statement_timestamp()) - {time})) AS DOUBLE PRECISION)",
+}
 
 
-@compiles(db_now, 'mysql')
-@compiles(db_now, 'mariadb')
-def _now_mysql(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
-    # "+ 0e0" turns the DECIMAL into a double, so that drivers return a float.
-    return '(UNIX_TIMESTAMP(NOW(6)) + 0e0)'
+def _register(element_class: type, texts: dict[str, str]) -> None:
+    for dialect, text in {**texts, 'mariadb': texts['mysql']}.items():
+        def render(element: Any, compiler: SQLCompiler, text: str = text, **kw: Any) -> str:
+            if isinstance(element, db_age):
+                return text.format(time=compiler.process(element.clauses, **kw))
+            return text
+        compiles(element_class, dialect)(render)
 
 
-@compiles(db_now, 'postgresql')
-def _now_postgresql(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
-    # statement_timestamp(), unlike now(), moves inside a transaction and, unlike clock_timestamp(), allows an
-    # index.
-    return 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)'
-
-
-@compiles(db_utcnow, 'sqlite')
-def _utcnow_sqlite(element: db_utcnow, compiler: SQLCompiler, **kw: Any) -> str:
-    # SQLAlchemy stores and reads six digits of fraction; the text must compare with those.
-    return "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')"
-
-
-@compiles(db_utcnow, 'mysql')
-@compiles(db_utcnow, 'mariadb')
-def _utcnow_mysql(element: db_utcnow, compiler: SQLCompiler, **kw: Any) -> str:
-    return 'UTC_TIMESTAMP(6)'
-
-
-@compiles(db_utcnow, 'postgresql')
-def _utcnow_postgresql(element: db_utcnow, compiler: SQLCompiler, **kw: Any) -> str:
-    return "timezone('utc', statement_timestamp())"
-
-
-@compiles(db_age, 'sqlite')
-def _age_sqlite(element: db_age, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"((julianday('now') - julianday({compiler.process(element.clauses, **kw)})) * 86400.0)"
-
-
-@compiles(db_age, 'mysql')
-@compiles(db_age, 'mariadb')
-def _age_mysql(element: db_age, compiler: SQLCompiler, **kw: Any) -> str:
-    return f'(TIMESTAMPDIFF(MICROSECOND, {compiler.process(element.clauses, **kw)}, UTC_TIMESTAMP(6)) / 1e6)'
-
-
-@compiles(db_age, 'postgresql')
-def _age_postgresql(element: db_age, compiler: SQLCompiler, **kw: Any) -> str:
-    return ("CAST(EXTRACT(EPOCH FROM (timezone('utc', statement_timestamp()) - "
-            f'{compiler.process(element.clauses, **kw)})) AS DOUBLE PRECISION)')
+_register(db_now, NOW)
+_register(db_utcnow, UTCNOW)
+_register(db_age, AGE)

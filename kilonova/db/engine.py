@@ -2,7 +2,7 @@
 
     databases = configure(conf)                 # [api_database] and [database]
     with databases.api().write() as connection:
-        connection.execute(insert(table).values(...))       # committed at the end, rolled back by an exception
+        connection.execute(insert(table).values(...))   # committed at the end, rolled back by an exception
 
 A write transaction takes SQLite's write lock at its BEGIN, so that reading before writing can't fail; a read
 transaction refuses to write. Connections are SQLAlchemy Core connections; there are no ORM sessions, hence no
@@ -30,9 +30,9 @@ from kilonova.db import failures
 from kilonova.db.clock import db_age, db_now, db_utcnow
 from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable
 
-__all__ = ['Database', 'Databases', 'NotConfigured', 'Options', 'api', 'configure', 'db_age', 'db_now', 'db_utcnow',
-           'forbid', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen', 'main', 'now', 'open',
-           'retried']
+__all__ = ['Database', 'Databases', 'NotConfigured', 'Options', 'api', 'configure', 'db_age', 'db_now',
+           'db_utcnow', 'forbid', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen',
+           'main', 'now', 'open', 'retried']
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -85,6 +85,7 @@ class Database:
         self._engine = sa.create_engine(parsed, **self._engine_arguments())
         self._writer = self._engine.execution_options(**{_WRITES: True})
         self._writing: set[int] = set()
+        self._inherited: list[pool.Pool] = []
         self._lock = threading.Lock() if self.dialect == 'sqlite' else None
         self._listen()
         _databases_of_process.add(self)
@@ -94,7 +95,7 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads; SQLite shows it one state, the servers the newest one to each statement."""
+        """A transaction that only reads; SQLite shows it one state, servers the newest to each statement."""
         _refuse_forbidden()
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
@@ -147,7 +148,8 @@ class Database:
                 connect['sql_mode'] = self.options.mysql_sql_mode
         # READ COMMITTED everywhere: what a compare-and-swap sees is the newest row, and MySQL takes no gap
         # locks.
-        return arguments | {'connect_args': connect, 'pool_pre_ping': True, 'isolation_level': 'READ COMMITTED'}
+        return {**arguments, 'connect_args': connect, 'pool_pre_ping': True,
+                'isolation_level': 'READ COMMITTED'}
 
     def _listen(self) -> None:
         if self.dialect == 'sqlite':
@@ -169,19 +171,18 @@ class Database:
         for callback in tuple(_listeners):
             callback(self.name, 'COMMIT', False)
 
-    def _after_fork(self) -> None:
-        # The parent goes on using its sockets, and a lock that another thread of it held would never be
-        # released.
+    def after_fork(self) -> None:
+        """Forget the parent process's connections: it goes on using their sockets and files."""
+        # They stay referenced, as SQLite forbids even to close a connection of the parent (howtocorrupt.html §2.6).
+        self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
-        self._writing = set()
-        self._lock = threading.Lock() if self.dialect == 'sqlite' else None
 
 
 def _locked() -> exc.OperationalError:
     return exc.OperationalError('BEGIN IMMEDIATE', None, sqlite3.OperationalError('database is locked'))
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # None hands transactions over to _begin_sqlite: pysqlite's own would begin deferred ones, and only at a
     # write.
     connection.isolation_level = None
@@ -258,7 +259,8 @@ class Databases:
         with self._opening:
             database = self._opened.get(url)
             if database is None:
-                database = self._opened[url] = Database(url, name or url.rpartition('/')[2], self._main_options)
+                database = Database(url, name or url.rpartition('/')[2], self._main_options)
+                self._opened[url] = database
             elif name and database.name == 'main':
                 database.name = name
             return database
@@ -293,7 +295,7 @@ def configure(conf: cfg.ConfigOpts) -> Databases:
 
 def install(databases: Databases | None) -> None:
     """Let the module's functions use these databases (None: none)."""
-    global _installed
+    global _installed  # noqa: PLW0603 - one set of databases a process
     _installed = databases
 
 
@@ -320,8 +322,8 @@ def open(url: str, name: str | None = None) -> Database:  # noqa: A001 - always 
 
 
 def forbid(binary: str | None) -> None:
-    """From now on each access of this process raises DBNotAllowed, naming ``binary``; None allows it again."""
-    global _forbidden
+    """From now on each access of this process raises DBNotAllowed for ``binary``; None allows it again."""
+    global _forbidden  # noqa: PLW0603 - what a process may do
     _forbidden = binary
 
 
@@ -359,7 +361,7 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
 
 def _after_fork() -> None:
     for database in list(_databases_of_process):
-        database._after_fork()
+        database.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

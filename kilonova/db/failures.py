@@ -55,7 +55,7 @@ def is_duplicate(error: BaseException) -> bool:
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether the same transaction may succeed at once: deadlock, lock wait timeout, or a connection that broke."""
+    """Whether the same transaction may succeed at once: deadlock, lock wait timeout, broken connection."""
     if not isinstance(error, exc.DBAPIError) or error.orig is None:
         return False
     return (error.connection_invalidated or _mysql_code(error.orig) in _MYSQL_AGAIN
@@ -87,7 +87,7 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def pauses(retries: int) -> Iterator[float]:
-    """The waits in seconds between attempts: doubling from 10 ms to 1 s, spread; without end for ``retries`` < 0."""
+    """The waits in seconds between attempts: doubling from 10 ms to 1 s, spread; endless below 0."""
     numbers = itertools.count() if retries < 0 else range(retries)
     return (min(0.01 * 2 ** min(number, 10), 1.0) * random.uniform(0.5, 1.5) for number in numbers)
 

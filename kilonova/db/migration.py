@@ -32,7 +32,7 @@ class UnknownRevision(errors.Invalid):
 
 
 class NoDowngrade(errors.Invalid):
-    msg_fmt = 'The %(schema)s database is at %(current)s; it can\'t go back to %(version)s.'
+    msg_fmt = 'The %(schema)s database is at %(current)s and can not go back to %(version)s.'
 
 
 def config(schema: Schema) -> Config:
@@ -52,7 +52,7 @@ def newest(schema: Schema) -> str:
 
 
 def version(database: Database, schema: Schema) -> str | None:
-    """The revision that the database is at; None for an empty one. ``schema`` is 'api' or 'cell'."""
+    """The revision that the database is at; None for an empty one."""
     with database.read() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 

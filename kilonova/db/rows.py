@@ -18,8 +18,8 @@ Row = dict[str, Any]
 
 def one(result: sa.CursorResult) -> Row | None:
     """The first row as a dict, or None."""
-    row = result.first()
-    return None if row is None else dict(row._mapping)
+    row = result.mappings().first()
+    return None if row is None else dict(row)
 
 
 def many(result: sa.CursorResult) -> list[Row]:
@@ -36,6 +36,9 @@ def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Ro
     """
     if not rows:
         return
+    if any(row.keys() != rows[0].keys() for row in rows):
+        # An executemany would silently leave out what the first row doesn't have.
+        raise ValueError(f'rows of {table.name} with different columns')
     statement: sa.Insert
     if connection.dialect.name in ('mysql', 'mariadb'):
         key = next(iter(table.primary_key.columns))

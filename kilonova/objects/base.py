@@ -21,8 +21,9 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import types
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from oslo_messaging import NoOpSerializer
 from oslo_versionedobjects import base as ovo
@@ -38,7 +39,7 @@ __all__ = ('IncompatibleObjectVersion', 'KilonovaObject', 'ListBase', 'OrphanedO
 _Object = TypeVar('_Object', bound='KilonovaObject')
 _NAME, _NAMESPACE, _VERSION, _DATA, _CHANGES = (
     f'nova_object.{key}' for key in ('name', 'namespace', 'version', 'data', 'changes'))
-_indirection: Any = None
+_process = types.SimpleNamespace(indirection=None)
 
 
 class UnsetField(AttributeError):
@@ -47,14 +48,13 @@ class UnsetField(AttributeError):
 
 def set_indirection(api: Any) -> None:
     """The process's default: where remotable calls go when the context doesn't say (None = run here)."""
-    global _indirection
-    _indirection = api
+    _process.indirection = api
 
 
 def indirection(ctxt: Any) -> Any:
     """Where a remotable call with this context goes, or None."""
     own = getattr(ctxt, 'indirection', None)
-    return own if own is not None else _indirection
+    return own if own is not None else _process.indirection
 
 
 def naive(value: datetime.datetime | None) -> datetime.datetime | None:
@@ -79,27 +79,25 @@ def object_versions(objname: str) -> dict[str, str]:
 
 def _writer(field: Any) -> Callable[[Any, str, Any], Any] | None:
     """How a field's value becomes a primitive; None = it is one."""
-    kind = field._type
-    if fields.is_plain(kind):
+    if fields.is_plain(field):
         return None
-    element = getattr(kind, '_element_type', None)
-    if element is not None and fields.is_plain(element._type):
+    if fields.holds_plain(field):
+        kind = fields.type_of(field)
+        make: Callable[[Any], Any] = list
         if isinstance(kind, ovo_fields.Dict):
-            return lambda obj, name, value: None if value is None else dict(value)
-        if isinstance(kind, ovo_fields.Set):
-            return lambda obj, name, value: None if value is None else sorted(value)
-        return lambda obj, name, value: None if value is None else list(value)
+            make = dict
+        elif isinstance(kind, ovo_fields.Set):
+            make = sorted
+        return lambda obj, name, value: None if value is None else make(value)
     return field.to_primitive
 
 
 def _reader(field: Any) -> Callable[[Any, str, Any], Any]:
     """How a primitive becomes the field's value, checked."""
-    kind = field._type
-    element = getattr(kind, '_element_type', None)
-    if fields.is_plain(kind):
+    if fields.is_plain(field):
         return field.coerce
-    if element is not None and fields.is_plain(element._type):
-        if isinstance(kind, ovo_fields.Set):
+    if fields.holds_plain(field):
+        if isinstance(fields.type_of(field), ovo_fields.Set):
             return lambda obj, name, value: field.coerce(obj, name, None if value is None else set(value))
         return field.coerce
     return lambda obj, name, value: field.coerce(obj, name, field.from_primitive(obj, name, value))
@@ -113,11 +111,21 @@ class KilonovaObject(ovo.VersionedObject):
     _writers: ClassVar[tuple[tuple[str, str, Callable[..., Any] | None], ...]] = ()
     _readers: ClassVar[dict[str, Callable[..., Any]]] = {}
     _nested: ClassVar[tuple[str, ...]] = ()
+    _nullable: ClassVar[frozenset[str]] = frozenset()
+
+    if TYPE_CHECKING:
+        # Fields become properties when the class is registered.
+        fields: Any
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     @classmethod
     def _plan(cls) -> None:
         cls._writers = tuple((name, f'_obj_{name}', _writer(field)) for name, field in cls.fields.items())
         cls._readers = {name: _reader(field) for name, field in cls.fields.items()}
+        cls._nullable = frozenset(name for name, field in cls.fields.items() if field.nullable)
         cls._nested = tuple(name for name, field in cls.fields.items()
                             if isinstance(field, ovo_fields.ObjectField))
 
@@ -144,15 +152,17 @@ class KilonovaObject(ovo.VersionedObject):
 
     def load(self, values: Iterable[tuple[str, Any]]) -> None:
         """Set fields without marking them changed."""
-        state = self.__dict__
+        state, nullable = self.__dict__, self._nullable
         for name, value in values:
-            state[f'_obj_{name}'] = self.fields[name].coerce(self, name, value)
+            if value is None and name in nullable:
+                state[f'_obj_{name}'] = None
+            else:
+                state[f'_obj_{name}'] = self.fields[name].coerce(self, name, value)
 
     def replaced(self, **values: Any) -> Self:
         """A copy that shares every value but these (which are marked changed)."""
         other = self.__class__.__new__(self.__class__)
-        other.__dict__.update(self.__dict__)
-        other._changed_fields = set(self._changed_fields)
+        other.__dict__.update(self.__dict__, _changed_fields=set(self._changed_fields))
         for name, value in values.items():
             setattr(other, name, value)
         return other
@@ -200,10 +210,12 @@ class KilonovaObject(ovo.VersionedObject):
         self = cls(context)
         if objver != cls.VERSION:
             self.VERSION = objver
-        state, readers = self.__dict__, cls._readers
+        state, readers, nullable = self.__dict__, cls._readers, cls._nullable
         for name, value in primitive[_DATA].items():
             read = readers.get(name)
-            if read is not None:
+            if value is None and name in nullable:
+                state[f'_obj_{name}'] = None
+            elif read is not None:
                 state[f'_obj_{name}'] = read(self, name, value)
         self._changed_fields = {name for name in primitive.get(_CHANGES, ()) if name in readers}
         return self
@@ -290,7 +302,7 @@ def remotable_classmethod(method: Callable[..., Any]) -> Any:
 class PersistentObject(ovo.VersionedObjectMixin):
     """Mixin: the columns that every row of a cell database has. ``deleted`` is the row's id there, a boolean here."""
 
-    fields = {
+    fields: Any = {
         'created_at': fields.DateTimeField(nullable=True),
         'updated_at': fields.DateTimeField(nullable=True),
         'deleted_at': fields.DateTimeField(nullable=True),
@@ -311,7 +323,8 @@ class ListBase(ovo.ObjectListBase):
     @classmethod
     def from_rows(cls, ctxt: Any, rows: Iterable[dict[str, Any]]) -> Self:
         """One object a row, each by its class's ``from_row``."""
-        item = ovo.VersionedObjectRegistry.obj_classes()[cls.fields['objects'].objname][0]
+        held: Any = cls.fields['objects']
+        item: Any = ovo.VersionedObjectRegistry.obj_classes()[held.objname][0]
         return cls.of(ctxt, (item.from_row(ctxt, row) for row in rows))
 
 

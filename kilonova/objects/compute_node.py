@@ -48,6 +48,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
     """Memory in MiB, disk in GiB; ``host`` is the service's, ``hypervisor_hostname`` the node's name."""
 
     VERSION = '1.19'
+    supported_hv_specs: Any
     fields = {
         'id': fields.IntegerField(),
         'uuid': fields.UUIDField(),
@@ -150,11 +151,11 @@ class ComputeNode(PersistentObject, KilonovaObject):
         for name in names:
             if name in resources and (name not in self or self._differs(name, resources[name])):
                 setattr(self, name, resources[name])
-        specs = resources.get('supported_instances')
-        if specs is not None and ('supported_hv_specs' not in self
-                                  or [spec.to_list() for spec in self.supported_hv_specs]
-                                  != [HVSpec.from_list(spec).to_list() for spec in specs]):
-            self.supported_hv_specs = [HVSpec.from_list(spec) for spec in specs]
+        if resources.get('supported_instances') is not None:
+            specs = [HVSpec.from_list(triple) for triple in resources['supported_instances']]
+            before: Any = self.supported_hv_specs if 'supported_hv_specs' in self else ()
+            if [spec.to_list() for spec in specs] != [spec.to_list() for spec in before]:
+                self.supported_hv_specs = specs
 
     def _differs(self, name: str, value: Any) -> bool:
         return getattr(self, name) != self.fields[name].coerce(self, name, value)

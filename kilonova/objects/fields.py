@@ -192,6 +192,17 @@ SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNe
            ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass)
 
 
-def is_plain(kind: Any) -> bool:
-    """Whether values of this type travel as they are."""
-    return isinstance(kind, SCALARS)
+def type_of(field: Any) -> Any:
+    """A field's type."""
+    return field._type  # noqa: SLF001 - the library has no other way to it
+
+
+def is_plain(field: Any) -> bool:
+    """Whether the field's values travel as they are."""
+    return isinstance(type_of(field), SCALARS)
+
+
+def holds_plain(field: Any) -> bool:
+    """Whether the field is a list, set or dict of such values."""
+    element = getattr(type_of(field), '_element_type', None)
+    return element is not None and is_plain(element)

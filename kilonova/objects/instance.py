@@ -52,7 +52,7 @@ class Rows(NamedTuple):
 
 @register
 class Instance(PersistentObject, KilonovaObject):
-    """Memory in MiB, disks in GiB; ``host`` the service's name, ``node`` the hypervisor's; states as in ``states.py``."""
+    """Memory in MiB, disks in GiB; ``host`` is the service's name, ``node`` the hypervisor's."""
 
     VERSION = '2.8'
     fields = {
@@ -180,10 +180,14 @@ class Instance(PersistentObject, KilonovaObject):
         return PciDeviceList.from_rows(self._context, rows)
 
     def to_rows(self, changed_only: bool = False) -> Rows:
-        """Column values of the fields that are set (or changed), datetimes as naive UTC."""
+        """Column values of the fields that are set (or changed), datetimes as naive UTC.
+
+        A whole server brings its ``created_at`` too: when the user asked for it, which is before it had a row.
+        """
         names = self.obj_what_changed() if changed_only else {name for name in self.fields if name in self}
+        never = NOT_WRITTEN if changed_only else NOT_WRITTEN - {'created_at'}
         values = {}
-        for name in names - ELSEWHERE - NOT_WRITTEN:
+        for name in names - ELSEWHERE - never:
             value = getattr(self, name)
             if isinstance(value, datetime.datetime):
                 value = naive(value)
@@ -217,7 +221,7 @@ class Instance(PersistentObject, KilonovaObject):
 
     # -- remote --------------------------------------------------------------------------------------------------------
     @remotable_classmethod
-    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:
+    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Instance:
         """A server that isn't deleted, with extra columns, both metadata and its devices; InstanceNotFound."""
         with storage.database(ctxt).read() as conn:
             row = storage.queries('instances').get(conn, uuid)
@@ -230,9 +234,9 @@ class Instance(PersistentObject, KilonovaObject):
     def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
         """Write the changed columns in one compare-and-swap; Conflict when the server is in another state or gone.
 
-        Expectations: a state or a list of them (None in a list: no task). Of ``system_metadata`` the keys that are there
-        are written, those with the value None removed. ``metadata`` and devices aren't written here. A step of an
-        operation doesn't use this: it saves under its key.
+        Expectations: a state or a list of them (None in a list: no task). Of ``system_metadata`` the keys that are
+        there are written, those with the value None removed. ``metadata`` and devices aren't written here. A step of
+        an operation doesn't use this: it saves under its key.
         """
         rows = self.to_rows(changed_only=True)
         expect = {name: _states(value) for name, value in (('task_state', expected_task_state),
@@ -304,7 +308,7 @@ class InstanceList(ListBase, KilonovaObject):
 
 
 def _assemble(ctxt: Any, conn: Any, rows: list[dict[str, Any]],
-              system_metadata: dict[str, dict[str, str]]) -> list[Instance]:
+              system_metadata: dict[str, dict[str, str | None]]) -> list[Instance]:
     """Instances of rows joined with their extra columns, with what the other tables hold: a statement a table."""
     uuids = [row['uuid'] for row in rows]
     if not uuids:

@@ -17,11 +17,11 @@ class InstanceNUMACell(KilonovaObject):
         'pcpuset': fields.SetOfIntegersField(),
         'cpuset_reserved': fields.SetOfIntegersField(nullable=True),
         'memory': fields.IntegerField(),
-        'pagesize': fields.IntegerField(nullable=True, default=None),
+        'pagesize': fields.IntegerField(nullable=True),
         'cpu_topology': fields.ObjectField('VirtCPUTopology', nullable=True),
-        'cpu_pinning_raw': fields.DictOfIntegersField(nullable=True, default=None),
-        'cpu_policy': fields.CPUAllocationPolicyField(nullable=True, default=None),
-        'cpu_thread_policy': fields.CPUThreadAllocationPolicyField(nullable=True, default=None),
+        'cpu_pinning_raw': fields.DictOfIntegersField(nullable=True),
+        'cpu_policy': fields.CPUAllocationPolicyField(nullable=True),
+        'cpu_thread_policy': fields.CPUThreadAllocationPolicyField(nullable=True),
     }
     cpu_pinning = DictProxyField('cpu_pinning_raw')
 

@@ -70,8 +70,6 @@ class InstancePCIRequests(KilonovaObject):
 
     def without_providers(self) -> InstancePCIRequests:
         """A copy whose specs name no Placement provider: what a RequestSpec stores."""
-        requests = self.to_list()
-        for request in requests:
-            request['spec'] = [{key: value for key, value in spec.items() if key != 'rp_uuids'}
-                               for spec in request['spec']]
-        return self.from_list(requests, self.instance_uuid, self._context)
+        return self.replaced(requests=[request.replaced(spec=[
+            {key: value for key, value in spec.items() if key != 'rp_uuids'} for spec in request.spec])
+            for request in self.requests])

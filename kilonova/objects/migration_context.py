@@ -27,7 +27,7 @@ class MigrationContext(PersistentObject, KilonovaObject):
     }
 
     def side(self, prefix: str) -> dict[str, Any]:
-        """{instance field: value} of one side, ``old_`` or ``new_``; fields that the context doesn't carry are left out."""
+        """{instance field: value} of one side, ``old_`` or ``new_``, as far as the context carries it."""
         return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
 
     def pci_mapping(self, revert: bool = False) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class PciDevicePool(KilonovaObject):
 
     @classmethod
     def from_dict(cls, pool: dict[str, Any]) -> Self:
-        """From the flat form {product_id, vendor_id, numa_node, count, tag: value, …}; a ``devices`` key is left out."""
+        """From the flat form {product_id, vendor_id, numa_node, count, tag: value, …}; ``devices`` is left out."""
         tags = {key: value for key, value in pool.items() if key not in OWN_KEYS and key != 'devices'}
         return cls(product_id=pool['product_id'], vendor_id=pool['vendor_id'], numa_node=pool.get('numa_node'),
                    count=pool['count'], tags=tags)

@@ -1,4 +1,4 @@
-"""RequestSpec: what a server needs of a host, as the scheduler reads it and the API database keeps it (scheduler.md §7).
+"""RequestSpec: what a server needs of a host, for the scheduler and in the API database (scheduler.md §7).
 
     spec = RequestSpec.from_components(ctxt, instance_uuid=uuid, flavor=flavor, image=image, scheduler_hints={...})
     row = {'instance_uuid': uuid, 'spec': spec.to_json()}
@@ -34,23 +34,26 @@ class Destination(KilonovaObject):
     """Where a server may go: a host, a node, a cell, aggregates (each 'a,b' = one of them; all entries hold)."""
 
     VERSION = '1.4'
+    aggregates: Any
+    forbidden_aggregates: Any
     fields = {
         'host': fields.StringField(),
         'node': fields.StringField(nullable=True),
         'cell': fields.ObjectField('CellMapping', nullable=True),
-        'aggregates': fields.ListOfStringsField(nullable=True, default=None),
+        'aggregates': fields.ListOfStringsField(nullable=True),
         'allow_cross_cell_move': fields.BooleanField(default=False),
-        'forbidden_aggregates': fields.SetOfStringsField(nullable=True, default=None),
+        'forbidden_aggregates': fields.SetOfStringsField(nullable=True),
     }
 
     def require_aggregates(self, aggregates: Any) -> None:
         """The host must be in at least one of these."""
-        self.aggregates = [*((self.aggregates if 'aggregates' in self else None) or ()), ','.join(aggregates)]
+        before: Any = self.aggregates if 'aggregates' in self else None
+        self.aggregates = [*(before or ()), ','.join(aggregates)]
 
     def append_forbidden_aggregates(self, aggregates: Any) -> None:
         """The host must be in none of these."""
-        self.forbidden_aggregates = {*((self.forbidden_aggregates if 'forbidden_aggregates' in self else None) or ()),
-                                     *aggregates}
+        before: Any = self.forbidden_aggregates if 'forbidden_aggregates' in self else None
+        self.forbidden_aggregates = {*(before or ()), *aggregates}
 
 
 @register
@@ -80,10 +83,10 @@ class SchedulerLimits(KilonovaObject):
 
     VERSION = '1.0'
     fields = {
-        'numa_topology': fields.ObjectField('NUMATopologyLimits', nullable=True, default=None),
-        'vcpu': fields.IntegerField(nullable=True, default=None),
-        'disk_gb': fields.IntegerField(nullable=True, default=None),
-        'memory_mb': fields.IntegerField(nullable=True, default=None),
+        'numa_topology': fields.ObjectField('NUMATopologyLimits', nullable=True),
+        'vcpu': fields.IntegerField(nullable=True),
+        'disk_gb': fields.IntegerField(nullable=True),
+        'memory_mb': fields.IntegerField(nullable=True),
     }
 
     @classmethod
@@ -109,13 +112,13 @@ class RequestGroup(KilonovaObject):
         'forbidden_traits': fields.SetOfStringsField(default=set()),
         'aggregates': fields.ListOfListsOfStringsField(default=[]),
         'forbidden_aggregates': fields.SetOfStringsField(default=set()),
-        'requester_id': fields.StringField(nullable=True, default=None),
+        'requester_id': fields.StringField(nullable=True),
         'provider_uuids': fields.ListOfUUIDField(default=[]),
-        'in_tree': fields.UUIDField(nullable=True, default=None),
+        'in_tree': fields.UUIDField(nullable=True),
     }
 
     def __init__(self, context: Any = None, **values: Any) -> None:
-        super().__init__(context, **values)
+        super().__init__(context, **{'requester_id': None, 'in_tree': None, **values})
         self.obj_set_defaults()
 
 
@@ -153,7 +156,7 @@ class RequestSpec(KilonovaObject):
         'ignore_hosts': fields.ListOfStringsField(nullable=True),
         'force_hosts': fields.ListOfStringsField(nullable=True),
         'force_nodes': fields.ListOfStringsField(nullable=True),
-        'requested_destination': fields.ObjectField('Destination', nullable=True, default=None),
+        'requested_destination': fields.ObjectField('Destination', nullable=True),
         'retry': fields.ObjectField('SchedulerRetries', nullable=True),
         'limits': fields.ObjectField('SchedulerLimits', nullable=True),
         'instance_group': fields.ObjectField('InstanceGroup', nullable=True),
@@ -162,7 +165,7 @@ class RequestSpec(KilonovaObject):
         'security_groups': fields.ObjectField('SecurityGroupList'),
         'network_metadata': fields.ObjectField('NetworkMetadata'),
         'is_bfv': fields.BooleanField(),
-        'requested_resources': fields.ListOfObjectsField('RequestGroup', nullable=True, default=None),
+        'requested_resources': fields.ListOfObjectsField('RequestGroup', nullable=True),
         'request_level_params': fields.ObjectField('RequestLevelParams'),
         'requested_networks': fields.ObjectField('NetworkRequestList'),
     }
@@ -172,7 +175,7 @@ class RequestSpec(KilonovaObject):
                         scheduler_hints: dict[str, Any] | None = None,
                         security_groups: SecurityGroupList | None = None,
                         requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
-        """A spec for a create; ``values`` are other fields, what isn't given is empty. User and project: the context's."""
+        """A spec for a create: ``values`` are other fields, what isn't given is empty, or the context's."""
         spec = cls(ctxt, instance_uuid=instance_uuid, flavor=flavor, num_instances=values.pop('num_instances', 1),
                    image=ImageMeta.from_dict(image) if isinstance(image, dict) else image,
                    project_id=values.pop('project_id', None) or ctxt.project_id,
@@ -302,7 +305,7 @@ class RequestSpec(KilonovaObject):
     def from_primitives(cls, ctxt: Any, request_spec: dict[str, Any], filter_properties: dict[str, Any]) -> Self:
         """A spec from the two old dicts. Hints become lists; retry, limits, image, NUMA and PCI become objects."""
         properties = request_spec.get('instance_properties') or {}
-        uuid = properties.get('uuid')
+        uuid = properties['uuid']
         retry, limits = filter_properties.get('retry'), filter_properties.get('limits')
         return cls.from_components(
             ctxt, instance_uuid=uuid, image=request_spec.get('image') or None,
@@ -347,7 +350,7 @@ def _numa_topology(ctxt: Any, topology: Any) -> Any:
     return InstanceNUMATopology(ctxt, cells=cells, **values)
 
 
-def _pci_requests(ctxt: Any, requests: Any, instance_uuid: str | None) -> Any:
+def _pci_requests(ctxt: Any, requests: Any, instance_uuid: str) -> Any:
     """An object, its envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
     if isinstance(requests, dict):
         if ENVELOPE in requests:

@@ -10,7 +10,7 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class Selection(KilonovaObject):
-    """``allocation_request`` is JSON {"allocations": {provider: {"resources": {}}}, "mappings": {group: [provider]}}."""
+    """``allocation_request``: JSON {"allocations": {provider: {"resources": {}}}, "mappings": {group: [provider]}}."""
 
     VERSION = '1.1'
     fields = {

@@ -1,6 +1,6 @@
 """PCI addresses and the three ways in which a device_spec names them (pci.md §1).
 
-    parse('0000:81:00.0')                                   # Address(domain='0000', bus='81', slot='00', function='0')
+    parse('0000:81:00.0')                                   # Address('0000', '81', '00', '0')
     GlobAddress('*:81:*.*').match('0000:81:02.0')           # True
     RegexAddress({'bus': '8[12]'}).match('0000:82:02.0')    # True
 """
@@ -49,7 +49,8 @@ def parse(text: str) -> Address:
 
 
 def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
-    """``text`` as lower-case hex of ``digits`` digits, or ``*``; PciConfigInvalidSpec names the property ``name``."""
+    """``text`` as lower-case hex of ``digits`` digits, or ``*``; PciConfigInvalidSpec names the property
+    ``name``."""
     if text == ANY:
         return ANY
     try:

@@ -31,10 +31,10 @@ _EXTRA_KEYS = ('parent_ifname', 'mac_address')
 
 
 def values(discovered: Mapping[str, Any], tags: Mapping[str, str | None]) -> dict[str, Any]:
-    """The stored fields of a discovered device: the columns, and ``extra_info`` (all its values are strings)."""
-    fields = {name: discovered.get(name) for name in _FIELDS}
-    fields['vendor_id'] = fields['vendor_id'].lower()
-    fields['product_id'] = fields['product_id'].lower()
+    """The stored fields of a discovered device: the columns, and ``extra_info`` (all its values are
+    strings)."""
+    fields: dict[str, Any] = {name: discovered.get(name) for name in _FIELDS}
+    fields.update({name: discovered[name].lower() for name in ('vendor_id', 'product_id')})
     fields['label'] = fields['label'] or f'label_{fields["vendor_id"]}_{fields["product_id"]}'
     extra = {name: str(discovered[name]) for name in _EXTRA_KEYS if discovered.get(name)}
     if discovered.get('capabilities'):
@@ -47,8 +47,8 @@ def values(discovered: Mapping[str, Any], tags: Mapping[str, str | None]) -> dic
 def build(discovered: Mapping[str, Any], tags: Mapping[str, str | None], compute_node_id: int | None,
           uuid: str) -> PciDevice:
     """A new device, free, without an id (its row gives it one)."""
-    return PciDevice(uuid=uuid, compute_node_id=compute_node_id, address=discovered['address'], status=AVAILABLE,
-                     instance_uuid=None, request_id=None, **values(discovered, tags))
+    return PciDevice(uuid=uuid, compute_node_id=compute_node_id, address=discovered['address'],
+                     status=AVAILABLE, instance_uuid=None, request_id=None, **values(discovered, tags))
 
 
 def describe(device: PciDevice) -> dict[str, Any]:

@@ -4,7 +4,7 @@
     for provider in view.values():            # child of the node's root provider, by name
         provider.inventory(), provider.traits
     ledger.set_providers({provider.address: uuid, …})
-    allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {resource class: n}}}
+    allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
 
 One provider for each device, and one for each physical function with the functions below it. Devices of a
 physical_network belong to the network service and are never reported.
@@ -24,13 +24,13 @@ OWN_TRAITS = frozenset((os_traits.COMPUTE_MANAGED_PCI_DEVICE, os_traits.OWNER_NO
 
 
 class PlacementPciDependentDeviceException(PlacementPciException):
-    msg_fmt = ('Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its virtual '
-               'functions %(children)s are configured; only one side can be reported to Placement.')
+    msg_fmt = ('Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
+               'virtual functions %(children)s are configured; only one side can be reported to Placement.')
 
 
 class PlacementPciMixedResourceClassException(PlacementPciException):
-    msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different resource classes: '
-               '%(device)s has %(new)s instead of %(current)s.')
+    msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different resource '
+               'classes: %(device)s has %(new)s instead of %(current)s.')
 
 
 class PlacementPciMixedTraitsException(PlacementPciException):
@@ -40,8 +40,9 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 
 @dataclass
 class Provider:
-    """One provider. ``resource_class`` None: none of its devices is configured any more, some are still in use: leave
-    what Placement has. ``reserved`` None: keep Placement's value (the operator may have set it)."""
+    """One provider. ``resource_class`` None: none of its devices is configured any more, some are still in
+    use: leave what Placement has. ``reserved`` None: keep Placement's value (the operator may have set
+    it)."""
 
     name: str
     address: str
@@ -55,7 +56,8 @@ class Provider:
         return len(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
-        """{resource class: inventory}; all fields that are left out are Placement's defaults (or what it has)."""
+        """{resource class: inventory}; all fields that are left out are Placement's defaults (or what it
+        has)."""
         if self.resource_class is None:
             return {}
         inventory = {'total': self.total, 'max_unit': self.total}
@@ -100,7 +102,8 @@ def describe_view(nodename: str, view: Mapping[str, Provider]) -> str:
 
 def allocations(view: Mapping[str, Provider],
                 uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
-    """What Placement should say about devices in use: {instance uuid: {provider uuid: {resource class: count}}}.
+    """What Placement should say about devices in use: {instance uuid: {provider uuid: {resource class:
+    count}}}.
 
     ``uuids``: provider uuid by the provider's address.
     """
@@ -124,7 +127,8 @@ def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: Devi
     _check_family(provider, device)
     if is_child(device) and 'one_time_use' in spec.tags:
         raise PlacementPciException(
-            error=f'Only type-PCI and type-PF devices may set one_time_use and {device.address} does not qualify')
+            error='Only type-PCI and type-PF devices may set one_time_use and '
+                  f'{device.address} does not qualify')
     resource_class = spec.resource_class or default_resource_class(device.vendor_id, device.product_id)
     traits = _traits(spec)
     if provider.devices:
@@ -155,7 +159,8 @@ def _check_family(provider: Provider, device: PciDevice) -> None:
 def _check_same(provider: Provider, device: PciDevice, resource_class: str, traits: frozenset[str]) -> None:
     if provider.resource_class != resource_class:
         raise PlacementPciMixedResourceClassException(
-            parent=provider.address, device=device.address, new=resource_class, current=provider.resource_class)
+            parent=provider.address, device=device.address, new=resource_class,
+            current=provider.resource_class)
     if provider.traits != traits:
         raise PlacementPciMixedTraitsException(
             parent=provider.address, device=device.address, new=', '.join(sorted(traits)),

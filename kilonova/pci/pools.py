@@ -7,10 +7,10 @@ The scheduler's side knows counts, the host's side the devices themselves; both 
         pools.apply_requests(requests, provider_mapping=mapping, numa_cells=cells)
 
     pools = PciPools.from_devices(devices, specs)                         # host
-    pools.consume_requests(requests)           # [(PciDevice, request_id), …], or PciDeviceRequestFailed and no change
+    pools.consume_requests(requests)           # [(PciDevice, request_id), …]; PciDeviceRequestFailed: no change
 
-There is one pool for each physical function (its virtual functions) and one for each other device; equal devices on
-several addresses are several pools, and a request may be served from more than one.
+There is one pool for each physical function (its virtual functions) and one for each other device; equal
+devices on several addresses are several pools, and a request may be served from more than one.
 """
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kilonova import errors
-from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice, PciDevicePool, PciDevicePoolList
+from kilonova.objects import (
+    InstancePCIRequest,
+    InstancePCIRequests,
+    PciDevice,
+    PciDevicePool,
+    PciDevicePoolList,
+)
 from kilonova.pci.device import AVAILABLE, CHILD_TYPES, PF, STANDARD, VDPA, describe, pool_address
 from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list
 from kilonova.pci.spec import DeviceSpecs
@@ -113,7 +119,7 @@ class PciPools:
             pools.append(PciDevicePool(tags=tags, count=pool.count, **fields))
         return PciDevicePoolList(objects=pools)
 
-    # -- devices of the host -------------------------------------------------------------------------------------------
+    # -- devices of the host ---------------------------------------------------------------------------------
     def add_device(self, device: PciDevice) -> bool:
         """Put a free device into its pool; False when no spec names it (any more)."""
         spec = self._specs.match(describe(device)) if self._specs is not None else None
@@ -150,7 +156,7 @@ class PciPools:
             if pool.keys.get('address') == address:
                 pool.rp_uuid = rp_uuid
 
-    # -- requests ------------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
     def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
                          numa_cells: Iterable[Any] | None = None) -> bool:
         """Whether all requests can be served together. Arguments as for ``apply_requests``."""
@@ -158,7 +164,7 @@ class PciPools:
         if not wanted:
             return True
         try:
-            self.copy()._consume(wanted, provider_mapping, numa_cells)
+            self.copy().take(wanted, provider_mapping, numa_cells)
         except PciDeviceRequestFailed:
             return False
         return True
@@ -167,9 +173,9 @@ class PciPools:
                        numa_cells: Iterable[Any] | None = None) -> None:
         """Take what the requests ask for; PciDeviceRequestFailed leaves the pools as they are.
 
-        ``provider_mapping``: Placement's group → providers of the candidate; without it the requests' own ``rp_uuids``
-        count. ``numa_cells``: host cells of the guest's NUMA cells (ids, or objects with ``id``); empty or None = the
-        guest has no NUMA topology, and any device will do.
+        ``provider_mapping``: Placement's group → providers of the candidate; without it the requests' own
+        ``rp_uuids`` count. ``numa_cells``: host cells of the guest's NUMA cells (ids, or objects with
+        ``id``); empty or None = the guest has no NUMA topology, and any device will do.
         """
         self.consume_requests(requests, provider_mapping, numa_cells)
 
@@ -177,12 +183,13 @@ class PciPools:
                          numa_cells: Iterable[Any] | None = None) -> list[tuple[PciDevice, str]]:
         """``apply_requests`` on the host's side: which device was taken for which request id."""
         trial = self.copy()
-        taken = trial._consume(as_list(requests), provider_mapping, numa_cells)
+        taken = trial.take(as_list(requests), provider_mapping, numa_cells)
         self.pools = trial.pools
         return taken
 
-    def _consume(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
-                 numa_cells: Iterable[Any] | None) -> list[tuple[PciDevice, str]]:
+    def take(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
+             numa_cells: Iterable[Any] | None) -> list[tuple[PciDevice, str]]:
+        """``consume_requests`` on these very pools: a failure leaves them half emptied, so use a copy."""
         cells = {getattr(cell, 'id', cell) for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
         for request in requests:
@@ -193,7 +200,8 @@ class PciPools:
             taken.extend(self._serve(request, pools, providers))
         return taken
 
-    def _serve(self, request: InstancePCIRequest, pools: list[Pool], providers: Counter) -> list[tuple[PciDevice, str]]:
+    def _serve(self, request: InstancePCIRequest, pools: list[Pool],
+               providers: Counter) -> list[tuple[PciDevice, str]]:
         taken: list[tuple[PciDevice, str]] = []
         missing, left = request.count, providers.copy()
         for pool in pools:
@@ -203,12 +211,12 @@ class PciPools:
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
             missing -= share
             left[pool.rp_uuid] -= share
-            taken.extend((device, request.request_id) for device in self._take(pool, share))
+            taken.extend((device, request.request_id) for device in self._take_from(pool, share))
         if missing:
             raise PciDeviceRequestFailed(requests=[request])
         return taken
 
-    def _take(self, pool: Pool, count: int) -> list[PciDevice]:
+    def _take_from(self, pool: Pool, count: int) -> list[PciDevice]:
         if not count:
             return []
         pool.count -= count
@@ -267,7 +275,8 @@ class PciPools:
         if not sockets or None in sockets.values():
             return []
         wanted = {sockets[cell] for cell in cells if cell in sockets}
-        return [pool for pool in pools if sockets.get(pool.keys.get('numa_node'), -1) in wanted]
+        return [pool for pool in pools
+                if pool.keys.get('numa_node') in sockets and sockets[pool.keys['numa_node']] in wanted]
 
 
 def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> dict[str, Any]:
@@ -302,7 +311,8 @@ def _asks(specs: Iterable[Mapping[str, str | None]], key: str, value: str) -> bo
 
 
 def _covers(pools: list[Pool], providers: Counter, count: int) -> bool:
-    """Whether each allocated provider has the devices allocated from it, and they are as many as asked for."""
+    """Whether each allocated provider has the devices allocated from it, and they are as many as asked
+    for."""
     if not providers:
         return True
     have: Counter = Counter()

@@ -1,4 +1,5 @@
-"""What a flavor asks of PCI devices: aliases, requests, and the groups that Placement is asked for (pci.md §2, §3, §7).
+"""What a flavor asks of PCI devices: aliases, requests, and the groups that Placement is asked for (pci.md
+§2, §3, §7).
 
     aliases = Aliases.from_conf(conf)
     requests = requests_from_flavor({'pci_passthrough:alias': 'a100:2'}, aliases)
@@ -179,8 +180,8 @@ def requests_from_flavor(extra_specs: Mapping[str, str], aliases: Aliases,
                          affinity_policy: str | None = None) -> list[InstancePCIRequest]:
     """One request an alias named in the flavor, each with an id of its own; [] when it names none.
 
-    ``affinity_policy`` (flavor's or image's, see ``numa_affinity_policy``) wins over the alias's. Raises PciInvalidAlias,
-    PciRequestAliasNotDefined.
+    ``affinity_policy`` (flavor's or image's, see ``numa_affinity_policy``) wins over the alias's. Raises
+    PciInvalidAlias, PciRequestAliasNotDefined.
     """
     value = extra_specs.get(EXTRA_SPEC)
     if not value:
@@ -208,7 +209,7 @@ def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mappi
         if policy is not None and policy not in NUMA_POLICIES:
             raise InvalidPCINUMAAffinity(policy=policy)
     if flavor and image and flavor != image:
-        raise ImagePCINUMAPolicyForbidden()
+        raise ImagePCINUMAPolicyForbidden
     return flavor or image or None
 
 
@@ -225,14 +226,14 @@ def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests)
 
 def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
     if len(request.spec) != 1:
-        raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which Placement "
-                                     'cannot be asked for')
+        raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which "
+                                     'Placement cannot be asked for')
     wanted = request.spec[0]
     name = wanted.get('resource_class')
     resource_class = device_spec.resource_class(name) if name else device_spec.default_resource_class(
         wanted['vendor_id'], wanted['product_id'])
     required = set(device_spec.traits(wanted.get('traits') or ''))
-    forbidden = set()
+    forbidden: set[str] = set()
     if 'live_migratable' in wanted:
         side = required if wanted['live_migratable'] == 'true' else forbidden
         side.add(os_traits.HW_PCI_LIVE_MIGRATABLE)
@@ -241,8 +242,10 @@ def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
                         requester_id=group_name(request.request_id, index), provider_uuids=[], in_tree=None)
 
 
-def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """The provider of each device of a request, from Placement's mappings or else from the request's own specs."""
+def allocated_providers(request: InstancePCIRequest,
+                        mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """The provider of each device of a request, from Placement's mappings or else from the request's own
+    specs."""
     if mappings:
         found = [uuid for index in range(request.count)
                  for uuid in mappings.get(group_name(request.request_id, index), ())]
@@ -254,7 +257,8 @@ def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequ
 def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests,
                     mappings: Mapping[str, Sequence[str]] | None,
                     instance_uuid: str | None = None) -> InstancePCIRequests:
-    """Copies of the requests whose specs carry ``rp_uuids`` (comma text), so that the host takes exactly those devices."""
+    """Copies of the requests whose specs carry ``rp_uuids`` (comma text), so that the host takes exactly
+    those devices."""
     if instance_uuid is None and isinstance(requests, InstancePCIRequests):
         instance_uuid = requests.instance_uuid if 'instance_uuid' in requests else None
     copies = []

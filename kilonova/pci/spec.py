@@ -4,7 +4,8 @@
     spec = specs.match(discovered)           # the first spec that names the device, or None
     spec.tags                                # {'physical_network': 'net1', 'managed': 'true', …}
 
-A discovered device is a dict in the shape of pci.md §4. Tags are what requests can match beside vendor and product.
+A discovered device is a dict in the shape of pci.md §4. Tags are what requests can match beside vendor and
+product.
 """
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ from kilonova.pci.address import (
 from kilonova.pci.device import CHILD_TYPES, PF
 
 __all__ = ('DeviceSpec', 'DeviceSpecs', 'PciConfigInvalidSpec', 'PciDeviceInvalidDeviceName',
-           'PciDeviceInvalidPFRemoteManaged', 'PciDeviceRemoteManagedNotPresent', 'PciDeviceWrongAddressFormat',
-           'PlacementPciException', 'resource_class', 'traits')
+           'PciDeviceInvalidPFRemoteManaged', 'PciDeviceRemoteManagedNotPresent',
+           'PciDeviceWrongAddressFormat', 'PlacementPciException', 'default_resource_class', 'resource_class',
+           'traits')
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +67,8 @@ class PlacementPciException(errors.KilonovaError):
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One entry of device_spec. ``address`` None: any. ``tags``: all but the matching keys, resource_class and traits."""
+    """One entry of device_spec. ``address`` None: any. ``tags``: all but the matching keys, resource_class
+    and traits."""
 
     vendor_id: str
     product_id: str
@@ -79,7 +82,8 @@ class DeviceSpec:
         return self.tags.get('remote_managed') == 'true'
 
     def match(self, device: Mapping[str, Any]) -> bool:
-        """Whether the spec names the device. PciDeviceInvalidPFRemoteManaged when that makes a PF remote managed."""
+        """Whether the spec names the device. PciDeviceInvalidPFRemoteManaged when that makes a PF remote
+        managed."""
         if self.vendor_id not in (ANY, device['vendor_id'].lower()):
             return False
         if self.product_id not in (ANY, device['product_id'].lower()):
@@ -118,14 +122,15 @@ class DeviceSpecs:
         """From the option's texts, each one JSON object or a list of them.
 
         Raises PciConfigInvalidSpec, PciDeviceWrongAddressFormat, PciDeviceInvalidDeviceName,
-        PciDeviceInvalidPFRemoteManaged, PciDeviceRemoteManagedNotPresent, PlacementPciException (devname while
-        devices are reported in Placement).
+        PciDeviceInvalidPFRemoteManaged, PciDeviceRemoteManagedNotPresent, PlacementPciException (devname
+        while devices are reported in Placement).
         """
         entries = [entry for value in values for entry in _entries(value)]
         return cls(_parse_entry(entry, report_in_placement, sysfs_root) for entry in entries)
 
     def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
-        """The first spec that names the discovered device; devices in a domain above FFFF are never given out."""
+        """The first spec that names the discovered device; devices in a domain above FFFF are never given
+        out."""
         if int(parse(device['address']).domain, 16) > MAX_DOMAIN:
             LOG.debug('Skipping PCI device %s: its domain does not fit into 16 bits', device['address'])
             return None
@@ -155,7 +160,7 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
     product = _id('product_id', tags.pop('product_id', ANY))
     address_value, devname = tags.pop('address', None), tags.pop('devname', None)
     if address_value is not None and devname is not None:
-        raise PciDeviceInvalidDeviceName()
+        raise PciDeviceInvalidDeviceName
     if devname is not None and report_in_placement:
         raise PlacementPciException(error='devname based [pci]device_spec entries are not supported while '
                                           f'[pci]report_in_placement is enabled: devname {devname}')
@@ -201,7 +206,7 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: Any, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # A spec that names a PF by its address means that PF's functions; one named by devname means the PF itself.
+    # The address of a PF means the functions below it as well; a devname means the PF itself.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)
@@ -227,7 +232,8 @@ def _text(name: str, value: Any) -> str:
 
 
 def resource_class(name: str) -> str:
-    """The resource class meant by an operator's word: upper case, CUSTOM_ before all but the standard ones."""
+    """The resource class meant by an operator's word: upper case, CUSTOM_ before all but the standard
+    ones."""
     return _normal(name, os_resource_classes.STANDARDS, 'resource class')
 
 

@@ -4,8 +4,8 @@
 """
 from __future__ import annotations
 
-import os
 import re
+from pathlib import Path
 
 ROOT = '/sys'
 _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNORECASE)
@@ -14,12 +14,13 @@ _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNO
 def address_of_netdev(name: str, root: str = ROOT) -> str | None:
     """The PCI address behind a network interface; None when there is no such interface or it isn't PCI.
 
-    A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is walked upwards.
+    A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is walked
+    upwards.
     """
-    link = os.path.join(root, 'class', 'net', name, 'device')
-    if '/' in name or not os.path.exists(link):
+    link = Path(root, 'class', 'net', name, 'device')
+    if '/' in name or not link.exists():
         return None
-    for part in reversed(os.path.realpath(link).split(os.sep)):
+    for part in reversed(link.resolve().parts):
         if _ADDRESS.match(part):
             return part
     return None
@@ -27,4 +28,4 @@ def address_of_netdev(name: str, root: str = ROOT) -> str | None:
 
 def is_physical_function(address: str, root: str = ROOT) -> bool:
     """Whether the device can have virtual functions (even when it has none now)."""
-    return os.path.exists(os.path.join(root, 'bus', 'pci', 'devices', address, 'sriov_totalvfs'))
+    return Path(root, 'bus', 'pci', 'devices', address, 'sriov_totalvfs').exists()

@@ -1,7 +1,8 @@
 """The ledger of one host's PCI devices: who holds which, and the row changes that say so.
 
-The ledger decides in memory and writes nothing. Each change is a plan in two phases: planning reserves at once (so two
-threads never get the same device) and gives the row changes; once these are written, or known to be not, the plan ends.
+The ledger decides in memory and writes nothing. Each change is a plan in two phases: planning reserves at
+once (so two threads never get the same device) and gives the row changes; once these are written, or known to
+be not, the plan ends.
 
     ledger = PciLedger.from_devices(specs, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
     changes = ledger.sync(json.loads(resources['pci_passthrough_devices']))
@@ -20,12 +21,14 @@ threads never get the same device) and gives the row changes; once these are wri
     plan = ledger.plan_allocate(uuid)                 # claimed → allocated, with the save that ends the boot
     plan = ledger.plan_free(uuid)                     # the devices are free only after commit
 
-A move that may end on the same host claims under a ``side`` of its own (the migration's uuid). Confirm frees with
-``keep_side=migration.uuid``, revert with ``side=migration.uuid``, delete without either. A claim repeated for the same
-server and side finds what it took before and changes nothing; so does one repeated after a restart, by request ids.
+A move that may end on the same host claims under a ``side`` of its own (the migration's uuid). Confirm frees
+with ``keep_side=migration.uuid``, revert with ``side=migration.uuid``, delete without either. A claim
+repeated for the same server and side finds what it took before and changes nothing; so does one repeated
+after a restart, by request ids.
 
-Only devices that somebody holds have a status of their own (claimed, allocated). What is left of a physical function and
-the functions below it follows from it (available, unclaimable, unavailable), so stored states that don't fit are mended.
+Only devices that somebody holds have a status of their own (claimed, allocated). What is left of a physical
+function and the functions below it follows from it (available, unclaimable, unavailable), so stored states
+that don't fit are mended.
 """
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ from kilonova.pci.spec import DeviceSpecs
 LOG = logging.getLogger(__name__)
 
 RUN = 'run'
-_OWNER_FIELDS = ('status', 'instance_uuid', 'request_id')
+_OWNER_FIELDS = ['status', 'instance_uuid', 'request_id']
 
 
 class PciDeviceInvalidStatus(errors.Conflict):
@@ -65,8 +68,8 @@ class PciDeviceVFInvalidStatus(errors.Conflict):
 
 
 class PciDevicePFInvalidStatus(errors.Conflict):
-    msg_fmt = ('Physical Function %(compute_node_id)s:%(address)s, related to VF %(compute_node_id)s:%(vf_address)s '
-               'is %(status)s instead of %(hopestatus)s')
+    msg_fmt = ('Physical Function %(compute_node_id)s:%(address)s, related to VF '
+               '%(compute_node_id)s:%(vf_address)s is %(status)s instead of %(hopestatus)s')
 
 
 class PciClaimExists(errors.Conflict):
@@ -83,10 +86,11 @@ class Row(NamedTuple):
 
 @dataclass(eq=False)
 class Plan:
-    """One change of the ledger. ``devices``: copies as they will be; ``changes``: what to write, all or nothing.
+    """One change of the ledger. ``devices``: copies as they will be; ``changes``: what to write, all or
+    nothing.
 
-    A change is {id, address, from, to, instance_uuid, request_id}: ``instance_uuid`` is who gets the device or who gives
-    it back, and None for a relative whose status only follows.
+    A change is {id, address, from, to, instance_uuid, request_id}: ``instance_uuid`` is who gets the device
+    or who gives it back, and None for a relative whose status only follows.
     """
 
     kind: str
@@ -101,8 +105,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Changes:
-    """What the rows lack of what the ledger knows: devices without an id, devices with other properties (their
-    changed fields are marked), devices that are gone, and statuses that follow from others'."""
+    """What the rows lack of what the ledger knows: devices without an id, devices with other properties
+    (their changed fields are marked), devices that are gone, and statuses that follow from others'."""
 
     created: list[PciDevice]
     updated: list[PciDevice]
@@ -154,12 +158,13 @@ class PciLedger:
             ledger._offer(device)
         return ledger
 
-    # -- discovery -----------------------------------------------------------------------------------------------------
+    # -- discovery -------------------------------------------------------------------------------------------
     def sync(self, discovered: Iterable[Mapping[str, Any]]) -> Changes:
-        """Compare with what the host has now (dicts of pci.md §4); returns what is to be written, see ``saved``.
+        """Compare with what the host has now (dicts of pci.md §4); returns what is to be written, see
+        ``saved``.
 
-        New devices are offered once they are saved. A held device keeps its properties until it is freed; one that
-        disappears while it is held stays until then.
+        New devices are offered once they are saved. A held device keeps its properties until it is freed; one
+        that disappears while it is held stays until then.
         """
         with self._lock:
             found = {}
@@ -190,8 +195,8 @@ class PciLedger:
             created = [device for device in self._devices.values() if 'id' not in device]
             updated = [self._devices[address] for address in sorted(self._unsaved)
                        if 'id' in self._devices[address]]
-            return Changes([device.obj_clone() for device in created], [device.obj_clone() for device in updated],
-                           list(self._removed.values()), plan)
+            return Changes([device.obj_clone() for device in created],
+                           [device.obj_clone() for device in updated], list(self._removed.values()), plan)
 
     def saved(self, changes: Changes, ids: Mapping[str, int] | None = None) -> None:
         """The changes are written; ``ids``: row ids of the created devices by address."""
@@ -214,7 +219,8 @@ class PciLedger:
             self.commit(changes.plan)
 
     def set_providers(self, providers: Mapping[str, str]) -> None:
-        """Tie devices to their resource providers: {address of device or physical function: provider uuid}."""
+        """Tie devices to their resource providers: {address of device or physical function: provider
+        uuid}."""
         with self._lock:
             for device in self._devices.values():
                 rp_uuid = providers.get(pci_device.pool_address(device))
@@ -224,11 +230,13 @@ class PciLedger:
             for address, rp_uuid in providers.items():
                 self.pools.set_provider(address, rp_uuid)
 
-    # -- plans ---------------------------------------------------------------------------------------------------------
-    def choose(self, requests: Requests, numa_cells: Iterable[Any] | None = None) -> list[tuple[PciDevice, str]]:
+    # -- plans -----------------------------------------------------------------------------------------------
+    def choose(self, requests: Requests,
+               numa_cells: Iterable[Any] | None = None) -> list[tuple[PciDevice, str]]:
         """Which free devices would serve the requests, as (device, request id); takes nothing.
 
-        Exactly the devices of ``rp_uuids`` where the requests carry them. PciDeviceRequestFailed if there are too few.
+        Exactly the devices of ``rp_uuids`` where the requests carry them. PciDeviceRequestFailed if there are
+        too few.
         """
         with self._lock:
             return self.pools.copy().consume_requests(requests, numa_cells=numa_cells)
@@ -237,8 +245,8 @@ class PciLedger:
                    side: str = RUN, allocate: bool = False) -> Plan:
         """Reserve devices for all requests, or raise PciDeviceRequestFailed and reserve none.
 
-        ``allocate``: straight to allocated instead of claimed. A claim that this server and side have already gives a
-        plan that takes nothing more. PciClaimExists: they hold devices of other requests.
+        ``allocate``: straight to allocated instead of claimed. A claim that this server and side have already
+        gives a plan that takes nothing more. PciClaimExists: they hold devices of other requests.
         """
         wanted, cells = as_list(requests), list(numa_cells or ())
         status = ALLOCATED if allocate else CLAIMED
@@ -257,8 +265,8 @@ class PciLedger:
                 self._check_relatives(device)
                 plan.targets[device.address] = Row(status, instance_uuid, request_id)
                 if cells and device.numa_node is None:
-                    LOG.warning('Assigning a pci device without numa affinity to instance %s which has numa topology',
-                                instance_uuid)
+                    LOG.warning('Assigning a pci device without numa affinity to instance %s which has numa '
+                                'topology', instance_uuid)
             for device in held:
                 if allocate and device.status == CLAIMED:
                     plan.targets[device.address] = Row(ALLOCATED, instance_uuid, device.request_id)
@@ -279,7 +287,8 @@ class PciLedger:
 
     def plan_free(self, instance_uuid: str, *, side: str | None = None, keep_side: str | None = None,
                   addresses: Collection[str] | None = None) -> Plan:
-        """Give a server's devices back: all of them, or those of ``side``, or all but ``keep_side``'s, of ``addresses``.
+        """Give a server's devices back: all of them, or those of ``side``, or all but ``keep_side``'s, of
+        ``addresses``.
 
         Devices that aren't the server's are left alone; freeing twice changes nothing.
         """
@@ -287,7 +296,7 @@ class PciLedger:
             devices = [device for device in self._owned(instance_uuid, side)
                        if (keep_side is None or self._sides.get(device.address) != keep_side)
                        and (addresses is None or device.address in addresses)]
-            return self._plan_change('free', instance_uuid, side, devices, lambda device: Row(AVAILABLE))
+            return self._plan_change('free', instance_uuid, side, devices, lambda _: Row(AVAILABLE))
 
     def commit(self, plan: Plan) -> None:
         """The plan's changes are written. A plan that has ended stays as it is."""
@@ -335,7 +344,8 @@ class PciLedger:
             self._plans[key] = plan
 
     def _fill(self, plan: Plan, relatives: Collection[str]) -> None:
-        """The row changes of a plan: its targets, then the free relatives as they will be with all open plans done."""
+        """The row changes of a plan: its targets, then the free relatives as they will be with all open plans
+        done."""
         for address, row in plan.targets.items():
             self._busy[address] = plan
             self._add_change(plan, address, row, row.instance_uuid or plan.instance_uuid)
@@ -353,8 +363,9 @@ class PciLedger:
                 self._add_change(plan, address, Row(status), None)
 
     def _add_change(self, plan: Plan, address: str, row: Row, instance_uuid: str | None) -> None:
-        plan.changes.append({'id': self._devices[address].id, 'address': address, 'from': self._rows[address].status,
-                             'to': row.status, 'instance_uuid': instance_uuid, 'request_id': row.request_id})
+        plan.changes.append({
+            'id': self._devices[address].id, 'address': address, 'from': self._rows[address].status,
+            'to': row.status, 'instance_uuid': instance_uuid, 'request_id': row.request_id})
 
     def _end(self, plan: Plan) -> None:
         plan.open = False
@@ -367,7 +378,8 @@ class PciLedger:
             del self._plans[key]
 
     def _settle(self, plan: Plan) -> None:
-        """After a plan's targets have their status: the freed ones take over what they missed, relatives follow."""
+        """After a plan's targets have their status: the freed ones take over what they missed, relatives
+        follow."""
         for address in plan.targets:
             if self._devices[address].status not in OWNED:
                 self._sides.pop(address, None)
@@ -375,14 +387,15 @@ class PciLedger:
                     self._update(self._devices[address], self._stale.pop(address))
         self._refresh({*plan.targets, *self._relatives_of(plan.targets)})
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------
     def devices(self) -> list[PciDevice]:
         """Copies of all devices."""
         with self._lock:
             return [device.obj_clone() for device in self._devices.values()]
 
     def devices_of(self, instance_uuid: str, side: str | None = None) -> list[PciDevice]:
-        """Copies of the devices that a server holds (claimed or allocated), by address. ``side`` None: all."""
+        """Copies of the devices that a server holds (claimed or allocated), by address. ``side`` None:
+        all."""
         with self._lock:
             return [device.obj_clone() for device in self._owned(instance_uuid, side)]
 
@@ -403,7 +416,8 @@ class PciLedger:
                     self._sides[device.address] = sides[device.address]
 
     def pool_list(self, plan: Plan | None = None) -> PciDevicePoolList:
-        """What ``compute_nodes.pci_stats`` is to say; with a plan: once that and all other open plans are done."""
+        """What ``compute_nodes.pci_stats`` is to say; with a plan: once that and all other open plans are
+        done."""
         with self._lock:
             if plan is None:
                 return self.pools.to_pool_list()
@@ -419,7 +433,7 @@ class PciLedger:
                     pools.add_device(device)
             return pools.to_pool_list()
 
-    # -- families ------------------------------------------------------------------------------------------------------
+    # -- families --------------------------------------------------------------------------------------------
     def _relatives(self, device: PciDevice) -> set[str]:
         """The physical function of a virtual one, or the functions below a physical one."""
         if is_child(device):
@@ -455,9 +469,10 @@ class PciLedger:
             if device.dev_type == PF:
                 raise PciDeviceVFInvalidStatus(compute_node_id=self.compute_node_id, address=device.address)
             raise PciDevicePFInvalidStatus(compute_node_id=self.compute_node_id, address=address,
-                                           vf_address=device.address, status=relative.status, hopestatus=AVAILABLE)
+                                           vf_address=device.address, status=relative.status,
+                                           hopestatus=AVAILABLE)
 
-    # -- single devices ------------------------------------------------------------------------------------------------
+    # -- single devices --------------------------------------------------------------------------------------
     def _put(self, device: PciDevice) -> None:
         self._devices[device.address] = device
         if 'id' in device:
@@ -530,12 +545,12 @@ class PciLedger:
                 self._removed[device.address] = device
             return
         if device.address not in self._gone:
-            LOG.warning('Unable to remove device with status \'%s\' and ownership %s because of it being in use; '
+            LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
                         '%s is removed when it is freed', device.status, device.instance_uuid, device.address)
         self._gone.add(device.address)
         self._stale.pop(device.address, None)
 
-    # -- owners --------------------------------------------------------------------------------------------------------
+    # -- owners ----------------------------------------------------------------------------------------------
     def _owned(self, instance_uuid: str, side: str | None) -> list[PciDevice]:
         devices = [device for device in self._devices.values()
                    if device.instance_uuid == instance_uuid and device.status in OWNED
@@ -556,7 +571,8 @@ class PciLedger:
         have = Counter(device.request_id for device in held)
         want = Counter({request.request_id: request.count for request in wanted})
         if have != want:
-            raise PciClaimExists(instance_uuid=instance_uuid, addresses=', '.join(device.address for device in held))
+            raise PciClaimExists(instance_uuid=instance_uuid,
+                                 addresses=', '.join(device.address for device in held))
 
     @staticmethod
     def _copies(plan: Plan, devices: Iterable[PciDevice]) -> list[PciDevice]:

@@ -6,19 +6,23 @@ first read. A HostState belongs to one select, which takes from it what it gives
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from kilonova import objects
-from kilonova.pci.pools import PciPools, sockets_of
+from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
+from kilonova.scheduler.query import Spec
+
+LOG = logging.getLogger(__name__)
 
 ServersOf = Callable[[str], list[dict[str, Any]]]
 
 
 class HostState:
-    """Memory in MiB, disk in MiB or GiB as named. ``service`` is the compute service's row (empty: none), with ``up``."""
+    """Memory in MiB, disk in MiB or GiB as named. ``service`` is the row of the compute service, with ``up``."""
 
     def __init__(self, node: dict[str, Any], cell_uuid: str, aggregates: list[dict[str, Any]] | None = None,
                  servers_of: ServersOf | None = None) -> None:
@@ -30,16 +34,17 @@ class HostState:
         self.hypervisor_hostname = self.nodename
         self.uuid: str = node['uuid']
         self.cell_uuid = cell_uuid
-        self.aggregates = aggregates or []
+        self._aggregates = aggregates or []
         self.service = MappingProxyType(node.get('service') or {})
         self.updated = node.get('updated_at')
         self.host_ip = node.get('host_ip')
         self.hypervisor_type = node.get('hypervisor_type')
         self.hypervisor_version = node.get('hypervisor_version')
         self.limits: dict[str, Any] = {}
-        self.allocation_candidates: list[dict[str, Any]] = []
-        for name in ('cpu', 'ram', 'disk'):
-            setattr(self, f'{name}_allocation_ratio', node.get(f'{name}_allocation_ratio'))
+        self.allocation_candidates: list[dict[str, Any]] | None = []
+        self.cpu_allocation_ratio = node.get('cpu_allocation_ratio')
+        self.ram_allocation_ratio = node.get('ram_allocation_ratio')
+        self.disk_allocation_ratio = node.get('disk_allocation_ratio')
         self._take_amounts(node)
 
     def _take_amounts(self, node: dict[str, Any]) -> None:
@@ -106,13 +111,26 @@ class HostState:
         return {row['uuid']: objects.Instance.from_row(None, row) for row in rows
                 if row['node'] in (None, self.nodename)}
 
+    @cached_property
+    def aggregates(self) -> list[objects.Aggregate]:
+        """Those that the host is in, without their hosts."""
+        return [objects.Aggregate.loaded(None, row.items()) for row in self._aggregates]
+
+    def metadata(self, key: str) -> list[str]:
+        """The values that the host's aggregates have for a key."""
+        return [row['metadata'][key] for row in self._aggregates if key in row['metadata']]
+
     @property
     def availability_zone(self) -> str | None:
         """The zone of its aggregates, or None."""
-        return next((zone for aggregate in self.aggregates
-                     if (zone := aggregate['metadata'].get('availability_zone'))), None)
+        return next(iter(self.metadata('availability_zone')), None)
 
-    def consume(self, spec: objects.RequestSpec, allocation: dict[str, Any] | None = None) -> None:
+    def may_give(self, provider: str) -> bool:
+        """Whether the pools know of no reason against a device of this provider (pools without providers know none)."""
+        counts = [pool.count for pool in self.pci_stats.pools if pool.rp_uuid == provider]
+        return not counts or any(counts)
+
+    def consume(self, spec: Spec, allocation: dict[str, Any] | None = None) -> None:
         """Take what the request takes; devices of the providers in ``allocation``'s mappings where it has any."""
         disk_mb = (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0)
         self.free_ram_mb -= spec.memory_mb
@@ -123,9 +141,13 @@ class HostState:
         self.num_io_ops += 1
         requests = spec.pci_requests if 'pci_requests' in spec else None
         if requests is not None and requests.requests:
-            self.pci_stats.apply_requests(requests, provider_mapping=(allocation or {}).get('mappings'))
+            try:
+                self.pci_stats.apply_requests(requests, provider_mapping=(allocation or {}).get('mappings'))
+            except PciDeviceRequestFailed:
+                # A forced host wasn't filtered, and a host may have taken the devices of an earlier claim already.
+                LOG.debug('%s has no free devices for %s', self, requests)
 
     def __repr__(self) -> str:
         return (f'({self.host}, {self.nodename}) ram: {self.free_ram_mb}MB disk: {self.free_disk_mb}MB '
                 f'io_ops: {self.num_io_ops} instances: {self.num_instances}, '
-                f'allocation_candidates: {len(self.allocation_candidates)}')
+                f'allocation_candidates: {len(self.allocation_candidates or ())}')

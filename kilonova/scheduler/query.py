@@ -5,7 +5,8 @@
     found = client.allocation_candidates(query.pairs())
 
 A *group* is what one ``resources<suffix>`` parameter asks for; its suffix is taken literally (``1``, ``_GPU``,
-``<request id>-0``), the unnamed group '' may be spread over the host's provider tree, each other comes from one provider.
+``<request id>-0``), the unnamed group '' may be spread over the host's provider tree, each other comes from one
+provider.
 """
 from __future__ import annotations
 
@@ -16,10 +17,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kilonova import errors, objects
+from kilonova import errors
 from kilonova.pci import request as pci_request
 
 LOG = logging.getLogger(__name__)
+
+# An objects.RequestSpec; its fields come from tables that no type checker reads.
+Spec = Any
 
 _EXTRA_SPEC = re.compile(r'(?P<what>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)')
 # Hints that name other servers: what they ask for may be far down the list, so that it must not be cut.
@@ -82,7 +86,7 @@ class Query:
 
     def pairs(self) -> list[tuple[str, str]]:
         """The parameters of GET /allocation_candidates, sorted."""
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for suffix, group in self.groups.items():
             pairs.extend((f'{name}{suffix}', value) for name, value in _parameters(group))
         named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
@@ -127,7 +131,7 @@ def _traits(required: Iterable[str], forbidden: Iterable[str]) -> str:
     return ','.join([*sorted(required), *sorted(f'!{name}' for name in forbidden)])
 
 
-def build(spec: objects.RequestSpec, *, max_results: int, pci_in_placement: bool = False,
+def build(spec: Spec, *, max_results: int, pci_in_placement: bool = False,
           in_tree: str | None = None, many_nodes: bool = False) -> Query:
     """The question of a request.
 
@@ -151,7 +155,7 @@ def build(spec: objects.RequestSpec, *, max_results: int, pci_in_placement: bool
     return query
 
 
-def _field(spec: objects.RequestSpec, name: str) -> Any:
+def _field(spec: Spec, name: str) -> Any:
     """A field that older callers may leave unset."""
     return getattr(spec, name) if name in spec else None
 
@@ -183,7 +187,7 @@ def _read_one(group: Group, what: str, name: str, value: str) -> None:
         LOG.warning("Only (required, forbidden) are supported as trait values. Received '%s' for %s.", value, name)
 
 
-def _read_flavor(query: Query, spec: objects.RequestSpec) -> None:
+def _read_flavor(query: Query, spec: Spec) -> None:
     """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
     flavor = spec.flavor
     disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
@@ -195,7 +199,7 @@ def _read_flavor(query: Query, spec: objects.RequestSpec) -> None:
             query.unnamed.resources[name] = amount
 
 
-def _read_cpu_policy(query: Query, spec: objects.RequestSpec) -> None:
+def _read_cpu_policy(query: Query, spec: Spec) -> None:
     """Dedicated CPUs are another class, which only hosts that pin have."""
     extra_specs, resources = spec.flavor.extra_specs, query.unnamed.resources
     policy = extra_specs.get('hw:cpu_policy') or _property(spec, 'hw_cpu_policy')
@@ -209,16 +213,16 @@ def _read_cpu_policy(query: Query, spec: objects.RequestSpec) -> None:
         query.unnamed.required.add('HW_CPU_HYPERTHREADING')
 
 
-def _property(spec: objects.RequestSpec, name: str) -> Any:
+def _property(spec: Spec, name: str) -> Any:
     image = _field(spec, 'image')
     return image.properties.get(name) if image is not None and 'properties' in image else None
 
 
-def _read_image(query: Query, spec: objects.RequestSpec) -> None:
+def _read_image(query: Query, spec: Spec) -> None:
     query.unnamed.required.update(_property(spec, 'traits_required') or ())
 
 
-def _read_groups(query: Query, spec: objects.RequestSpec, pci_in_placement: bool) -> None:
+def _read_groups(query: Query, spec: Spec, pci_in_placement: bool) -> None:
     """Groups of ports, device profiles and PCI devices."""
     wanted = {group.requester_id: group for group in _field(spec, 'requested_resources') or ()}
     if pci_in_placement:
@@ -236,7 +240,7 @@ def _read_groups(query: Query, spec: objects.RequestSpec, pci_in_placement: bool
         query.same_subtree.extend(list(suffixes) for suffixes in spec.same_subtree)
 
 
-def _read_destination(query: Query, spec: objects.RequestSpec) -> None:
+def _read_destination(query: Query, spec: Spec) -> None:
     destination = _field(spec, 'requested_destination')
     if destination is None:
         return

@@ -21,17 +21,22 @@ from kilonova.scheduler.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
-# Cells asked at the same time by one select.
-CELL_THREADS = 8
+# Cells asked at the same time.
+CELL_THREADS = 16
 
 
 class Snapshot:
     """Reads; one a scheduler process."""
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Any, cells: Any) -> None:
-        """``cells.enabled()``: the databases of the enabled cells, each with its mapping as ``cell`` (``cell.uuid``)."""
+        """``cells.enabled()``: the databases of the enabled cells, each with its mapping as ``cell``."""
         self._conf, self._databases, self._cells = conf, databases, cells
         self._seen: dict[str, tuple[str, str]] = {}
+        self._pool = ThreadPoolExecutor(CELL_THREADS, thread_name_prefix='cells')
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown()
 
     def by_uuids(self, uuids: Collection[str]) -> tuple[dict[str, HostState], list[str]]:
         """``{node uuid: HostState}`` of those that exist, and the names of the cells that didn't answer."""
@@ -91,19 +96,21 @@ class Snapshot:
     def _scatter(self, read: Callable[[Any], list[dict[str, Any]]]
                  ) -> tuple[list[tuple[Any, list[dict[str, Any]]]], list[str]]:
         """[(cell's database, rows)] of the cells that answered, and the names of the others; all silent: Unanswered."""
-        databases = list(self._cells.enabled())
+        try:
+            databases = self._cells.enabled()
+        except Exception as error:
+            raise _meant(error) from error
 
         def ask(database: Any) -> list[dict[str, Any]] | None:
             try:
                 with database.read() as connection:
                     return read(connection)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - _meant raises all but silence
                 LOG.warning('Cell %s does not answer: %s', database.name, _meant(error))
                 return None
 
         if len(databases) > 1:
-            with ThreadPoolExecutor(min(len(databases), CELL_THREADS)) as pool:
-                answers = list(pool.map(ask, databases))
+            answers = list(self._pool.map(ask, databases))
         else:
             answers = [ask(database) for database in databases]
         silent = [database.name for database, rows in zip(databases, answers, strict=True) if rows is None]

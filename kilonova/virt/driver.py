@@ -242,7 +242,7 @@ def load(conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> Compu
         raise DriverNotLoaded(name='', reason='[DEFAULT]compute_driver is not set')
     LOG.info("Loading compute driver '%s'", name)
     try:
-        manager = stevedore.DriverManager(NAMESPACE, name, invoke_on_load=False, warn_on_missing_entrypoint=False)
+        manager: Any = stevedore.DriverManager(NAMESPACE, name, invoke_on_load=False)
     except (stevedore.exception.NoMatches, ImportError, RuntimeError) as error:
         raise DriverNotLoaded(name=name, reason=str(error)) from error
     return manager.driver(conf, image_client)

@@ -62,6 +62,8 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None) -> Cloud:
         raise CloudError(f'there is no configuration file {extra}')
     described = find_hosts(hosts)
     layout.make_directories()
+    # First, or a worker that outlived its killed main process would make us give its port up.
+    end_orphans(layout)
     ours = {name for name in ports.NAMES if process.running(layout, name)}
     if 'rabbitmq' in ours:
         ours.add('rabbitmq-dist')
@@ -70,12 +72,13 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None) -> Cloud:
 
 
 def remembered(layout: Layout) -> Cloud:
-    """The cloud as the last ``up`` made it."""
-    path = settings_path(layout)
-    if not path.exists():
+    """The cloud as the last ``up`` made it, on the same ports."""
+    path, kept_ports = settings_path(layout), ports.load(layout.var / 'ports.json')
+    if not path.exists() or not kept_ports:
         raise CloudError('there is no cloud here; start one with: make up')
     kept = json.loads(path.read_text())
-    return assemble(layout, Path(kept['hosts']), Path(kept['extra']) if kept['extra'] else None)
+    extra = Path(kept['extra']) if kept['extra'] else None
+    return Cloud(layout, kept_ports, load_secrets(layout), find_hosts(Path(kept['hosts'])), extra)
 
 
 def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False) -> Cloud:
@@ -91,7 +94,7 @@ def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None
         services.write_configuration(cloud)
         write_private(settings_path(layout), json.dumps(
             {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None}) + '\n')
-        end_strangers(cloud)
+        end_undescribed(cloud)
         if databases.prepare_services(cloud):
             say('  made the databases of Keystone and Glance')
         start_all(cloud, services.infrastructure(cloud))
@@ -114,17 +117,19 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
         raise CloudError('not installed: ' + ', '.join(missing) + '; make bootstrap installs it')
 
 
-def end_strangers(cloud: Cloud) -> None:
-    """End what carries this cloud's marks and is not in its table or has no pid file: computes whose description
-    went away, and whatever ran on when ``var/`` was removed."""
-    layout = cloud.layout
-    known = {service.name for service in services.table(cloud)}
-    gone = set(process.recorded(layout)) - known
-    gone |= {name for name in process.marked(layout.var).values()
-             if name not in known or not process.running(layout, name)}
-    if gone:
-        for name in process.stop(layout, gone):
-            say(f'  ended {name}, which ran on from before')
+def end_orphans(layout: Layout) -> None:
+    """End what carries this cloud's marks without a main process that we know: workers of one that was killed, and
+    whatever ran on when ``var/`` was removed."""
+    orphans = {name for name in process.marked(layout.var).values() if not process.running(layout, name)}
+    for name in process.stop(layout, orphans) if orphans else []:
+        say(f'  ended {name}, which ran on from before')
+
+
+def end_undescribed(cloud: Cloud) -> None:
+    """End the computes whose description went away."""
+    gone = set(process.recorded(cloud.layout)) - {service.name for service in services.table(cloud)}
+    for name in process.stop(cloud.layout, gone) if gone else []:
+        say(f'  ended {name}, which is not described any more')
 
 
 def start_all(cloud: Cloud, wanted: Iterable[Service]) -> list[Service]:
@@ -333,9 +338,7 @@ def start_again(layout: Layout, name: str, *, end_first: bool) -> None:
         if not start_one(cloud, service):
             say(f'{service.name} runs already')
             return
-        wait_ready(cloud, service)
-        if service.reports and process.running(layout, 'api'):
-            await_reports(cloud, [service])
+        await_start(cloud, service)
     say(f'{service.name} is up')
 
 
@@ -344,6 +347,17 @@ def audit(layout: Layout) -> int:
     cloud = remembered(layout)
     argv = [layout.bin('kilonova-manage'), *cloud.config_arguments, 'audit']
     return subprocess.run(argv, env=process.child_environment(layout, 'manage', {}), check=False).returncode
+
+
+def await_start(cloud: Cloud, service: Service) -> None:
+    """Wait until a single service serves; one that only reports is asked for at the API, and where that doesn't run,
+    watched for a moment."""
+    wait_ready(cloud, service)
+    if service.reports and process.running(cloud.layout, 'api'):
+        await_reports(cloud, [service])
+    else:
+        until = time.monotonic() + (2.0 if service.reports else 0.0)
+        wait(cloud, [service], lambda: [service.name] if time.monotonic() < until else [], READY_WITHIN)
 
 
 def follow_logs(layout: Layout, name: str | None) -> None:

@@ -9,11 +9,11 @@ import json
 import shlex
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from tools.cloud import control, databases, http, identity, render
 from tools.cloud.layout import CloudError, Layout

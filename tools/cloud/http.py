@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any
 
 from tools.cloud.layout import CloudError
@@ -19,6 +20,8 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True)
 class Reply:
+    """An answer; the names of headers are in lower case."""
+
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -28,16 +31,20 @@ class Reply:
         return json.loads(self.body) if self.body else None
 
 
+def _lower(headers: Message) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
 def send(method: str, url: str, *, data: bytes | None = None, headers: Mapping[str, str] | None = None,
          timeout: float = 30.0) -> Reply:
     """Send a request; any answer is a reply. OSError where nobody answers."""
     request = urllib.request.Request(url, data=data, method=method, headers=dict(headers or {}))
     try:
         with _OPENER.open(request, timeout=timeout) as answer:
-            return Reply(answer.status, answer.headers, answer.read())
+            return Reply(answer.status, _lower(answer.headers), answer.read())
     except urllib.error.HTTPError as error:
         with error:
-            return Reply(error.code, error.headers, error.read())
+            return Reply(error.code, _lower(error.headers), error.read())
 
 
 def call(method: str, url: str, body: object = None, *, token: str | None = None,

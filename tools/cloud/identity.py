@@ -69,7 +69,7 @@ def issue_token(url: str, user: str, project: str, password: str) -> str:
                      'password': {'user': {'name': user, 'domain': default, 'password': password}}},
         'scope': {'project': {'name': project, 'domain': default}},
     }}
-    return call('POST', f'{url}/auth/tokens', body).headers['X-Subject-Token']
+    return call('POST', f'{url}/auth/tokens', body).headers['x-subject-token']
 
 
 def reconcile(keystone: Keystone, ports: Mapping[str, int], secrets: Mapping[str, str]) -> None:

@@ -64,8 +64,14 @@ def child_environment(layout: Layout, service: str, extra: Mapping[str, str]) ->
     """A small environment: nothing of the caller's OS_* or PYTHON* reaches a daemon."""
     passed = ('PATH', 'HOME', 'LANG', 'LC_ALL', 'TZ', 'PYTHONDONTWRITEBYTECODE', 'KILONOVA_CONCURRENCY')
     kept = {name: os.environ[name] for name in passed if name in os.environ}
-    return kept | {'PYTHONUNBUFFERED': '1', 'NO_PROXY': '*', 'TMPDIR': str(layout.var / 'tmp')} | dict(extra) | {
-        MARK_VAR: str(layout.var), MARK_SERVICE: service}
+    own = {
+        'PYTHONUNBUFFERED': '1',
+        'TMPDIR': str(layout.var / 'tmp'),
+        # setproctitle (gunicorn uses it) writes a title over the environment, and so over our marks; not with this.
+        'SPT_NOENV': '1',
+    }
+    marks = {MARK_VAR: str(layout.var), MARK_SERVICE: service}
+    return kept | own | dict(extra) | marks
 
 
 def start(layout: Layout, service: str, argv: Iterable[str], *, env: Mapping[str, str], digest: str) -> Record:

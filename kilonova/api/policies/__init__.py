@@ -14,8 +14,19 @@ from oslo_config import cfg
 from oslo_policy import policy as oslo_policy
 
 from kilonova.api.policies import (
-    aggregates, availability_zones, base, flavors, hypervisors, instance_actions, limits, migrations, quota_sets,
-    server_actions, servers, services)
+    aggregates,
+    availability_zones,
+    base,
+    flavors,
+    hypervisors,
+    instance_actions,
+    limits,
+    migrations,
+    quota_sets,
+    server_actions,
+    servers,
+    services,
+)
 from kilonova.errors import PolicyNotAuthorized
 
 _MODULES = (base, servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,

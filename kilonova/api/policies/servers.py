@@ -33,7 +33,7 @@ _RULES = (
     rule(EXTENDED_ATTRIBUTES, ADMIN, 'See where a server is and under which names.', 'GET /servers/{server_id}',
          'GET /servers/detail', 'PUT /servers/{server_id}'),
     rule(CREATE, MEMBER, 'Create servers.', 'POST /servers'),
-    rule(FORCED_HOST, ADMIN, 'Create servers on a named host, without a scheduler\'s filters.', 'POST /servers'),
+    rule(FORCED_HOST, ADMIN, "Create servers on a named host, without a scheduler's filters.", 'POST /servers'),
     rule(REQUESTED_DESTINATION, ADMIN, 'Create servers on a named host that the scheduler agrees with.',
          'POST /servers'),
     rule(ATTACH_VOLUME, MEMBER, 'Create servers with volumes.', 'POST /servers'),

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -202,6 +202,7 @@ class Query:
     props: tuple[Prop, ...] = ()
     strict_since: int = STRICT_EVERYWHERE
     private: bool = False
+    _validators: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> Query:
@@ -216,17 +217,9 @@ class Query:
 
     def check(self, values: Mapping[str, list[str]], version: int) -> None:
         """Raises ValidationError."""
-        cache = _query_cache.setdefault(id(self), {})
-        if version not in cache:
-            cache[version] = _Validator(self.at(version), format_checker=FORMATS)
-        _raise(cache[version], values, 'query parameters')
-
-    def known(self, version: int) -> set[str]:
-        """The names that mean something in a version."""
-        return {prop.name for prop in self.props if prop.holds(version)}
-
-
-_query_cache: dict[int, dict[int, Any]] = {}
+        if version not in self._validators:
+            self._validators[version] = _Validator(self.at(version), format_checker=FORMATS)
+        _raise(self._validators[version], values, 'query parameters')
 
 
 def _raise(validator: Any, value: Any, what: str) -> None:

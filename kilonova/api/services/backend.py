@@ -1,7 +1,6 @@
 """What the use cases work with: databases, cells, the other daemons, and the options that they obey."""
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +46,8 @@ class Options:
 class Backend:
     """Collaborators of the use cases.
 
-    ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of the compute
-    tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
+    ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of its
+    compute tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
     PlacementClient (None: providers of deleted services stay), ``aliases`` the PCI aliases.
     """
 
@@ -65,14 +64,11 @@ class Backend:
         """The database of a cell, by the id of its mapping."""
         return self.cells.by_id(cell_id)
 
-    def all_cells(self) -> Iterator[Any]:
-        """The databases of all cells that are not disabled, cell0 first."""
-        cell0 = self.cells.cell0()
-        if cell0 is not None:
-            yield cell0
-        yield from (cell for cell in self.cells.enabled() if cell is not cell0)
+    def all_cells(self) -> list[Any]:
+        """The databases of all cells: disabled ones keep their servers, cell0 those that never got a host."""
+        return self.cells.databases()
 
-    def compute_cells(self) -> Iterator[Any]:
+    def compute_cells(self) -> list[Any]:
         """Those that have hosts."""
         cell0 = self.cells.cell0()
-        return (cell for cell in self.cells.enabled() if cell is not cell0)
+        return [cell for cell in self.cells.databases() if cell is not cell0]

@@ -135,7 +135,7 @@ class Listed:
 # --- filters ---------------------------------------------------------------------------------------------------------
 def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, all_filters: bool, is_admin: bool,
                  all_tenants: bool) -> Filters:
-    """The filters of a request; those that the caller may not use are passed over. ``query``: the last value of each."""
+    """The filters of a request; those that the caller may not use are passed over. ``query``: one value of each."""
     def usable(name: str, since: int) -> bool:
         return name in query and (all_filters or version >= since)
     equal: dict[str, Sequence[Any]] = {row.column: row.read(row.name, query[row.name]) for row in EQUAL
@@ -145,8 +145,8 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
             if name in query:
                 equal['project_id'] = [query[name]]
     regex = {column: _pattern(name, query[name]) for name, (column, since) in REGEX.items() if usable(name, since)}
-    found = Filters(equal=equal, regex=regex, deleted=_deleted(query, all_filters),
-                    changed=_changed(query, version),
+    changed = _changed(query, version)
+    found = Filters(equal=equal, regex=regex, deleted=_deleted(query, all_filters, changed), changed=changed,
                     # No server has an address while there is no network service.
                     nothing=any(name in query and query[name] for name in ('ip', 'ip6')))
     if version >= 26:
@@ -170,16 +170,15 @@ def _pattern(name: str, value: str) -> str:
     return value
 
 
-def _deleted(query: Mapping[str, str], all_filters: bool) -> bool | None:
+def _deleted(query: Mapping[str, str], all_filters: bool, changed: tuple) -> bool | None:
     if all_filters and 'deleted' in query:
         return bool(_boolean('deleted', query['deleted'])[0])
-    return None if 'changes-since' in query or 'changes-before' in query else False
+    return None if any(changed) else False
 
 
 def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-    since, before = (when(query[name]) if name in query else None for name in ('changes-since', 'changes-before'))
-    if version < 66:
-        before = None
+    since = when(query['changes-since']) if 'changes-since' in query else None
+    before = when(query['changes-before']) if version >= 66 and 'changes-before' in query else None
     if since and before and since > before:
         raise Invalid('The value of changes-since must be less than or equal to changes-before.')
     return since, before

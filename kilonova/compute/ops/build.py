@@ -1,22 +1,22 @@
 """Build a server: claim · spawn · save its end state. Two calls upward when all goes well.
 
-Whatever fails is undone here: guest and files go, devices are given back. ``verdict`` says whether another host may try.
+Whatever fails is undone here: guest and files go, devices are given back. ``verdict`` says if another host may try.
 """
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.compute import claims
+from kilonova.compute import claims, records
 from kilonova.compute.events import Event, now
 from kilonova.compute.host import Host, metadata
 from kilonova.compute.keys import Work
 from kilonova.compute.tracker import RUN
 from kilonova.compute.undo import Undo
+from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
 
@@ -123,20 +123,21 @@ def _release(host: Host, work: Work, ctxt: Any, instance: objects.Instance, even
 
 
 def destroy(host: Host, work: Work, ctxt: Any, instance: objects.Instance, **fields: Any) -> None:
-    """Undo of a build, whole or in part or never begun."""
+    """Undo of a build, whole or in part or never begun. A server whose build was saved after all is left alone: the
+    reply got lost and its row says so."""
+    fresh = records.instance(ctxt, instance.uuid)
+    if fresh is not None and fresh.host == host.name and fresh.vm_state != VmState.BUILDING:
+        LOG.warning('Not undoing the build of a server that is at home here', instance_uuid=instance.uuid)
+        return
     host.driver.destroy(instance)
     claims.give_back(host, work, ctxt, instance.uuid, undo=True,
-                     expect={'host': host.name, 'vm_state': 'building'},
+                     expect={'host': host.name, 'vm_state': VmState.BUILDING.value},
                      values={'host': None, 'node': None, 'compute_id': None, 'launched_on': None}, **fields)
 
 
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """The flow's undo: safe when the build never ran, failed here already, or was lost with an earlier process."""
     with host.locks.hold(instance.uuid):
-        with contextlib.suppress(errors.InstanceNotFound):
-            if host.at_home(ctxt, instance.uuid):
-                LOG.warning('Not undoing the build of a server that is at home here', instance_uuid=instance.uuid)
-                return {}
         destroy(host, work, ctxt, instance)
     return {}
 

@@ -41,19 +41,20 @@ def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
           new_flavor: objects.Flavor | None = None) -> None:
     """See to it that the ledger knows both ends of this move that are here (a restarted compute may not)."""
     uuid, side, tracker = instance.uuid, side_of(migration), host.tracker
-    both = same_host(migration)
-    context = context_of(instance, migration)
-    arrived: set[str] | None = None
-    if both:
-        if context is None:
-            return
-        arrived = {device.address for device in context.new_pci_devices or ()}
-        before = {device.address for device in tracker.devices(uuid)} - arrived
-        tracker.adopt(uuid, RUN, old_flavor(instance), before)
-    elif migration.dest_compute != host.name:
+    known = tracker.sides(uuid)
+    if migration.dest_compute != host.name:
         return
-    if new_flavor is not None and (both or not tracker.sides(uuid) - {side}):
-        tracker.adopt(uuid, side, new_flavor, arrived)
+    if not same_host(migration):
+        if not known - {side}:
+            tracker.adopt(uuid, side, new_flavor)
+        return
+    context = context_of(instance, migration)
+    if context is None:
+        return
+    arrived = {device.address for device in context.new_pci_devices or ()}
+    if not known - {side}:
+        tracker.adopt(uuid, RUN, old_flavor(instance), {device.address for device in tracker.devices(uuid)} - arrived)
+    tracker.adopt(uuid, side, new_flavor, arrived)
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:

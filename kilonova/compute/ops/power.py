@@ -13,6 +13,7 @@ from kilonova import errors, objects
 from kilonova.compute import claims
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
+from kilonova.compute.ops import move
 
 LOG = logging.getLogger(__name__)
 
@@ -28,15 +29,22 @@ def stop(host: Host, work: Work, ctxt: Any, instance: objects.Instance, clean_sh
 def start(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Start the guest from a fresh domain with the devices that it holds."""
     def act() -> None:
-        host.driver.power_on(ctxt, instance, image_of(instance), host.tracker.devices(instance.uuid))
+        host.driver.power_on(ctxt, instance, image_of(instance), _devices(host, instance))
     return _run(host, work, ctxt, instance, 'start', act)
 
 
 def reboot(host: Host, work: Work, ctxt: Any, instance: objects.Instance, reboot_type: str) -> dict[str, Any]:
     """``reboot_type`` SOFT or HARD."""
     def act() -> None:
-        host.driver.reboot(ctxt, instance, reboot_type, image_of(instance), host.tracker.devices(instance.uuid))
+        host.driver.reboot(ctxt, instance, reboot_type, image_of(instance), _devices(host, instance))
     return _run(host, work, ctxt, instance, 'reboot', act)
+
+
+def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
+    """What the server holds here: all that its flavor asks for, or it isn't started."""
+    devices = host.tracker.devices(instance.uuid)
+    move.check_devices(instance, instance.pci_requests if 'pci_requests' in instance else None, devices)
+    return devices
 
 
 def _run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, verb: str,

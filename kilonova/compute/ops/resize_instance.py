@@ -1,4 +1,4 @@
-"""A move's step on its source: power off, keep the disks, carry a copy; from then on the server is the destination's."""
+"""A move's step on its source: power off, keep the disks, carry a copy; then the server is the destination's."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Delete's part of a host: guest and files go, whatever the server holds here is free. Only forward, any number of times."""
+"""Delete's part of a host: guest and files go, whatever the server holds here is free. Only forward."""
 from __future__ import annotations
 
 from typing import Any
@@ -14,5 +14,6 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[s
     event = host.event('compute_terminate_instance')
     with host.locks.hold(instance.uuid):
         host.driver.destroy(instance)
-        claims.give_back(host, work, ctxt, instance.uuid, event=event.success())
+        # An undo's save: both hosts of a move get this order under one key, and neither may pass for the other's.
+        claims.give_back(host, work, ctxt, instance.uuid, undo=True, event=event.success())
     return {}

@@ -74,17 +74,25 @@ def select(work: Work) -> list[dict[str, Any]]:
 
 def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
     first = works[0]
-    found = first.env.scheduler.select_destinations(
-        first.ctxt, spec_obj=spec_of(first), instance_uuids=[work.instance_uuid for work in works],
-        return_objects=True, return_alternates=True, claim=True, deadline=now() + SELECT_DEADLINE)
+    answered = True
+    try:
+        found = first.env.scheduler.select_destinations(
+            first.ctxt, spec_obj=spec_of(first), instance_uuids=[work.instance_uuid for work in works],
+            return_objects=True, return_alternates=True, claim=True, deadline=now() + SELECT_DEADLINE)
+    except Unanswered:
+        answered = False
+        raise
+    finally:
+        for work in works:
+            work.select_answered = answered
     return [as_outputs(hosts) for hosts in found]
 
 
 def undo_select(work: Work) -> None:
     """Give back what the scheduler claimed; an unanswered question may still claim until its deadline."""
     work.env.placement.delete_allocations(work.instance_uuid)
-    if 'select' not in work.outputs and not work.outputs.get('select_refused'):
-        work.outputs['select_refused'] = True
+    if 'select' not in work.outputs and not work.select_answered:
+        work.select_answered = True
         _drop_later(work)
 
 
@@ -96,7 +104,7 @@ def _drop_later(work: Work) -> None:
         operations.insert(conn, [{
             'uuid': uuid, 'kind': 'release', 'instance_uuid': work.instance_uuid, 'slot': uuid,
             'args': {'consumer': work.instance_uuid}, 'context': work.ctxt.stored(), 'request_id': work.request_id,
-            'not_before': engine.db_now() + SELECT_DEADLINE}])
+            'not_before': engine.now(conn) + SELECT_DEADLINE}])
 
 
 def create_instance(work: Work) -> dict[str, Any]:

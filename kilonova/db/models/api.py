@@ -186,8 +186,8 @@ class Aggregate(Timestamps, Base):
 
 class AggregateHost(Timestamps, Base):
     __tablename__ = 'aggregate_hosts'
-    __table_args__ = (unique('aggregate_hosts', 'host', 'aggregate_id'), index('aggregate_hosts', 'aggregate_id'),
-                      TABLE_OPTIONS)
+    __table_args__ = (unique('aggregate_hosts', 'host', 'aggregate_id'),
+                      index('aggregate_hosts', 'aggregate_id'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
     host = mapped_column(sa.String(255))

@@ -5,7 +5,8 @@ Columns, indexes and constraint names are the field's (rpc-objects-db.md §4 and
 """
 from __future__ import annotations
 
-import datetime
+import datetime as dt
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -26,9 +27,9 @@ TABLE_OPTIONS = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_co
 NAMING = {'fk': 'fk_%(table_name)s_%(column_0_name)s'}
 
 
-def utcnow() -> datetime.datetime:
+def utcnow() -> dt.datetime:
     """Naive UTC, as all datetime columns hold it."""
-    return datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    return dt.datetime.now(dt.UTC).replace(tzinfo=None)
 
 
 def unique(table: str, *columns: str) -> sa.UniqueConstraint:
@@ -36,9 +37,10 @@ def unique(table: str, *columns: str) -> sa.UniqueConstraint:
     return sa.UniqueConstraint(*columns, name='0'.join((f'uniq_{table}', *columns)))
 
 
-def index(table: str, *columns: str, name: str | None = None, prefixes: dict[str, int] | None = None) -> sa.Index:
-    """An index named ``<table>_<column>_<column>_idx``; ``prefixes`` bounds columns where MySQL's key gets too long."""
-    lengths = {f'{dialect}_length': prefixes for dialect in _MYSQL} if prefixes else {}
+def index(table: str, *columns: str, name: str | None = None,
+          prefixes: dict[str, int] | None = None) -> sa.Index:
+    """An index ``<table>_<column>_idx``; ``prefixes`` bounds columns where MySQL's key gets too long."""
+    lengths: dict[str, Any] = {f'{dialect}_length': prefixes for dialect in _MYSQL} if prefixes else {}
     return sa.Index(name or '_'.join((table, *columns, 'idx')), *columns, **lengths)
 
 

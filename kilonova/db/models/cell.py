@@ -42,7 +42,8 @@ class Service(SoftDelete, Base):
     """A daemon: host and binary; alive while ``last_seen_up`` (database's clock) is young."""
 
     __tablename__ = 'services'
-    __table_args__ = (unique('services', 'host', 'topic', 'deleted'), unique('services', 'host', 'binary', 'deleted'),
+    __table_args__ = (unique('services', 'host', 'topic', 'deleted'),
+                      unique('services', 'host', 'binary', 'deleted'),
                       unique('services', 'uuid'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -98,7 +99,7 @@ class ComputeNode(SoftDelete, Base):
 
 
 class PciDevice(SoftDelete, Base):
-    """A device of a compute node; ``instance_uuid`` has no foreign key, as pending releases outlive the server."""
+    """A device of a compute node; no foreign key to the server, as pending releases outlive it."""
 
     __tablename__ = 'pci_devices'
     __table_args__ = (index('pci_devices', 'compute_node_id', 'deleted'),
@@ -130,11 +131,16 @@ class Instance(SoftDelete, Base):
     __table_args__ = (index('instances', 'project_id'), index('instances', 'project_id', 'deleted'),
                       # The default sort of a project's server list.
                       index('instances', 'project_id', 'deleted', 'created_at'),
-                      index('instances', 'reservation_id'), index('instances', 'terminated_at', 'launched_at'),
-                      index('instances', 'uuid', 'deleted'), index('instances', 'task_state', 'updated_at'),
-                      index('instances', 'host', 'node', 'deleted'), index('instances', 'host', 'deleted', 'cleaned'),
-                      index('instances', 'deleted', 'created_at'), index('instances', 'updated_at', 'project_id'),
-                      index('instances', 'compute_id', 'deleted'), unique('instances', 'uuid'), TABLE_OPTIONS)
+                      index('instances', 'reservation_id'),
+                      index('instances', 'terminated_at', 'launched_at'),
+                      index('instances', 'uuid', 'deleted'),
+                      index('instances', 'task_state', 'updated_at'),
+                      index('instances', 'host', 'node', 'deleted'),
+                      index('instances', 'host', 'deleted', 'cleaned'),
+                      index('instances', 'deleted', 'created_at'),
+                      index('instances', 'updated_at', 'project_id'),
+                      index('instances', 'compute_id', 'deleted'),
+                      unique('instances', 'uuid'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
     user_id = mapped_column(sa.String(255))
@@ -199,7 +205,7 @@ class InstanceInfoCache(SoftDelete, Base):
 
 
 class InstanceExtra(SoftDelete, Base):
-    """A server's large JSON columns: flavor {cur, old, new}, PCI requests (a bare list), the rest one envelope each."""
+    """A server's JSON columns: flavor {cur, old, new}, PCI requests (a bare list), else an envelope each."""
 
     __tablename__ = 'instance_extra'
     __table_args__ = (index('instance_extra', 'instance_uuid'), TABLE_OPTIONS)
@@ -287,7 +293,8 @@ class Migration(SoftDelete, Base):
 
     __tablename__ = 'migrations'
     __table_args__ = (
-        index('migrations', 'deleted', 'instance_uuid', 'status', name='migrations_instance_uuid_and_status_idx'),
+        index('migrations', 'deleted', 'instance_uuid', 'status',
+              name='migrations_instance_uuid_and_status_idx'),
         # Five names of 255 characters exceed InnoDB's key length.
         index('migrations', 'deleted', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'status',
               name='migrations_by_host_nodes_and_status_idx',
@@ -296,7 +303,8 @@ class Migration(SoftDelete, Base):
         index('migrations', 'deleted', 'source_compute', 'source_node', 'status',
               name='migrations_source_and_status_idx',
               prefixes={'source_compute': 100, 'source_node': 100, 'status': 100}),
-        index('migrations', 'deleted', 'dest_compute', 'dest_node', 'status', name='migrations_dest_and_status_idx',
+        index('migrations', 'deleted', 'dest_compute', 'dest_node', 'status',
+              name='migrations_dest_and_status_idx',
               prefixes={'dest_compute': 100, 'dest_node': 100, 'status': 100}),
         unique('migrations', 'uuid'), index('migrations', 'updated_at'),
         index('migrations', 'dest_compute_id', 'deleted'), TABLE_OPTIONS)
@@ -329,7 +337,8 @@ class Migration(SoftDelete, Base):
 
 class BlockDeviceMapping(SoftDelete, Base):
     __tablename__ = 'block_device_mapping'
-    __table_args__ = (index('block_device_mapping', 'snapshot_id'), index('block_device_mapping', 'volume_id'),
+    __table_args__ = (index('block_device_mapping', 'snapshot_id'),
+                      index('block_device_mapping', 'volume_id'),
                       index('block_device_mapping', 'instance_uuid', 'device_name'),
                       index('block_device_mapping', 'instance_uuid', 'volume_id'),
                       index('block_device_mapping', 'instance_uuid'),

@@ -13,7 +13,8 @@ events = models.InstanceActionEvent.__table__
 
 
 def page(conn: Any, instance_uuid: str, *, limit: int, marker: str | None = None,
-         since: datetime.datetime | None = None, before: datetime.datetime | None = None) -> list[dict[str, Any]] | None:
+         since: datetime.datetime | None = None,
+         before: datetime.datetime | None = None) -> list[dict[str, Any]] | None:
     """Actions of a server, newest first, behind that of request ``marker``; None where that request did nothing.
 
     ``since`` and ``before`` (naive UTC) bound updated_at.

@@ -1,6 +1,6 @@
 """Aggregates (API database): named sets of hosts with metadata; one with ``availability_zone`` is a zone.
 
-    snapshot(connection)            # [{'id', 'uuid', 'name', 'hosts': [...], 'metadata': {...}}], three statements
+    snapshot(connection)    # [{'id', 'uuid', 'name', 'hosts': [...], 'metadata': {...}}], three statements
 """
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def snapshot(connection: sa.Connection, *, aggregate_ids: Iterable[int] | None =
              hosts: Iterable[str] | None = None) -> list[Row]:
     """All aggregates, or those with these ids, or those with one of these hosts, by id; three statements."""
     query = sa.select(aggregates).order_by(aggregates.c.id)
-    of_hosts = sa.select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).order_by(aggregate_hosts.c.id)
-    of_metadata = sa.select(aggregate_metadata.c.aggregate_id, aggregate_metadata.c.key, aggregate_metadata.c.value)
+    member, pair = aggregate_hosts.c, aggregate_metadata.c
+    of_hosts = sa.select(member.aggregate_id, member.host).order_by(member.id)
+    of_metadata = sa.select(pair.aggregate_id, pair.key, pair.value)
     if hosts is not None:
         inside = sa.select(aggregate_hosts.c.aggregate_id).where(aggregate_hosts.c.host.in_(list(hosts)))
         query = query.where(aggregates.c.id.in_(inside))

@@ -38,8 +38,8 @@ _PASSWORD = re.compile(r'(?<=:)[^:@/,]*(?=@)')
 
 
 class CellExists(errors.Conflict):
-    msg_fmt = ('The specified transport_url and/or database_connection combination already exists for another cell '
-               'with uuid %(uuid)s.')
+    msg_fmt = ('The specified transport_url and/or database_connection combination already exists for '
+               'another cell with uuid %(uuid)s.')
 
 
 class HostMapped(errors.Conflict):
@@ -104,7 +104,7 @@ def fill(template: str, local_url: str | None) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in parts:
-            raise errors.Invalid(f'the local URL has no {name} for the cell mapping\'s {{{name}}}')
+            raise errors.Invalid(f'the local URL has nothing for {{{name}}} of the cell mapping')
         return parts[name]
     return _TEMPLATE.sub(value, template)
 
@@ -221,12 +221,12 @@ class Cells:
         url = fill(row['database_connection'], self._databases.main_url)
         name = 'cell0' if row['uuid'] == CELL0_UUID else row['name'] or row['uuid']
         database = self._databases.open(url, name)
-        database.cell = Cell(row['id'], row['uuid'], row['name'], fill(row['transport_url'], self._transport_url),
-                             url, bool(row['disabled']))
+        transport_url = fill(row['transport_url'], self._transport_url)
+        database.cell = Cell(row['id'], row['uuid'], row['name'], transport_url, url, bool(row['disabled']))
         return database
 
 
-# --- kilonova-manage cell_v2 -----------------------------------------------------------------------------------------
+# --- kilonova-manage cell_v2
 def map_cell0(databases: Databases, database_connection: str | None = None) -> bool:
     """Make the mapping of cell0; False when it is there already."""
     with databases.api().write() as connection:
@@ -238,8 +238,8 @@ def map_cell0(databases: Databases, database_connection: str | None = None) -> b
     return True
 
 
-def create_cell(databases: Databases, *, transport_url: str, database_connection: str, name: str | None = None,
-                disabled: bool = False) -> str:
+def create_cell(databases: Databases, *, transport_url: str, database_connection: str,
+                name: str | None = None, disabled: bool = False) -> str:
     """Make the mapping of a cell and return its uuid; CellExists when another one has one of the URLs."""
     with databases.api().write() as connection:
         _refuse_known_urls(connection, transport_url, database_connection)
@@ -257,7 +257,7 @@ def _refuse_known_urls(connection: sa.Connection, transport_url: str, database_c
 
 
 def list_cells(databases: Databases) -> list[Row]:
-    """All mappings by id, with ``masked_transport_url`` and ``masked_database_connection`` beside the real ones."""
+    """All mappings by id, with ``masked_transport_url`` and ``masked_database_connection`` as well."""
     with databases.api().read() as connection:
         rows = get_cells(connection)
     for row in rows:

@@ -10,12 +10,12 @@ never returned.
 """
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from kilonova import errors
 from kilonova.db.models.cell import ComputeNode, Service
 from kilonova.db.queries.services import up
 from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
@@ -23,22 +23,21 @@ from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
 compute_nodes = ComputeNode.__table__
 services = Service.__table__
 
+class NodeExists(errors.Conflict):
+    msg_fmt = 'Node %(node)s of host %(host)s exists under another uuid.'
+
+
 LIVE = compute_nodes.c.deleted == 0
 
 _NODE = [column.name for column in compute_nodes.columns]
-_SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down', 'last_seen_up', 'version']
+_SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down', 'last_seen_up',
+            'version']
 
 
-def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float, *,
-             updated_after: datetime.datetime | None = None) -> list[Row]:
-    """The nodes with these uuids, each with ``service`` (dict with ``up``, or None); one statement.
-
-    ``updated_after`` leaves out nodes whose row didn't change since (their service isn't looked at).
-    """
-    query = _with_service(down_time).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))
-    if updated_after is not None:
-        query = query.where(sa.func.coalesce(compute_nodes.c.updated_at, compute_nodes.c.created_at) > updated_after)
-    return _nested(connection.execute(query))
+def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) -> list[Row]:
+    """The nodes with these uuids, each with ``service`` (dict with ``up``, or None); one statement."""
+    return _nested(connection.execute(
+        _with_service(down_time).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))))
 
 
 def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | None = None,
@@ -69,14 +68,15 @@ def show(connection: sa.Connection, down_time: float, *, uuid: str | None = None
     return rows[0] if rows else None
 
 
-def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | None = None, host: str | None = None,
-        hypervisor_hostname: str | None = None) -> Row | None:
+def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | None = None,
+        host: str | None = None, hypervisor_hostname: str | None = None) -> Row | None:
     """One live node without its service."""
     wanted = {'uuid': uuid, 'id': node_id, 'host': host, 'hypervisor_hostname': hypervisor_hostname}
     criteria = [compute_nodes.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
         raise ValueError('uuid, id, host or hypervisor_hostname is needed')
-    return one(connection.execute(sa.select(compute_nodes).where(LIVE, *criteria).order_by(compute_nodes.c.id)))
+    query = sa.select(compute_nodes).where(LIVE, *criteria).order_by(compute_nodes.c.id)
+    return one(connection.execute(query))
 
 
 def by_host(connection: sa.Connection, host: str) -> list[Row]:
@@ -89,7 +89,8 @@ def get_or_create(connection: sa.Connection, values: Row) -> Row:
     """The live node with ``values['uuid']``; else a deleted one is brought back or a new one inserted with
     ``values``.
 
-    A node that lives is returned as it is: whoever calls decides what another ``host`` in it means.
+    A node that lives is returned as it is: whoever calls decides what another ``host`` in it means. NodeExists
+    when the host has a node of this name under another uuid.
     """
     found = get(connection, uuid=values['uuid'])
     if found is not None:
@@ -102,7 +103,7 @@ def get_or_create(connection: sa.Connection, values: Row) -> Row:
         insert_missing(connection, compute_nodes, [values])
     found = get(connection, uuid=values['uuid'])
     if found is None:
-        raise LookupError(f"a node {values.get('hypervisor_hostname')} of {values.get('host')} exists under another uuid")
+        raise NodeExists(host=values.get('host'), node=values.get('hypervisor_hostname'))
     return found
 
 
@@ -119,7 +120,7 @@ def destroy(connection: sa.Connection, node_id: int) -> bool:
 
 
 def statistics(connection: sa.Connection) -> Row:
-    """Sums over the nodes whose service is enabled: ``count`` and the columns of GET /os-hypervisors/statistics."""
+    """Sums over the nodes whose service is enabled: what GET /os-hypervisors/statistics shows."""
     names = ('vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
              'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(compute_nodes.c[name]), 0), sa.BigInteger).label(name)

@@ -1,6 +1,6 @@
 """Rows of ``instance_mappings`` (API database): which cell a server lives in.
 
-    mapping = get(connection, instance_uuid)            # mapping['cell_id'] is None while it is a build request
+    mapping = get(connection, instance_uuid)        # mapping['cell_id'] is None while it is a build request
     set_cell(connection, [instance_uuid], cell_id)
 
 Rows come with ``cell_uuid`` beside their own columns.
@@ -33,13 +33,14 @@ def get(connection: sa.Connection, instance_uuid: str) -> Row | None:
 
 def get_many(connection: sa.Connection, instance_uuids: Iterable[str]) -> list[Row]:
     """The mappings of several servers, in no order; one statement."""
-    return many(connection.execute(_select().where(instance_mappings.c.instance_uuid.in_(list(instance_uuids)))))
+    query = _select().where(instance_mappings.c.instance_uuid.in_(list(instance_uuids)))
+    return many(connection.execute(query))
 
 
 def list_mappings(connection: sa.Connection, *, project_id: str | None = None, user_id: str | None = None,
                   cell_id: int | None = None, queued_for_delete: bool | None = None,
                   limit: int | None = None) -> list[Row]:
-    """Mappings by rising id; ``queued_for_delete=False`` leaves out servers that are being or have been deleted."""
+    """Mappings by rising id; ``queued_for_delete=False`` leaves out servers that are being deleted."""
     query = _select().order_by(instance_mappings.c.id)
     for name, value in (('project_id', project_id), ('user_id', user_id), ('cell_id', cell_id)):
         if value is not None:
@@ -67,7 +68,7 @@ def count(connection: sa.Connection, project_id: str, user_id: str | None = None
 
 
 def create(connection: sa.Connection, rows: Sequence[Row]) -> None:
-    """Insert mappings (instance_uuid, project_id, user_id, perhaps cell_id) in one statement; those there stay."""
+    """Insert mappings (instance_uuid, project_id, user_id, cell_id) in one statement; those there stay."""
     insert_missing(connection, instance_mappings, [{'queued_for_delete': False, **row} for row in rows])
 
 

@@ -29,6 +29,9 @@ EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context',
                  'vcpu_model', 'keypairs', 'device_metadata')
 
 
+EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
+
+
 def utcnow() -> datetime.datetime:
     """Now, naive UTC: what datetime columns hold."""
     return datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
@@ -36,13 +39,23 @@ def utcnow() -> datetime.datetime:
 
 def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     """The instances row joined with its extra columns (as ``extra_<column>``), or None."""
-    columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS)]
-    query = sa.select(*columns).join_from(
-        instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True).where(instances.c.uuid == uuid)
+    query = _with_extra().where(instances.c.uuid == uuid)
     if not deleted:
         query = query.where(instances.c.deleted == 0)
     row = conn.execute(query).mappings().first()
     return dict(row) if row else None
+
+
+def _with_extra() -> Any:
+    columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS)]
+    return sa.select(*columns).join_from(instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
+
+
+def by_host(conn: Any, host: str) -> list[dict[str, Any]]:
+    """The servers of a host as ``get`` gives them, by id."""
+    rows = conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)
+                        .order_by(instances.c.id)).mappings()
+    return [dict(row) for row in rows]
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -58,6 +71,16 @@ def get_system_metadata(conn: Any, uuid: str) -> dict[str, str]:
     rows = conn.execute(sa.select(table.c.key, table.c.value).where(
         table.c.instance_uuid == uuid, table.c.deleted == 0))
     return {key: value for key, value in rows}
+
+
+def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The system metadata of several servers; one statement."""
+    table = system_metadata_table
+    found: dict[str, dict[str, str]] = {}
+    for uuid, key, value in conn.execute(sa.select(table.c.instance_uuid, table.c.key, table.c.value).where(
+            table.c.instance_uuid.in_(list(uuids)), table.c.deleted == 0)):
+        found.setdefault(uuid, {})[key] = value
+    return found
 
 
 def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_metadata: dict[str, str],
@@ -176,16 +199,12 @@ def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str,
     if not events:
         return
     now = utcnow()
-    names = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
-    parts = []
-    for event in events:
-        columns = [sa.cast(sa.literal(_when(event.get(name)), action_events.c[name].type), action_events.c[name].type)
-                   .label(name) if event.get(name) is not None else sa.cast(sa.null(), action_events.c[name].type)
-                   .label(name) for name in names]
-        parts.append(sa.select(actions.c.id, sa.literal(now).label('created_at'), sa.literal(0).label('deleted'),
-                               *columns).where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
-    selected = parts[0] if len(parts) == 1 else sa.union_all(*parts)
-    conn.execute(action_events.insert().from_select(['action_id', 'created_at', 'deleted', *names], selected))
+    action_id = sa.select(sa.func.max(actions.c.id)).where(
+        actions.c.instance_uuid == uuid, actions.c.request_id == request_id).scalar_subquery()
+    conn.execute(action_events.insert().values([
+        {'action_id': action_id, 'created_at': now, 'deleted': 0,
+         **{name: parse_time(event.get(name)) if name.endswith('_time') else event.get(name) for name in EVENT_COLUMNS}}
+        for event in events]))
 
 
 def add_fault(conn: Any, uuid: str, fault: dict[str, Any]) -> None:
@@ -194,18 +213,13 @@ def add_fault(conn: Any, uuid: str, fault: dict[str, Any]) -> None:
                                    'message': (fault.get('message') or '')[:255]})
 
 
-def _when(value: Any) -> Any:
-    return parse_time(value) if isinstance(value, str) and len(value) > 18 and value[4:5] == '-' and 'T' in value[:11] \
-        else value
-
-
 def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | None:
     """ISO 8601, with or without Z, as naive UTC."""
-    if value is None or isinstance(value, datetime.datetime):
+    if isinstance(value, str):
+        value = datetime.datetime.fromisoformat(value)
+    if value is None or value.tzinfo is None:
         return value
-    return datetime.datetime.fromisoformat(value.replace('Z', '+00:00')).astimezone(
-        datetime.timezone.utc).replace(tzinfo=None) if value.endswith('Z') or '+' in value[10:] \
-        else datetime.datetime.fromisoformat(value)
+    return value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
 
 
 def _text(value: Any) -> str | None:

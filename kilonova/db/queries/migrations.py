@@ -7,7 +7,7 @@ The status of a running move is written with the claim or the end state of its s
 """
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -54,7 +54,7 @@ def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
 
 
 def unended_on_host(connection: sa.Connection, host: str, node: str | None = None) -> list[Row]:
-    """Moves from or to a host (and node) that haven't ended, by id: what its ledger counts beside its servers."""
+    """Moves from or to a host (and node) that haven't ended, by id."""
     ends = []
     for side in ('source', 'dest'):
         criterion = migrations.c[f'{side}_compute'] == host
@@ -76,11 +76,12 @@ def unended_of_instance(connection: sa.Connection, instance_uuid: str) -> list[R
 def end_all(connection: sa.Connection, instance_uuid: str, status: str) -> None:
     """The moves of a server that is deleted are over."""
     connection.execute(sa.update(migrations).where(
-        LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED)).values(status=status))
+        LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
+        .values(status=status))
 
 
-def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None = None, limit: int | None = None,
-                    marker: str | None = None) -> list[Row]:
+def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None = None,
+                    limit: int | None = None, marker: str | None = None) -> list[Row]:
     """Migrations of a cell, created_at descending, id descending.
 
     ``filters``: host (either side), source_compute, instance_uuid (one or several), status (one or several),
@@ -97,14 +98,14 @@ def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None
     return many(connection.execute(query if limit is None else query.limit(limit)))
 
 
-def after(created_at: datetime.datetime, migration_id: int) -> sa.ColumnElement[bool]:
+def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
     """SQL: rows that come after this one in a list."""
     return sa.or_(migrations.c.created_at < created_at,
                   sa.and_(migrations.c.created_at == created_at, migrations.c.id < migration_id))
 
 
 def create(connection: sa.Connection, values: Row) -> Row:
-    """Insert a migration; one of the same uuid that is there is returned as it is (a step may be repeated)."""
+    """Insert a migration; one of the same uuid is returned as it is (a step may be repeated)."""
     insert_missing(connection, migrations, [values])
     row = get(connection, uuid=values['uuid'])
     if row is None:
@@ -113,7 +114,7 @@ def create(connection: sa.Connection, values: Row) -> Row:
 
 
 def update(connection: sa.Connection, uuid: str, values: Row, expected: Sequence[str] | None = None) -> bool:
-    """Change columns of a migration, if its status is one of ``expected``; False when no such row was found."""
+    """Change columns of a migration, if its status is one of ``expected``; False when there is none."""
     statement = sa.update(migrations).where(LIVE, migrations.c.uuid == uuid)
     if expected is not None:
         statement = statement.where(migrations.c.status.in_(list(expected)))

@@ -43,7 +43,7 @@ def by_nodes(connection: sa.Connection, compute_node_ids: Iterable[int]) -> dict
 
 def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
                 compute_node_id: int | None = None) -> list[Row]:
-    """The devices that a server holds, on whatever node unless one is given (pci.md §5: a move holds both sides')."""
+    """The devices that a server holds, on whatever node unless one is given (a move holds both sides')."""
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid == instance_uuid)
     if statuses is not None:
         query = query.where(pci_devices.c.status.in_(list(statuses)))

@@ -1,4 +1,4 @@
-"""Rows of ``request_specs`` (API database): what each server asked for, as the JSON of a RequestSpec envelope."""
+"""Rows of ``request_specs`` (API database): what each server asked for, as the JSON of a RequestSpec."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ def get(connection: sa.Connection, instance_uuid: str) -> Row | None:
 
 def get_many(connection: sa.Connection, instance_uuids: Iterable[str]) -> dict[str, str]:
     """The JSON of several servers' specs by server uuid; one statement."""
-    return dict(connection.execute(
-        sa.select(request_specs.c.instance_uuid, request_specs.c.spec)
-        .where(request_specs.c.instance_uuid.in_(list(instance_uuids)))).tuples().all())
+    query = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).where(
+        request_specs.c.instance_uuid.in_(list(instance_uuids)))
+    return {uuid: spec for uuid, spec in connection.execute(query)}
 
 
 def create(connection: sa.Connection, specs: dict[str, str]) -> None:

@@ -73,7 +73,8 @@ class Filters:
             found.append(sa.or_(sa.false(), *(_state(*state) for state in self.states)))
         since, before = self.changed
         stamp = sa.func.coalesce(instances.c.updated_at, instances.c.created_at)
-        found.extend(condition for bound, condition in ((since, stamp >= since), (before, stamp <= before)) if bound)
+        found.extend([stamp >= since] if since else [])
+        found.extend([stamp <= before] if before else [])
         found.extend(_tag_conditions(self))
         return found
 
@@ -134,7 +135,7 @@ def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
-    """The order of ``page`` for rows of several cells; a build request has no id yet: it is newer than all that have."""
+    """The order of ``page`` for rows of several cells. A build request has no id yet: it is newer than those."""
     for name, direction in reversed(full_order(order)):
         def rank(row: dict[str, Any], name: str = name) -> tuple:
             value = row.get(name)
@@ -194,7 +195,7 @@ def build_requests(conn: Any, project_id: str | None) -> list[dict[str, Any]]:
 def from_request(row: Mapping[str, Any]) -> dict[str, Any]:
     """A build request in the form of a server's row."""
     data = json.loads(row['instance'])['nova_object.data']
-    found = dict.fromkeys((column.name for column in instances.c))
+    found = dict.fromkeys(column.name for column in instances.c)
     found.update({name: value for name, value in data.items() if name in found})
     for name in _TIMES:
         found[name] = _time(found[name])
@@ -221,7 +222,7 @@ def _time(value: Any) -> datetime.datetime | None:
     if not isinstance(value, str):
         return value
     parsed = datetime.datetime.fromisoformat(value)
-    return parsed if parsed.tzinfo is None else parsed.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    return parsed if parsed.tzinfo is None else parsed.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -237,7 +238,8 @@ def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
 def mapped(conn: Any, cell_ids: Sequence[int], project_id: str | None, limit: int) -> list[dict[str, Any]]:
     """What the mappings know of the servers of cells that don't answer: uuid, project_id, created_at."""
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
-        mappings.c.cell_id.in_(list(cell_ids)), sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+        mappings.c.cell_id.in_(list(cell_ids)),
+        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
     if project_id is not None:
         query = query.where(mappings.c.project_id == project_id)
     return [dict(row) for row in conn.execute(query.order_by(mappings.c.id.desc()).limit(limit)).mappings()]
@@ -277,6 +279,14 @@ def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: 
     if marker is not None:
         query = query.where(_after(order, marker))
     return [dict(row) for row in conn.execute(query).mappings()]
+
+
+def on_hosts(conn: Any, hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """id, uuid, project_id, display_name and host of the servers on these hosts, oldest first."""
+    wanted = [instances.c[name] for name in ('id', 'uuid', 'project_id', 'display_name', 'host')]
+    rows = conn.execute(sa.select(*wanted).where(instances.c.host.in_(list(hosts)), instances.c.deleted == 0)
+                        .order_by(instances.c.id)).mappings()
+    return [dict(row) for row in rows]
 
 
 def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:

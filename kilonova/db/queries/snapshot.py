@@ -51,9 +51,9 @@ def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Ite
     query = sa.select(compute_nodes.c.uuid, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname).where(
         compute_nodes.c.deleted == 0)
     for column, names in ((compute_nodes.c.host, hosts), (compute_nodes.c.hypervisor_hostname, nodes)):
-        names = [name.lower() for name in names]
-        if names:
-            query = query.where(sa.func.lower(column).in_(names))
+        lowered = [name.lower() for name in names]
+        if lowered:
+            query = query.where(sa.func.lower(column).in_(lowered))
     return many(connection.execute(query.order_by(compute_nodes.c.id)))
 
 

@@ -1,7 +1,7 @@
 """What every request is asked of Placement besides its own needs (scheduler.md §4).
 
-A prefilter is a function ``(query, spec, facts) -> None`` that adds to the query; ``facts`` are the settings and look-ups
-it may need. ``query.RequestFilterFailed`` ends the scheduling.
+A prefilter is a function ``(query, spec, facts) -> None`` that adds to the query; ``facts`` are the settings and
+look-ups it may need. ``query.RequestFilterFailed`` ends the scheduling.
 """
 from __future__ import annotations
 

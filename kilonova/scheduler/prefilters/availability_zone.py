@@ -3,11 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova import objects
-from kilonova.scheduler.query import Query, RequestFilterFailed
+from kilonova.scheduler.query import Query, RequestFilterFailed, Spec
 
 
-def availability_zone(query: Query, spec: objects.RequestSpec, facts: Any) -> None:
+def availability_zone(query: Query, spec: Spec, facts: Any) -> None:
     """Always on. The default zone is where hosts without a zone are, so it has no aggregate and asks for nothing."""
     zone = spec.availability_zone if 'availability_zone' in spec else None
     if not zone:

@@ -3,10 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova import objects
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.query import Query, Spec
 
 
-def compute_status(query: Query, spec: objects.RequestSpec, facts: Any) -> None:
+def compute_status(query: Query, spec: Spec, facts: Any) -> None:
     """Always on; ComputeFilter looks again at the service itself."""
     query.root_forbidden.add('COMPUTE_STATUS_DISABLED')

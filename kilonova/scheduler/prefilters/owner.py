@@ -3,13 +3,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova import objects
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.query import Query, Spec
 
 OWNER = 'OWNER_NOVA'
 
 
-def owner(query: Query, spec: objects.RequestSpec, facts: Any) -> None:
+def owner(query: Query, spec: Spec, facts: Any) -> None:
     """Always on: each compute puts the trait on its root and on its PCI devices (pci.md §7)."""
     query.root_required.add(OWNER)
     for suffix in query.pci_groups:

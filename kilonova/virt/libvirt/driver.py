@@ -24,7 +24,8 @@ from oslo_log import log as logging
 from kilonova.states import PowerState
 from kilonova.virt import driver, identity
 from kilonova.virt import inventory as shared_inventory
-from kilonova.virt.libvirt import capabilities, inventory, settings
+from kilonova.virt.libvirt import inventory, settings
+from kilonova.virt.libvirt.capabilities import HostCapabilities, parse
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.domain import builder
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec, Settings
@@ -98,8 +99,8 @@ class LibvirtDriver:
                 InstanceDirectory(self._instances_path, name).hide_domain()
 
     @functools.cached_property
-    def _capabilities(self) -> capabilities.HostCapabilities:
-        return capabilities.parse(self._host.capabilities_xml(), test=self._host.is_test)
+    def _capabilities(self) -> HostCapabilities:
+        return parse(self._host.capabilities_xml(), test=self._host.is_test)
 
     @functools.cached_property
     def _settings(self) -> Settings:

@@ -148,7 +148,7 @@ def test_move_is_one_read_and_one_post(placement, placed):
 
 
 def test_move_with_what_was_read_is_one_post(placement, placed):
-    server, migration, old, new = placed
+    server, migration, _, new = placed
     read = placement.client.get_allocations(server)
     placement.requests.clear()
     placement.client.move_allocation(server, migration, new=new, old=read, mappings={'': list(new)[:1]}, **OWNER)
@@ -181,7 +181,7 @@ def test_move_to_the_next_alternate_keeps_the_old_allocation(placement, placed):
 
 
 def test_move_without_room_changes_nothing(placement, placed):
-    server, migration, old, new = placed
+    server, migration, old, _ = placed
     root = next(iter(old))
     with pytest.raises(errors.PlacementConflict):
         placement.client.move_allocation(server, migration, new=amount(root, VCPU=7), **OWNER)
@@ -267,14 +267,15 @@ def test_sync_writes_the_difference_after_allocations_moved_generations(placemen
     assert placement.client.get_inventory(root)[0]['VCPU']['total'] == 12
 
 
-def test_sync_notices_an_outside_change_on_refresh(placement):
+def test_sync_with_refresh_mends_what_the_host_says_and_leaves_the_rest(placement):
     root = placement.host('gpu1')
     inventory, generation = placement.client.get_inventory(root)
-    inventory['VCPU']['reserved'] = 3
-    placement.client.set_inventory(root, generation, inventory)
     given = {name: {'total': value['total'], 'max_unit': value['max_unit']} for name, value in inventory.items()}
+    inventory['VCPU'] |= {'total': 3, 'reserved': 2}
+    placement.client.set_inventory(root, generation, inventory)
     placement.client.sync_compute(root, 'gpu1', given, set(), refresh=True)
-    assert placement.client.get_inventory(root)[0]['VCPU']['reserved'] == 0
+    found = placement.client.get_inventory(root)[0]['VCPU']
+    assert (found['total'], found['reserved']) == (16, 2)
 
 
 def test_sync_keeps_an_operators_traits_and_the_disabled_mark(placement):
@@ -317,7 +318,7 @@ def test_a_class_in_use_stays_in_the_inventory(placement, gpu_host, caplog):
 
 
 def test_pci_reporting_cannot_be_turned_off(placement, gpu_host):
-    with pytest.raises(PciReportingTurnedOff, match='gpu1_0000:08:00.0'):
+    with pytest.raises(PciReportingTurnedOff, match=r'gpu1_0000:08:00\.0'):
         placement.client.sync_compute(gpu_host[0], 'gpu1', {'VCPU': {'total': 4}}, set())
 
 

@@ -14,7 +14,7 @@ from kilonova.db.migration import METADATA
 from kilonova.db.models import cell as models
 from kilonova.objects import base
 
-NOW = datetime.datetime(2030, 1, 2, 3, 4, 5)
+NOW = base.naive(datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC))
 
 
 @pytest.fixture(autouse=True)

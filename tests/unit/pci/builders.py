@@ -1,4 +1,5 @@
 """Devices and requests for the tests of kilonova.pci."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,25 +15,51 @@ NODE = 1
 GPU = {'vendor_id': '10de', 'product_id': '13f1'}
 
 
-def found(address: str, *, dev_type: str = 'type-PCI', parent: str | None = None, numa: int | None = 0,
-          vendor_id: str = '10de', product_id: str = '13f1', **more: Any) -> dict[str, Any]:
+def found(
+    address: str,
+    *,
+    dev_type: str = 'type-PCI',
+    parent: str | None = None,
+    numa: int | None = 0,
+    vendor_id: str = '10de',
+    product_id: str = '13f1',
+    **more: Any,
+) -> dict[str, Any]:
     """A device as the driver finds it."""
-    return {'dev_id': 'pci_' + address.replace(':', '_').replace('.', '_'), 'address': address,
-            'vendor_id': vendor_id, 'product_id': product_id, 'numa_node': numa,
-            'label': f'label_{vendor_id}_{product_id}', 'dev_type': dev_type, 'parent_addr': parent, **more}
+    return {
+        'dev_id': 'pci_' + address.replace(':', '_').replace('.', '_'),
+        'address': address,
+        'vendor_id': vendor_id,
+        'product_id': product_id,
+        'numa_node': numa,
+        'label': f'label_{vendor_id}_{product_id}',
+        'dev_type': dev_type,
+        'parent_addr': parent,
+        **more,
+    }
 
 
 def functions(parent: str, count: int, **more: Any) -> list[dict[str, Any]]:
     """``count`` virtual functions of the device at ``parent``."""
-    return [found(f'{parent[:-4]}{10 + index // 8:02d}.{index % 8}', dev_type=VF, parent=parent, **more)
-            for index in range(count)]
+    return [
+        found(f'{parent[:-4]}{10 + index // 8:02d}.{index % 8}', dev_type=VF, parent=parent, **more)
+        for index in range(count)
+    ]
 
 
-def request(count: int = 1, numa_policy: str = 'legacy', alias_name: str | None = 'gpu',
-            **spec: Any) -> InstancePCIRequest:
+def request(
+    count: int = 1, numa_policy: str = 'legacy', alias_name: str | None = 'gpu', **spec: Any
+) -> InstancePCIRequest:
     """A request of a flavor for ``count`` of our GPUs, or of what ``spec`` says."""
-    return InstancePCIRequest(count=count, spec=[spec or dict(GPU)], alias_name=alias_name, is_new=False,
-                              request_id=uuidutils.generate_uuid(), requester_id=None, numa_policy=numa_policy)
+    return InstancePCIRequest(
+        count=count,
+        spec=[spec or dict(GPU)],
+        alias_name=alias_name,
+        is_new=False,
+        request_id=uuidutils.generate_uuid(),
+        requester_id=None,
+        numa_policy=numa_policy,
+    )
 
 
 def save(ledger: PciLedger, changes: Any) -> None:

@@ -5,39 +5,54 @@ import pytest
 from kilonova.pci import address
 
 
-@pytest.mark.parametrize(('pattern', 'yes', 'no'), [
-    ('*:*:*.*', '0000:81:00.0', None),
-    ('0000:81:00.0', '0000:81:00.0', '0000:81:00.1'),
-    ('0000:81:00.*', '0000:81:00.7', '0000:81:01.0'),
-    ('81:*.*', '0000:81:1f.3', '0000:82:00.0'),
-    ('81:', '0000:81:1f.3', '0000:82:00.0'),
-    ('0a.1', '0000:01:0a.1', '0000:01:0a.2'),
-    ('.1', '0000:01:0a.1', '0000:01:0a.0'),
-    ('*:0A:00.*', '0000:0a:00.1', '0000:0b:00.1'),
-    ('a:1', '0000:0a:01.1', '0000:01:0a.1'),
-])
+@pytest.mark.parametrize(
+    ('pattern', 'yes', 'no'),
+    [
+        ('*:*:*.*', '0000:81:00.0', None),
+        ('0000:81:00.0', '0000:81:00.0', '0000:81:00.1'),
+        ('0000:81:00.*', '0000:81:00.7', '0000:81:01.0'),
+        ('81:*.*', '0000:81:1f.3', '0000:82:00.0'),
+        ('81:', '0000:81:1f.3', '0000:82:00.0'),
+        ('0a.1', '0000:01:0a.1', '0000:01:0a.2'),
+        ('.1', '0000:01:0a.1', '0000:01:0a.0'),
+        ('*:0A:00.*', '0000:0a:00.1', '0000:0b:00.1'),
+        ('a:1', '0000:0a:01.1', '0000:01:0a.1'),
+    ],
+)
 def test_glob(pattern, yes, no):
     glob = address.GlobAddress(pattern)
     assert glob.match(yes)
     assert no is None or not glob.match(no)
 
 
-@pytest.mark.parametrize(('pattern', 'name', 'maximum'), [
-    ('10000:00:00.0', 'domain', 'FFFF'), ('0000:100:00.0', 'bus', 'FF'), ('0000:00:20.0', 'slot', '1F'),
-    ('0000:00:00.8', 'function', '7')])
+@pytest.mark.parametrize(
+    ('pattern', 'name', 'maximum'),
+    [
+        ('10000:00:00.0', 'domain', 'FFFF'),
+        ('0000:100:00.0', 'bus', 'FF'),
+        ('0000:00:20.0', 'slot', '1F'),
+        ('0000:00:00.8', 'function', '7'),
+    ],
+)
 def test_glob_field_too_big(pattern, name, maximum):
-    with pytest.raises(address.PciConfigInvalidSpec, match=rf'property {name} .* allowable value \({maximum}\)'):
+    with pytest.raises(
+        address.PciConfigInvalidSpec, match=rf'property {name} .* allowable value \({maximum}\)'
+    ):
         address.GlobAddress(pattern)
 
 
 def test_glob_field_not_hex():
-    with pytest.raises(address.PciConfigInvalidSpec, match=r"property bus \('xy'\) does not parse as a hex number"):
+    with pytest.raises(
+        address.PciConfigInvalidSpec, match=r"property bus \('xy'\) does not parse as a hex number"
+    ):
         address.GlobAddress('0000:xy:00.0')
 
 
 @pytest.mark.parametrize('pattern', ['1:0000:81:00.0', '0000:81:00.0.1'])
 def test_glob_of_another_form(pattern):
-    with pytest.raises(address.PciDeviceWrongAddressFormat, match=f'The PCI address {pattern} has an incorrect'):
+    with pytest.raises(
+        address.PciDeviceWrongAddressFormat, match=f'The PCI address {pattern} has an incorrect'
+    ):
         address.GlobAddress(pattern)
 
 

@@ -24,9 +24,11 @@ def view_of(devices, *entries):
 
 
 def test_one_provider_a_device():
-    view = view_of([found('0000:81:0a.0'), found('0000:82:00.0', product_id='1430')],
-                   {'product_id': '13f1'}, {'product_id': '1430', 'resource_class': 'gpu', 'traits': 'fast',
-                                            'live_migratable': 'true'})
+    view = view_of(
+        [found('0000:81:0a.0'), found('0000:82:00.0', product_id='1430')],
+        {'product_id': '13f1'},
+        {'product_id': '1430', 'resource_class': 'gpu', 'traits': 'fast', 'live_migratable': 'true'},
+    )
     assert list(view) == ['host1_0000:81:0A.0', 'host1_0000:82:00.0']
     first, second = view.values()
     assert first.inventory() == {'CUSTOM_PCI_10DE_13F1': {'total': 1, 'max_unit': 1}}
@@ -35,7 +37,8 @@ def test_one_provider_a_device():
     assert second.traits == OWN | {'CUSTOM_FAST', 'HW_PCI_LIVE_MIGRATABLE'}
     assert placement.describe_view('host1', view).startswith(
         'Placement PCI view on host1: RP(host1_0000:81:0A.0, CUSTOM_PCI_10DE_13F1=1, '
-        'traits=COMPUTE_MANAGED_PCI_DEVICE,OWNER_NOVA), RP(')
+        'traits=COMPUTE_MANAGED_PCI_DEVICE,OWNER_NOVA), RP('
+    )
 
 
 def test_functions_count_on_their_pf():
@@ -54,7 +57,9 @@ def test_pf_and_its_functions_are_refused():
 def test_mixed_classes_and_traits_are_refused():
     devices = functions(PF0, 2)
     first = {'address': devices[0]['address']}
-    with pytest.raises(placement.PlacementPciMixedResourceClassException, match='CUSTOM_PCI_10DE_13F1 instead of'):
+    with pytest.raises(
+        placement.PlacementPciMixedResourceClassException, match='CUSTOM_PCI_10DE_13F1 instead of'
+    ):
         view_of(devices, {**first, 'resource_class': 'a'}, {})
     with pytest.raises(placement.PlacementPciMixedTraitsException, match='CUSTOM_A'):
         view_of(devices, {**first, 'traits': 'a'}, {})
@@ -79,21 +84,34 @@ def test_one_time_use():
 
 def test_allocations():
     made = ledger([*functions(PF0, 3), found('0000:82:00.0')])
-    made.commit(made.plan_claim(UUID, [request(2, vendor_id='10de', dev_type='type-VF'),
-                                       request(1, vendor_id='10de', dev_type='type-PCI')]))
+    made.commit(
+        made.plan_claim(
+            UUID,
+            [
+                request(2, vendor_id='10de', dev_type='type-VF'),
+                request(1, vendor_id='10de', dev_type='type-PCI'),
+            ],
+        )
+    )
     view = placement_view('host1', made.devices(), specs_of({}))
     assert placement.allocations(view, {PF0: 'rp1', '0000:82:00.0': 'rp2'}) == {
-        UUID: {'rp1': {'CUSTOM_PCI_10DE_13F1': 2}, 'rp2': {'CUSTOM_PCI_10DE_13F1': 1}}}
+        UUID: {'rp1': {'CUSTOM_PCI_10DE_13F1': 2}, 'rp2': {'CUSTOM_PCI_10DE_13F1': 1}}
+    }
 
 
 def test_devices_in_use_that_nobody_configures_any_more():
     made = ledger([*functions(PF0, 2), found('0000:82:00.0'), found('0000:83:00.0')])
     made.set_providers({PF0: 'rp1', '0000:82:00.0': 'rp2', '0000:83:00.0': 'rp3'})
-    made.commit(made.plan_claim(UUID, [request(2, vendor_id='10de', dev_type='type-VF'),
-                                       request(1, vendor_id='10de', rp_uuids='rp2')]))
+    made.commit(
+        made.plan_claim(
+            UUID,
+            [request(2, vendor_id='10de', dev_type='type-VF'), request(1, vendor_id='10de', rp_uuids='rp2')],
+        )
+    )
     first = functions(PF0, 1)[0]['address']
-    view = placement_view('host1', made.devices(), specs_of({'address': {'bus': first[5:7], 'function': '0',
-                                                                         'slot': '10'}}))
+    view = placement_view(
+        'host1', made.devices(), specs_of({'address': {'bus': first[5:7], 'function': '0', 'slot': '10'}})
+    )
     assert view[f'host1_{PF0}'].total == 2
     assert view['host1_0000:82:00.0'].inventory() == {}
     assert 'host1_0000:83:00.0' not in view

@@ -20,7 +20,9 @@ def host(*devices, specs='{"vendor_id": "10de"}', sockets=None) -> PciPools:
 
 def scheduler_side(pools: PciPools) -> PciPools:
     """What the scheduler reads of what the host stores."""
-    stored = PciDevicePoolList.obj_from_primitive(json.loads(json.dumps(pools.to_pool_list().obj_to_primitive())))
+    stored = PciDevicePoolList.obj_from_primitive(
+        json.loads(json.dumps(pools.to_pool_list().obj_to_primitive()))
+    )
     return PciPools.from_pool_list(stored, pools.sockets)
 
 
@@ -36,8 +38,9 @@ def counts(pools: PciPools) -> list[tuple]:
 def nodes(pools: PciPools, wanted, cells) -> list:
     """NUMA nodes of the devices that a request gets; None: it fails."""
     try:
-        return sorted((device.numa_node for device, _ in pools.copy().consume_requests([wanted], None, cells)),
-                      key=str)
+        return sorted(
+            (device.numa_node for device, _ in pools.copy().consume_requests([wanted], None, cells)), key=str
+        )
     except PciDeviceRequestFailed:
         return None
 
@@ -46,16 +49,31 @@ PF0, PF1 = '0000:81:00.0', '0000:82:00.0'
 
 
 def test_keys_and_stored_form():
-    pools = host(found('0000:08:00.0'), *functions(PF0, 2, parent_ifname='ens1'),
-                 specs='{"vendor_id": "10de", "physical_network": null, "colour": "red", "resource_class": "GPU", '
-                       '"traits": "X"}')
+    pools = host(
+        found('0000:08:00.0'),
+        *functions(PF0, 2, parent_ifname='ens1'),
+        specs='{"vendor_id": "10de", "physical_network": null, "colour": "red", "resource_class": "GPU", '
+        '"traits": "X"}',
+    )
     stored = pools.to_pool_list()
     assert [(pool.vendor_id, pool.product_id, pool.numa_node, pool.count) for pool in stored] == [
-        ('10de', '13f1', 0, 1), ('10de', '13f1', 0, 2)]
-    assert stored[0].tags == {'dev_type': 'type-PCI', 'address': '0000:08:00.0', 'physical_network': None,
-                              'colour': 'red'}
-    assert stored[1].tags == {'dev_type': 'type-VF', 'address': PF0, 'physical_network': None, 'colour': 'red',
-                              'parent_ifname': 'ens1', 'remote_managed': 'false'}
+        ('10de', '13f1', 0, 1),
+        ('10de', '13f1', 0, 2),
+    ]
+    assert stored[0].tags == {
+        'dev_type': 'type-PCI',
+        'address': '0000:08:00.0',
+        'physical_network': None,
+        'colour': 'red',
+    }
+    assert stored[1].tags == {
+        'dev_type': 'type-VF',
+        'address': PF0,
+        'physical_network': None,
+        'colour': 'red',
+        'parent_ifname': 'ens1',
+        'remote_managed': 'false',
+    }
     assert pools.free == 3
     again = scheduler_side(pools)
     assert [pool.keys for pool in again.pools] == [pool.keys for pool in pools.pools]
@@ -70,7 +88,9 @@ def test_unknown_devices_are_not_offered():
 
 def test_spec_match_ignores_case_and_placement_keys():
     for pools in both(found('0000:08:00.0')):
-        assert pools.support_requests([request(vendor_id='10DE', product_id='13F1', resource_class='x', traits='y')])
+        assert pools.support_requests(
+            [request(vendor_id='10DE', product_id='13F1', resource_class='x', traits='y')]
+        )
         assert not pools.support_requests([request(vendor_id='10de', product_id='0fbb')])
         assert not pools.support_requests([request(vendor_id='10de', physical_network=None)])
         assert pools.support_requests([])
@@ -129,26 +149,42 @@ def test_live_migratable():
     wanted = {answer: request(1, vendor_id='10de', live_migratable=answer) for answer in ('true', 'false')}
     for pools in plain + yes + no:
         assert pools.support_requests([request(1)])
-    assert [pools.support_requests([wanted['true']]) for pools in plain + yes + no] == [False] * 2 + [True] * 2 + [
-        False] * 2
-    assert [pools.support_requests([wanted['false']]) for pools in plain + yes + no] == [False] * 4 + [True] * 2
+    assert [pools.support_requests([wanted['true']]) for pools in plain + yes + no] == [False] * 2 + [
+        True
+    ] * 2 + [False] * 2
+    assert [pools.support_requests([wanted['false']]) for pools in plain + yes + no] == [False] * 4 + [
+        True
+    ] * 2
 
 
 def numa_host(*numa_nodes, sockets=None):
-    return host(*(found(f'0000:0{index}:00.0', numa=node) for index, node in enumerate(numa_nodes)),
-                sockets=sockets)
+    return host(
+        *(found(f'0000:0{index}:00.0', numa=node) for index, node in enumerate(numa_nodes)), sockets=sockets
+    )
 
 
-@pytest.mark.parametrize(('policy', 'count', 'got'), [
-    ('required', 1, [0]), ('required', 2, None),
-    ('legacy', 1, [0]), ('legacy', 2, [0, None]), ('legacy', 3, None),
-    ('preferred', 1, [0]), ('preferred', 2, [0, None]), ('preferred', 3, [0, 1, None]), ('preferred', 4, None),
-    ('socket', 1, [0]), ('socket', 2, None),
-])
+@pytest.mark.parametrize(
+    ('policy', 'count', 'got'),
+    [
+        ('required', 1, [0]),
+        ('required', 2, None),
+        ('legacy', 1, [0]),
+        ('legacy', 2, [0, None]),
+        ('legacy', 3, None),
+        ('preferred', 1, [0]),
+        ('preferred', 2, [0, None]),
+        ('preferred', 3, [0, 1, None]),
+        ('preferred', 4, None),
+        ('socket', 1, [0]),
+        ('socket', 2, None),
+    ],
+)
 def test_numa_policies(policy, count, got):
     pools = numa_host(1, 0, None)
     assert nodes(pools, request(count, policy), [0]) == got
-    assert scheduler_side(pools).support_requests([request(count, policy)], numa_cells=[0]) is (got is not None)
+    assert scheduler_side(pools).support_requests([request(count, policy)], numa_cells=[0]) is (
+        got is not None
+    )
 
 
 def test_numa_default_and_guests_without_numa():
@@ -174,11 +210,19 @@ def test_numa_socket():
 
 def test_sockets_of():
     assert pci_pools.sockets_of(None) == {}
-    assert pci_pools.sockets_of(NUMATopology(cells=[NUMACell(id=0, socket=1), NUMACell(id=1)])) == {0: 1, 1: None}
+    assert pci_pools.sockets_of(NUMATopology(cells=[NUMACell(id=0, socket=1), NUMACell(id=1)])) == {
+        0: 1,
+        1: None,
+    }
 
 
 def test_taking_a_pf_takes_its_functions_away():
-    devices = [found(PF0, dev_type='type-PF'), *functions(PF0, 2), found(PF1, dev_type='type-PF'), *functions(PF1, 2)]
+    devices = [
+        found(PF0, dev_type='type-PF'),
+        *functions(PF0, 2),
+        found(PF1, dev_type='type-PF'),
+        *functions(PF1, 2),
+    ]
     for pools in both(*devices):
         pools.apply_requests([request(1, vendor_id='10de', dev_type='type-PF')])
         pf, address = next(one[:2] for one in counts(pools) if one[2] == 0)
@@ -247,10 +291,19 @@ def test_providers_of_the_request_itself():
         assert [pool.count for pool in pools.pools] == [1, 0]
 
 
-device_lists = st.lists(st.tuples(st.sampled_from(['type-PCI', 'type-PF']), st.integers(0, 3), st.sampled_from([0, 1])),
-                        min_size=1, max_size=5)
-asked = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([None, 'type-PCI', 'type-PF', 'type-VF']),
-                           st.sampled_from(['required', 'legacy', 'preferred'])), max_size=6)
+device_lists = st.lists(
+    st.tuples(st.sampled_from(['type-PCI', 'type-PF']), st.integers(0, 3), st.sampled_from([0, 1])),
+    min_size=1,
+    max_size=5,
+)
+asked = st.lists(
+    st.tuples(
+        st.integers(1, 4),
+        st.sampled_from([None, 'type-PCI', 'type-PF', 'type-VF']),
+        st.sampled_from(['required', 'legacy', 'preferred']),
+    ),
+    max_size=6,
+)
 
 
 @given(device_lists, asked)

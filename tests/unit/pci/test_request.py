@@ -18,15 +18,23 @@ def aliases(*entries, **options):
     return Aliases.parse([json.dumps(entry) for entry in entries], **options)
 
 
-@pytest.mark.parametrize(('change', 'text'), [
-    ({'name': ''}, "'' "), ({'name': '   '}, 'the name is empty'), ({'name': 'x' * 257}, 'too long'),
-    ({'vendor_id': '10d'}, "'10d' does not match"), ({'product_id': 'xyzw'}, "'xyzw' does not match"),
-    ({'device_type': 'vdpa'}, "'vdpa' is not one of"), ({'numa_policy': 'near'}, "'near' is not one of"),
-    ({'capability_type': 'usb'}, "'usb' is not one of"), ({'colour': 'red'}, "'colour' was unexpected"),
-    ({'live_migratable': 'maybe'}, "live_migratable of alias 'QuadroM4000-video'"),
-])
+@pytest.mark.parametrize(
+    ('change', 'text'),
+    [
+        ({'name': ''}, "'' "),
+        ({'name': '   '}, 'the name is empty'),
+        ({'name': 'x' * 257}, 'too long'),
+        ({'vendor_id': '10d'}, "'10d' does not match"),
+        ({'product_id': 'xyzw'}, "'xyzw' does not match"),
+        ({'device_type': 'vdpa'}, "'vdpa' is not one of"),
+        ({'numa_policy': 'near'}, "'near' is not one of"),
+        ({'capability_type': 'usb'}, "'usb' is not one of"),
+        ({'colour': 'red'}, "'colour' was unexpected"),
+        ({'live_migratable': 'maybe'}, "live_migratable of alias 'QuadroM4000-video'"),
+    ],
+)
 def test_bad_alias(change, text):
-    with pytest.raises(request.PciInvalidAlias, match='^Invalid PCI alias definition: ') as caught:
+    with pytest.raises(request.PciInvalidAlias, match=r'^Invalid PCI alias definition: ') as caught:
         aliases({**M4000, **change})
     assert text in str(caught.value)
     assert caught.value.code == 400
@@ -50,8 +58,9 @@ def test_alias_needs_ids_unless_placement_knows_a_class():
 def test_alias_defaults_and_stored_keys():
     alias = aliases({**M4000, 'name': ' a ', 'capability_type': 'pci', 'live_migratable': 'yes'})['a']
     assert alias.numa_policy == 'legacy'
-    assert alias.specs == ({'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-PCI',
-                            'live_migratable': 'true'},)
+    assert alias.specs == (
+        {'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-PCI', 'live_migratable': 'true'},
+    )
 
 
 def test_repeated_names_are_alternatives():
@@ -60,11 +69,17 @@ def test_repeated_names_are_alternatives():
     assert list(both) == ['QuadroM4000-video']
 
 
-@pytest.mark.parametrize(('second', 'text'), [
-    ({**M4000, 'numa_policy': 'required'}, "NUMA policy mismatch for alias 'QuadroM4000-video'"),
-    ({**M4000, 'device_type': 'type-VF'}, "Device type mismatch for alias 'QuadroM4000-video'"),
-    ({key: value for key, value in M4000.items() if key != 'device_type'}, "device_type: 'QuadroM4000-video'"),
-])
+@pytest.mark.parametrize(
+    ('second', 'text'),
+    [
+        ({**M4000, 'numa_policy': 'required'}, "NUMA policy mismatch for alias 'QuadroM4000-video'"),
+        ({**M4000, 'device_type': 'type-VF'}, "Device type mismatch for alias 'QuadroM4000-video'"),
+        (
+            {key: value for key, value in M4000.items() if key != 'device_type'},
+            "device_type: 'QuadroM4000-video'",
+        ),
+    ],
+)
 def test_repeated_names_that_differ(second, text):
     with pytest.raises(request.PciInvalidAlias) as caught:
         aliases(M4000, second)
@@ -73,7 +88,9 @@ def test_repeated_names_that_differ(second, text):
 
 
 def test_repeated_names_and_placement():
-    with pytest.raises(request.PciInvalidAlias, match="'QuadroM4000-video' are not supported with pci_in_placement"):
+    with pytest.raises(
+        request.PciInvalidAlias, match="'QuadroM4000-video' are not supported with pci_in_placement"
+    ):
         aliases(M4000, M4000, pci_in_placement=True)
 
 
@@ -81,7 +98,9 @@ def test_requests_from_flavor():
     known = aliases(M4000, {**M4000, 'name': 'b', 'numa_policy': 'required'})
     made = request.requests_from_flavor({request.EXTRA_SPEC: 'QuadroM4000-video:2 , b:1'}, known)
     assert [(one.alias_name, one.count, one.numa_policy) for one in made] == [
-        ('QuadroM4000-video', 2, 'legacy'), ('b', 1, 'required')]
+        ('QuadroM4000-video', 2, 'legacy'),
+        ('b', 1, 'required'),
+    ]
     assert made[0].spec == [{'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-PCI'}]
     assert made[0].request_id != made[1].request_id
     assert made[0].source == made[0].FLAVOR_ALIAS
@@ -130,7 +149,11 @@ def test_request_groups():
     port = builders.request(1, alias_name=None)
     groups = request.request_groups([wanted, traits, fixed, port])
     assert [group.requester_id for group in groups] == [
-        f'{wanted.request_id}-0', f'{wanted.request_id}-1', f'{traits.request_id}-0', f'{fixed.request_id}-0']
+        f'{wanted.request_id}-0',
+        f'{wanted.request_id}-1',
+        f'{traits.request_id}-0',
+        f'{fixed.request_id}-0',
+    ]
     assert groups[0].resources == {'CUSTOM_PCI_10DE_13F1': 1}
     assert groups[2].resources == {'CUSTOM_GPU': 1}
     assert groups[2].required_traits == {'CUSTOM_FAST', 'HW_PCI_LIVE_MIGRATABLE'}

@@ -18,8 +18,13 @@ def parse(*entries, **options):
 def sysfs(tmp_path):
     """ens1 is the device at 81:00.0, a PF; eth9 belongs to a virtio bus below 00:03.0."""
     devices = tmp_path / 'bus' / 'pci' / 'devices'
-    for path in ('devices/pci0000:80/0000:81:00.0', 'devices/pci0000:00/0000:00:03.0/virtio0', 'class/net/ens1',
-                 'class/net/eth9', 'class/net/lo'):
+    for path in (
+        'devices/pci0000:80/0000:81:00.0',
+        'devices/pci0000:00/0000:00:03.0/virtio0',
+        'class/net/ens1',
+        'class/net/eth9',
+        'class/net/lo',
+    ):
         (tmp_path / path).mkdir(parents=True)
     devices.mkdir(parents=True)
     (devices / '0000:81:00.0').symlink_to(tmp_path / 'devices/pci0000:80/0000:81:00.0')
@@ -29,17 +34,29 @@ def sysfs(tmp_path):
     return str(tmp_path)
 
 
-@pytest.mark.parametrize(('value', 'text'), [
-    ('{', "Invalid [pci]device_spec config: Invalid entry: '{'"),
-    ('"x"', "Invalid [pci]device_spec config: Invalid entry: '\"x\"'; Expecting list or dict"),
-    ('[1]', "Invalid [pci]device_spec config: Invalid entry: '[1]'; Expecting dict"),
-    ('{"vendor_id": "xyz"}', "Invalid [pci]device_spec config: property vendor_id ('xyz') does not parse as a hex "
-                             'number.'),
-    ('{"product_id": "10000"}', 'Invalid [pci]device_spec config: property product_id (10000) is greater than the '
-                                'maximum allowable value (FFFF).'),
-    ('{"vendor_id": null}', "Invalid [pci]device_spec config: property vendor_id ('None') does not parse as a hex "
-                            'number.'),
-])
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        ('{', "Invalid [pci]device_spec config: Invalid entry: '{'"),
+        ('"x"', 'Invalid [pci]device_spec config: Invalid entry: \'"x"\'; Expecting list or dict'),
+        ('[1]', "Invalid [pci]device_spec config: Invalid entry: '[1]'; Expecting dict"),
+        (
+            '{"vendor_id": "xyz"}',
+            "Invalid [pci]device_spec config: property vendor_id ('xyz') does not parse as a hex number.",
+        ),
+        (
+            '{"product_id": "10000"}',
+            (
+                'Invalid [pci]device_spec config: property product_id (10000) is greater than the '
+                'maximum allowable value (FFFF).'
+            ),
+        ),
+        (
+            '{"vendor_id": null}',
+            "Invalid [pci]device_spec config: property vendor_id ('None') does not parse as a hex number.",
+        ),
+    ],
+)
 def test_bad_values(value, text):
     with pytest.raises(spec.PciConfigInvalidSpec) as caught:
         DeviceSpecs.parse([value])
@@ -143,7 +160,9 @@ def test_from_conf(make_conf):
 
 def test_old_option_names(make_conf, tmp_path):
     file = tmp_path / 'k.conf'
-    file.write_text('[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}\npci_alias = {"name": "a"}\n')
+    file.write_text(
+        '[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}\npci_alias = {"name": "a"}\n'
+    )
     conf = make_conf(pci_options, args=['--config-file', str(file)])
     assert conf.pci.device_spec == ['{"vendor_id": "10de"}']
     assert conf.pci.alias == ['{"name": "a"}']

@@ -28,7 +28,9 @@ def family():
 
 
 def moves(plan):
-    return {change['address']: (change['from'], change['to'], change['instance_uuid']) for change in plan.changes}
+    return {
+        change['address']: (change['from'], change['to'], change['instance_uuid']) for change in plan.changes
+    }
 
 
 def rows(made):
@@ -40,12 +42,16 @@ def restarted(made, **options):
     return PciLedger.from_devices(made.specs, made.devices(), NODE, **options)
 
 
-# -- discovery ---------------------------------------------------------------------------------------------------------
+# -- discovery -----------------------------------------------------------------------------------------------
 def test_new_devices():
     made = PciLedger(DeviceSpecs.parse(['{"vendor_id": "10de", "managed": "no"}']), NODE)
-    changes = made.sync([found(G0, capabilities={'vpd': {'card_serial_number': '1'}}, parent_ifname=None),
-                         found(G1, vendor_id='8086')])
-    device, = changes.created
+    changes = made.sync(
+        [
+            found(G0, capabilities={'vpd': {'card_serial_number': '1'}}, parent_ifname=None),
+            found(G1, vendor_id='8086'),
+        ]
+    )
+    (device,) = changes.created
     assert (device.address, device.status, device.compute_node_id) == (G0, 'available', NODE)
     assert device.extra_info == {'managed': 'false', 'capabilities': '{"vpd": {"card_serial_number": "1"}}'}
     assert 'id' not in device
@@ -67,10 +73,12 @@ def test_changed_device_moves_to_another_pool():
     """The pool follows the type of a free device (bug 1892361)."""
     made = gpus(G0)
     changes = made.sync([found(G0, dev_type='type-PF', numa=1)])
-    device, = changes.updated
+    (device,) = changes.updated
     assert device.obj_what_changed() == {'dev_type', 'numa_node'}
     save(made, changes)
-    assert [(pool.tags['dev_type'], pool.numa_node, pool.count) for pool in made.pool_list()] == [('type-PF', 1, 1)]
+    assert [(pool.tags['dev_type'], pool.numa_node, pool.count) for pool in made.pool_list()] == [
+        ('type-PF', 1, 1)
+    ]
     assert not made.sync([found(G0, dev_type='type-PF', numa=1)])
 
 
@@ -128,7 +136,8 @@ def test_providers():
     made.set_providers({G0: 'rp0', PF0: 'rp1'})
     changes = made.unsaved()
     assert {device.address: device.extra_info for device in changes.updated} == {
-        address: {'rp_uuid': rp} for address, rp in ((G0, 'rp0'), (VF0, 'rp1'), (VF1, 'rp1'))}
+        address: {'rp_uuid': rp} for address, rp in ((G0, 'rp0'), (VF0, 'rp1'), (VF1, 'rp1'))
+    }
     assert {pool.tags['rp_uuid'] for pool in made.pool_list()} == {'rp0', 'rp1'}
     save(made, changes)
     assert not made.sync([found(G0), *functions(PF0, 2)])
@@ -136,7 +145,7 @@ def test_providers():
     assert restarted(made).pool_list()[0].tags['rp_uuid'] == 'rp0'
 
 
-# -- claims ------------------------------------------------------------------------------------------------------------
+# -- claims --------------------------------------------------------------------------------------------------
 def test_claim_allocate_free():
     made = gpus()
     one = request(2)
@@ -283,7 +292,9 @@ def test_sides_of_a_repeated_claim_after_a_restart():
 def test_numa_warning(caplog):
     made = ledger([found(G0, numa=None)])
     made.plan_claim(A, [request(1)], [0])
-    assert f'Assigning a pci device without numa affinity to instance {A} which has numa topology' in caplog.text
+    assert (
+        f'Assigning a pci device without numa affinity to instance {A} which has numa topology' in caplog.text
+    )
 
 
 def test_copies_do_not_change_the_ledger():
@@ -300,8 +311,7 @@ def test_threads_never_share_a_device():
 
     def claim(worker):
         barrier.wait(5)
-        for number in range(4):
-            plans.append(made.plan_claim(f'{worker}-{number}', [request(1)]))
+        plans.extend(made.plan_claim(f'{worker}-{number}', [request(1)]) for number in range(4))
 
     threads = [threading.Thread(target=claim, args=(worker,)) for worker in range(4)]
     for thread in threads:
@@ -311,7 +321,7 @@ def test_threads_never_share_a_device():
     assert sorted(device.address for plan in plans for device in plan.devices) == addresses
 
 
-# -- physical functions and what is below them (pci.md §12) ----------------------------------------------------------------
+# -- physical functions and what is below them (pci.md §12) --------------------------------------------------
 def test_function_claims_bar_the_pf():
     made = family()
     first = made.plan_claim(A, [request(1, **VF)])
@@ -335,12 +345,18 @@ def test_function_claims_bar_the_pf():
 def test_pf_claims_bar_its_functions():
     made = family()
     plan = made.plan_claim(A, [request(1, **PF)], allocate=True)
-    assert moves(plan) == {PF0: ('available', 'allocated', A), VF0: ('available', 'unavailable', None),
-                           VF1: ('available', 'unavailable', None)}
+    assert moves(plan) == {
+        PF0: ('available', 'allocated', A),
+        VF0: ('available', 'unavailable', None),
+        VF1: ('available', 'unavailable', None),
+    }
     made.commit(plan)
     assert [(pool.tags['dev_type'], pool.count) for pool in made.pool_list()] == [('type-PF', 0)]
     freed = made.plan_free(A)
-    assert {pool.tags['dev_type']: pool.count for pool in made.pool_list(freed)} == {'type-VF': 2, 'type-PF': 1}
+    assert {pool.tags['dev_type']: pool.count for pool in made.pool_list(freed)} == {
+        'type-VF': 2,
+        'type-PF': 1,
+    }
     made.commit(freed)
     assert made.pools.free == 3
 
@@ -359,7 +375,8 @@ def test_pf_row_is_written_even_when_the_claim_that_barred_it_was_not():
     made.abort(lost)
     made.commit(kept)
     assert {change['address']: (change['from'], change['to']) for change in made.unsaved().statuses} == {
-        PF0: ('available', 'unclaimable')}
+        PF0: ('available', 'unclaimable')
+    }
     plan = made.plan_allocate(B)
     made.commit(plan)
     changes = made.unsaved()
@@ -408,21 +425,27 @@ def test_stored_statuses_that_do_not_fit_are_mended():
     again = PciLedger.from_devices(made.specs, stored.values(), NODE)
     assert set(statuses(again).values()) == {'available'}
     assert {change['address']: (change['from'], change['to']) for change in again.unsaved().statuses} == {
-        VF0: ('unclaimable', 'available'), PF0: ('unavailable', 'available')}
+        VF0: ('unclaimable', 'available'),
+        PF0: ('unavailable', 'available'),
+    }
     again.saved(again.unsaved())
     assert set(moves(again.plan_claim(A, [request(1, **PF)]))) == {PF0, VF0, VF1}
 
 
 def test_rows_that_contradict_each_other_bar_a_claim():
     made = family()
-    pf, vf, _ = sorted(made.devices(), key=lambda device: device.address)
+    pf = next(device for device in made.devices() if device.address == PF0)
     made.commit(made.plan_claim(A, [request(1, **VF)]))
     held = made.devices_of(A)[0]
-    with pytest.raises(tracker.PciDeviceVFInvalidStatus, match=f'Not all Virtual Functions of PF {NODE}:{PF0}'):
+    with pytest.raises(
+        tracker.PciDeviceVFInvalidStatus, match=f'Not all Virtual Functions of PF {NODE}:{PF0}'
+    ):
         made._check_relatives(pf)
     made.commit(made.plan_free(A))
     made.commit(made.plan_claim(A, [request(1, **PF)]))
-    with pytest.raises(tracker.PciDevicePFInvalidStatus, match=f'VF {NODE}:{held.address} is claimed instead of'):
+    with pytest.raises(
+        tracker.PciDevicePFInvalidStatus, match=f'VF {NODE}:{held.address} is claimed instead of'
+    ):
         made._check_relatives(held)
 
 
@@ -446,7 +469,8 @@ def test_status_that_changed_while_a_new_row_was_written():
     save(made, changes)
     made.commit(plan)
     assert {change['address']: (change['from'], change['to']) for change in made.unsaved().statuses} == {
-        VF0: ('available', 'unavailable')}
+        VF0: ('available', 'unavailable')
+    }
 
 
 def test_status_copies_of_a_fresh_load_are_kept():

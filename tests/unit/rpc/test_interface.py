@@ -102,7 +102,7 @@ def test_undeclared_methods_and_arguments_are_refused():
     with pytest.raises(AttributeError, match='declares no method nosuch'):
         client.nosuch(CTXT)
     with pytest.raises(TypeError, match='wrong'):
-        client.ask(CTXT, wrong=1)
+        client.ask(CTXT, what=1, wrong=1)
 
 
 def test_a_server_whose_signature_drifted_does_not_start():

@@ -1,4 +1,4 @@
-"""How alembic runs the revisions of this chain: over the connection that ``kilonova.db.migration`` hands in."""
+"""How alembic runs the revisions: over the connection that ``kilonova.db.migration`` hands in."""
 from __future__ import annotations
 
 from alembic import context

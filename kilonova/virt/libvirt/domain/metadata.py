@@ -31,7 +31,7 @@ class MetadataConfigurator:
         specs = [_nova('extraSpec', str(value), name=name) for name, value in sorted(guest.extra_specs.items())]
         properties = [_nova('property', str(value), name=name)
                       for name, value in sorted((guest.image_meta.get('properties') or {}).items())]
-        created = datetime.datetime.now(datetime.timezone.utc).strftime('%Y-%m-%d %H:%M:%S')
+        created = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d %H:%M:%S')
         domain.metadata = _nova(
             'instance',
             _nova('package', version=guest.settings.version) if guest.settings.version else None,
@@ -42,5 +42,6 @@ class MetadataConfigurator:
                   _nova('swap', str(flavor.swap)), _nova('ephemeral', str(flavor.ephemeral_gb)),
                   _nova('vcpus', str(flavor.vcpus)), _nova('extraSpecs', *specs), name=flavor.name or ''),
             _nova('image', _nova('properties', *properties), uuid=instance.image_ref) if instance.image_ref else None,
-            _nova('owner', _nova('user', uuid=instance.user_id or ''), _nova('project', uuid=instance.project_id or '')),
+            _nova('owner', _nova('user', uuid=instance.user_id or ''),
+                  _nova('project', uuid=instance.project_id or '')),
             _nova('root', type='image', uuid=instance.image_ref) if instance.image_ref else None)

@@ -21,8 +21,8 @@ class CommandFailed(errors.KilonovaError):
 def run(*argv: str) -> str:
     """What the program prints; raises CommandFailed with what it said on stderr."""
     try:
-        # close_fds=True is the default and would cost nothing less: descriptors of a daemon never leak here.
-        done = subprocess.run(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              check=False)
     except FileNotFoundError as error:
         raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
     if done.returncode:

@@ -4,6 +4,8 @@ Revision: 4b6d0c1f9a27, after nothing
 """
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
@@ -15,8 +17,8 @@ depends_on = None
 
 MEDIUMTEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 DATETIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), 'mysql', 'mariadb')
-OPTIONS = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
-           'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
+OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
+                           'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
 
 
 def upgrade() -> None:

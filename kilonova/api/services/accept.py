@@ -1,0 +1,46 @@
+"""What accepting an operation on one server has in common: its row, its action, the transaction, the wake-up."""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from kilonova import states
+from kilonova.api.services.lookup import Found, check_lock, check_ready
+from kilonova.db.queries import operations
+from kilonova.errors import InstanceInvalidState
+
+
+def action(ctxt: Any, name: str) -> dict[str, Any]:
+    """The row that tells the server's story."""
+    return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
+
+
+def operation(ctxt: Any, server: Found, kind: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The row that somebody will work on. Its id is chosen here."""
+    return {'uuid': uuidutils.generate_uuid(), 'kind': kind, 'instance_uuid': server.uuid, 'args': args,
+            'context': ctxt.stored(), 'request_id': ctxt.request_id}
+
+
+def check(ctxt: Any, server: Found, event: str, launched: bool = True) -> None:
+    """Lock, host and state, as the row in hand has them; the transaction checks the state once more.
+
+    Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409.
+    """
+    check_lock(ctxt, server)
+    row = server.row
+    rule = states.TRANSITIONS[event]
+    if not rule.allows(row['vm_state'], row['task_state']):
+        wrong_vm = rule.vm is not states.ANY and row['vm_state'] not in rule.vm
+        attr = 'vm_state' if wrong_vm else 'task_state'
+        raise InstanceInvalidState(method=rule.method, instance_uuid=server.uuid, attr=attr, state=row[attr])
+    if launched and not row['launched_at']:
+        raise InstanceInvalidState(method=rule.method, instance_uuid=server.uuid, attr='launched_at',
+                                   state=row['launched_at'])
+    check_ready(server)
+
+
+def accept(ctxt: Any, server: Found, event: str, row: dict[str, Any], name: str, **more: Any) -> None:
+    """One transaction: state, operation, action. Raises InstanceInvalidState for the loser of a race."""
+    operations.accept(server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name),
+                      **more)

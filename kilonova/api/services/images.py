@@ -1,0 +1,84 @@
+"""The image of a server: found as its user, and checked against the flavor."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.api.services.backend import Backend
+from kilonova.errors import Forbidden, ImageNotFound, Invalid
+from kilonova.objects import ImageMeta
+from kilonova.objects.image_meta import system_metadata
+
+_MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owner', 'size', 'container_format',
+            'disk_format', 'created_at', 'updated_at', 'tags', 'min_ram', 'min_disk')
+# Members of the service's record that are no property of the image.
+_OTHERS = frozenset(('file', 'schema', 'self', 'locations', 'direct_url', 'virtual_size', 'os_hash_algo',
+                     'os_hash_value', 'os_hidden', 'stores', 'owner_specified'))
+GIB = 2 ** 30
+
+
+class FlavorMemoryTooSmall(Invalid):
+    msg_fmt = "Flavor's memory is too small for requested image."
+
+
+class FlavorDiskTooSmall(Invalid):
+    msg_fmt = ("Flavor's disk is too small for requested image. Flavor disk is %(flavor)s bytes, image is %(image)s "
+               'bytes.')
+
+
+class FlavorDiskSmallerThanMinimum(Invalid):
+    msg_fmt = ('Flavor disk is smaller than the minimum size specified in image metadata. Flavor disk is %(flavor)s '
+               'bytes, minimum size is %(minimum)s bytes.')
+
+
+class ZeroDiskForbidden(Forbidden):
+    msg_fmt = 'Only volume-backed servers are allowed for flavors with zero disk.'
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    """The image service's v2 record as the plain image dict: members, and ``properties`` in a dict of their own."""
+    image = {name: record.get(name) for name in _MEMBERS}
+    image['size'] = image['size'] or 0
+    image['min_ram'], image['min_disk'] = image['min_ram'] or 0, image['min_disk'] or 0
+    image['is_public'], image['deleted'] = image['visibility'] == 'public', False
+    image['properties'] = {name: value for name, value in record.items()
+                           if name not in _OTHERS and name not in image and isinstance(value, (str, int, bool))}
+    return image
+
+
+def find(backend: Backend, ctxt: Any, image_id: str) -> dict[str, Any]:
+    """The image as the user sees it. Invalid: there is none for them, or it can't be booted now."""
+    try:
+        image = plain(backend.images.get(image_id, ctxt))
+    except ImageNotFound:
+        raise Invalid('Can not find requested image') from None
+    if image['status'] != 'active':
+        raise Invalid(f'Image {image_id} is not active.')
+    # Malformed properties are refused here and not on a host.
+    ImageMeta.from_dict(image)
+    return image
+
+
+def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:
+    """What a server keeps of its image, as the plain image dict."""
+    return ImageMeta.from_system_metadata(system_metadata_of_server, image_ref or None).to_dict()
+
+
+def stored(image: dict[str, Any]) -> dict[str, str]:
+    """What a server is to keep of its image."""
+    return system_metadata(image)
+
+
+def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed: bool) -> None:
+    """Memory and disk of a flavor (row) against what an image needs. Forbidden: an image on a flavor without disk."""
+    if flavor['memory_mb'] < int(image.get('min_ram') or 0):
+        raise FlavorMemoryTooSmall
+    disk = (flavor['root_gb'] or 0) * GIB
+    if not disk:
+        if not zero_disk_allowed:
+            raise ZeroDiskForbidden
+        return
+    if int(image.get('size') or 0) > disk:
+        raise FlavorDiskTooSmall(flavor=disk, image=image['size'])
+    minimum = int(image.get('min_disk') or 0) * GIB
+    if minimum > disk:
+        raise FlavorDiskSmallerThanMinimum(flavor=disk, minimum=minimum)

@@ -1,0 +1,198 @@
+"""Resize and cold migrate, confirm and revert: what may be asked, and what travels to the conductor with it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from kilonova.api.services import accept, create, images, quota
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found
+from kilonova.db.queries import cells, instances, migrations, request_specs
+from kilonova.errors import FlavorNotFound, Invalid
+from kilonova.objects import Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
+
+DEVICE_PROFILE = 'accel:device_profile'
+
+
+class CannotResizeToSameFlavor(Invalid):
+    msg_fmt = 'When resizing, instances must change flavor!'
+
+
+class CannotResizeDisk(Invalid):
+    msg_fmt = 'Server disk was unable to be resized because: %(reason)s'
+
+
+class CannotMigrateToSameHost(Invalid):
+    msg_fmt = 'Cannot migrate to the host where the server exists.'
+
+
+class AcceleratorsRefused(Invalid):
+    msg_fmt = 'Feature not supported with instances that have accelerators.'
+
+
+class NotResized(Invalid):
+    msg_fmt = 'Instance has not been resized.'
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A move that passed all checks. ``kind`` is the migration's type, ``host`` where an administrator wants it."""
+
+    event: str
+    action: str
+    kind: str
+    flavor: Flavor
+    spec: RequestSpec
+    old_spec: RequestSpec
+    image: dict[str, Any]
+    instance: Instance
+    host: str | None = None
+
+
+# --- asking for a move -----------------------------------------------------------------------------------------------
+def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str) -> None:
+    """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards."""
+    accept.check(ctxt, server, 'resize.start')
+    instance = _instance(ctxt, server)
+    _refuse_accelerators(instance.flavor.extra_specs)
+    new = _new_flavor(backend, ctxt, instance, flavor_ref)
+    old = {'vcpus': instance.flavor.vcpus, 'memory_mb': instance.flavor.memory_mb}
+    quota.check_resize(backend, server.row['project_id'], old, new)
+    image = images.of_server(instance.system_metadata, instance.image_ref)
+    images.check_fits(image, new, zero_disk_allowed=True)
+    flavor = Flavor.from_row(ctxt, new)
+    spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
+    if not backend.options.allow_resize_to_same_host:
+        spec.ignore_hosts = [instance.host]
+    _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image, instance))
+
+
+def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> None:
+    """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
+    accept.check(ctxt, server, 'migrate.start')
+    instance = _instance(ctxt, server)
+    _refuse_accelerators(instance.flavor.extra_specs)
+    destination = None
+    if host is not None:
+        if host == instance.host:
+            raise CannotMigrateToSameHost
+        with backend.api_db.read() as conn:
+            if cells.get_host(conn, host) is None:
+                raise create.HostUnknown(host=host)
+        destination = Destination(ctxt, host=host, node=None)
+    image = images.of_server(instance.system_metadata, instance.image_ref)
+    spec, old_spec = _specs(backend, ctxt, instance, instance.flavor, image)
+    # A server is never migrated to where it is, whatever a resize may do.
+    spec.ignore_hosts, spec.requested_destination = [instance.host], destination
+    _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
+                                         image, instance, host))
+
+
+def _instance(ctxt: Any, server: Found) -> Instance:
+    row, extra = instances.split(server.row)
+    with server.cell.read() as conn:
+        kept = instances.get_system_metadata(conn, server.uuid)
+    return Instance.from_row(ctxt, row, extra, system_metadata=kept)
+
+
+def _refuse_accelerators(extra_specs: dict[str, str]) -> None:
+    if extra_specs.get(DEVICE_PROFILE):
+        raise AcceleratorsRefused
+
+
+def _new_flavor(backend: Backend, ctxt: Any, instance: Instance, flavor_ref: str) -> dict[str, Any]:
+    flavor = create.find_flavor(backend, ctxt, flavor_ref)
+    if flavor['flavorid'] == instance.flavor.flavorid:
+        raise CannotResizeToSameFlavor
+    if flavor['disabled']:
+        raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
+    if not flavor['root_gb'] and instance.flavor.root_gb and instance.image_ref:
+        raise CannotResizeDisk(reason='Resize to zero disk flavor is not allowed.')
+    _refuse_accelerators(flavor['extra_specs'])
+    return flavor
+
+
+def _specs(backend: Backend, ctxt: Any, instance: Instance, flavor: Flavor,
+           image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
+    """The request spec with the new flavor and *its* PCI requests, and the one that is stored now.
+
+    Those of the flavor are rebuilt: a spec that kept the old ones would give the server its vCPUs and the devices that
+    it had. Those of ports stay.
+    """
+    with backend.api_db.read() as conn:
+        stored = request_specs.get(conn, instance.uuid)
+    old = RequestSpec.from_json(stored['spec'], ctxt) if stored else _spec_of(ctxt, instance, image)
+    spec = old.obj_clone()
+    of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
+                if request.alias_name is None]
+    spec.flavor = flavor
+    spec.num_instances = 1
+    spec.pci_requests = InstancePCIRequests(
+        instance_uuid=instance.uuid,
+        requests=[*create.pci_requests_of(backend, flavor.extra_specs, image), *of_ports])
+    return spec, old
+
+
+def _spec_of(ctxt: Any, instance: Instance, image: dict[str, Any]) -> RequestSpec:
+    """A server that lost its spec still is what it is."""
+    return RequestSpec.from_components(
+        ctxt, instance_uuid=instance.uuid, flavor=instance.flavor, image=image, project_id=instance.project_id,
+        user_id=instance.user_id, pci_requests=instance.pci_requests)
+
+
+def _accept(backend: Backend, ctxt: Any, server: Found, move: _Move) -> None:
+    row = accept.operation(ctxt, server, 'resize', {
+        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': move.kind, 'host': move.host,
+        'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
+        'old_request_spec': move.old_spec.obj_to_primitive(), 'image': move.image, 'clean_shutdown': True})
+    accept.accept(ctxt, server, move.event, row, move.action)
+    backend.conductor.migrate_server(
+        ctxt, instance=move.instance, scheduler_hint={'filter_properties': {'ignore_hosts': move.spec.ignore_hosts}},
+        live=False, rebuild=False, flavor=move.flavor, block_migration=None, disk_over_commit=None,
+        clean_shutdown=True, request_spec=move.spec, host_list=None, operation=row['uuid'])
+
+
+# --- ending a move ---------------------------------------------------------------------------------------------------
+def confirm(backend: Backend, ctxt: Any, server: Found) -> None:
+    """Keep what the move made. Of a confirm and a revert at once one gets 409."""
+    uuid = _finished(ctxt, server, 'confirm.start')
+    row = accept.operation(ctxt, server, 'confirm', {'migration_uuid': uuid})
+    accept.accept(ctxt, server, 'confirm.start', row, 'confirmResize', migration=(uuid, 'finished', 'confirming'))
+    backend.conductor.confirm_resize(ctxt, operation=row['uuid'])
+
+
+def revert(backend: Backend, ctxt: Any, server: Found) -> None:
+    """Go back to how it was before."""
+    uuid = _finished(ctxt, server, 'revert.start')
+    spec = _spec_before(backend, ctxt, server)
+    row = accept.operation(ctxt, server, 'revert', {
+        'migration_uuid': uuid, 'request_spec': spec.obj_to_primitive() if spec is not None else None})
+    accept.accept(ctxt, server, 'revert.start', row, 'revertResize', migration=(uuid, 'finished', 'reverting'))
+    backend.conductor.revert_resize(ctxt, operation=row['uuid'])
+
+
+def _finished(ctxt: Any, server: Found, event: str) -> str:
+    """The migration that waits for an answer. NotResized (400) where none does."""
+    accept.check(ctxt, server, event)
+    with server.cell.read() as conn:
+        found = migrations.by_instance(conn, server.uuid, statuses=['finished'], types=['resize', 'migration'])
+    if not found:
+        raise NotResized
+    return found[0]['uuid']
+
+
+def _spec_before(backend: Backend, ctxt: Any, server: Found) -> RequestSpec | None:
+    row, extra = instances.split(server.row)
+    instance = Instance.from_row(ctxt, row, extra)
+    with backend.api_db.read() as conn:
+        stored = request_specs.get(conn, server.uuid)
+    if stored is None or instance.old_flavor is None:
+        return None
+    spec = RequestSpec.from_json(stored['spec'], ctxt)
+    spec.flavor = instance.old_flavor
+    context = instance.migration_context
+    if context is not None and 'old_pci_requests' in context:
+        spec.pci_requests = context.old_pci_requests
+    return spec

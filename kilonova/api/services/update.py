@@ -1,0 +1,40 @@
+"""Change what a server is called and how it is reached."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found
+from kilonova.db.queries import request_specs, servers
+from kilonova.errors import Conflict, InstanceNotFound, InstanceNotReady
+from kilonova.objects import RequestSpec
+
+
+class CannotPin(Conflict):
+    msg_fmt = 'Cannot pin instance %(uuid)s to availability zone %(zone)s: it is in %(now)s.'
+
+
+def update(ctxt: Any, server: Found, values: dict[str, Any]) -> None:
+    """``values``: columns of instances. InstanceNotReady (409) while no cell has the server."""
+    if not values:
+        return
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+    if not servers.update(server.cell, server.uuid, values):
+        raise InstanceNotFound(instance_id=server.uuid)
+    server.row.update(values)
+
+
+def pin(backend: Backend, ctxt: Any, server: Found, zone: str | None) -> None:
+    """Pin a server to the zone that it is in, or let it go anywhere (None). CannotPin (409) for another zone."""
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+    now = server.row['availability_zone'] or backend.options.default_zone
+    if zone is not None and zone != now:
+        raise CannotPin(uuid=server.uuid, zone=zone, now=now)
+    with backend.api_db.write() as conn:
+        stored = request_specs.get(conn, server.uuid)
+        spec = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
+        if spec is not None:
+            spec.availability_zone = zone
+            request_specs.save(conn, server.uuid, spec.to_json())

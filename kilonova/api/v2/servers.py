@@ -1,0 +1,200 @@
+"""Servers: list, show, create, update, delete."""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_utils import strutils
+
+from kilonova.api.policies import servers as policies
+from kilonova.api.schemas import servers as schemas
+from kilonova.api.services import create as creation
+from kilonova.api.services import delete as deletion
+from kilonova.api.services import listing
+from kilonova.api.services import update as updating
+from kilonova.api.views import servers as views
+from kilonova.api.wsgi import Call, Reply
+from kilonova.db.queries import servers as queries
+from kilonova.errors import Forbidden, Invalid
+
+DESCRIPTION_SINCE = 19
+_ADMIN_SORT_KEYS = frozenset(('host', 'node'))
+
+
+def look(call: Call, **facts: Any) -> views.Look:
+    """What the views need of this request."""
+    options = call.backend.options
+    return views.Look(links=call.links, may=call.may, is_admin=call.ctxt.is_admin, version=call.version,
+                      default_zone=options.default_zone, instance_name_template=options.instance_name_template, **facts)
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+def index(call: Call) -> Any:
+    """GET /servers."""
+    return _list(call, detailed=False)
+
+
+def detail(call: Call) -> Any:
+    """GET /servers/detail."""
+    return _list(call, detailed=True)
+
+
+def _list(call: Call, detailed: bool) -> Any:
+    query = {name: values[-1] for name, values in call.query.items() if not name.startswith('_')}
+    all_filters = call.may(policies.ALL_FILTERS)
+    project_id = _project(call, query, detailed)
+    _refuse_joined(call.query)
+    filters = listing.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
+                                   is_admin=call.ctxt.is_admin, all_tenants=project_id is None)
+    limit = call.limit()
+    order, marker = _order(call), call.one('marker')
+    found = listing.list_servers(call.backend, listing.Listing(
+        filters=filters, project_id=project_id, order=order, limit=limit, marker=marker, plain=not detailed,
+        bulky=detailed and call.version >= 3 and call.may(policies.EXTENDED_ATTRIBUTES), version=call.version,
+        host_status=detailed and call.version >= 16 and _sees_hosts(call),
+        whole=not set(query) - {'all_tenants'}))
+    shown = look(call, host_states=found.host_states, wishes=found.wishes)
+    if detailed:
+        bodies = [views.show(row, shown, views.DETAIL) for row in found.rows]
+    else:
+        bodies = [views.brief(row, shown) for row in found.rows]
+    body: dict[str, Any] = {'servers': bodies + [views.unknown(row, shown, detailed) for row in found.unknown]}
+    if found.rows and len(found.rows) == limit:
+        path = 'servers/detail' if detailed else 'servers'
+        body['servers_links'] = call.links.next(path, call.query, found.rows[-1]['uuid'])
+    return body
+
+
+def _project(call: Call, query: dict[str, str], detailed: bool) -> str | None:
+    """Whose servers are listed; None: everybody's. 403 without the policy for that."""
+    wanted = query.get('all_tenants')
+    if wanted is None:
+        return call.ctxt.project_id
+    try:
+        everybody = wanted == '' or strutils.bool_from_string(wanted, strict=True)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+    if not everybody:
+        return call.ctxt.project_id
+    call.authorise(policies.DETAIL_ALL if detailed else policies.INDEX_ALL)
+    return None
+
+
+def _refuse_joined(query: dict[str, list[str]]) -> None:
+    for name in query:
+        if name in schemas.FORBIDDEN_FILTERS or name.startswith('_'):
+            raise Invalid(f'Invalid filter field: {name}.')
+
+
+def _order(call: Call) -> list[tuple[str, str]]:
+    keys, directions = call.query.get('sort_key', []), call.query.get('sort_dir', [])
+    if any(key in _ADMIN_SORT_KEYS for key in keys) and not call.ctxt.is_admin:
+        raise Forbidden('Only administrators can sort servers by host or node.')
+    last = directions[-1] if directions else 'desc'
+    pairs = [(key, directions[position] if position < len(directions) else last) for position, key in enumerate(keys)]
+    columns = {column.name for column in queries.COLUMNS}
+    # A key that comes twice can't change what its first turn decided.
+    kept = {key: direction for key, direction in reversed(pairs) if key in columns}
+    ordered = [(key, kept[key]) for key in dict(pairs) if key in kept]
+    return ordered or [('created_at', last)]
+
+
+def _sees_hosts(call: Call) -> bool:
+    return call.may(policies.HOST_STATUS) or call.may(policies.HOST_STATUS_UNKNOWN)
+
+
+# --- one server ------------------------------------------------------------------------------------------------------
+def show(call: Call) -> Any:
+    """GET /servers/{id}."""
+    return {'server': _body(call, views.SHOW)}
+
+
+def _body(call: Call, kind: str) -> dict[str, Any]:
+    server: Any = call.server
+    row = server.row
+    host_states: dict[str, str] = {}
+    wishes: dict[str, dict[str, Any]] = {}
+    if server.cell is not None:
+        with server.cell.read() as conn:
+            listing.add_facts(conn, [row], call.version)
+            if row['host'] and call.version >= 16 and _sees_hosts(call):
+                host_states = queries.host_states(conn, [row['host']], call.backend.options.service_down_time)
+    if call.version >= 96:
+        with call.backend.api_db.read() as conn:
+            wishes = queries.wishes(conn, [server.uuid])
+    return views.show(row, look(call, host_states=host_states, wishes=wishes), kind)
+
+
+def update(call: Call) -> Any:
+    """PUT /servers/{id}."""
+    body = call.body['server']
+    columns = {'name': 'display_name', 'description': 'display_description', 'accessIPv4': 'access_ip_v4',
+               'accessIPv6': 'access_ip_v6', 'hostname': 'hostname'}
+    values = {column: body[name] for name, column in columns.items() if name in body}
+    if 'OS-DCF:diskConfig' in body:
+        values['auto_disk_config'] = body['OS-DCF:diskConfig'] == 'AUTO'
+    server: Any = call.server
+    if 'pinned_availability_zone' in body:
+        updating.pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
+    updating.update(call.ctxt, server, values)
+    return {'server': _body(call, views.UPDATE)}
+
+
+def delete(call: Call) -> None:
+    """DELETE /servers/{id}."""
+    server: Any = call.server
+    deletion.delete(call.backend, call.ctxt, server)
+
+
+# --- create ----------------------------------------------------------------------------------------------------------
+def create(call: Call) -> Reply:
+    """POST /servers."""
+    body = call.body['server']
+    request = _request(call, body)
+    _authorise_parts(call, request)
+    made = creation.create(call.backend, call.ctxt, request)
+    location = call.links.to('servers', made.rows[0]['uuid'])
+    if _boolean(body.get('return_reservation_id')):
+        return Reply({'reservation_id': made.reservation_id})
+    password = made.admin_password if call.backend.options.enable_instance_password else None
+    groups = request.security_groups or ['default']
+    return Reply({'server': views.created(made.rows, look(call), password, groups)}, (('Location', location),))
+
+
+def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
+    zone, host, node = creation.parse_zone(body.get('availability_zone'))
+    minimum = int(body.get('min_count') or 1)
+    # Before 2.19 there was no description: the name stood in for it.
+    description = body.get('description') if call.version >= DESCRIPTION_SINCE else body['name']
+    hints = call.body.get('os:scheduler_hints') or call.body.get('OS-SCH-HNT:scheduler_hints') or {}
+    return creation.CreateRequest(
+        name=body['name'], flavor_ref=str(body['flavorRef']), image_ref=body.get('imageRef') or None,
+        networks=body.get('networks'), metadata=body.get('metadata') or {}, admin_password=body.get('adminPass'),
+        zone=zone, force_host=host, force_node=node, host=body.get('host'),
+        hypervisor_hostname=body.get('hypervisor_hostname'), block_devices=body.get('block_device_mapping_v2') or [],
+        old_block_devices=body.get('block_device_mapping') or [], personality=body.get('personality') or [],
+        config_drive=_boolean(body.get('config_drive')), user_data=body.get('user_data'),
+        key_name=body.get('key_name'), min_count=minimum, max_count=int(body.get('max_count') or minimum),
+        security_groups=list(dict.fromkeys(group['name'] for group in body.get('security_groups') or ()
+                                           if 'name' in group)),
+        disk_config=body.get('OS-DCF:diskConfig'), access_ip_v4=body.get('accessIPv4'),
+        access_ip_v6=body.get('accessIPv6'), description=description, tags=sorted(set(body.get('tags') or ())),
+        hostname=body.get('hostname'), hints=hints, certificates=body.get('trusted_image_certificates') or [],
+        zero_disk_allowed=call.may(policies.ZERO_DISK))
+
+
+def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
+    if request.force_host or request.force_node:
+        call.authorise(policies.FORCED_HOST)
+    if request.host or request.hypervisor_hostname:
+        call.authorise(policies.REQUESTED_DESTINATION)
+    if request.old_block_devices or any(creation.is_volume(device) for device in request.block_devices):
+        call.authorise(policies.ATTACH_VOLUME)
+    if isinstance(request.networks, list) and request.networks:
+        call.authorise(policies.ATTACH_NETWORK)
+    if request.certificates:
+        call.authorise(policies.TRUSTED_CERTS)
+
+
+def _boolean(value: Any) -> bool:
+    return strutils.bool_from_string(value) if value is not None else False
+

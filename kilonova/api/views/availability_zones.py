@@ -1,0 +1,29 @@
+"""Bodies of availability zones (rest-api.md §2.6)."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kilonova.api.views.base import micro
+
+Zones = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+
+
+def _available(hosts: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """A zone is there as long as one of its services is enabled."""
+    return any(not row['disabled'] for rows in hosts.values() for row in rows)
+
+
+def plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
+    """What everybody sees: names, without the zone of the other daemons."""
+    return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
+            for zone, hosts in sorted(zones.items()) if zone != internal]
+
+
+def detailed(zones: Zones) -> list[dict[str, Any]]:
+    """With hosts and their services."""
+    return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)},
+             'hosts': {host: {row['binary']: {'active': not row['disabled'], 'available': bool(row['up']),
+                                              'updated_at': micro(row['last_seen_up'] or row['updated_at'])}
+                              for row in rows} for host, rows in hosts.items()}}
+            for zone, hosts in sorted(zones.items())]

@@ -1,0 +1,67 @@
+"""kilonova-compute: one host and its guests. It has no database: its objects live at the conductor."""
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from kilonova.cmd import early
+
+# Of the time to end, the share that orders under way get before their waiting for others is cut short.
+ORDERS_SHARE = 0.8
+
+
+def main() -> int:
+    """The console script."""
+    early.setup(sys.argv[1:], 'kilonova-compute')
+    from kilonova.cmd import daemon
+    return daemon.run('compute', build, sys.argv[1:])
+
+
+def build(conf: Any) -> Any:
+    """The daemon's parts, wired; nothing is started."""
+    from kilonova.cmd import parts
+    from kilonova.compute.manager import ComputeManager
+    from kilonova.db import engine
+    from kilonova.objects import base
+    from kilonova.rpc.conductor import Conductor
+    from kilonova.rpc.interface import Client
+    from kilonova.virt import driver
+    engine.forbid('nova-compute')
+    transport = parts.transport(conf)
+    conductor = Client(Conductor, transport)
+    base.set_indirection(conductor)
+    manager = ComputeManager(conf, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
+                             placement=parts.placement(conf))
+    return ComputePart(conf, manager, transport)
+
+
+class ComputePart:
+    """The manager looks at its host before it listens; at the end it listens no more, finishes, and lets go."""
+
+    def __init__(self, conf: Any, manager: Any, transport: Any) -> None:
+        from kilonova.rpc.compute import Compute
+        self._patience = conf.manager_shutdown_timeout * ORDERS_SHARE
+        self._manager, self._transport = manager, transport
+        self._server = transport.serve('compute', conf.host, [(Compute, manager)])
+        self._serving = False
+
+    def start(self) -> None:
+        """Returns when the host reports up."""
+        self._manager.start(self._serve)
+
+    def _serve(self) -> None:
+        self._server.start()
+        self._serving = True
+
+    def stop(self) -> None:
+        """Orders under way end, or stop asking a conductor that doesn't answer when their time is over."""
+        from kilonova import concurrency
+        if self._serving:
+            self._server.stop()
+            concurrency.spawn(self._server.wait, name='orders').join(self._patience)
+        self._manager.stop()
+        self._transport.close()
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The configuration of a program: parsed, checked, and what in its files nobody reads.
+
+    conf = options.parse(argv, 'kilonova-compute')
+    options.warn_unread(conf)
+"""
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from keystoneauth1 import loading as ks_loading
+from oslo_config import cfg
+from oslo_log import log as logging
+from oslo_reports import opts as report_opts
+
+import kilonova.conf
+
+LOG = logging.getLogger(__name__)
+
+PROJECT = 'kilonova'
+# Libraries whose options take effect in one of the daemons, by their names for oslo-config-generator.
+LIBRARIES = (
+    'keystonemiddleware.auth_token', 'oslo.concurrency', 'oslo.log', 'oslo.messaging', 'oslo.middleware', 'oslo.policy',
+    'oslo.reports')
+# Each report_interval of this many a service_down_time is one late heartbeat from being down.
+LATE_HEARTBEATS = 2.5
+
+Name = tuple[str, str]
+
+
+def version() -> str:
+    """The release of this installation."""
+    try:
+        return importlib.metadata.version(PROJECT)
+    except importlib.metadata.PackageNotFoundError:
+        return '0.0.0'
+
+
+def new() -> cfg.ConfigOpts:
+    """Every option of ours and those of the libraries that don't register theirs by themselves."""
+    conf = kilonova.conf.new()
+    logging.register_options(conf)
+    report_opts.set_defaults(conf)
+    _register_tracing(conf)
+    return conf
+
+
+def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
+    """The configuration of a program; a mistake in arguments or files ends it with a message."""
+    conf = conf or new()
+    try:
+        conf(list(argv), project=PROJECT, prog=prog, version=version())
+    except cfg.Error as error:
+        raise SystemExit(f'{prog}: {error}') from None
+    return conf
+
+
+def setup_logging(conf: cfg.ConfigOpts) -> None:
+    """Logging as the options say; called again it opens the files anew."""
+    logging.setup(conf, PROJECT, version())
+
+
+def check_intervals(conf: cfg.ConfigOpts) -> None:
+    """Raise a service_down_time that live services would not keep."""
+    least = int(conf.report_interval * LATE_HEARTBEATS)
+    if conf.service_down_time <= least:
+        LOG.warning('Report interval must be less than service down time. Current config: <service_down_time: %d, '
+                    'report_interval: %d>. Setting service_down_time to: %d', conf.service_down_time,
+                    conf.report_interval, least + 1)
+        conf.set_override('service_down_time', least + 1)
+
+
+def cap(conf: cfg.ConfigOpts, peer: str) -> str | None:
+    """The version cap of messages to ``peer`` (compute, conductor, scheduler); 'auto' is none: all peers are new."""
+    value = conf.upgrade_levels[peer]
+    if not value or value == 'auto':
+        return None
+    if not all(part.isdigit() for part in value.split('.')):
+        raise cfg.ConfigFileValueError(f'[upgrade_levels]{peer} is {value!r}: a version such as 6.0 is needed')
+    return value
+
+
+def warn_unread(conf: cfg.ConfigOpts) -> None:
+    """One WARNING with the options of the configuration files that nobody reads: misspelt, or of something we lack."""
+    names = unread(conf)
+    if names:
+        LOG.warning('The configuration files set options that nobody here reads: %s',
+                    ', '.join(f'[{group}]{name}' for group, name in names))
+
+
+def unread(conf: cfg.ConfigOpts) -> list[Name]:
+    """(section, option) of the configuration files that neither we nor a library registers, by name."""
+    found = set(_in_files(conf))
+    found -= {(group, name) for group, name in found if name in _registered(conf, group)}
+    if found:
+        found -= _known(kilonova.conf.list_opts())
+    if found:
+        found -= _known(_library_options())
+    for group in {group for group, _ in found}:
+        plugin = conf[group].get('auth_type') if group in conf else None
+        if plugin:
+            found -= _known([(group, ks_loading.get_auth_plugin_conf_options(plugin))])
+    return sorted(found)
+
+
+def _in_files(conf: cfg.ConfigOpts) -> Iterator[Name]:
+    files = [Path(name) for name in conf.config_file or ()]
+    for folder in conf.config_dir or ():
+        files.extend(sorted(Path(folder).glob('*.conf')))
+    for path in files:
+        sections: dict[str, dict[str, list[str]]] = {}
+        cfg.ConfigParser(str(path), sections).parse()
+        for group, options in sections.items():
+            yield from ((group, name.replace('-', '_')) for name in options)
+
+
+def _registered(conf: cfg.ConfigOpts, group: str) -> Iterable[str]:
+    if group == 'DEFAULT':
+        return conf
+    return conf[group] if group in conf else ()
+
+
+def _known(options: Iterable[tuple[str | None, Iterable[cfg.Opt]]]) -> set[Name]:
+    known = set()
+    for section, opts in options:
+        group = str(getattr(section, 'name', section) or 'DEFAULT')
+        for opt in opts:
+            known.add((group, opt.dest))
+            for old in opt.deprecated_opts:
+                known.add((old.group or group, (old.name or opt.name).replace('-', '_')))
+    return known
+
+
+def _library_options() -> Iterator[tuple[str | None, Iterable[cfg.Opt]]]:
+    for entry in importlib.metadata.entry_points(group='oslo.config.opts'):
+        if entry.name in LIBRARIES:
+            yield from entry.load()()
+
+
+def _register_tracing(conf: cfg.ConfigOpts) -> None:
+    """oslo.messaging reads its tracing options of any configuration, and registers them with the global one only."""
+    try:
+        tracing = importlib.import_module('oslo_messaging._tracing.client')
+    except ImportError:
+        return
+    conf.register_opts(tracing.oslo_messaging_tracing, group='oslo_messaging_tracing')

@@ -1,0 +1,75 @@
+"""The service record of a daemon that has a database: made at start, and a heartbeat each report_interval.
+
+    record = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=10)
+    record.start()          # from now on the service is up
+    record.stop()
+
+``os-services`` lists them; a service whose last heartbeat is older than service_down_time counts as down.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import concurrency
+from kilonova.compute.records import SERVICE_VERSION
+from kilonova.db.queries import services
+
+LOG = logging.getLogger(__name__)
+
+STOP_TIMEOUT = 5.0
+
+
+class ServiceRecord:
+    """``database`` gives the cell's database. A database that doesn't answer is told once, and asked again."""
+
+    def __init__(self, database: Callable[[], Any], *, host: str, binary: str, interval: float) -> None:
+        self._database, self._host, self._binary, self._interval = database, host, binary, interval
+        self._topic = binary.removeprefix('nova-')
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._id: int | None = None
+        self._lost = False
+
+    def start(self) -> None:
+        """Report now, and from now on."""
+        LOG.debug('DB_Driver: join new ServiceGroup member %s to the %s group, service = %s', self._host, self._topic,
+                  self._binary)
+        self.beat()
+        self._thread = concurrency.spawn(self._loop, name='report_state')
+
+    def stop(self) -> None:
+        """Report no more; the record stays and counts as down after a while."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT)
+
+    def beat(self) -> None:
+        """One report, never raises; the first failure and the recovery are told once."""
+        try:
+            self._report()
+        except Exception as error:
+            if not self._lost:
+                self._lost = True
+                LOG.warning('Lost connection to the database for reporting service status. (%s)', error)
+        else:
+            if self._lost:
+                self._lost = False
+                LOG.info('Recovered from being unable to report status.')
+
+    def _report(self) -> None:
+        with self._database().write() as connection:
+            if self._id is None:
+                self._id = services.get_or_create(connection, self._host, self._binary, self._topic,
+                                                  version=SERVICE_VERSION)['id']
+            if not services.report(connection, self._id):
+                # Somebody deleted the record of a living service: it makes itself a new one.
+                self._id = None
+                raise LookupError('its record is gone')
+
+    def _loop(self) -> None:
+        while not self._stopping.wait(self._interval):
+            self.beat()

@@ -1,0 +1,148 @@
+"""Guests against their rows: after the host booted, and now and then.
+
+A domain that is not there is a guest that is off; no server is ACTIVE without its guest. A server with an operation
+row belongs to its flow and is looked at when that is over.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import records
+from kilonova.compute.host import Host, image_of
+from kilonova.compute.ops import move
+from kilonova.states import PowerState, VmState
+
+LOG = logging.getLogger(__name__)
+
+# What a guest is called that its server's vm_state wants running.
+WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED)
+
+
+class Guests:
+    """``later`` are servers that were in an operation when this process started; ``recount(ctxt, uuid)`` is told of
+    each whose operation is over."""
+
+    def __init__(self, host: Host, ctxt: Callable[[], Any], recount: Callable[[Any, str], None]) -> None:
+        self._host, self._ctxt, self._recount = host, ctxt, recount
+        self.later: set[str] = set()
+
+    def boot(self) -> None:
+        """Once, at start: bring back what ran, or say that it is off."""
+        ctxt, host = self._ctxt(), self._host
+        self.later, states = records.busy(ctxt, host.name), self._states()
+        for instance in records.instances(ctxt, host.name):
+            if instance.uuid not in self.later and not _is_right(instance, states):
+                self._restore(ctxt, instance)
+
+    def look_again(self) -> None:
+        """Those that a flow worked on: when it is over and left a server whose guest is not running, like ``boot``."""
+        if not self.later:
+            return
+        ctxt, host = self._ctxt(), self._host
+        for uuid in sorted(self.later - records.busy(ctxt, host.name)):
+            self._recount(ctxt, uuid)
+            instance = records.instance(ctxt, uuid)
+            if instance is not None and instance.host == host.name and not _is_right(instance, self._states()):
+                self._restore(ctxt, instance)
+            self.later.discard(uuid)
+
+    def sync(self) -> None:
+        """A guest that stopped by itself is SHUTOFF, one that started by itself is stopped again."""
+        ctxt, host = self._ctxt(), self._host
+        states = self._states()
+        for seen in records.instances(ctxt, host.name):
+            if seen.task_state is None and not _agrees(seen, states):
+                with host.locks.hold(seen.uuid):
+                    fresh = records.instance(ctxt, seen.uuid)
+                    if fresh is not None and fresh.host == host.name and fresh.task_state is None:
+                        self._sync_one(ctxt, fresh)
+
+    def _states(self) -> dict[str, int]:
+        return {domain['uuid']: domain['state'] for domain in self._host.driver.describe()}
+
+    # -- one server ----------------------------------------------------------------------------------------------------
+    def _restore(self, ctxt: Any, seen: objects.Instance) -> None:
+        host = self._host
+        with host.locks.hold(seen.uuid):
+            instance = records.instance(ctxt, seen.uuid)
+            if instance is None or instance.task_state is not None or instance.host != host.name:
+                return
+            if host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING:
+                try:
+                    self._resume(ctxt, instance)
+                    return
+                except Exception:
+                    LOG.exception('Failed to resume instance', instance_uuid=instance.uuid)
+            self._say_off(ctxt, instance, PowerState.SHUTDOWN)
+
+    def _resume(self, ctxt: Any, instance: objects.Instance) -> None:
+        LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
+        devices = self._devices(instance)
+        move.check_devices(instance, instance.pci_requests, devices)
+        self._host.driver.power_on(ctxt, instance, image_of(instance), devices)
+
+    def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
+        """During VERIFY_RESIZE the destination's: on one host both ends are here."""
+        context = instance.migration_context if 'migration_context' in instance else None
+        devices = self._host.tracker.devices(instance.uuid)
+        if instance.vm_state != VmState.RESIZED or context is None:
+            return devices
+        new = {(device.compute_node_id, device.address) for device in context.new_pci_devices or ()}
+        return [device for device in devices if (device.compute_node_id, device.address) in new]
+
+    def _say_off(self, ctxt: Any, instance: objects.Instance, power_state: int) -> None:
+        """SHUTOFF; a resized server stays so and is off."""
+        save: dict[str, Any] = {'key': None, 'instance_uuid': instance.uuid,
+                                'expect': {'host': self._host.name, 'task_state': [None]},
+                                'values': {'power_state': int(power_state)}}
+        if instance.vm_state != VmState.RESIZED:
+            save['transition'] = 'host.stopped'
+            del save['expect']['task_state']
+        LOG.warning('Instance is %s, its guest is not running: it is shown as off', instance.vm_state,
+                    instance_uuid=instance.uuid)
+        self._save(ctxt, save)
+
+    def _sync_one(self, ctxt: Any, instance: objects.Instance) -> None:
+        state = self._host.driver.get_info(instance)
+        wanted, there = instance.vm_state in WANTED_RUNNING, state == PowerState.RUNNING
+        if instance.vm_state == VmState.ACTIVE and state in (PowerState.SHUTDOWN, PowerState.CRASHED):
+            self._say_off(ctxt, instance, state)
+        elif instance.vm_state == VmState.STOPPED and there:
+            LOG.warning('Instance is not stopped. It is stopped again', instance_uuid=instance.uuid)
+            self._host.driver.power_off(instance)
+        elif state != instance.power_state:
+            LOG.info("During sync_power_state the DB power_state (%s) does not match the hypervisor's (%s)",
+                     instance.power_state, state, instance_uuid=instance.uuid)
+            if wanted and not there:
+                LOG.warning('Instance is %s and its guest is in power state %s', instance.vm_state, state,
+                            instance_uuid=instance.uuid)
+            self._save(ctxt, {'key': None, 'instance_uuid': instance.uuid, 'values': {'power_state': state},
+                              'expect': {'host': self._host.name, 'task_state': [None]}})
+
+    def _save(self, ctxt: Any, save: dict[str, Any]) -> None:
+        try:
+            self._host.upcalls.save(ctxt, save)
+        except errors.Conflict as error:
+            LOG.info('Not written, the server changed meanwhile: %s', error, instance_uuid=save['instance_uuid'])
+
+
+def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
+    """Whether nothing is to be restored: the guest runs, or isn't expected to."""
+    if states.get(instance.uuid) in (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED):
+        return True
+    return not (instance.vm_state == VmState.ACTIVE
+                or (instance.vm_state == VmState.RESIZED and instance.power_state == PowerState.RUNNING))
+
+
+def _agrees(instance: objects.Instance, states: dict[str, int]) -> bool:
+    state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
+    if instance.vm_state in (VmState.BUILDING, VmState.ERROR):
+        return True
+    running = state == PowerState.RUNNING
+    if (instance.vm_state, running) in ((VmState.ACTIVE, False), (VmState.STOPPED, True)):
+        return False
+    return state == instance.power_state

@@ -1,0 +1,205 @@
+"""The compute service: what it answers over RPC, one line a method, and how it starts and stops.
+
+    manager = ComputeManager(conf, driver=driver, conductor=client, placement=placement)
+    manager.start(server.start)           # looks at its host, listens, reports up
+    …
+    manager.stop()
+
+Before it starts the process must have told the objects where the database is (``objects.base.set_indirection``).
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.clients.placement import PlacementClient
+from kilonova.compute import upcalls
+from kilonova.compute.dispatch import Dispatcher, Order
+from kilonova.compute.guests import Guests
+from kilonova.compute.host import BuildSlots, Host
+from kilonova.compute.keys import Keys
+from kilonova.compute.node import Node
+from kilonova.compute.ops import (
+    build,
+    confirm,
+    finish_resize,
+    power,
+    prep_resize,
+    resize_instance,
+    revert,
+    terminate,
+)
+from kilonova.compute.report import Heartbeat
+from kilonova.compute.timers import Timers
+from kilonova.compute.tracker import Tracker
+from kilonova.context import get_admin_context
+from kilonova.objects import Flavor, Instance, Migration, RequestSpec
+from kilonova.virt.driver import ComputeDriver
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks at servers that a flow worked on when the host came up.
+LOOK_AGAIN = 5
+# Seconds that timers get to end.
+STOP_TIMEOUT = 10.0
+
+ORDERS = {
+    'build_and_run_instance': Order(build.run, check=False),
+    'terminate_instance': Order(terminate.run, forward=True),
+    'stop_instance': Order(power.stop),
+    'start_instance': Order(power.start),
+    'reboot_instance': Order(power.reboot),
+    'prep_resize': Order(prep_resize.run, check=False),
+    'resize_instance': Order(resize_instance.run),
+    'finish_resize': Order(finish_resize.run),
+    'confirm_resize': Order(confirm.run, forward=True),
+    'revert_resize': Order(revert.destination, forward=True),
+    'finish_revert_resize': Order(revert.source, forward=True),
+    'undo_build': Order(build.undo, check=False, forward=True),
+    'undo_prep_resize': Order(prep_resize.undo, check=False, forward=True),
+    'undo_resize_instance': Order(resize_instance.undo, check=False, forward=True),
+    'undo_finish_resize': Order(finish_resize.undo, check=False, forward=True),
+}
+
+
+class ComputeManager:
+    """One host. ``conductor``: a client of ``rpc.conductor.Conductor``; ``ctxt`` makes the service's own contexts."""
+
+    def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: upcalls.ConductorClient,
+                 placement: PlacementClient | None, ctxt: Callable[[], Any] = get_admin_context,
+                 pauses: tuple[float, ...] = upcalls.PAUSES) -> None:
+        self.conf, self._ctxt, self._pauses, self._placement = conf, ctxt, pauses, placement
+        self.stopping = threading.Event()
+        self.host = Host(conf.host, conf, driver, upcalls.Upcalls(conductor, self.stopping, pauses), Tracker(),
+                         BuildSlots(conf.max_concurrent_builds))
+        self.keys = Keys()
+        self.node = Node(self.host, placement, ctxt)
+        self.guests = Guests(self.host, ctxt, self.node.recount)
+        self.timers = Timers(self.stopping)
+        self.heartbeat: Heartbeat | None = None
+        self._run = Dispatcher(self.host, self.keys, ORDERS).run
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+    def start(self, serve: Callable[[], None] | None = None) -> None:
+        """Look at the host, bring its guests in order, listen (``serve``), then report up. Errors refuse the start."""
+        self.host.driver.init_host()
+        self._until_answered(self.node.start)
+        self._until_answered(self.guests.boot)
+        if self.stopping.is_set():
+            return
+        if serve is not None:
+            serve()
+        self.heartbeat = Heartbeat(self.node.service)
+        self.heartbeat.beat()
+        self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
+        self.timers.every(LOOK_AGAIN, self.guests.look_again, 'look_again')
+        if self.conf.periodic_enable:
+            self.timers.every(self.conf.update_resources_interval, self.node.update, 'update_available_resource')
+            self.timers.every(self.conf.sync_power_state_interval, self.guests.sync, 'sync_power_states')
+
+    def stop(self) -> None:
+        """End the timers and all asking; work under way ends with the RPC server, which the caller stops first."""
+        self.stopping.set()
+        self.timers.join(STOP_TIMEOUT)
+
+    def _until_answered(self, act: Callable[[], None]) -> None:
+        """A conductor or Placement that doesn't answer yet is waited for."""
+        asked = 0
+        while not self.stopping.is_set():
+            try:
+                act()
+                return
+            except errors.Unanswered as error:
+                pause = self._pauses[min(asked, len(self._pauses) - 1)]
+                asked += 1
+                LOG.warning('Not started yet: %s; trying again in %s s', error, pause)
+                self.stopping.wait(pause)
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+    def build_and_run_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None,
+                               request_spec: RequestSpec | None, filter_properties: dict[str, Any] | None,
+                               admin_password: str | None = None, injected_files: list[Any] | None = None,
+                               requested_networks: Any = None, security_groups: Any = None,
+                               block_device_mapping: Any = None, node: str | None = None, limits: Any = None,
+                               host_list: list[Any] | None = None, accel_uuids: list[str] | None = None,
+                               key: str | None = None) -> Any:
+        retry = (filter_properties or {}).get('retry') or {}
+        request = build.Request(instance, image or {}, request_spec, admin_password,
+                                [tuple(pair) for pair in injected_files or ()], retry.get('num_attempts', 1))
+        return self._run('build_and_run_instance', ctxt, key, request,
+                         verdict=lambda error: build.verdict(error, instance.uuid))
+
+    def terminate_instance(self, ctxt: Any, instance: Instance, bdms: Any, key: str | None = None) -> Any:
+        return self._run('terminate_instance', ctxt, key, instance)
+
+    def stop_instance(self, ctxt: Any, instance: Instance, clean_shutdown: bool = True,
+                      key: str | None = None) -> Any:
+        return self._run('stop_instance', ctxt, key, instance, clean_shutdown)
+
+    def start_instance(self, ctxt: Any, instance: Instance, key: str | None = None) -> Any:
+        return self._run('start_instance', ctxt, key, instance)
+
+    def reboot_instance(self, ctxt: Any, instance: Instance, block_device_info: Any, reboot_type: str,
+                        key: str | None = None) -> Any:
+        return self._run('reboot_instance', ctxt, key, instance, reboot_type)
+
+    def prep_resize(self, ctxt: Any, image: dict[str, Any] | None, instance: Instance, flavor: Flavor,
+                    request_spec: RequestSpec, filter_properties: dict[str, Any] | None, node: str | None,
+                    clean_shutdown: bool, migration: Migration, host_list: list[Any] | None,
+                    key: str | None = None) -> Any:
+        return self._run('prep_resize', ctxt, key, instance, flavor, request_spec, migration)
+
+    def resize_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None, migration: Migration,
+                        flavor: Flavor, clean_shutdown: bool, request_spec: RequestSpec,
+                        disk: dict[str, Any] | None = None, key: str | None = None) -> Any:
+        return self._run('resize_instance', ctxt, key, instance, image, migration, flavor, clean_shutdown, disk)
+
+    def finish_resize(self, ctxt: Any, disk_info: dict[str, Any], image: dict[str, Any] | None, instance: Instance,
+                      migration: Migration, request_spec: RequestSpec, key: str | None = None) -> Any:
+        return self._run('finish_resize', ctxt, key, disk_info, image, instance, migration, request_spec)
+
+    def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str | None = None) -> Any:
+        return self._run('confirm_resize', ctxt, key, instance, migration)
+
+    def revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, request_spec: RequestSpec | None,
+                      key: str | None = None) -> Any:
+        return self._run('revert_resize', ctxt, key, instance, migration)
+
+    def finish_revert_resize(self, ctxt: Any, instance: Instance, migration: Migration,
+                             request_spec: RequestSpec | None, key: str | None = None) -> Any:
+        return self._run('finish_revert_resize', ctxt, key, instance, migration)
+
+    def undo_build(self, ctxt: Any, instance: Instance, key: str) -> Any:
+        return self._run('undo_build', ctxt, key, instance)
+
+    def undo_prep_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
+        return self._run('undo_prep_resize', ctxt, key, instance, migration)
+
+    def undo_resize_instance(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
+        return self._run('undo_resize_instance', ctxt, key, instance, migration)
+
+    def undo_finish_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
+        return self._run('undo_finish_resize', ctxt, key, instance, migration)
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+    def cancel(self, ctxt: Any, key_prefix: str) -> Any:
+        """Running work of this operation (or step) stops at its next boundary; it isn't waited for."""
+        LOG.info('Cancelled %s: %d at work', key_prefix, self.keys.cancel(key_prefix))
+
+    def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any:
+        """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
+        if self._placement is not None:
+            self._placement.set_host_disabled(self.node.record.uuid, not enabled)
+        return 'enabled' if enabled else 'disabled'
+
+    def describe_host(self, ctxt: Any) -> Any:
+        """What really is here, for the audit: domains with their devices, and the servers' directories."""
+        driver = self.host.driver
+        return {'host': self.host.name, 'node': self.host.tracker.nodename,
+                'instances_path': self.conf.instances_path, 'domains': driver.describe(),
+                'directories': driver.list_directories()}

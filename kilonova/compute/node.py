@@ -1,0 +1,184 @@
+"""The compute node in step with its host: what the hypervisor tells goes to the database, the ledger and Placement.
+
+    node = Node(host, placement, get_admin_context)
+    node.start()           # records, ledger, provider tree; before anything else happens here
+    node.update()          # the same look again, each update_resources_interval
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.clients.placement import PlacementClient
+from kilonova.compute import records
+from kilonova.compute.host import Host
+from kilonova.compute.ops import move
+from kilonova.compute.tracker import RUN, Capacity, side_of
+from kilonova.pci import placement as pci_placement
+from kilonova.pci.pools import sockets_of
+from kilonova.pci.request import Aliases
+from kilonova.pci.spec import DeviceSpecs
+from kilonova.pci.tracker import PciLedger
+
+LOG = logging.getLogger(__name__)
+
+_RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
+           ('disk_allocation_ratio', 'DISK_GB'))
+
+
+class Node:
+    """``placement`` None: a compute without Placement (tests)."""
+
+    def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], Any],
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
+        self._specs = DeviceSpecs.from_conf(host.conf)
+        # Only the check: an alias that can't be parsed is refused here and not at the first move.
+        Aliases.from_conf(host.conf)
+        self._refreshed = clock()
+        self.service: objects.Service
+        host.tracker.reload = self._reload
+
+    @property
+    def record(self) -> objects.ComputeNode:
+        return self._host.tracker.node
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
+        ctxt, host = self._ctxt(), self._host
+        resources = host.driver.get_available_resource()
+        self.service = records.service(ctxt, host.name)
+        host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
+        if 'service_id' not in self.record or self.record.service_id != self.service.id:
+            self.record.service_id = self.service.id
+        self._fill_ledger(ctxt)
+        self._adopt(ctxt)
+        self._report(ctxt, resources, refresh=True)
+        if self._placement is not None:
+            self._placement.set_host_disabled(self.record.uuid, self.service.disabled)
+
+    def _fill_ledger(self, ctxt: Any) -> None:
+        topology = self.record.numa_topology if 'numa_topology' in self.record else None
+        sockets = sockets_of(objects.NUMATopology.from_json(topology)) if topology else {}
+        self._host.tracker.replace_ledger(PciLedger.from_devices(
+            self._specs, records.devices(ctxt, self.record.id), self.record.id, sockets))
+
+    def _reload(self, ctxt: Any) -> None:
+        """The device rows were written by somebody else; called by a writer of the tracker."""
+        LOG.info('Reading the PCI devices of node %s again', self.record.hypervisor_hostname)
+        self._fill_ledger(ctxt)
+
+    def _adopt(self, ctxt: Any) -> None:
+        """Who holds what here: the servers of this host, and both ends of moves."""
+        host, tracker = self._host, self._host.tracker
+        moves = {one.instance_uuid: one for one in records.moves(ctxt, host.name, tracker.nodename)}
+        for instance in records.instances(ctxt, host.name):
+            self._adopt_one(instance, moves.pop(instance.uuid, None))
+        for uuid, migration in moves.items():
+            moving = records.instance(ctxt, uuid)
+            if moving is not None:
+                self._adopt_one(moving, migration)
+
+    def _adopt_one(self, instance: objects.Instance, migration: objects.Migration | None) -> None:
+        tracker, name = self._host.tracker, self._host.name
+        finished = migration is not None and 'old_flavor' in instance and instance.old_flavor is not None
+        if migration is None or migration.dest_compute != name:
+            tracker.adopt(instance.uuid, RUN, instance.flavor if migration is None else move.old_flavor(instance))
+        elif move.same_host(migration):
+            move.learn(self._host, instance, migration, instance.flavor if finished else None)
+            if not tracker.sides(instance.uuid):
+                tracker.adopt(instance.uuid, RUN, instance.flavor)
+        else:
+            # Until finish_resize nobody has told us how big the server will be; finish_resize does.
+            tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None)
+
+    def recount(self, ctxt: Any, instance_uuid: str) -> None:
+        """Count a server anew: what it was in the middle of when this process started is over."""
+        host = self._host
+        with host.tracker.writing(ctxt):
+            host.tracker.forget(instance_uuid)
+            moves = {one.instance_uuid: one for one in records.moves(ctxt, host.name, host.tracker.nodename)}
+            instance = records.instance(ctxt, instance_uuid)
+            if instance is not None and (instance.host == host.name or instance_uuid in moves):
+                self._adopt_one(instance, moves.get(instance_uuid))
+
+    # -- each look -----------------------------------------------------------------------------------------------------
+    def update(self) -> None:
+        """What the host has may have changed: CPUs, disks, devices."""
+        host = self._host
+        LOG.debug('Auditing locally available compute resources for %s (node: %s)', host.name, host.tracker.nodename)
+        every = host.conf.compute.resource_provider_association_refresh
+        refresh = bool(every) and self._clock() - self._refreshed >= every
+        self._report(self._ctxt(), host.driver.get_available_resource(), refresh=refresh)
+
+    def _report(self, ctxt: Any, resources: dict[str, Any], *, refresh: bool) -> None:
+        tracker = self._host.tracker
+        with tracker.writing(ctxt):
+            self._save_devices(ctxt, tracker.ledger.sync(resources['pci_passthrough_devices']))
+        inventory = self._inventory()
+        tracker.capacity = Capacity.of(inventory)
+        self._save_record(resources, inventory)
+        providers = {}
+        if self._placement is not None:
+            providers = self._report_to_placement(self._placement, inventory, refresh)
+        with tracker.writing(ctxt):
+            tracker.ledger.set_providers(providers)
+            self._save_devices(ctxt, tracker.ledger.unsaved())
+            usage = tracker.usage()
+            if usage != tracker.published:
+                self._host.upcalls.save(ctxt, {'key': None, 'instance_uuid': None, 'usage': usage})
+                tracker.published = usage
+        if refresh:
+            self._refreshed = self._clock()
+        LOG.debug('Final resource view: name=%s phys_ram=%sMB used_ram=%sMB phys_disk=%sGB used_disk=%sGB '
+                  'total_vcpus=%s used_vcpus=%s pci_stats=%s', tracker.nodename, self.record.memory_mb,
+                  tracker.used.memory_mb, self.record.local_gb, tracker.used.local_gb, self.record.vcpus,
+                  tracker.used.vcpus, usage['pci_stats'])
+
+    def _save_devices(self, ctxt: Any, changes: Any) -> None:
+        if changes:
+            self._host.tracker.ledger.saved(changes, records.save_devices(ctxt, self.record.id, changes))
+
+    def _inventory(self) -> dict[str, dict[str, Any]]:
+        """Ratios that the configuration leaves open are Placement's: operators change them there."""
+        existing: dict[str, dict[str, Any]] = {}
+        conf = self._host.conf
+        if self._placement is not None and None in [conf[name] for name, _ in _RATIOS]:
+            try:
+                existing, _ = self._placement.get_inventory(self.record.uuid)
+            except errors.NotFound:
+                LOG.debug('Placement does not know node %s yet', self.record.uuid)
+        return self._host.driver.inventory(existing)
+
+    def _save_record(self, resources: dict[str, Any], inventory: dict[str, dict[str, Any]]) -> None:
+        record = self.record
+        record.update_from_virt_driver({**records.without_usage(resources), 'host_ip': self._host.conf.my_ip})
+        for name, resource_class in _RATIOS:
+            ratio = inventory.get(resource_class, {}).get('allocation_ratio')
+            if ratio is not None and (name not in record or getattr(record, name) != ratio):
+                setattr(record, name, ratio)
+        if record.obj_what_changed():
+            record.save()
+            LOG.debug('Compute_service record updated for %s:%s', self._host.name, record.hypervisor_hostname)
+
+    def _report_to_placement(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]],
+                             refresh: bool) -> dict[str, str]:
+        """The provider of each device or physical function by its address."""
+        tracker, nodename = self._host.tracker, self.record.hypervisor_hostname
+        view: dict[str, pci_placement.Provider] = {}
+        if self._host.conf.pci.report_in_placement:
+            view = pci_placement.placement_view(nodename, tracker.ledger.devices(), self._specs)
+            LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
+                    pci_placement.describe_view(nodename, view))
+        reported = {name: {'resource_class': provider.resource_class, 'traits': provider.traits,
+                           'total': provider.total} for name, provider in view.items()
+                    if provider.resource_class is not None}
+        uuids = placement.sync_compute(
+            self.record.uuid, nodename, inventory, self._host.driver.traits(),
+            reported if self._host.conf.pci.report_in_placement else None, refresh=refresh)
+        return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}

@@ -1,0 +1,98 @@
+"""Every object that this service reads from or keeps in the cell database; each call travels to the conductor."""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+
+LOG = logging.getLogger(__name__)
+
+BINARY, TOPIC = 'nova-compute', 'compute'
+# What a peer may expect of this release, in the field's numbering (rpc-objects-db.md §1 'Version negotiation').
+SERVICE_VERSION = 73
+
+
+class InvalidNodeConfiguration(errors.Invalid):
+    msg_fmt = 'Invalid node identity configuration: %(reason)s'
+
+
+def service(ctxt: Any, host: str) -> objects.Service:
+    """This host's service record, created when it isn't there."""
+    try:
+        record = objects.Service.get_by_args(ctxt, host, BINARY)
+    except errors.ServiceNotFound:
+        record = objects.Service(ctxt, host=host, binary=BINARY, topic=TOPIC, report_count=0, disabled=False,
+                                 disabled_reason=None, forced_down=False, version=SERVICE_VERSION)
+        record.create()
+        return record
+    if record.version != SERVICE_VERSION:
+        record.version = SERVICE_VERSION
+        record.save()
+    return record
+
+
+def node(ctxt: Any, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
+    """The compute node of this hypervisor by its lasting uuid. InvalidNodeConfiguration: it is another host's."""
+    values = {'host': host, 'uuid': resources['uuid'], 'hypervisor_hostname': resources['hypervisor_hostname']}
+    try:
+        record = objects.ComputeNode.get_by_uuid(ctxt, resources['uuid'])
+    except errors.ComputeHostNotFound:
+        record = objects.ComputeNode(ctxt, **values, mapped=0, running_vms=0, current_workload=0,
+                                     host_ip=host_ip, vcpus_used=0, memory_mb_used=0, local_gb_used=0)
+        record.update_from_virt_driver(without_usage(resources))
+        record.create()
+        LOG.info('Compute node record created for %s:%s with uuid: %s', host, record.hypervisor_hostname, record.uuid)
+    if record.host != host or record.hypervisor_hostname != resources['hypervisor_hostname']:
+        raise InvalidNodeConfiguration(
+            reason=f"node {record.uuid} of the compute_id file is {record.hypervisor_hostname} of host {record.host}; "
+                   f"this is {resources['hypervisor_hostname']} of host {host}. Was [DEFAULT]host changed, or the file "
+                   'copied?')
+    return record
+
+
+def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
+    """What the driver tells, without what the ledger knows better."""
+    return {name: value for name, value in resources.items() if not name.endswith('_used')}
+
+
+def devices(ctxt: Any, node_id: int) -> list[objects.PciDevice]:
+    """The device rows of this node."""
+    return list(objects.PciDeviceList.get_by_compute_node(ctxt, node_id))
+
+
+def save_devices(ctxt: Any, node_id: int, changes: Any) -> dict[str, int]:
+    """Write ``pci.tracker.Changes``; {address: row id} of the created ones."""
+    return objects.PciDeviceList.save_all(ctxt, node_id, {
+        'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
+        'statuses': changes.statuses})
+
+
+def instances(ctxt: Any, host: str) -> list[objects.Instance]:
+    """The servers of this host."""
+    return list(objects.InstanceList.get_by_host(ctxt, host))
+
+
+def busy(ctxt: Any, host: str) -> set[str]:
+    """Servers here, or moving from or to here, that an operation works on."""
+    return set(objects.InstanceList.get_uuids_with_operations(ctxt, host))
+
+
+def instance(ctxt: Any, uuid: str) -> objects.Instance | None:
+    """The server as its row stands now, None when it was deleted."""
+    try:
+        return objects.Instance.get_by_uuid(ctxt, uuid)
+    except errors.InstanceNotFound:
+        return None
+
+
+def devices_of(ctxt: Any, uuid: str) -> list[objects.PciDevice]:
+    """The devices that a server holds, on whatever host."""
+    found = instance(ctxt, uuid)
+    return list(found.pci_devices or ()) if found is not None else []
+
+
+def moves(ctxt: Any, host: str, nodename: str) -> list[objects.Migration]:
+    """Moves from or to this node that still hold something."""
+    return list(objects.MigrationList.get_in_progress_by_host_and_node(ctxt, host, nodename))

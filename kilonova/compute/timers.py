@@ -1,0 +1,46 @@
+"""Work that comes round: each task has a thread of its own, so that a slow one holds up no other.
+
+    timers = Timers(stopping)
+    timers.every(10, heartbeat.beat)
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from kilonova import concurrency
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two runs of a task whose option says 0.
+DEFAULT_PERIOD = 60
+
+
+class Timers:
+    """``stopping`` ends them all. Tasks that are told to run each ``seconds`` first do so after that time."""
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
+        self._threads: list[threading.Thread] = []
+        self.spacing: dict[str, float] = {}
+
+    def every(self, seconds: float, task: Callable[[], None], name: str) -> None:
+        """``seconds`` 0: the default period; negative: never."""
+        if seconds < 0:
+            return
+        self.spacing[name] = seconds or DEFAULT_PERIOD
+        self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, name=name))
+
+    def join(self, timeout: float) -> None:
+        """Wait for tasks that are under way."""
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _loop(self, seconds: float, task: Callable[[], None], name: str) -> None:
+        while not self._stopping.wait(seconds):
+            try:
+                task()
+            except Exception:
+                LOG.exception('Error during %s', name)

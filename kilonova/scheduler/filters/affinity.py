@@ -1,0 +1,59 @@
+"""Filters that look at which servers a host has: hints same_host, different_host, and server groups."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.scheduler.filters import BaseHostFilter
+
+
+def _hint(spec_obj: Any, name: str) -> set[str]:
+    values = spec_obj.get_scheduler_hint(name, [])
+    return {values} if isinstance(values, str) else set(values)
+
+
+def _group(spec_obj: Any, policy: str) -> Any:
+    group = spec_obj.instance_group if 'instance_group' in spec_obj else None
+    return group if group is not None and 'policy' in group and group.policy == policy else None
+
+
+class DifferentHostFilter(BaseHostFilter):
+    """Hint ``different_host``: not where one of these servers is."""
+
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        apart = _hint(spec_obj, 'different_host')
+        return not apart or apart.isdisjoint(host_state.instances)
+
+
+class SameHostFilter(BaseHostFilter):
+    """Hint ``same_host``: where one of these servers is."""
+
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        together = _hint(spec_obj, 'same_host')
+        return not together or not together.isdisjoint(host_state.instances)
+
+
+class ServerGroupAntiAffinityFilter(BaseHostFilter):
+    """Policy anti-affinity: at most max_server_per_host (1) members on a host, the server itself not counted."""
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        group = _group(spec_obj, 'anti-affinity')
+        if group is None:
+            return True
+        own = {spec_obj.instance_uuid} if 'instance_uuid' in spec_obj else set()
+        if own & host_state.instances.keys():
+            return True
+        members = set(group.members or ()) & host_state.instances.keys()
+        return len(members) < group.rules.get('max_server_per_host', 1)
+
+
+class ServerGroupAffinityFilter(BaseHostFilter):
+    """Policy affinity: where the group's servers are, anywhere while it has none."""
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        group = _group(spec_obj, 'affinity')
+        hosts = group.hosts if group is not None and 'hosts' in group else None
+        return not hosts or host_state.host in hosts

@@ -1,0 +1,45 @@
+"""ImagePropertiesFilter: the host can run guests of the image's architecture, hypervisor type and mode."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from oslo_utils import versionutils
+
+from kilonova.scheduler.filters import BaseHostFilter
+
+LOG = logging.getLogger(__name__)
+
+
+class ImagePropertiesFilter(BaseHostFilter):
+    """Reads hw_architecture (or the configured default), img_hv_type, hw_vm_mode, img_hv_requested_version."""
+
+    RUN_ON_REBUILD = True
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        image = spec_obj.image if 'image' in spec_obj else None
+        properties = image.properties if image is not None and 'properties' in image else None
+        wanted = (self._get(properties, 'hw_architecture')
+                  or self.conf.filter_scheduler.image_properties_default_architecture,
+                  self._get(properties, 'img_hv_type'), self._get(properties, 'hw_vm_mode'))
+        if any(wanted) and not any(self._fits(wanted, kind) for kind in host_state.supported_instances):
+            LOG.debug('%(host)s does not support the image properties %(wanted)s',
+                      {'host': host_state, 'wanted': wanted})
+            return False
+        return self._version_fits(host_state, self._get(properties, 'img_hv_requested_version'))
+
+    @staticmethod
+    def _get(properties: Any, name: str) -> Any:
+        return properties.get(name) if properties is not None else None
+
+    @staticmethod
+    def _fits(wanted: tuple[Any, ...], kind: list[str]) -> bool:
+        return all(one is None or one == has for one, has in zip(wanted, kind, strict=False))
+
+    @staticmethod
+    def _version_fits(host_state: Any, predicate: str | None) -> bool:
+        if not predicate or not host_state.hypervisor_version:
+            return True
+        version = versionutils.convert_version_to_str(host_state.hypervisor_version)
+        return versionutils.VersionPredicate(predicate).satisfied_by(version)

@@ -1,0 +1,31 @@
+"""PciPassthroughFilter: the host has free devices for all PCI requests together."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kilonova.scheduler.filters import BaseHostFilter
+
+LOG = logging.getLogger(__name__)
+
+
+class PciPassthroughFilter(BaseHostFilter):
+    """Drops the allocation candidates whose devices the host's pools don't offer; without any left the host fails.
+
+    The pools may know better than Placement: a device that is still being given back has no allocation any more.
+    """
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
+        if requests is None or not requests.requests:
+            return True
+        if not host_state.allocation_candidates:
+            return host_state.pci_stats.support_requests(requests)
+        good = [candidate for candidate in host_state.allocation_candidates
+                if host_state.pci_stats.support_requests(requests, provider_mapping=candidate.get('mappings'))]
+        if not good:
+            LOG.debug("%(host)s doesn't have the required PCI devices (%(requests)s)",
+                      {'host': host_state, 'requests': requests.requests})
+            return False
+        host_state.allocation_candidates = good
+        return True

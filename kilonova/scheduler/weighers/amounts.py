@@ -1,0 +1,55 @@
+"""Weighers of free amounts: spread over hosts, or with a negative multiplier stack."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.scheduler.weighers import BaseHostWeigher
+
+
+class RAMWeigher(BaseHostWeigher):
+    """Free memory."""
+
+    multiplier = 'ram_weight_multiplier'
+    minval = 0
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return host_state.free_ram_mb
+
+
+class CPUWeigher(BaseHostWeigher):
+    """Free VCPUs, overcommit counted."""
+
+    multiplier = 'cpu_weight_multiplier'
+    minval = 0
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return host_state.vcpus_total * (host_state.cpu_allocation_ratio or 1.0) - host_state.vcpus_used
+
+
+class DiskWeigher(BaseHostWeigher):
+    """Free disk."""
+
+    multiplier = 'disk_weight_multiplier'
+    minval = 0
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return host_state.free_disk_mb
+
+
+class NumInstancesWeigher(BaseHostWeigher):
+    """Number of servers (multiplier 0: off; negative: spread)."""
+
+    multiplier = 'num_instances_weight_multiplier'
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return host_state.num_instances
+
+
+class IoOpsWeigher(BaseHostWeigher):
+    """Builds and moves under way; the default multiplier prefers quiet hosts."""
+
+    multiplier = 'io_ops_weight_multiplier'
+    minval = 0
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return host_state.num_io_ops

@@ -1,0 +1,36 @@
+"""Weighers of what a host is like: its hypervisor, its failures, its devices."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.scheduler.weighers import BaseHostWeigher
+
+# More free devices than this make no difference.
+MAX_DEVICES = 100
+
+
+class HypervisorVersionWeigher(BaseHostWeigher):
+    """The newer the better, so that an upgrade fills the hosts that have it."""
+
+    multiplier = 'hypervisor_version_weight_multiplier'
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return host_state.hypervisor_version or 0
+
+
+class BuildFailureWeigher(BaseHostWeigher):
+    """Hosts where builds fail come last; the count falls back to 0 with the next build that works."""
+
+    multiplier = 'build_failure_weight_multiplier'
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return -1 * host_state.failed_builds
+
+
+class PCIWeigher(BaseHostWeigher):
+    """Hosts with fewer free PCI devices win, whether any are asked for or not (scheduler.md §5)."""
+
+    multiplier = 'pci_weight_multiplier'
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        return MAX_DEVICES - min(host_state.pci_stats.free, MAX_DEVICES - 1)

@@ -1,0 +1,11 @@
+"""Fixtures of all tests, and the choice of eventlet or native threads before anything else is imported."""
+from __future__ import annotations
+
+import os
+
+from kilonova import concurrency
+
+# Unit tests run under native threads; the functional part runs under both (KILONOVA_CONCURRENCY).
+concurrency.setup(os.environ.get('KILONOVA_CONCURRENCY', 'threading'))
+
+pytest_plugins = ['tests.fixtures.placement', 'tests.fixtures.cloud']

@@ -1,0 +1,314 @@
+"""Every step of every flow: fail it, lose its messages, crash who works on it, delete beside it (operations.md, last part).
+
+Afterwards nothing is left over: no Placement allocation, PCI device, domain, file, migration or operation, and the server is in an
+end state that its user can read. The last case of each flow has no more step to disturb, which shows that all were.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from kilonova.conductor import flows
+from kilonova.conductor.flow import Step
+from kilonova.db import engine
+from kilonova.errors import KilonovaError, Unanswered
+from tests.fixtures.cloud import Cloud, Crash
+
+GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A flow under test: how to get there, what to ask, what it comes to when all goes well and when it fails for good."""
+
+    kind: str
+    before: Callable[[Cloud], str | None]
+    act: Callable[[Cloud, str | None], str]
+    good: str
+    bad: str
+
+
+def booted(cloud: Cloud) -> str:
+    return cloud.boot(cloud.small, networks='none')
+
+
+def resized(cloud: Cloud) -> str:
+    server = booted(cloud)
+    cloud.action(server, 'resize', {'flavorRef': cloud.large})
+    assert cloud.status(server) == 'VERIFY_RESIZE'
+    return server
+
+
+def stopped(cloud: Cloud) -> str:
+    server = booted(cloud)
+    cloud.action(server, 'os-stop')
+    return server
+
+
+def ask(name: str, body=None) -> Callable[[Cloud, str | None], str]:
+    def act(cloud: Cloud, server: str | None) -> str:
+        sent = {'flavorRef': cloud.large} if name == 'resize' else body
+        response = cloud.request('POST', f'/servers/{server}/action', {name: sent})
+        assert response.status_int < 300, response.text
+        return server or ''
+    return act
+
+
+def create(cloud: Cloud, server: str | None) -> str:
+    return cloud.create(cloud.small)['server']['id']
+
+
+def delete(cloud: Cloud, server: str | None) -> str:
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    return server or ''
+
+
+CASES = {
+    'boot': Case('boot', lambda cloud: None, create, 'ACTIVE', 'ERROR'),
+    'resize': Case('resize', booted, ask('resize'), 'VERIFY_RESIZE', 'ACTIVE'),
+    'resize-stopped': Case('resize', stopped, ask('resize'), 'VERIFY_RESIZE', 'SHUTOFF'),
+    'migrate': Case('resize', booted, ask('migrate'), 'VERIFY_RESIZE', 'ACTIVE'),
+    'confirm': Case('confirm', resized, ask('confirmResize'), 'ACTIVE', 'ACTIVE'),
+    'revert': Case('revert', resized, ask('revertResize'), 'ACTIVE', 'ACTIVE'),
+    'delete': Case('delete', booted, delete, 'GONE', 'GONE'),
+    'delete-resized': Case('delete', resized, delete, 'GONE', 'GONE'),
+    'stop': Case('stop', booted, ask('os-stop'), 'SHUTOFF', 'ACTIVE'),
+    'start': Case('start', stopped, ask('os-start'), 'ACTIVE', 'SHUTOFF'),
+    'reboot': Case('reboot', booted, ask('reboot', {'type': 'HARD'}), 'ACTIVE', 'ACTIVE'),
+}
+STEPS = [(name, index) for name, case in CASES.items() for index in range(len(flows.FLOWS[case.kind].steps))]
+STEP_IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}' for name, index in STEPS]
+
+
+class Shared:
+    """One cloud for many cases; a case that leaves it unclean gets the next one a new one."""
+
+    cloud: Cloud | None = None
+
+
+@pytest.fixture(scope='module')
+def shared(tmp_path_factory, cloud_templates):
+    holder = Shared()
+    made = []
+
+    def get() -> Cloud:
+        if holder.cloud is None:
+            holder.cloud = Cloud(tmp_path_factory.mktemp('flows'), cloud_templates, GPUS)
+            holder.cloud.small, holder.cloud.large = holder.cloud.flavor(gpus=1), holder.cloud.flavor(gpus=2)
+            made.append(holder.cloud)
+        return holder.cloud
+    holder.get = get
+    yield holder
+    for cloud in made:
+        cloud.stop()
+
+
+@pytest.fixture
+def ground(shared, monkeypatch):
+    """An empty cloud; afterwards it is empty again."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    cloud = shared.get()
+    shared.cloud = None
+    yield cloud
+    cloud.on_message = None
+    for server in cloud.ok('GET', '/servers?all_tenants=1')['servers']:
+        cloud.request('DELETE', f"/servers/{server['id']}")
+    cloud.settle()
+    cloud.assert_empty()
+    if len(cloud.conductors) == 1 and set(cloud.computes) == set(GPUS):
+        shared.cloud = cloud
+
+
+def check(cloud: Cloud, server: str, *expected: str) -> None:
+    cloud.settle()
+    assert cloud.status(server) in expected
+    shown = cloud.request('GET', f'/servers/{server}')
+    if shown.status_int == 200:
+        assert shown.json['server']['OS-EXT-STS:task_state'] is None
+        if shown.json['server']['status'] == 'ERROR':
+            assert shown.json['server']['fault']['message']
+    cloud.assert_clean()
+
+
+def disturb(monkeypatch, kind: str, index: int, do: Callable) -> None:
+    """Replace one step's ``do``; ``do(real, work)`` is called instead."""
+    flow = flows.FLOWS[kind]
+    steps = list(flow.steps)
+    step = steps[index]
+    steps[index] = Step(step.name, lambda work: do(step.do, work), step.undo, step.again_from, step.saved)
+    monkeypatch.setattr(type(flow), 'steps', tuple(steps))
+
+
+@pytest.mark.parametrize('when', ['before', 'after'])
+@pytest.mark.parametrize(('name', 'index'), STEPS, ids=STEP_IDS)
+def test_a_step_fails(ground, monkeypatch, name, index, when):
+    case, failed = CASES[name], []
+    server = case.before(ground)
+
+    def do(real, work):
+        if failed:
+            return real(work)
+        if when == 'after':
+            real(work)
+        failed.append(work.uuid)
+        raise KilonovaError('injected failure')
+    disturb(monkeypatch, case.kind, index, do)
+    server = case.act(ground, server)
+    flow = flows.FLOWS[case.kind]
+    last_written = when == 'after' and index == len(flow.steps) - 1
+    if flow.forward_only or last_written:
+        check(ground, server, case.good)
+    else:
+        check(ground, server, case.bad)
+    assert failed
+
+
+@pytest.mark.parametrize('lost', ['message', 'reply'])
+@pytest.mark.parametrize('number', range(8))
+@pytest.mark.parametrize('name', CASES)
+def test_a_message_is_lost(ground, name, number, lost):
+    """Silence means ask, never undo: downward and upward."""
+    case, seen = CASES[name], []
+    server = case.before(ground)
+
+    def on_message(kind, topic, host, method, args, deliver):
+        seen.append(method)
+        if len(seen) - 1 != number:
+            return deliver()
+        if lost == 'reply':
+            deliver()
+        if kind == 'cast':
+            return None
+        raise Unanswered(who=topic, reason='injected silence')
+    ground.on_message = on_message
+    server = case.act(ground, server)
+    check(ground, server, case.good)
+    if len(seen) <= number:
+        pytest.skip(f'{name} has {len(seen)} messages')
+
+
+@pytest.mark.parametrize('number', range(40))
+@pytest.mark.parametrize('name', CASES)
+def test_the_conductor_crashes_before_a_statement(ground, name, number):
+    """After each statement of the flow's worker the conductor is gone; another takes the row over."""
+    case, seen = CASES[name], []
+    server = case.before(ground)
+    crashed = threading.Event()
+
+    def listener(database, statement, many):
+        if not threading.current_thread().name.startswith('flow-') or crashed.is_set():
+            return
+        seen.append(statement)
+        if len(seen) - 1 == number:
+            crashed.set()
+            raise Crash
+    silence = engine.listen(listener)
+    try:
+        server = case.act(ground, server)
+        if crashed.wait(20 if number == 0 else 3):
+            ground.crash_conductor()
+    finally:
+        silence()
+    if crashed.is_set():
+        ground.start_conductor()
+    check(ground, server, case.good)
+    if not crashed.is_set():
+        pytest.skip(f'{name} has {len(seen)} statements')
+
+
+@pytest.mark.parametrize('moment', ['before', 'after'])
+@pytest.mark.parametrize('number', range(6))
+@pytest.mark.parametrize('name', CASES)
+def test_a_compute_crashes_at_an_upcall(ground, name, number, moment):
+    """The host is gone before or right after each thing that it tells the conductor; it comes back empty."""
+    case, seen = CASES[name], []
+    server = case.before(ground)
+    gone: list[str] = []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if topic == 'compute' and kind != 'cast':
+            hosts.append(host)
+            try:
+                return deliver()
+            except Crash:
+                ground.crash_compute(host)
+                gone.append(host)
+                raise Unanswered(who=host, reason='crashed') from None
+            finally:
+                hosts.pop()
+        if topic == 'conductor' and hosts and not gone:
+            seen.append(method)
+            if len(seen) - 1 == number:
+                if moment == 'after':
+                    deliver()
+                raise Crash
+        return deliver()
+    hosts: list[str] = []
+    ground.on_message = on_message
+    server = case.act(ground, server)
+    end = threading.Event()
+    for _ in range(300):
+        if gone or not ground.rows():
+            break
+        end.wait(0.02)
+    if gone:
+        ground.start_compute(gone[0])
+    check(ground, server, case.good, case.bad)
+    if not gone:
+        pytest.skip(f'{name} has {len(seen)} upcalls')
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_two_conductors_on_one_row(ground, name):
+    case = CASES[name]
+    server = case.before(ground)
+    second = ground.start_conductor()
+    first = next(conductor for conductor in ground.conductors if conductor is not second)
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if kind == 'cast' and topic == 'conductor':
+            uuids = args.get('operations') or [args['operation']]
+            database = ground.databases.api() if args.get('operations') else ground.cell
+            for conductor in (first, second):
+                conductor.runner.wake(database, uuids)
+            return None
+        return deliver()
+    ground.on_message = on_message
+    server = case.act(ground, server)
+    check(ground, server, case.good)
+    ground.on_message = None
+    ground.conductors.remove(first)
+    first.stop(5)
+
+
+@pytest.mark.parametrize(('name', 'index'), [pair for pair in STEPS if CASES[pair[0]].kind != 'delete'],
+                         ids=[one for one, pair in zip(STEP_IDS, STEPS, strict=True)
+                              if CASES[pair[0]].kind != 'delete'])
+@pytest.mark.parametrize('when', ['before', 'after'])
+def test_delete_at_a_step(ground, monkeypatch, name, index, when):
+    """Delete always wins, and gives back what both sides had."""
+    case, deleted = CASES[name], []
+    server = case.before(ground)
+
+    def do(real, work):
+        result = real(work) if when == 'after' else None
+        if not deleted:
+            deleted.append(ground.request('DELETE', f'/servers/{work.instance_uuid}').status_int)
+        return result if when == 'after' else real(work)
+    disturb(monkeypatch, case.kind, index, do)
+    server = case.act(ground, server)
+    check(ground, server, 'GONE')
+    assert deleted == [204]
+    ground.assert_empty()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_the_broker_loses_the_cast(ground, name):
+    case = CASES[name]
+    server = case.before(ground)
+    ground.on_message = lambda kind, topic, host, method, args, deliver: None if kind == 'cast' else deliver()
+    server = case.act(ground, server)
+    check(ground, server, case.good)

@@ -1,0 +1,229 @@
+"""Boot and delete of GPU servers through the front door. Rows 0.4, 0.5, 0.16, 1.11, 1.13, 1.15, 1.36, 1.40 of the seed map."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kilonova.errors import Unanswered
+
+
+def test_boot_with_one_gpu(cloud):
+    """Row 0.4: exactly one hostdev, of a device of the spec, allocated to the server; nothing else has it."""
+    server = cloud.boot(cloud.flavor(gpus=1))
+    shown = cloud.show(server)
+    assert (shown['status'], shown['OS-EXT-STS:power_state']) == ('ACTIVE', 1)
+    (owned,) = cloud.owned(server)
+    host, address = owned.split()
+    assert cloud.hostdevs(server) == [address] and host == shown['OS-EXT-SRV-ATTR:host']
+    assert cloud.devices()[owned] == ('allocated', server)
+    assert "managed='yes'" in cloud.xml(server) or 'managed="yes"' in cloud.xml(server)
+    assert f'{host}_{address.upper()}' in cloud.placement.allocations()[server]
+    cloud.assert_clean()
+
+
+def test_boot_with_two_gpus(cloud):
+    """Row 0.5: two different hostdevs, two allocated rows."""
+    server = cloud.boot(cloud.flavor(gpus=2))
+    assert len(set(cloud.hostdevs(server))) == 2
+    assert [name.split()[1] for name in cloud.owned(server)] == cloud.hostdevs(server)
+    cloud.assert_clean()
+
+
+def test_delete_gives_everything_back_at_once(cloud):
+    server = cloud.boot(cloud.flavor(gpus=2))
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    cloud.settle()
+    assert cloud.status(server) == 'GONE'
+    cloud.assert_empty()
+
+
+def test_a_server_without_gpus_has_no_hostdev_and_no_requests(cloud):
+    server = cloud.boot(cloud.flavor())
+    assert cloud.hostdevs(server) == [] and cloud.owned(server) == []
+    assert set(cloud.placement.allocations()[server]) == {cloud.host_of(server)}
+    cloud.assert_clean()
+
+
+def test_what_fits_nowhere_is_buried_in_cell0_with_a_reason(cloud):
+    """Row 1.13."""
+    server = cloud.boot(cloud.flavor(gpus=5))
+    shown = cloud.show(server)
+    assert shown['status'] == 'ERROR'
+    assert shown['fault']['message'].startswith('No valid host was found.')
+    assert cloud.placement.allocations() == {}
+    with cloud.cell0.read() as conn:
+        from kilonova.db.queries import instances
+        assert instances.get(conn, server)['vm_state'] == 'error'
+    cloud.assert_clean()
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    cloud.settle()
+    assert cloud.status(server) == 'GONE'
+    cloud.assert_empty()
+
+
+def test_more_creates_than_devices(cloud):
+    """Exactly as many ACTIVE as there are devices, the rest ERROR with the field's text; no device twice."""
+    flavor = cloud.flavor(gpus=1)
+    servers: list[str] = []
+
+    def create():
+        servers.append(cloud.create(flavor)['server']['id'])
+    threads = [threading.Thread(target=create) for _ in range(14)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cloud.settle()
+    shown = [cloud.show(server) for server in servers]
+    assert sorted(server['status'] for server in shown) == ['ACTIVE'] * 8 + ['ERROR'] * 6
+    for server in shown:
+        if server['status'] == 'ERROR':
+            assert server['fault']['message'].startswith('No valid host was found.'), server['fault']
+    assert len({owner for _, owner in cloud.devices().values()}) == 8
+    cloud.assert_clean()
+
+
+def test_a_create_of_several_is_one_select(cloud):
+    """Rule 3 of operations: one runner takes them together."""
+    body = cloud.create(cloud.flavor(gpus=1), min_count=3, max_count=3, return_reservation_id=True)
+    assert body['reservation_id'].startswith('r-')
+    cloud.settle()
+    listed = cloud.ok('GET', '/servers/detail')['servers']
+    assert [server['status'] for server in listed] == ['ACTIVE'] * 3
+    assert len([message for message in cloud.messages if message[3] == 'select_destinations']) == 1
+    assert len({device for server in listed for device in cloud.owned(server['id'])}) == 3
+    cloud.assert_clean()
+
+
+def test_the_list_shows_a_server_from_the_first_moment(cloud):
+    """Row 1.11: GET shows BUILD from the build request, before any conductor ran."""
+    cloud.on_message = lambda kind, topic, server, method, args, deliver: (
+        None if kind == 'cast' else deliver())
+    for conductor in cloud.conductors:
+        conductor.runner._stopping = True
+    server = cloud.create(cloud.flavor())['server']['id']
+    shown = cloud.show(server)
+    assert (shown['status'], shown['OS-EXT-STS:vm_state']) == ('BUILD', 'building')
+    assert [listed['id'] for listed in cloud.ok('GET', '/servers')['servers']] == [server]
+
+
+def test_early_delete_while_scheduling(cloud):
+    """Row 1.15: no server, no allocation, no mapping."""
+    asked = threading.Event()
+
+    def on_message(kind, topic, server, method, args, deliver):
+        if method == 'select_destinations':
+            asked.set()
+            reply = deliver()
+            deleted.wait(10)
+            return reply
+        return deliver()
+    deleted = threading.Event()
+    cloud.on_message = on_message
+    server = cloud.create(cloud.flavor(gpus=1))['server']['id']
+    assert asked.wait(10)
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    assert cloud.status(server) == 'GONE'
+    deleted.set()
+    cloud.settle()
+    assert cloud.status(server) == 'GONE'
+    cloud.assert_empty()
+
+
+def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
+    """Rows 0.16, 1.35: HostRejected from the first host, the alternate takes it; the scheduler is asked once."""
+    refused = []
+
+    def on_message(kind, topic, server, method, args, deliver):
+        if method == 'claim_instance' and not refused:
+            refused.append(args['claim']['values']['host'])
+            from kilonova.errors import ClaimConflict
+            raise ClaimConflict(devices='injected')
+        return deliver()
+    cloud.on_message = on_message
+    server = cloud.boot(cloud.flavor(gpus=1))
+    shown = cloud.show(server)
+    assert shown['status'] == 'ACTIVE'
+    assert shown['OS-EXT-SRV-ATTR:host'] != refused[0]
+    assert len([message for message in cloud.messages if message[3] == 'select_destinations']) == 1
+    cloud.assert_clean()
+
+
+def test_when_all_hosts_refuse_the_fault_says_why(cloud):
+    def on_message(kind, topic, server, method, args, deliver):
+        if method == 'claim_instance':
+            from kilonova.errors import ClaimConflict
+            raise ClaimConflict(devices='injected')
+        return deliver()
+    cloud.on_message = on_message
+    server = cloud.boot(cloud.flavor(gpus=1))
+    shown = cloud.show(server)
+    assert shown['status'] == 'ERROR'
+    assert 'Exceeded maximum number of retries' in shown['fault']['message']
+    assert 'Claim pci failed' in shown['fault']['message']
+    assert cloud.placement.allocations() == {}
+    cloud.assert_clean()
+
+
+def test_a_lost_cast_is_found_by_the_sweep(cloud):
+    def on_message(kind, topic, server, method, args, deliver):
+        return None if kind == 'cast' and topic == 'conductor' else deliver()
+    cloud.on_message = on_message
+    server = cloud.boot(cloud.flavor(gpus=1))
+    assert cloud.status(server) == 'ACTIVE'
+    cloud.assert_clean()
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_again(cloud, monkeypatch):
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
+    asked = []
+
+    def on_message(kind, topic, server, method, args, deliver):
+        if method == 'select_destinations':
+            asked.append(1)
+            if len(asked) < 3:
+                raise Unanswered(who='scheduler', reason='injected')
+        return deliver()
+    cloud.on_message = on_message
+    server = cloud.boot(cloud.flavor(gpus=1))
+    assert cloud.status(server) == 'ACTIVE' and len(asked) == 3
+    cloud.assert_clean()
+
+
+def test_the_events_tell_the_story(cloud):
+    server = cloud.boot(cloud.flavor(gpus=1))
+    (action,) = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    assert action['action'] == 'create' and action['message'] is None
+    shown = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}")['instanceAction']
+    assert [(event['event'], event['result'], event['host']) for event in shown['events']] == [
+        ('compute__do_build_and_run_instance', 'Success', cloud.host_of(server))]
+
+
+def test_system_metadata_keeps_the_boot_roles(cloud):
+    """Row 1.36."""
+    server = cloud.boot(cloud.flavor(), user='anna')
+    with cloud.cell.read() as conn:
+        from kilonova.db.queries import instances
+        assert instances.get_system_metadata(conn, server)['boot_roles'] == 'member,reader'
+
+
+@pytest.mark.parametrize(('what', 'needle'), [
+    ({'networks': [{'uuid': '3c1a5b3e-0000-4000-8000-000000000001'}]}, 'network'),
+    ({'networks': [{'port': '3c1a5b3e-0000-4000-8000-000000000001'}]}, 'network'),
+    ({'block_device_mapping_v2': [{'uuid': '3c1a5b3e-0000-4000-8000-000000000001', 'source_type': 'volume',
+                                   'destination_type': 'volume', 'boot_index': 0}]}, 'volume'),
+])
+def test_what_needs_a_service_that_is_not_there_is_refused(cloud, what, needle):
+    body = {'name': 's', 'flavorRef': cloud.flavor(), 'imageRef': '70a599e0-31e7-49b7-b260-868f441e862b',
+            'networks': 'none', **what}
+    response = cloud.request('POST', '/servers', {'server': body})
+    assert response.status_int == 400
+    assert needle in response.json['badRequest']['message'].lower()
+    assert cloud.rows() == []
+
+
+@pytest.mark.parametrize('networks', ['none', 'auto'])
+def test_no_network_service_means_no_ports(cloud, networks):
+    server = cloud.boot(cloud.flavor(), networks=networks)
+    assert cloud.show(server)['addresses'] == {}

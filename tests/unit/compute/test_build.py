@@ -1,0 +1,312 @@
+"""Build: seed-map.md rows 0.4, 0.10, 0.16, 1.33–1.35, 1.38, 1.40, 1.42."""
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import pytest
+
+from kilonova import errors
+from kilonova.virt import driver as virt
+from tests.unit.compute.cloud import build, flavor, new_context, requests
+
+GPUS = ['0000:08:00.0', '0000:88:00.0']
+
+
+def test_two_calls_upward_and_the_end_state(cloud, caplog):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1)
+    cloud.cell.saves.clear()
+    with caplog.at_level(logging.INFO):
+        assert build(manager, instance) == {'host': 'gpu1', 'node': 'gpu1'}
+    assert len(cloud.cell.claims) == 1 and len(cloud.cell.saves) == 1 and cloud.cell.checks == []
+    row = cloud.cell.instances[instance.uuid]
+    assert (row['vm_state'], row['task_state'], row['host'], row['node']) == ('active', None, 'gpu1', 'gpu1')
+    assert row['power_state'] == 1 and row['launched_on'] == 'gpu1'
+    assert list(cloud.cell.held(instance.uuid).values()) == ['allocated']
+    assert cloud.drivers['gpu1'].domains[instance.uuid].hostdevs == list(cloud.cell.held(instance.uuid))
+    text = caplog.text
+    for line in ('Starting instance...', 'Attempting claim: memory 32768 MB, disk 16 GB, vcpus 8 CPU',
+                 'Claim successful on node gpu1', 'Start spawning the instance on the hypervisor.',
+                 'seconds to spawn the instance on the hypervisor.', 'seconds to build instance.'):
+        assert line in text
+
+
+def test_shapes_of_claim_and_save(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1, availability_zone='az1')
+    cloud.cell.saves.clear()
+    build(manager, instance, key='o/3.build/1')
+    claim, save = cloud.cell.claims[0], cloud.cell.saves[0]
+    assert claim['key'] == save['key'] == 'o/3.build/1'
+    assert claim['transition'] == 'build.claim' and claim['expect'] == {'host': [None, 'gpu1']}
+    assert claim['values'] == {'host': 'gpu1', 'node': 'gpu1', 'compute_id': 1, 'launched_on': 'gpu1',
+                               'availability_zone': 'az1'}
+    assert claim['extra'] == {} and claim['migration'] is None
+    device, = claim['devices']
+    assert (device['from'], device['to'], device['instance_uuid']) == ('available', 'claimed', instance.uuid)
+    usage = claim['usage']
+    assert (usage['vcpus_used'], usage['memory_mb_used'], usage['local_gb_used'], usage['running_vms']) == (
+        8, 32768, 16, 1)
+    assert usage['free_ram_mb'] == 262144 - 32768
+    pools = json.loads(usage['pci_stats'])['nova_object.data']['objects']
+    assert sum(pool['nova_object.data']['count'] for pool in pools) == 1
+    assert save['transition'] == 'build.done' and save['end'] is True and 'usage' not in save
+    assert save['system_metadata'] == {'boot_roles': 'member,reader'}
+    assert (save['devices'][0]['from'], save['devices'][0]['to']) == ('claimed', 'allocated')
+    event = save['event']
+    assert (event['event'], event['result'], event['host']) == (
+        'compute__do_build_and_run_instance', 'Success', 'gpu1')
+    assert event['start_time'] <= event['finish_time'] and 'launched_at' in save['values']
+
+
+def test_alternates_requests_are_written_with_the_claim(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1)
+    build(manager, instance, key='o/3.build/2', attempt=2)
+    assert json.loads(cloud.cell.claims[0]['extra']['pci_requests'])[0]['count'] == 1
+
+
+def test_the_claim_takes_the_device_that_placement_allocated(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    manager.host.tracker.ledger.set_providers({'0000:08:00.0': 'rp-a', '0000:88:00.0': 'rp-b'})
+    instance = cloud.cell.new_instance(1)
+    instance.pci_requests = requests(instance.uuid, 1, 'rp-b')
+    build(manager, instance)
+    assert list(cloud.cell.held(instance.uuid)) == ['0000:88:00.0']
+
+
+def test_too_few_devices_is_refused_before_anything_is_written(cloud, caplog):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(3)
+    cloud.cell.saves.clear()
+    with caplog.at_level(logging.INFO), pytest.raises(errors.HostRejected) as caught:
+        build(manager, instance)
+    assert str(caught.value) == 'Insufficient compute resources: Claim pci failed.'
+    assert 'Failed to claim: Insufficient compute resources: Claim pci failed.' in caplog.text
+    assert cloud.cell.claims == [] and manager.host.tracker.used.vcpus == 0
+    assert cloud.cell.events() == [('compute__do_build_and_run_instance', 'Error')]
+
+
+def test_too_little_memory_is_refused(cloud):
+    manager = cloud.host('gpu1')
+    cloud.boot(manager, 0)
+    instance = cloud.cell.new_instance(0, flavor(3, memory_mb=262144))
+    with pytest.raises(errors.HostRejected, match=r'memory 294912\.00 MB used of 262144\.00 MB'):
+        build(manager, instance)
+
+
+def test_claim_conflict_reads_the_devices_again(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.cell.conflict_once = True
+    # Somebody else took the first device behind our back.
+    cloud.cell.rows[1].update(status='allocated', instance_uuid='somebody', request_id='r')
+    with pytest.raises(errors.HostRejected, match='Claim pci failed'):
+        build(manager, cloud.cell.new_instance(1))
+    assert manager.host.tracker.used.vcpus == 0
+    other = cloud.boot(manager, 1)
+    assert list(cloud.cell.held(other.uuid)) == ['0000:88:00.0']
+
+
+def test_failed_spawn_gives_everything_back(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    driver = cloud.drivers['gpu1']
+    driver.fail('spawn', RuntimeError('qemu died'), after=True)
+    instance = cloud.cell.new_instance(1)
+    cloud.cell.saves.clear()
+    with pytest.raises(errors.HostRejected, match=f'Build of instance {instance.uuid} was re-scheduled: qemu died'):
+        build(manager, instance)
+    assert driver.domains == {} and driver.disks == {}
+    assert cloud.cell.held(instance.uuid) == {} and manager.host.tracker.used.vcpus == 0
+    row = cloud.cell.instances[instance.uuid]
+    assert (row['host'], row['node'], row['vm_state']) == (None, None, 'building')
+    save, = cloud.cell.saves
+    assert save['undo'] is True and not save.get('end')
+    assert save['event']['result'] == 'Error' and save['event']['details'] == 'qemu died'
+    assert json.loads(save['usage']['stats'])['failed_builds'] == '1'
+    # A build that goes well says so.
+    cloud.boot(manager, 1)
+    assert json.loads(cloud.cell.saves[-1]['usage']['stats'])['failed_builds'] == '0'
+
+
+@pytest.mark.parametrize('error', [
+    errors.ImageNotFound(image_id='i'), errors.ImageUnacceptable(image_id='i', reason='bad'),
+    errors.PciDeviceUnsupportedHypervisor(type='lxc'), errors.Forbidden('no')])
+def test_what_no_other_host_could_do_aborts(cloud, error):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.drivers['gpu1'].fail('spawn', error)
+    with pytest.raises(errors.BuildAbort, match=str(error).split('.')[0]):
+        build(manager, cloud.cell.new_instance(1))
+
+
+@pytest.mark.parametrize('error', [
+    virt.GuestFailed(act='start', uuid='u', reason='no'), virt.HypervisorUnavailable(host='h', reason='gone'),
+    OSError('disk full'), errors.Unanswered(who='glance', reason='timed out')])
+def test_what_another_host_may_do_is_rescheduled(cloud, error):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.drivers['gpu1'].fail('spawn', error)
+    with pytest.raises(errors.HostRejected):
+        build(manager, cloud.cell.new_instance(1))
+
+
+def test_lost_reply_of_the_claim_is_sent_again_with_the_same_key(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.cell.lost['claim_instance'] = 1
+    cloud.cell.unanswered['save_instance'] = 2
+    instance = cloud.cell.new_instance(1)
+    build(manager, instance)
+    assert [claim['key'] for claim in cloud.cell.claims] == ['o/3.build/1'] * 2
+    assert cloud.cell.claims[0] == cloud.cell.claims[1]
+    assert cloud.cell.instances[instance.uuid]['vm_state'] == 'active'
+    assert manager.host.tracker.used.vcpus == 8
+
+
+def test_lost_reply_of_the_end_save(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.cell.lost['save_instance'] = 1
+    instance = cloud.cell.new_instance(1)
+    build(manager, instance)
+    assert instance.uuid in cloud.drivers['gpu1'].domains
+    assert cloud.cell.held(instance.uuid)
+
+
+def test_unknown_key_does_nothing(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.cell.standing = set()
+    with pytest.raises(errors.KeyGone):
+        build(manager, cloud.cell.new_instance(1))
+    assert cloud.drivers['gpu1'].domains == {} and manager.host.tracker.used.vcpus == 0
+    assert all(row['status'] == 'available' for row in cloud.cell.rows.values())
+
+
+def test_row_gone_at_the_end_undoes(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1)
+    cloud.cell.errors['save_instance'] = errors.KeyGone(key='o/3.build/1')
+    with pytest.raises(errors.KeyGone):
+        build(manager, instance)
+    assert cloud.drivers['gpu1'].domains == {}
+    assert cloud.cell.held(instance.uuid) == {}
+
+
+def test_a_build_that_was_saved_after_all_is_left_alone(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.boot(manager)
+    manager.undo_build(new_context(), instance, key='late/3.build/1')
+    assert instance.uuid in cloud.drivers['gpu1'].domains
+    assert cloud.cell.held(instance.uuid)
+
+
+def test_deleting_meanwhile_undoes(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
+    spawn = driver.spawn
+
+    def deleted(*args, **kwargs):
+        spawn(*args, **kwargs)
+        cloud.cell.instances[instance.uuid]['task_state'] = 'deleting'
+    driver.spawn = deleted
+    with pytest.raises(errors.Conflict):
+        build(manager, instance)
+    assert driver.domains == {} and cloud.cell.held(instance.uuid) == {}
+
+
+def test_cancel_stops_at_the_next_boundary(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
+    spawn = driver.spawn
+
+    def cancelled(*args, **kwargs):
+        spawn(*args, **kwargs)
+        manager.cancel(new_context(), 'o')
+    driver.spawn = cancelled
+    with pytest.raises(errors.Cancelled):
+        build(manager, instance)
+    assert driver.domains == {} and cloud.cell.held(instance.uuid) == {}
+    # What comes late under a cancelled operation doesn't start.
+    before = len(cloud.cell.claims)
+    with pytest.raises(errors.Cancelled):
+        build(manager, cloud.cell.new_instance(1), key='o/3.build/2')
+    assert len(cloud.cell.claims) == before
+
+
+def test_a_second_order_with_the_same_key_joins_the_first(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
+    spawn, entered, go = driver.spawn, threading.Event(), threading.Event()
+
+    def slow(*args, **kwargs):
+        entered.set()
+        go.wait(5)
+        spawn(*args, **kwargs)
+    driver.spawn = slow
+    results: list = []
+    threads = [threading.Thread(target=lambda: results.append(build(manager, instance))) for _ in range(2)]
+    threads[0].start()
+    entered.wait(5)
+    threads[1].start()
+    go.set()
+    for thread in threads:
+        thread.join(5)
+    results.append(build(manager, instance))
+    assert results == [{'host': 'gpu1', 'node': 'gpu1'}] * 3
+    assert [name for name, _ in driver.calls].count('spawn') == 1
+
+
+def test_max_concurrent_builds(cloud):
+    manager = cloud.host('gpu1', GPUS, max_concurrent_builds=1)
+    driver, spawn = cloud.drivers['gpu1'], cloud.drivers['gpu1'].spawn
+    inside, most = [], []
+
+    def watched(*args, **kwargs):
+        inside.append(1)
+        most.append(len(inside))
+        spawn(*args, **kwargs)
+        inside.pop()
+    driver.spawn = watched
+    threads = [threading.Thread(target=build, args=(manager, cloud.cell.new_instance(0), f'o{n}/3.build/1'))
+               for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert most == [1, 1, 1, 1]
+
+
+def test_a_process_that_ends_in_silence_undoes_nothing(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1)
+    cloud.cell.unanswered['save_instance'] = 1
+    manager.stopping.set()
+    with pytest.raises(errors.Unanswered):
+        build(manager, instance)
+    assert instance.uuid in cloud.drivers['gpu1'].domains
+    # The next process is asked again, claims what it holds already, and finishes.
+    again = cloud.host('gpu1')
+    build(again, cloud.cell.instance(instance.uuid))
+    assert list(cloud.cell.held(instance.uuid).values()) == ['allocated']
+    assert again.host.tracker.used.vcpus == 8
+
+
+def test_undo_build_is_idempotent_and_safe_if_nothing_ran(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1)
+    for key in ('o/3.build/1', 'o/3.build/1', 'o/3.build/2'):
+        assert manager.undo_build(new_context(), instance, key=key) == {}
+    assert cloud.cell.checks == []
+    assert all(row['status'] == 'available' for row in cloud.cell.rows.values())
+
+
+def test_undo_after_a_crash_in_the_middle(cloud):
+    first = cloud.host('gpu1', GPUS)
+    instance = cloud.cell.new_instance(1)
+    cloud.cell.unanswered['save_instance'] = 1
+    first.stopping.set()
+    with pytest.raises(errors.Unanswered):
+        build(first, instance)
+    second = cloud.host('gpu1')
+    second.undo_build(new_context(), instance, key='o/3.build/1')
+    assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].disks == {}
+    assert cloud.cell.held(instance.uuid) == {} and second.host.tracker.used.vcpus == 0
+    assert cloud.cell.instances[instance.uuid]['host'] is None

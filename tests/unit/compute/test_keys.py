@@ -1,0 +1,229 @@
+"""Keys, locks, undo, the calls upward, timers, dispatching."""
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from kilonova import errors
+from kilonova.clients.placement import PlacementInvalid
+from kilonova.compute import dispatch
+from kilonova.compute.keys import Keys, matches
+from kilonova.compute.locks import Locks
+from kilonova.compute.timers import Timers
+from kilonova.compute.undo import Undo
+from kilonova.compute.upcalls import Stopping, Upcalls
+from kilonova.virt.driver import GuestFailed, HypervisorUnavailable
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_finished_key_gives_its_result_again():
+    keys, done = Keys(), []
+    for _ in range(2):
+        assert keys.run('m', 'k', lambda work: done.append(1) or 'result') == 'result'
+    assert done == [1]
+    # Another method under the same key is other work: an undo has the key of its do.
+    assert keys.run('undo_m', 'k', lambda work: 'undone') == 'undone'
+
+
+def test_a_finished_key_gives_its_error_again():
+    keys, done = Keys(), []
+
+    def act(work):
+        done.append(1)
+        raise errors.HostRejected(reason='full')
+    for _ in range(2):
+        with pytest.raises(errors.HostRejected, match='full'):
+            keys.run('m', 'k', act)
+    assert done == [1]
+
+
+@pytest.mark.parametrize(('error', 'remember'), [
+    (errors.KilonovaError('x'), False), (errors.Unanswered(who='x', reason='y'), True)])
+def test_failures_that_are_no_outcome_are_tried_again(error, remember):
+    keys = Keys()
+
+    def act(work):
+        raise error
+    with pytest.raises(errors.KilonovaError):
+        keys.run('m', 'k', act, remember_errors=remember)
+    assert keys.run('m', 'k', lambda work: 'now', remember_errors=remember) == 'now'
+
+
+def test_without_a_key_nothing_is_remembered():
+    keys = Keys()
+    assert [keys.run('m', None, lambda work, n=n: n) for n in (1, 2)] == [1, 2]
+    assert len(keys) == 0
+
+
+def test_the_registry_is_bounded_in_time_and_number():
+    clock = Clock()
+    keys = Keys(clock, keep_seconds=600, keep_count=3)
+    for number in range(10):
+        keys.run('m', f'k{number}', lambda work: None)
+        keys.cancel(f'c{number}')
+    assert len(keys) <= 3
+    clock.now = 601
+    keys.run('m', 'new', lambda work: None)
+    assert len(keys) == 1
+
+
+def test_who_waits_when_the_thread_is_ended_hears_silence():
+    keys, works = Keys(), []
+
+    def act(work):
+        works.append(work)
+        raise SystemExit
+    with pytest.raises(SystemExit):
+        keys.run('m', 'k', act)
+    with pytest.raises(errors.Unanswered):
+        works[0].outcome()
+    assert keys.running() == [] and len(keys) == 0
+
+
+def test_cancel_reaches_running_work_of_the_operation_only():
+    keys, seen = Keys(), {}
+
+    def act(work):
+        keys.cancel('o1')
+        keys.cancel('o2/1.build/1')
+        seen['running'] = keys.running()
+        work.check()
+        return 'went on'
+    with pytest.raises(errors.Cancelled):
+        keys.run('m', 'o1/1.build/1', act)
+    assert seen['running'] == ['m o1/1.build/1']
+    assert keys.run('m', 'o2/1.build/10', act) == 'went on'
+    assert keys.run('undo_m', 'o1/1.build/1', act, cancellable=False) == 'went on'
+
+
+@pytest.mark.parametrize(('key', 'prefix', 'same'), [
+    ('o/1.build/1', 'o', True), ('o/1.build/1', 'o/', True), ('o/1.build/1', 'o/1.build/1', True),
+    ('o/1.build/10', 'o/1.build/1', False), ('other/1.build/1', 'o', False), (None, 'o', False)])
+def test_prefixes_are_whole_parts(key, prefix, same):
+    assert matches(key, prefix) is same
+
+
+def test_locks_exclude_and_leave_nothing_behind():
+    locks, inside, most = Locks(), [], []
+
+    def work():
+        with locks.hold('a'):
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    with locks.hold('a'), locks.hold('b'):
+        for thread in threads:
+            thread.start()
+        assert len(locks) == 2
+    for thread in threads:
+        thread.join(5)
+    assert most == [1] * 8 and len(locks) == 0
+
+
+def test_undo_runs_newest_first_and_keeps_the_error(caplog):
+    done = []
+
+    def broken():
+        raise ValueError('undo broke')
+    undo = Undo('op')
+
+    def act():
+        with undo:
+            undo.add(done.append, 1)
+            undo.add(broken)
+            undo.add(done.append, 2)
+            raise KeyError('reason')
+    with pytest.raises(KeyError, match='reason'):
+        act()
+    assert done == [2, 1] and isinstance(undo.error, KeyError)
+    assert 'op: undo broken failed' in caplog.text
+
+
+def test_undo_does_nothing_when_all_went_well_or_the_process_ends():
+    done = []
+    with Undo('op') as undo:
+        undo.add(done.append, 1)
+
+    def ending():
+        with Undo('op') as undo:
+            undo.add(done.append, 2)
+            raise Stopping(who='conductor', reason='ends')
+
+    def killed():
+        with Undo('op') as undo:
+            undo.add(done.append, 3)
+            raise SystemExit
+    with pytest.raises(Stopping):
+        ending()
+    with pytest.raises(SystemExit):
+        killed()
+    assert done == []
+
+
+class Client:
+    def __init__(self, silent):
+        self.silent, self.sent = silent, []
+
+    def save_instance(self, ctxt, *, save):
+        self.sent.append(save)
+        if len(self.sent) <= self.silent:
+            raise errors.Unanswered(who='conductor', reason='timed out')
+        return {'written': True}
+
+
+def test_silence_is_asked_again_with_growing_pauses(caplog):
+    pauses = []
+
+    class Event(threading.Event):
+        def wait(self, timeout=None):
+            pauses.append(timeout)
+            return False
+    client = Client(4)
+    assert Upcalls(client, Event(), (1, 2, 4)).save(None, {'instance_uuid': 'u'}) == {'written': True}
+    assert len(client.sent) == 5 and pauses == [1, 2, 4, 4]
+    assert 'The save for u was not answered' in caplog.text
+
+
+def test_an_error_is_an_answer():
+    client = Client(0)
+    client.save_instance = lambda ctxt, save: (_ for _ in ()).throw(errors.KeyGone(key='k'))
+    with pytest.raises(errors.KeyGone):
+        Upcalls(client, threading.Event(), (0,)).save(None, {'instance_uuid': 'u'})
+
+
+@pytest.mark.parametrize(('error', 'cls', 'text'), [
+    (errors.HostRejected(reason='full'), errors.HostRejected, 'Insufficient compute resources: full.'),
+    (GuestFailed(act='start', uuid='u', reason='no'), errors.KilonovaError, 'could not start guest u: no'),
+    (HypervisorUnavailable(host='h', reason='gone'), errors.Unavailable, 'Connection to the hypervisor'),
+    (PlacementInvalid(detail='d'), errors.Invalid, 'Placement refuses'),
+    (OSError('disk full'), errors.KilonovaError, 'OSError: disk full')])
+def test_errors_leave_as_classes_that_the_other_side_knows(error, cls, text):
+    told = dispatch.as_known(error)
+    assert type(told) is cls and text in str(told)
+
+
+def test_timers_go_on_after_a_failure(caplog):
+    stopping, ran, third = threading.Event(), [], threading.Event()
+    timers = Timers(stopping)
+
+    def task():
+        ran.append(1)
+        if len(ran) == 3:
+            third.set()
+        raise ValueError('one round failed')
+    with caplog.at_level(logging.ERROR):
+        timers.every(0.001, task, 'a task')
+        timers.every(-1, task, 'never')
+        assert third.wait(5)
+        stopping.set()
+        timers.join(5)
+    assert 'Error during a task' in caplog.text and timers.spacing == {'a task': 0.001}

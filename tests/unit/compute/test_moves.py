@@ -1,0 +1,461 @@
+"""Resize, cold migrate, confirm, revert and their undos: seed-map.md rows 0.6–0.8, 0.11, 0.16–0.18, 0.26, 0.28."""
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from kilonova import errors
+from kilonova.virt.fake import FakeDriver
+from tests.unit.compute.cloud import flavor, new_context, request_spec
+
+GPUS = ['0000:08:00.0', '0000:88:00.0', '0000:90:00.0']
+OTHER_GPUS = ['0000:a8:00.0', '0000:b8:00.0']
+BIG = flavor(2, 16, 65536, 20)
+
+
+class Resize:
+    """The steps as a flow would send them, with the server as it stands before each."""
+
+    def __init__(self, cloud, server, source, dest, gpus=2, kind='resize', to=BIG):
+        self.cloud, self.uuid, self.source, self.dest = cloud, server.uuid, source, dest
+        self.cell = cloud.cell
+        self.to = to
+        self.spec = request_spec(server, to, gpus)
+        self.cell.instances[self.uuid]['task_state'] = 'resize_prep'
+        self.migration = self.cell.new_migration(self.uuid, source, kind=kind)
+        self.migration.new_instance_type_id = to.id
+        self.cell.saves.clear()
+        self.attempt = 1
+        self.disk = self.disk_info = None
+
+    def restart(self, which):
+        setattr(self, which, self.cloud.host(getattr(self, which).host.name))
+        if self.source.host.name == self.dest.host.name:
+            self.source = self.dest = getattr(self, which)
+
+    @property
+    def instance(self):
+        return self.cell.instance(self.uuid)
+
+    def key(self, step):
+        return f'm{self.migration.id}/{step}/{self.attempt}'
+
+    def prep(self):
+        self.disk = self.dest.prep_resize(
+            new_context(), image=None, instance=self.instance, flavor=self.to, request_spec=self.spec,
+            filter_properties={}, node=self.dest.host.name, clean_shutdown=True, migration=self.migration, host_list=[],
+            key=self.key('3.prep_resize'))['disk']
+
+    def move(self):
+        self.disk_info = self.source.resize_instance(
+            new_context(), instance=self.instance, image=None, migration=self.migration, flavor=self.to,
+            clean_shutdown=True, request_spec=self.spec, disk=self.disk, key=self.key('4.resize_instance'))
+
+    def finish(self):
+        return self.dest.finish_resize(
+            new_context(), disk_info=self.disk_info, image=None, instance=self.instance, migration=self.migration,
+            request_spec=self.spec, key=self.key('5.finish_resize'))
+
+    def mark_resized(self):
+        row = self.cell.instances[self.uuid]
+        row['system_metadata']['old_vm_state'] = row['vm_state']
+        row.update(vm_state='resized', task_state=None)
+        self.migration.status = 'finished'
+
+    def all(self):
+        self.prep()
+        self.move()
+        self.finish()
+        self.mark_resized()
+
+    def confirm(self):
+        return self.source.confirm_resize(new_context(), self.instance, self.migration,
+                                          key=f'c{self.migration.id}/0.confirm_source/1')
+
+    def mark_confirmed(self):
+        row = self.cell.instances[self.uuid]
+        stored = json.loads(row['extra']['flavor'])
+        row['extra'].update(flavor=json.dumps({**stored, 'old': None, 'new': None}), migration_context=None)
+        row.update(vm_state='active', task_state=None)
+        row['system_metadata'].pop('old_vm_state')
+        self.migration.status = 'confirmed'
+
+    def revert_dest(self):
+        self.cell.instances[self.uuid]['task_state'] = 'resize_reverting'
+        return self.dest.revert_resize(new_context(), self.instance, self.migration, None,
+                                       key=f'r{self.migration.id}/0.revert_dest/1')
+
+    def revert_source(self):
+        return self.source.finish_revert_resize(new_context(), self.instance, self.migration, None,
+                                                key=f'r{self.migration.id}/2.finish_revert/1')
+
+    def undo(self, step):
+        manager = self.source if step == 'resize_instance' else self.dest
+        return getattr(manager, f'undo_{step}')(new_context(), self.instance, self.migration, key=self.key(f'9.{step}'))
+
+    def undo_all(self):
+        for step in ('finish_resize', 'resize_instance', 'prep_resize'):
+            self.undo(step)
+
+    def as_before(self, addresses=('0000:08:00.0',), running=True):
+        """The server, its guest and its devices are what they were."""
+        driver = self.cloud.drivers[self.source.host.name]
+        row = self.cell.instances[self.uuid]
+        assert (row['host'], row['vcpus'], row['memory_mb'], row['instance_type_id']) == (
+            self.source.host.name, 8, 32768, 1)
+        stored = json.loads(row['extra']['flavor'])
+        assert stored['cur']['nova_object.data']['id'] == 1 and stored['old'] is None
+        assert sum(request['count'] for request in json.loads(row['extra']['pci_requests'])) == len(addresses)
+        assert self.cell.held(self.uuid) == dict.fromkeys(addresses, 'allocated')
+        domain = driver.domains[self.uuid]
+        assert (domain.vcpus, domain.hostdevs) == (8, list(addresses))
+        assert (domain.state == 1) == running
+        assert set(driver.disks) == {self.uuid}
+        assert self.source.host.tracker.used.vcpus == 8
+        if self.dest.host.name != self.source.host.name:
+            other = self.cloud.drivers[self.dest.host.name]
+            assert (other.domains, other.disks) == ({}, {})
+            assert self.dest.host.tracker.used.vcpus == 0
+
+
+@pytest.fixture
+def two(cloud):
+    source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
+    return Resize(cloud, cloud.boot(source), source, dest)
+
+
+@pytest.fixture
+def one(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    return Resize(cloud, cloud.boot(manager), manager, manager)
+
+
+def test_prep_claims_and_keeps_both_ends(two, caplog):
+    with caplog.at_level(logging.INFO):
+        two.prep()
+    assert 'Migrating' in caplog.text and 'Attempting claim: memory 65536 MB, disk 20 GB, vcpus 16 CPU' in caplog.text
+    assert two.disk['host'] == 'gpu2'
+    claim = two.cell.claims[-1]
+    assert claim['expect'] == {'host': 'gpu1', 'task_state': ['resize_prep']} and 'transition' not in claim
+    assert claim['migration'] == {'uuid': two.migration.uuid, 'dest_compute': 'gpu2', 'dest_node': 'gpu2',
+                                  'dest_compute_id': 2, 'dest_host': '192.0.2.1'}
+    context = two.instance.migration_context
+    assert context.migration_id == two.migration.id
+    assert [device.address for device in context.old_pci_devices] == ['0000:08:00.0']
+    assert [device.address for device in context.new_pci_devices] == OTHER_GPUS
+    assert (context.old_pci_requests.requests[0].count, context.new_pci_requests.requests[0].count) == (1, 2)
+    assert two.cell.held(two.uuid) == {'0000:08:00.0': 'allocated', **dict.fromkeys(OTHER_GPUS, 'claimed')}
+    assert two.cell.events() == [('compute_prep_resize', 'Success')]
+
+
+def test_resize_one_to_two(two):
+    two.cloud.drivers['gpu1'].write(two.uuid, 'what the guest wrote')
+    two.all()
+    row = two.cell.instances[two.uuid]
+    assert (row['host'], row['node'], row['compute_id'], row['vcpus'], row['memory_mb'], row['root_gb'],
+            row['instance_type_id']) == ('gpu2', 'gpu2', 2, 16, 65536, 20, 2)
+    domain = two.cloud.drivers['gpu2'].domains[two.uuid]
+    assert (domain.hostdevs, domain.vcpus, domain.memory_mb, domain.state) == (OTHER_GPUS, 16, 65536, 1)
+    assert two.cell.held(two.uuid) == dict.fromkeys([GPUS[0], *OTHER_GPUS], 'allocated')
+    stored = json.loads(row['extra']['flavor'])
+    assert {name: value['nova_object.data']['id'] for name, value in stored.items()} == {'cur': 2, 'old': 1, 'new': 2}
+    assert json.loads(row['extra']['pci_requests'])[0]['count'] == 2
+    assert two.cloud.drivers['gpu2'].read(two.uuid) == 'what the guest wrote'
+    assert [save.get('transition') for save in two.cell.saves] == [None, 'resize.migrated', 'resize.finishing']
+    assert two.migration.status == 'finished'
+    assert [name for name, _ in two.cell.events()] == [
+        'compute_prep_resize', 'compute_resize_instance', 'compute_finish_resize']
+    assert two.source.host.tracker.used.vcpus == 8 and two.dest.host.tracker.used.vcpus == 16
+
+
+def test_confirm_frees_the_source(two):
+    two.all()
+    two.confirm()
+    assert two.cell.held(two.uuid) == dict.fromkeys(OTHER_GPUS, 'allocated')
+    driver = two.cloud.drivers['gpu1']
+    assert (driver.domains, driver.disks) == ({}, {})
+    assert two.source.host.tracker.used.vcpus == 0
+    save = two.cell.saves[-1]
+    assert save['event']['event'] == 'compute_confirm_resize' and save['usage']['vcpus_used'] == 0
+    assert 'values' not in save and not save.get('end')
+    two.confirm()
+    assert two.cell.held(two.uuid) == dict.fromkeys(OTHER_GPUS, 'allocated')
+
+
+def test_revert_restores_the_source(two):
+    two.all()
+    two.revert_dest()
+    assert two.cell.held(two.uuid) == {'0000:08:00.0': 'allocated'}
+    assert two.cloud.drivers['gpu2'].domains == {}
+    two.revert_source()
+    two.as_before()
+    assert [name for name, _ in two.cell.events()][-2:] == ['compute_revert_resize', 'compute_finish_revert_resize']
+
+
+def test_a_stopped_server_stays_off(two):
+    two.cloud.drivers['gpu1'].power_off(two.instance)
+    two.cell.instances[two.uuid].update(vm_state='stopped', power_state=4)
+    two.all()
+    assert two.cloud.drivers['gpu2'].domains[two.uuid].state == 4
+    assert two.cell.instances[two.uuid]['power_state'] == 4
+    two.revert_dest()
+    two.revert_source()
+    two.as_before(running=False)
+
+
+@pytest.mark.parametrize(('before', 'after'), [(0, 1), (2, 1), (1, 0), (0, 0)])
+def test_other_directions(cloud, before, after):
+    source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
+    resize = Resize(cloud, cloud.boot(source, before), source, dest, after)
+    resize.all()
+    assert len(cloud.drivers['gpu2'].domains[resize.uuid].hostdevs) == after
+    resize.confirm()
+    assert list(cloud.cell.held(resize.uuid)) == OTHER_GPUS[:after]
+
+
+def test_same_host_needs_devices_besides(one):
+    one.all()
+    held = one.cell.held(one.uuid)
+    assert held == dict.fromkeys(GPUS, 'allocated')
+    assert one.cloud.drivers['gpu1'].domains[one.uuid].hostdevs == GPUS[1:]
+    assert one.source.host.tracker.used.vcpus == 24
+    one.confirm()
+    assert list(one.cell.held(one.uuid)) == GPUS[1:] and one.source.host.tracker.used.vcpus == 16
+    assert one.cloud.drivers['gpu1'].domains[one.uuid].hostdevs == GPUS[1:]
+
+
+def test_same_host_without_enough_is_refused(cloud):
+    manager = cloud.host('gpu1', GPUS[:2])
+    resize = Resize(cloud, cloud.boot(manager), manager, manager)
+    with pytest.raises(errors.HostRejected, match='Claim pci failed'):
+        resize.prep()
+    resize.undo('prep_resize')
+    resize.as_before()
+
+
+def test_same_host_revert(one):
+    one.all()
+    one.revert_dest()
+    one.revert_source()
+    one.as_before()
+
+
+def test_same_host_confirm_sent_again_after_a_restart_frees_nothing_more(one):
+    one.all()
+    one.confirm()
+    one.mark_confirmed()
+    one.restart('source')
+    one.confirm()
+    assert one.cell.held(one.uuid) == dict.fromkeys(GPUS[1:], 'allocated')
+    assert one.source.host.tracker.used.vcpus == 16
+
+
+@pytest.mark.parametrize('where', ['one', 'two'])
+@pytest.mark.parametrize('end', ['confirm', 'revert'])
+def test_restart_between_all_steps(request, where, end):
+    resize = request.getfixturevalue(where)
+    steps = [resize.prep, resize.move, resize.finish, resize.mark_resized]
+    steps += [resize.confirm] if end == 'confirm' else [resize.revert_dest, resize.revert_source]
+    resize.cell.busy.add(resize.uuid)
+    for step in steps:
+        getattr(resize, step.__name__)()
+        resize.restart('source')
+        resize.restart('dest')
+    if end == 'confirm':
+        resize.mark_confirmed()
+    resize.cell.busy.clear()
+    for manager in (resize.source, resize.dest):
+        manager.guests.look_again()
+    if end == 'revert':
+        resize.as_before()
+        return
+    new = GPUS[1:] if where == 'one' else OTHER_GPUS
+    assert resize.cell.held(resize.uuid) == dict.fromkeys(new, 'allocated')
+    assert resize.dest.host.tracker.used.vcpus == 16
+
+
+@pytest.mark.parametrize('where', ['one', 'two'])
+@pytest.mark.parametrize('reached', [0, 1, 2, 3])
+@pytest.mark.parametrize('restarted', [False, True])
+def test_undo_from_every_step(request, where, reached, restarted):
+    resize = request.getfixturevalue(where)
+    for step in [resize.prep, resize.move, resize.finish][:reached]:
+        step()
+    if restarted:
+        resize.restart('source')
+        resize.restart('dest')
+    resize.undo_all()
+    resize.as_before()
+    # Undone twice is undone once.
+    resize.undo_all()
+    resize.as_before()
+
+
+@pytest.mark.parametrize('where', ['one', 'two'])
+@pytest.mark.parametrize(('method', 'after'), [
+    ('prepare_move', False), ('migrate_disk_and_power_off', False), ('migrate_disk_and_power_off', True),
+    ('finish_migration', False), ('finish_migration', True)])
+def test_a_failing_driver_leaves_the_server_as_it_was(request, where, method, after):
+    resize = request.getfixturevalue(where)
+    for driver in resize.cloud.drivers.values():
+        driver.fail(method, errors.KilonovaError('boom'), after=after)
+    with pytest.raises(errors.KilonovaError, match='boom'):
+        resize.all()
+    assert ('Error', 'boom') in [(save['event']['result'], save['event']['details']) for save in resize.cell.saves
+                                 if save.get('event')]
+    resize.undo_all()
+    resize.as_before()
+
+
+@pytest.mark.parametrize('where', ['one', 'two'])
+@pytest.mark.parametrize('number', [0, 1, 2])
+def test_a_row_that_is_gone_undoes(request, where, number):
+    resize = request.getfixturevalue(where)
+    steps = [resize.prep, resize.move, resize.finish]
+    for step in steps[:number]:
+        step()
+    resize.cell.errors['save_instance'] = errors.KeyGone(key='x')
+    with pytest.raises(errors.KeyGone):
+        steps[number]()
+    resize.undo_all()
+    resize.as_before()
+
+
+@pytest.mark.parametrize('number', [0, 1, 2])
+def test_lost_replies_are_asked_for_again(two, number):
+    steps = [two.prep, two.move, two.finish]
+    for step in steps[:number]:
+        step()
+    two.cell.lost.update(claim_instance=1, save_instance=1, check_key=1)
+    for step in steps[number:]:
+        step()
+    two.mark_resized()
+    assert two.cloud.drivers['gpu2'].domains[two.uuid].hostdevs == OTHER_GPUS
+    two.confirm()
+    assert two.cell.held(two.uuid) == dict.fromkeys(OTHER_GPUS, 'allocated')
+
+
+def test_shrinking_is_refused_with_a_running_guest(cloud):
+    source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
+    resize = Resize(cloud, cloud.boot(source), source, dest, to=flavor(3, 16, 65536, 8))
+    resize.prep()
+    with pytest.raises(errors.ResizeError, match=r'^Resize error: Unable to resize disk down\.$'):
+        resize.move()
+    assert ('power_off', resize.uuid) not in cloud.drivers['gpu1'].calls
+    assert cloud.drivers['gpu1'].domains[resize.uuid].state == 1
+
+
+def test_cold_migrate_to_its_own_host_is_refused(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.boot(manager)
+    resize = Resize(cloud, server, manager, manager, 1, kind='migration', to=flavor())
+    with pytest.raises(errors.HostRejected, match=r'Unable to migrate instance .* to current host'):
+        resize.prep()
+    resize.undo('prep_resize')
+    resize.as_before()
+
+
+def test_cold_migrate_to_another_host(cloud):
+    source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
+    resize = Resize(cloud, cloud.boot(source), source, dest, 1, kind='migration', to=flavor())
+    resize.all()
+    assert cloud.drivers['gpu2'].domains[resize.uuid].hostdevs == OTHER_GPUS[:1]
+
+
+def test_a_guest_is_never_finished_with_the_old_devices(two):
+    two.prep()
+    two.move()
+    # The fault of seed 000: the requests of the new flavor got lost on the way.
+    two.spec.pci_requests = two.instance.pci_requests
+    with pytest.raises(errors.KilonovaError, match='asks for 1 PCI devices and holds 2'):
+        two.finish()
+
+
+def test_cancel_during_the_disk_move(two):
+    two.prep()
+    driver = two.cloud.drivers['gpu1']
+
+    def cancelled(*args):
+        info = FakeDriver.migrate_disk_and_power_off(driver, *args)
+        two.source.cancel(new_context(), f'm{two.migration.id}')
+        return info
+    driver.migrate_disk_and_power_off = cancelled
+    with pytest.raises(errors.Cancelled):
+        two.move()
+    assert driver.domains[two.uuid].state == 1
+    two.undo_all()
+    two.as_before()
+
+
+def test_source_that_returns_to_a_deleted_server_destroys_it(two):
+    two.prep()
+    two.move()
+    instance, migration = two.instance, two.migration
+    del two.cell.instances[two.uuid]
+    two.source.undo_resize_instance(new_context(), instance, migration, key='p/0.release/1')
+    driver = two.cloud.drivers['gpu1']
+    assert (driver.domains, driver.disks) == ({}, {})
+    assert '0000:08:00.0' not in two.cell.held(two.uuid)
+
+
+def test_source_undo_takes_back_what_a_dead_destination_wrote(two):
+    two.prep()
+    two.move()
+    two.finish()
+    two.undo('resize_instance')
+    row = two.cell.instances[two.uuid]
+    assert (row['host'], row['vcpus'], row['instance_type_id']) == ('gpu1', 8, 1)
+    assert json.loads(row['extra']['flavor'])['old'] is None
+    assert two.cloud.drivers['gpu1'].domains[two.uuid].hostdevs == ['0000:08:00.0']
+
+
+def test_a_late_undo_leaves_a_newer_move_alone(two):
+    two.prep()
+    two.undo('prep_resize')
+    late = two.migration
+    two.migration.status = 'error'
+    again = Resize(two.cloud, two.instance, two.source, two.dest)
+    again.all()
+    two.dest.undo_prep_resize(new_context(), again.instance, late, key='late/3.prep_resize/1')
+    two.dest.undo_finish_resize(new_context(), again.instance, late, key='late/5.finish_resize/1')
+    assert again.cloud.drivers['gpu2'].domains[two.uuid].hostdevs == OTHER_GPUS
+    assert again.cell.held(two.uuid) == dict.fromkeys([GPUS[0], *OTHER_GPUS], 'allocated')
+
+
+def test_resize_there_and_back_again(two):
+    two.all()
+    two.confirm()
+    two.mark_confirmed()
+    back = Resize(two.cloud, two.instance, two.dest, two.source, 1, to=flavor(4, 4, 1024, 20))
+    back.all()
+    assert two.cloud.drivers['gpu1'].domains[two.uuid].hostdevs == ['0000:08:00.0']
+    back.confirm()
+    back.mark_confirmed()
+    assert two.cell.held(two.uuid) == {'0000:08:00.0': 'allocated'}
+    assert two.dest.host.tracker.used.vcpus == 0 and two.source.host.tracker.used.vcpus == 4
+
+
+@pytest.mark.parametrize('where', ['one', 'two'])
+@pytest.mark.parametrize('reached', [1, 2, 3])
+def test_delete_in_the_middle(request, where, reached):
+    resize = request.getfixturevalue(where)
+    for step in [resize.prep, resize.move, resize.finish][:reached]:
+        step()
+    instance = resize.instance
+    for manager in {id(m): m for m in (resize.source, resize.dest)}.values():
+        manager.terminate_instance(new_context(), instance, [], key='d/0.terminate/1')
+    assert resize.cell.held(resize.uuid) == {}
+    for driver in resize.cloud.drivers.values():
+        assert (driver.domains, driver.disks) == ({}, {})
+    assert resize.source.host.tracker.used.vcpus == resize.dest.host.tracker.used.vcpus == 0
+
+
+def test_confirm_failure_is_tried_again(two):
+    two.all()
+    two.cloud.drivers['gpu1'].fail('confirm_migration', OSError('nfs'))
+    with pytest.raises(errors.KilonovaError, match='nfs'):
+        two.confirm()
+    two.confirm()
+    assert two.cell.held(two.uuid) == dict.fromkeys(OTHER_GPUS, 'allocated')

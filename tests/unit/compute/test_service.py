@@ -1,0 +1,314 @@
+"""Start of a compute, its node, its guests after a host boot, heartbeat, audit view: seed-map.md rows 2.1–2.4."""
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from kilonova import errors
+from kilonova.compute.manager import ComputeManager
+from kilonova.compute.records import InvalidNodeConfiguration
+from kilonova.compute.tracker import RUN, Capacity, Tracker, Usage
+from kilonova.pci.request import PciInvalidAlias
+from kilonova.pci.spec import PciConfigInvalidSpec
+from kilonova.rpc.compute import Compute
+from tests.unit.compute.cloud import Cloud, flavor, gpu, new_conf, new_context
+from tests.unit.compute.test_moves import Resize
+
+GPUS = ['0000:08:00.0', '0000:88:00.0']
+
+
+class Placement:
+    def __init__(self):
+        self.synced: list = []
+        self.disabled: dict = {}
+        self.inventory: dict = {}
+        self.silent = 0
+
+    def get_inventory(self, uuid):
+        return self.inventory, 1
+
+    def sync_compute(self, root_uuid, nodename, inventory, traits, pci_view=None, *, refresh=False):
+        if self.silent:
+            self.silent -= 1
+            raise errors.Unanswered(who='Placement', reason='away')
+        self.synced.append((root_uuid, nodename, inventory, set(traits), pci_view, refresh))
+        return {nodename: root_uuid, **{name: f'rp-{name[-12:]}' for name in pci_view or {}}}
+
+    def set_host_disabled(self, uuid, disabled):
+        self.disabled[uuid] = disabled
+
+
+def test_the_endpoint_is_what_the_interface_declares(cloud):
+    Compute.check_server(cloud.host('gpu1'))
+
+
+def test_start_makes_the_records(cloud, caplog):
+    with caplog.at_level(logging.INFO):
+        manager = cloud.host('gpu1', GPUS)
+    service, node = cloud.cell.services['gpu1'], manager.node.record
+    assert (service.binary, service.topic, service.report_count) == ('nova-compute', 'compute', 1)
+    assert (node.host, node.hypervisor_hostname, node.vcpus, node.memory_mb) == ('gpu1', 'gpu1', 64, 262144)
+    assert (node.cpu_allocation_ratio, str(node.host_ip), node.service_id) == (4.0, '192.0.2.1', 1)
+    assert [row['address'] for row in cloud.cell.rows.values()] == GPUS
+    assert 'Compute node record created for gpu1:gpu1 with uuid' in caplog.text
+    assert node.usage['free_ram_mb'] == 262144
+    before = len(cloud.cell.object_calls)
+    cloud.host('gpu1')
+    calls = cloud.cell.object_calls[before:]
+    assert 'ComputeNode.create' not in calls and 'Service.create' not in calls and 'ComputeNode.save' not in calls
+
+
+def test_start_waits_for_a_conductor(cloud, caplog):
+    cloud.cell.unanswered['Service.get_by_args'] = 3
+    assert cloud.host('gpu1').heartbeat.lost is False
+    assert 'Not started yet' in caplog.text
+
+
+def test_another_hosts_identity_is_refused(cloud):
+    manager = cloud.host('gpu1')
+    manager.node.record.host = 'other'
+    with pytest.raises(InvalidNodeConfiguration, match='is gpu1 of host other; this is gpu1 of host gpu1'):
+        cloud.host('gpu1')
+
+
+@pytest.mark.parametrize(('name', 'value', 'error'), [
+    ('device_spec', ['nonsense'], PciConfigInvalidSpec), ('alias', ['{"name": "x"}'], PciInvalidAlias)])
+def test_malformed_pci_settings_refuse_the_start(cloud, name, value, error):
+    conf = new_conf('gpu1')
+    conf.set_override(name, value, group='pci')
+    with pytest.raises(error):
+        ComputeManager(conf, driver=None, conductor=cloud.cell, placement=None)
+
+
+def test_devices_come_and_go(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.drivers['gpu1'].pci_devices = [gpu(GPUS[1]), gpu('0000:90:00.0')]
+    manager.node.update()
+    assert [row['address'] for row in cloud.cell.rows.values()] == [GPUS[1], '0000:90:00.0']
+    assert sum(pool.count for pool in manager.host.tracker.ledger.pools.pools) == 2
+
+
+def test_update_writes_only_what_changed(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.cell.saves.clear()
+    cloud.cell.object_calls.clear()
+    manager.node.update()
+    assert cloud.cell.saves == [] and cloud.cell.object_calls == []
+    cloud.drivers['gpu1'].memory_mb = 1024
+    manager.node.update()
+    assert cloud.cell.object_calls == ['ComputeNode.save'] and manager.node.record.memory_mb == 1024
+
+
+def test_providers_are_written_to_the_devices(cloud):
+    cloud.placement = Placement()
+    cloud.placement.inventory = {'VCPU': {'allocation_ratio': 7.0}}
+    conf = {'group': 'pci'}
+    manager = cloud.host('gpu1', GPUS)
+    manager.conf.set_override('report_in_placement', True, **conf)
+    manager.node.update()
+    _, nodename, inventory, traits, view, _ = cloud.placement.synced[-1]
+    assert nodename == 'gpu1' and inventory['VCPU']['allocation_ratio'] == 7.0 and 'COMPUTE_NODE' in traits
+    assert view['gpu1_0000:08:00.0']['resource_class'] == 'CUSTOM_PCI_10DE_13F1'
+    assert view['gpu1_0000:08:00.0']['total'] == 1
+    assert [row['extra_info'].get('rp_uuid') for row in cloud.cell.rows.values()] == [f'rp-{a}' for a in GPUS]
+    pools = json.loads(manager.node.record.usage['pci_stats'])['nova_object.data']['objects']
+    assert {pool['nova_object.data']['tags']['rp_uuid'] for pool in pools} == {f'rp-{a}' for a in GPUS}
+    assert cloud.placement.disabled == {manager.node.record.uuid: False}
+    assert manager.set_host_enabled(new_context(), 'gpu1', False) == 'disabled'
+    assert cloud.placement.disabled == {manager.node.record.uuid: True}
+
+
+def test_without_reporting_placement_gets_no_devices(cloud):
+    cloud.placement = Placement()
+    cloud.placement.silent = 2
+    cloud.host('gpu1', GPUS)
+    assert [synced[4] for synced in cloud.placement.synced] == [None]
+
+
+def test_describe_host(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.boot(manager)
+    view = manager.describe_host(new_context())
+    assert (view['host'], view['node'], view['directories']) == ('gpu1', 'gpu1', [server.uuid])
+    domain, = view['domains']
+    assert domain['hostdevs'] == list(cloud.cell.held(server.uuid)) and domain['state'] == 1
+    json.dumps(view)
+
+
+# -- guests -----------------------------------------------------------------------------------------------------------
+def test_host_boot_resumes_with_the_same_devices(cloud):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    manager = cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
+    assert manager.host.tracker.used.vcpus == 8
+
+
+def test_host_boot_without_resume_says_shutoff_and_start_brings_the_devices_back(cloud):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    manager = cloud.reboot('gpu1')
+    row = cloud.cell.instances[server.uuid]
+    assert (row['vm_state'], row['power_state']) == ('stopped', 4) and cloud.drivers['gpu1'].domains == {}
+    row['task_state'] = 'powering-on'
+    manager.start_instance(new_context(), cloud.cell.instance(server.uuid), key='s/0.start/1')
+    assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
+
+
+def test_a_guest_that_can_not_be_resumed_is_off(cloud, caplog):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    cloud.drivers['gpu1'].fail('power_on', OSError('no'))
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
+    assert 'Failed to resume instance' in caplog.text
+
+
+def test_a_guest_without_its_devices_is_not_resumed(cloud):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    for row in cloud.cell.rows.values():
+        row.update(status='available', instance_uuid=None)
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped' and cloud.drivers['gpu1'].domains == {}
+
+
+def test_a_stopped_server_stays_off_after_host_boot(cloud):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    cloud.cell.instances[server.uuid].update(vm_state='stopped', power_state=4)
+    cloud.cell.saves.clear()
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert cloud.drivers['gpu1'].domains == {} and not any(save['instance_uuid'] for save in cloud.cell.saves)
+
+
+def test_host_boot_leaves_servers_with_an_operation_to_their_flow(cloud):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    cloud.cell.busy.add(server.uuid)
+    manager = cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert cloud.drivers['gpu1'].domains == {}
+    manager.guests.look_again()
+    assert cloud.drivers['gpu1'].domains == {}
+    # The flow is over and left the server ACTIVE: its guest is brought back.
+    cloud.cell.busy.clear()
+    manager.guests.look_again()
+    assert server.uuid in cloud.drivers['gpu1'].domains and manager.guests.later == set()
+
+
+@pytest.mark.parametrize('same', [False, True])
+def test_verify_resize_after_host_boot(cloud, same):
+    source = cloud.host('gpu1', [*GPUS, '0000:90:00.0'])
+    dest = source if same else cloud.host('gpu2', ['0000:a8:00.0', '0000:b8:00.0'])
+    resize = Resize(cloud, cloud.boot(source), source, dest)
+    resize.all()
+    new = cloud.drivers[dest.host.name].domains[resize.uuid].hostdevs
+    for name in {source.host.name, dest.host.name}:
+        manager = cloud.reboot(name, resume_guests_state_on_host_boot=True)
+        setattr(resize, 'source' if name == 'gpu1' else 'dest', manager)
+    if same:
+        resize.dest = resize.source
+    # The destination starts from the new devices, the source defines nothing.
+    assert cloud.drivers[dest.host.name].domains[resize.uuid].hostdevs == new
+    assert cloud.cell.instances[resize.uuid]['vm_state'] == 'resized'
+    if not same:
+        assert cloud.drivers['gpu1'].domains == {}
+    resize.revert_dest()
+    resize.revert_source()
+    resize.as_before()
+
+
+def test_verify_resize_without_resume_is_off_but_resized(cloud):
+    source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', ['0000:a8:00.0', '0000:b8:00.0'])
+    resize = Resize(cloud, cloud.boot(source), source, dest)
+    resize.all()
+    cloud.reboot('gpu2')
+    row = cloud.cell.instances[resize.uuid]
+    assert (row['vm_state'], row['power_state']) == ('resized', 4)
+
+
+def test_sync_power_states(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    crashed, started, moved, busy = (cloud.boot(manager, 0, flavor(1, 1, 64, 1)) for _ in range(4))
+    domains, rows = cloud.drivers['gpu1'].domains, cloud.cell.instances
+    domains[crashed.uuid].state = 4
+    rows[started.uuid].update(vm_state='stopped', power_state=4)
+    rows[moved.uuid]['power_state'] = 0
+    domains[busy.uuid].state = 4
+    rows[busy.uuid]['task_state'] = 'powering-off'
+    manager.guests.sync()
+    assert (rows[crashed.uuid]['vm_state'], rows[crashed.uuid]['power_state']) == ('stopped', 4)
+    assert domains[started.uuid].state == 4 and rows[started.uuid]['vm_state'] == 'stopped'
+    assert (rows[moved.uuid]['vm_state'], rows[moved.uuid]['power_state']) == ('active', 1)
+    assert rows[busy.uuid]['vm_state'] == 'active'
+    cloud.cell.saves.clear()
+    manager.guests.sync()
+    assert cloud.cell.saves == []
+
+
+# -- heartbeat --------------------------------------------------------------------------------------------------------
+def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
+    manager = cloud.host('gpu1')
+    cloud.cell.unanswered['Service.save'] = 3
+    count = manager.node.service.report_count
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            manager.heartbeat.beat()
+    assert caplog.text.count('Lost connection to nova-conductor for reporting service status.') == 1
+    assert caplog.text.count('Recovered from being unable to report status.') == 1
+    assert manager.node.service.report_count == count + 5
+
+
+def test_heartbeat_comes_after_everything_else(cloud):
+    order = []
+    cloud.host('gpu1').stop()
+    conf = new_conf('gpu1')
+    manager = ComputeManager(conf, driver=cloud.drivers['gpu1'], conductor=cloud.cell, placement=None, pauses=(0.0,))
+    cloud.cell.object_calls = order
+    manager.start(lambda: order.append('serve'))
+    manager.stop()
+    assert order[-2:] == ['serve', 'Service.save'] and 'InstanceList.get_by_host' in order[:-2]
+    assert manager.timers.spacing['report_state'] == conf.report_interval
+
+
+def test_periodic_tasks_and_their_spacing(cloud):
+    manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
+    manager.stop()
+    assert manager.timers.spacing == {'report_state': 10, 'look_again': 5, 'update_available_resource': 60}
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+def test_capacity_names_what_lacks():
+    inventory = {name: {'total': 10, 'allocation_ratio': 2.0} for name in ('VCPU', 'MEMORY_MB', 'DISK_GB')}
+    capacity = Capacity.of(inventory)
+    assert capacity.lacking(Usage(20, 20, 20)) is None
+    assert capacity.lacking(Usage(21, 1, 1)) == 'vcpus 21.00 used of 20.00'
+    assert capacity.lacking(Usage(1, 1, 21)) == 'disk 21.00 GB used of 20.00 GB'
+    assert Capacity.of({}).lacking(Usage(10 ** 9, 10 ** 9, 10 ** 9)) is None
+
+
+def test_a_claim_seen_twice_counts_once(cloud):
+    tracker: Tracker = cloud.host('gpu1', GPUS).host.tracker
+    of = flavor()
+    first, again = tracker.plan('u', RUN, of, None), tracker.plan('u', RUN, of, None)
+    assert tracker.used == Usage(8, 32768, 16) and tracker.instances == 1
+    tracker.abort(again)
+    tracker.commit(first)
+    tracker.adopt('u', RUN, of)
+    assert tracker.used == Usage(8, 32768, 16)
+    gone = tracker.plan_free('u')
+    assert tracker.used == Usage()
+    tracker.abort(gone)
+    assert tracker.used == Usage(8, 32768, 16)
+    tracker.commit(tracker.plan_free('u'))
+    tracker.commit(tracker.plan_free('u'))
+    assert tracker.used == Usage() and tracker.instances == 0
+
+
+def test_swap_counts_as_disk_in_whole_gib():
+    of = flavor()
+    of.swap = 1025
+    assert Usage.of(of).local_gb == 18
+
+
+def test_hosts_do_not_share_what_they_hold(cloud: Cloud):
+    one, two = cloud.host('gpu1', GPUS), cloud.host('gpu2', ['0000:a8:00.0'])
+    cloud.boot(one)
+    assert (one.host.tracker.used.vcpus, two.host.tracker.used.vcpus) == (8, 0)

@@ -1,0 +1,121 @@
+"""What database errors mean, and who is called again."""
+from __future__ import annotations
+
+import itertools
+import sqlite3
+
+import psycopg2
+import pymysql
+import pytest
+from sqlalchemy import exc
+
+from kilonova import errors
+from kilonova.db import engine, failures
+
+
+def mysql(code, kind=pymysql.err.OperationalError):
+    return exc.OperationalError('SELECT 1', {}, kind(code, 'text'))
+
+
+def postgresql(code, wrapper=exc.OperationalError):
+    class Coded(psycopg2.OperationalError):
+        pgcode = code
+    return wrapper('SELECT 1', {}, Coded('text'))
+
+
+def sqlite(text, wrapper=exc.OperationalError):
+    return wrapper('SELECT 1', {}, sqlite3.OperationalError(text))
+
+
+LOST = exc.OperationalError('SELECT 1', {}, pymysql.err.OperationalError(2013, 'lost'), connection_invalidated=True)
+
+
+@pytest.mark.parametrize(('error', 'retriable', 'unreachable'), [
+    (mysql(1213), True, False),
+    (mysql(1205), True, False),
+    (mysql(1020), True, False),
+    (mysql(2003), False, True),
+    (mysql(1040), False, True),
+    (mysql(1064), False, False),
+    (LOST, True, True),
+    (postgresql('40P01'), True, False),
+    (postgresql('40001'), True, False),
+    (postgresql('57P03'), False, True),
+    (postgresql('53300'), False, True),
+    (postgresql('42601'), False, False),
+    (exc.OperationalError('SELECT 1', {}, psycopg2.OperationalError('connection refused')), False, True),
+    (sqlite('database is locked'), False, True),
+    (sqlite('unable to open database file'), False, True),
+    (sqlite('no such table: services'), False, False),
+    (exc.TimeoutError('pool is used up'), False, True),
+    (errors.Conflict(), False, False),
+    (ValueError('x'), False, False),
+])
+def test_meaning(error, retriable, unreachable):
+    assert (failures.is_retriable(error), failures.is_unreachable(error)) == (retriable, unreachable)
+
+
+@pytest.mark.parametrize(('original', 'duplicate'), [
+    (pymysql.err.IntegrityError(1062, 'Duplicate entry'), True),
+    (pymysql.err.IntegrityError(1452, 'foreign key'), False),
+    (sqlite3.IntegrityError('UNIQUE constraint failed: services.uuid'), True),
+    (sqlite3.IntegrityError('FOREIGN KEY constraint failed'), False),
+])
+def test_duplicates_are_told_from_other_integrity_errors(original, duplicate):
+    assert failures.is_duplicate(exc.IntegrityError('INSERT', {}, original)) is duplicate
+    assert not failures.is_duplicate(original)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """No waiting; the pauses that were asked for."""
+    slept = []
+    monkeypatch.setattr(failures.time, 'sleep', slept.append)
+    return slept
+
+
+def failing(times, error):
+    calls = itertools.count(1)
+
+    @engine.retried
+    def function(value):
+        if next(calls) <= times:
+            raise error
+        return value
+    return function
+
+
+def test_a_deadlock_is_tried_again(quick):
+    assert failing(3, mysql(1213))('result') == 'result'
+    assert len(quick) == 3
+
+
+def test_retries_end(quick):
+    with pytest.raises(exc.OperationalError):
+        failing(100, LOST)('result')
+    assert len(quick) == engine.Options.max_retries
+
+
+def test_the_option_bounds_retries(quick):
+    engine.install(engine.Databases(None, None, main_options=engine.Options(max_retries=2)))
+    try:
+        with pytest.raises(exc.OperationalError):
+            failing(100, mysql(1205))('result')
+    finally:
+        engine.install(None)
+    assert len(quick) == 2
+
+
+@pytest.mark.parametrize('error', [mysql(1064), mysql(2003), sqlite('database is locked'), errors.Conflict()])
+def test_other_errors_are_not_tried_again(error, quick):
+    with pytest.raises(type(error)):
+        failing(1, error)('result')
+    assert quick == []
+
+
+def test_pauses_grow_up_to_a_second_and_a_half():
+    waits = list(failures.pauses(12))
+    assert len(waits) == 12
+    assert waits[0] <= 0.015
+    assert all(wait <= 1.5 for wait in waits)
+    assert len(list(itertools.islice(failures.pauses(-1), 2000))) == 2000

@@ -1,0 +1,275 @@
+"""Operation rows: accepting, taking, deciding, ending (operations.md rules 1, 2, 6, 17, 18)."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+import sqlalchemy as sa
+
+from kilonova.db import engine, migration
+from kilonova.db.models import api as api_models
+from kilonova.db.models import cell as models
+from kilonova.db.queries import claims, instances, migrations, operations
+from kilonova.errors import ClaimConflict, Conflict, InstanceInvalidState, InstanceNotFound, KeyGone
+
+UUID = '7d7f5ee0-7c0f-4a55-8ac9-000000000001'
+ACTION = {'action': 'stop', 'request_id': 'req-1', 'user_id': 'u', 'project_id': 'p'}
+
+
+def op(uuid, kind='stop', **more):
+    return {'uuid': uuid, 'kind': kind, 'instance_uuid': UUID, 'args': {}, 'context': {}, 'request_id': 'req-1', **more}
+
+
+@pytest.fixture
+def cell(tmp_path):
+    database = engine.Database(f'sqlite:///{tmp_path}/cell.db', 'cell1')
+    migration.sync(database, 'cell')
+    with database.write() as conn:
+        instances.create(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1',
+                                'launched_at': instances.utcnow()}, {}, {}, {})
+    yield database
+    database.dispose()
+
+
+def rows(database):
+    with database.read() as conn:
+        return {row['uuid']: row for row in operations.of_instance(conn, UUID)}
+
+
+def states_of(database):
+    with database.read() as conn:
+        row = instances.get(conn, UUID, deleted=True)
+    return row['vm_state'], row['task_state']
+
+
+def test_accept_writes_state_row_and_action_together(cell):
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    assert states_of(cell) == ('active', 'powering-off')
+    assert list(rows(cell)) == ['o1']
+    with cell.read() as conn:
+        assert conn.execute(sa.select(models.InstanceAction.action)).scalars().all() == ['stop']
+
+
+def test_of_two_requests_one_is_refused_with_the_fields_text(cell):
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    with pytest.raises(InstanceInvalidState) as caught:
+        operations.accept(cell, instance_uuid=UUID, event='reboot.start', operation=op('o2'), action=ACTION)
+    assert str(caught.value) == f"Cannot 'reboot' instance {UUID} while it is in task_state powering-off"
+    with pytest.raises(InstanceInvalidState) as caught:
+        operations.accept(cell, instance_uuid=UUID, event='start.start', operation=op('o2'), action=ACTION)
+    assert str(caught.value) == f"Cannot 'start' instance {UUID} while it is in vm_state active"
+    assert list(rows(cell)) == ['o1']
+
+
+def test_a_server_that_is_not_there(cell):
+    with pytest.raises(InstanceNotFound):
+        operations.accept(cell, instance_uuid=UUID[:-1] + '9', event='stop.start', operation=op('o1'), action=ACTION)
+
+
+def test_confirm_and_revert_cannot_both_win(cell):
+    """Rule 10: the accepting transaction swaps the migration's status."""
+    with cell.write() as conn:
+        migrations.create(conn, {'uuid': 'm1', 'instance_uuid': UUID, 'status': 'finished', 'migration_type': 'resize'})
+        conn.execute(instances.instances.update().values(vm_state='resized'))
+    results = []
+
+    def attempt(event, uuid, status):
+        try:
+            operations.accept(cell, instance_uuid=UUID, event=event, operation=op(uuid, uuid), action=ACTION,
+                              migration=('m1', 'finished', status))
+            results.append(status)
+        except Conflict:
+            results.append('refused')
+    threads = [threading.Thread(target=attempt, args=args) for args in
+               (('confirm.start', 'confirm', 'confirming'), ('revert.start', 'revert', 'reverting'))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results)[-1] == 'refused' and len(rows(cell)) == 1
+    with cell.read() as conn:
+        assert migrations.get(conn, uuid='m1')['status'] in results
+
+
+def test_delete_waits_behind_what_runs_and_cancels_it(cell):
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    assert operations.accept_delete(cell, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION) == 'd1'
+    found = rows(cell)
+    assert found['o1']['cancelled'] and found['d1']['slot'] == 'wait'
+    assert states_of(cell) == ('active', 'deleting')
+    operations.renew_lease(cell, 'me', 'h', 30)
+    assert operations.take(cell, ['d1'], 'me') == []
+    with cell.write() as conn:
+        assert operations.end(conn, 'o1', UUID, plain=True) == ''
+        assert operations.end(conn, 'o1', UUID) == 'd1'
+    assert [row['uuid'] for row in operations.take(cell, ['d1'], 'me')] == ['d1']
+
+
+def test_a_second_delete_adds_nothing(cell):
+    operations.accept_delete(cell, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION)
+    assert operations.accept_delete(cell, instance_uuid=UUID, operation=op('d2', 'delete'), action=ACTION) is None
+    assert list(rows(cell)) == ['d1']
+
+
+def test_a_row_is_taken_once_until_its_owners_lease_ends(cell):
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    operations.renew_lease(cell, 'first', 'h', 30)
+    operations.renew_lease(cell, 'second', 'h', 30)
+    assert len(operations.take(cell, ['o1'], 'first')) == 1
+    assert operations.take(cell, ['o1'], 'second') == []
+    with cell.read() as conn:
+        assert operations.free(conn, 'second', 10) == []
+    operations.renew_lease(cell, 'first', 'h', -1)
+    with cell.read() as conn:
+        assert [row['uuid'] for row in operations.free(conn, 'second', 10)] == ['o1']
+    assert len(operations.take(cell, ['o1'], 'second')) == 1
+    with cell.write() as conn:
+        assert not operations.decide(conn, 'o1', 'first', {'position': 1})
+        assert operations.decide(conn, 'o1', 'second', {'position': 1})
+
+
+def test_rows_given_back_are_not_taken_before_their_time(cell):
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    operations.renew_lease(cell, 'me', 'h', 30)
+    operations.take(cell, ['o1'], 'me')
+    with cell.write() as conn:
+        operations.decide(conn, 'o1', 'me', {'owner': None, 'not_before': engine.db_now() + 60})
+    assert operations.take(cell, ['o1'], 'me') == []
+
+
+def test_early_delete_cancels_the_boot(tmp_path):
+    """Rule 18."""
+    database = engine.Database(f'sqlite:///{tmp_path}/api.db', 'api')
+    migration.sync(database, 'api')
+    operations.accept_create(database, specs=[(UUID, '{}')],
+                             build_requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
+                             mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}],
+                             operations=[op('o1', 'boot')])
+    assert operations.delete_build_request(database, UUID) is True
+    assert operations.delete_build_request(database, UUID) is False
+    assert rows(database)['o1']['cancelled']
+    with database.read() as conn:
+        assert conn.execute(sa.select(api_models.InstanceMapping.queued_for_delete)).scalar()
+    database.dispose()
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+KEY = 'o1/3.build/1'
+
+
+@pytest.fixture
+def building(cell):
+    with cell.write() as conn:
+        conn.execute(instances.instances.update().values(vm_state='building', task_state='scheduling', host=None))
+        node = conn.execute(models.ComputeNode.__table__.insert().values(
+            host='gpu1', hypervisor_hostname='gpu1', vcpus=64, memory_mb=1, local_gb=1, vcpus_used=0, memory_mb_used=0,
+            local_gb_used=0, hypervisor_type='QEMU', hypervisor_version=1, cpu_info='', deleted=0)
+        ).inserted_primary_key[0]
+        for number, address in enumerate(('0000:08:00.0', '0000:88:00.0'), start=1):
+            conn.execute(models.PciDevice.__table__.insert().values(
+                id=number, compute_node_id=node, address=address, vendor_id='10de', product_id='13f1', dev_type='type-PCI',
+                label='l', status='available', deleted=0))
+        operations.insert(conn, [op('o1', 'boot', position=3)])
+    return cell
+
+
+def device(number, before='available', after='claimed', owner=UUID):
+    return {'id': number, 'address': f'd{number}', 'from': before, 'to': after, 'instance_uuid': owner,
+            'request_id': f'r{number}'}
+
+
+def a_claim(*numbers, key=KEY, **more):
+    return {'key': key, 'instance_uuid': UUID, 'transition': 'build.claim', 'expect': {'host': [None, 'gpu1']},
+            'values': {'host': 'gpu1', 'node': 'gpu1'}, 'extra': {}, 'usage': None, 'migration': None,
+            'devices': [device(number) for number in numbers], **more}
+
+
+def a_save(**more):
+    return {'key': KEY, 'instance_uuid': UUID, 'request_id': 'req-1', 'transition': 'build.done', 'end': True,
+            'values': {'power_state': 1, 'launched_at': '2026-01-02T03:04:05.000006Z'},
+            'devices': [device(1, 'claimed', 'allocated')],
+            'event': {'event': 'compute__do_build_and_run_instance', 'result': 'Success', 'host': 'gpu1',
+                      'start_time': '2026-01-02T03:04:05', 'finish_time': '2026-01-02T03:04:06'}, **more}
+
+
+def devices_of(database):
+    with database.read() as conn:
+        table = models.PciDevice.__table__
+        return [tuple(row) for row in conn.execute(sa.select(table.c.status, table.c.instance_uuid, table.c.request_id)
+                                                   .order_by(table.c.id))]
+
+
+def test_a_claim_is_one_transaction_and_may_be_sent_again(building):
+    """Rules 13 and 21."""
+    claims.claim(building, a_claim(1, 2))
+    claims.claim(building, a_claim(1, 2))
+    assert devices_of(building) == [('claimed', UUID, 'r1'), ('claimed', UUID, 'r2')]
+    assert states_of(building) == ('building', 'spawning')
+
+
+def test_a_claim_of_a_taken_device_writes_nothing(building):
+    with building.write() as conn:
+        conn.execute(models.PciDevice.__table__.update().where(models.PciDevice.id == 2).values(
+            status='allocated', instance_uuid='other'))
+    with pytest.raises(ClaimConflict, match='d1, d2'):
+        claims.claim(building, a_claim(1, 2))
+    assert devices_of(building) == [('available', None, None), ('allocated', 'other', None)]
+    assert states_of(building) == ('building', 'scheduling')
+    claims.claim(building, a_claim(1))
+    assert devices_of(building)[0] == ('claimed', UUID, 'r1')
+
+
+@pytest.mark.parametrize('key', ['o1/2.claim/1', 'o1/3.build/2', 'gone/3.build/1'])
+def test_an_old_message_does_nothing(building, key):
+    """Rule 14: the row is the tombstone."""
+    with pytest.raises(KeyGone):
+        claims.claim(building, a_claim(1, key=key))
+    with building.read() as conn, pytest.raises(KeyGone):
+        claims.check(conn, key)
+    assert devices_of(building)[0] == ('available', None, None)
+
+
+def test_a_cancelled_operation_claims_nothing(building):
+    operations.accept_delete(building, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION)
+    with pytest.raises(KeyGone):
+        claims.claim(building, a_claim(1))
+    assert devices_of(building)[0] == ('available', None, None)
+
+
+def test_the_end_state_and_the_end_of_the_row_go_together(building):
+    with building.write() as conn:
+        instances.start_action(conn, UUID, {**ACTION, 'action': 'create'})
+    claims.claim(building, a_claim(1))
+    claims.save(building, a_save())
+    assert states_of(building) == ('active', None)
+    assert rows(building) == {}
+    assert devices_of(building)[0] == ('allocated', UUID, 'r1')
+    with building.read() as conn:
+        event = conn.execute(sa.select(models.InstanceActionEvent)).mappings().one()
+        action = conn.execute(sa.select(models.InstanceAction)).mappings().one()
+        row = instances.get(conn, UUID)
+    assert (event['result'], event['host'], event['start_time'].second) == ('Success', 'gpu1', 5)
+    assert action['finish_time'] is not None and row['launched_at'].microsecond == 6
+    claims.save(building, a_save())     # the reply was lost: it is done
+    assert states_of(building) == ('active', None)
+
+
+def test_an_end_state_of_a_cancelled_operation_is_refused_and_its_undo_is_not(building):
+    claims.claim(building, a_claim(1))
+    operations.accept_delete(building, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION)
+    with pytest.raises(KeyGone):
+        claims.save(building, a_save())
+    claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True, 'expect': {'host': 'gpu1'},
+                           'values': {'host': None}, 'devices': [device(1, 'claimed', 'available')]})
+    assert devices_of(building)[0] == ('available', None, None)
+    assert states_of(building) == ('building', 'deleting')
+    assert set(rows(building)) == {'o1', 'd1'}
+
+
+def test_an_undo_does_not_free_what_another_server_got_meanwhile(building):
+    with building.write() as conn:
+        conn.execute(models.PciDevice.__table__.update().where(models.PciDevice.id == 1).values(
+            status='allocated', instance_uuid='other'))
+    claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True,
+                           'devices': [device(1, 'claimed', 'available')]})
+    assert devices_of(building)[0] == ('allocated', 'other', None)

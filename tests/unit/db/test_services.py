@@ -1,0 +1,119 @@
+"""Services: who is there and who is up."""
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+import sqlalchemy as sa
+
+from kilonova.db.models.base import utcnow
+from kilonova.db.models.cell import ComputeNode, PciDevice, Service
+from kilonova.db.queries import compute_nodes, pci_devices, services
+
+from .rows import device, node
+
+
+@pytest.fixture
+def service(cell):
+    with cell.write() as connection:
+        return services.get_or_create(connection, 'node1', 'nova-compute', 'compute', version=73)
+
+
+def silent_for(cell, service_id, seconds, **values):
+    with cell.write() as connection:
+        services.update(connection, service_id, {
+            'last_seen_up': utcnow() - dt.timedelta(seconds=seconds), **values})
+
+
+def states(cell, **filters):
+    with cell.read() as connection:
+        return {row['host']: row['up'] for row in services.list_services(connection, down_time=60, **filters)}
+
+
+def test_a_daemon_finds_its_row_again_and_writes_its_version(cell, service):
+    assert (service['host'], service['report_count'], service['disabled']) == ('node1', 0, False)
+    assert len(service['uuid']) == 36
+    with cell.write() as connection:
+        again = services.get_or_create(connection, 'node1', 'nova-compute', 'compute', version=74, disabled=True)
+    assert again['id'] == service['id']
+    assert (again['version'], again['disabled']) == (74, False)
+    with cell.read() as connection:
+        assert services.get(connection, uuid=service['uuid'])['version'] == 74
+
+
+def test_a_heartbeat_is_one_statement_by_the_databases_clock(cell, service, statements):
+    with cell.write() as connection:
+        assert services.report(connection, service['id'])
+    assert [text.split()[0] for _, text, _ in statements] == ['UPDATE', 'COMMIT']
+    assert any(clock in statements[0][1] for clock in ('strftime', 'UTC_TIMESTAMP', 'statement_timestamp'))
+    with cell.read() as connection:
+        row = services.get(connection, service_id=service['id'], down_time=60)
+    assert row['report_count'] == 1
+    assert row['up'] is True
+    with cell.write() as connection:
+        assert not services.report(connection, 99)
+
+
+def test_up_by_age_and_by_force(cell, service):
+    assert states(cell) == {'node1': True}      # never reported: counted from its creation
+    silent_for(cell, service['id'], 61)
+    assert states(cell) == {'node1': False}
+    silent_for(cell, service['id'], 50)
+    assert states(cell) == {'node1': True}
+    silent_for(cell, service['id'], 0, forced_down=True)
+    assert states(cell) == {'node1': False}
+    with cell.read() as connection:
+        assert services.host_is_up(connection, 'node1', 'nova-compute', 60) is False
+        assert services.host_is_up(connection, 'node1', 'nova-conductor', 60) is None
+
+
+def test_filters_of_the_list(cell, service):
+    with cell.write() as connection:
+        services.create(connection, {'host': 'node1', 'binary': 'nova-conductor', 'topic': 'conductor'})
+        services.create(connection, {'host': 'node2', 'binary': 'nova-compute', 'topic': 'compute',
+                                     'disabled': True, 'disabled_reason': 'repair'})
+    with cell.read() as connection:
+        def ids(**filters):
+            return [row['id'] for row in services.list_services(connection, down_time=60, **filters)]
+        assert ids() == [1, 2, 3]
+        assert ids(host='node1') == [1, 2]
+        assert ids(binary='nova-compute') == [1, 3]
+        assert ids(hosts=['node2', 'node9']) == [3]
+        assert ids(disabled=True) == [3]
+        assert ids(disabled=False, binary='nova-compute') == [1]
+
+
+def test_the_lowest_version_counts(cell, service):
+    with cell.write() as connection:
+        assert services.minimum_version(connection, 'nova-scheduler') == 0
+        services.get_or_create(connection, 'node2', 'nova-compute', 'compute', version=70)
+        assert services.minimum_version(connection, 'nova-compute') == 70
+        services.update(connection, 2, {'forced_down': True})
+        assert services.minimum_version(connection, 'nova-compute') == 73
+
+
+def test_a_deleted_compute_service_takes_its_nodes_and_devices_with_it(cell, service):
+    with cell.write() as connection:
+        mine = compute_nodes.get_or_create(connection, node('node1'))
+        other = compute_nodes.get_or_create(connection, node('node2'))
+        for node_id in (mine['id'], other['id']):
+            pci_devices.save(connection, node_id, created=[device('0000:81:00.0')])
+        assert [row['id'] for row in services.destroy(connection, service['id'])] == [mine['id']]
+        assert services.destroy(connection, service['id']) == []
+    with cell.read() as connection:
+        assert services.get(connection, host='node1', binary='nova-compute') is None
+        left = {table.name: connection.execute(sa.select(table.c.id).where(table.c.deleted == 0)).scalars().all()
+                for table in (ComputeNode.__table__, PciDevice.__table__, Service.__table__)}
+        gone = connection.execute(sa.select(ComputeNode.deleted, ComputeNode.deleted_at).where(
+            ComputeNode.id == mine['id'])).one()
+    assert left == {'compute_nodes': [other['id']], 'pci_devices': [2], 'services': []}
+    assert gone.deleted == mine['id']
+    assert gone.deleted_at is not None
+    with cell.write() as connection:
+        back = services.get_or_create(connection, 'node1', 'nova-compute', 'compute')
+    assert back['id'] != service['id']
+
+
+def test_get_needs_a_criterion(cell):
+    with cell.read() as connection, pytest.raises(ValueError, match='needed'):
+        services.get(connection)

@@ -1,0 +1,109 @@
+"""Requests, hosts and candidates for tests of the scheduler."""
+from __future__ import annotations
+
+import json
+import uuid as uuids
+from typing import Any
+
+from oslo_config import cfg
+
+from kilonova import objects
+from kilonova.conf import base, base_api, filter_scheduler, scheduler
+from kilonova.context import RequestContext
+from kilonova.scheduler.host_state import HostState
+
+GPU = 'CUSTOM_PCI_10DE_13F1'
+CELL = str(uuids.uuid5(uuids.NAMESPACE_DNS, 'cell1'))
+
+
+def uuid(name: str | None = None) -> str:
+    """A uuid, the same one for the same name."""
+    return str(uuids.uuid4() if name is None else uuids.uuid5(uuids.NAMESPACE_DNS, name))
+
+
+def conf(**overrides: Any) -> cfg.ConfigOpts:
+    """The options of the scheduler; ``section__option=value`` overrides."""
+    made = cfg.ConfigOpts()
+    for section in (base, base_api, filter_scheduler, scheduler):
+        made.register_opts(section.OPTS, group=section.GROUP)
+    made([], project='kilonova', default_config_files=[], default_config_dirs=[])
+    for name, value in overrides.items():
+        group, _, option = name.rpartition('__')
+        made.set_override(option, value, group or None)
+    return made
+
+
+def flavor(extra_specs: dict[str, str] | None = None, **values: Any) -> objects.Flavor:
+    given = {'id': 1, 'name': 'tmp1', 'flavorid': 'tmp1', 'vcpus': 8, 'memory_mb': 32768, 'root_gb': 16,
+             'ephemeral_gb': 0, 'swap': 0, 'disabled': False, 'is_public': True, **values}
+    return objects.Flavor(extra_specs=extra_specs or {}, **given)
+
+
+def pci_requests(*counts: int, **spec: str) -> objects.InstancePCIRequests:
+    """One request for each count."""
+    wanted = {'vendor_id': '10de', 'product_id': '13f1', **spec}
+    return objects.InstancePCIRequests(instance_uuid=uuid(), requests=[
+        objects.InstancePCIRequest(count=count, spec=[dict(wanted)], alias_name='gpu', is_new=False,
+                                   request_id=uuid(f'request {number}'), requester_id=None, numa_policy='legacy')
+        for number, count in enumerate(counts)])
+
+
+def spec(extra_specs: dict[str, str] | None = None, *, image: dict[str, Any] | None = None, gpus: tuple[int, ...] = (),
+         flavor_values: dict[str, Any] | None = None, **values: Any) -> objects.RequestSpec:
+    """A request of a server; ``gpus``: device counts of its PCI requests."""
+    ctxt = RequestContext(user_id='alice', project_id='demo', overwrite=False)
+    if gpus:
+        values['pci_requests'] = pci_requests(*gpus)
+    return objects.RequestSpec.from_components(
+        ctxt, instance_uuid=values.pop('instance_uuid', uuid()), flavor=flavor(extra_specs, **(flavor_values or {})),
+        image=image, **values)
+
+
+def pools(*addresses: str, providers: bool = True, host: str = 'host1') -> str:
+    """pci_stats of a node with one GPU at each address, as its row holds it."""
+    return objects.PciDevicePoolList(objects=[
+        objects.PciDevicePool(vendor_id='10de', product_id='13f1', numa_node=0, count=1, tags={
+            'dev_type': 'type-PCI', 'address': address,
+            **({'rp_uuid': device(host, address)} if providers else {})})
+        for address in addresses]).to_json()
+
+
+def device(host: str, address: str) -> str:
+    """The uuid of a device's provider."""
+    return uuid(f'{host}_{address}')
+
+
+def node(name: str = 'host1', **values: Any) -> dict[str, Any]:
+    """A row as queries.compute_nodes.snapshot gives it."""
+    service = {'id': 1, 'uuid': uuid(), 'host': name, 'binary': 'nova-compute', 'disabled': False,
+               'disabled_reason': None, 'forced_down': False, 'last_seen_up': None, 'version': 1, 'up': True,
+               **values.pop('service', {})}
+    return {'id': 1, 'uuid': uuid(name), 'host': name, 'hypervisor_hostname': name, 'vcpus': 64, 'memory_mb': 262144,
+            'local_gb': 1000, 'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': 0, 'hypervisor_type': 'QEMU',
+            'hypervisor_version': 8002002, 'free_ram_mb': None, 'free_disk_gb': None, 'current_workload': 0,
+            'running_vms': 0, 'cpu_info': '{}', 'disk_available_least': None, 'host_ip': '10.0.0.1',
+            'supported_instances': '[["x86_64", "qemu", "hvm"]]', 'metrics': None, 'pci_stats': None, 'stats': '{}',
+            'numa_topology': None, 'ram_allocation_ratio': 1.0, 'cpu_allocation_ratio': 4.0,
+            'disk_allocation_ratio': 1.0, 'updated_at': None, 'service': service, **values}
+
+
+def state(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, cell: str = CELL,
+          metadata: dict[str, str] | None = None, servers: list[dict[str, Any]] | None = None,
+          stats: dict[str, Any] | None = None, **values: Any) -> HostState:
+    """A host, with one plain candidate unless told otherwise."""
+    aggregates = [{'id': 1, 'uuid': uuid('aggregate'), 'name': 'one', 'metadata': metadata}] if metadata else []
+    made = HostState(node(name, stats=json.dumps(stats or {}), **values), cell, aggregates,
+                     lambda host: servers or [])
+    made.allocation_candidates = [candidate(name)] if candidates is None else candidates
+    return made
+
+
+def candidate(host: str = 'host1', devices: dict[str, str] | None = None, **resources: int) -> dict[str, Any]:
+    """An allocation request of a host; ``devices``: group → address."""
+    root = uuid(host)
+    allocations: dict[str, Any] = {root: {'resources': resources or {'VCPU': 8, 'MEMORY_MB': 32768, 'DISK_GB': 16}}}
+    mappings = {'': [root]}
+    for group, address in (devices or {}).items():
+        allocations[device(host, address)] = {'resources': {GPU: 1}}
+        mappings[group] = [device(host, address)]
+    return {'allocations': allocations, 'mappings': mappings}

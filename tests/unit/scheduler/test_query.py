@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from urllib import parse
+
+import pytest
+
+from kilonova import objects
+from kilonova.pci.request import PciInvalidAlias
+from kilonova.scheduler import prefilters
+from kilonova.scheduler.query import RequestFilterFailed, build
+from tests.unit.scheduler.builders import GPU, conf, pci_requests, spec, uuid
+
+REQUEST = uuid('request 0')
+
+
+def pairs(request, **how):
+    return dict(build(request, max_results=1000, **how).pairs())
+
+
+def test_sizes_of_the_flavor():
+    assert pairs(spec(flavor_values={'ephemeral_gb': 4, 'swap': 1500})) == {
+        'limit': '1000', 'resources': 'DISK_GB:22,MEMORY_MB:32768,VCPU:8'}
+
+
+def test_a_server_from_a_volume_needs_no_root_disk():
+    assert pairs(spec(is_bfv=True))['resources'] == 'MEMORY_MB:32768,VCPU:8'
+
+
+@pytest.mark.parametrize(('extra_specs', 'expected'), [
+    ({'resources:VCPU': '2'}, {'resources': 'DISK_GB:16,MEMORY_MB:32768,VCPU:2'}),
+    ({'resources:VCPU': '0'}, {'resources': 'DISK_GB:16,MEMORY_MB:32768'}),
+    ({'resources1:VCPU': '2'}, {'resources': 'DISK_GB:16,MEMORY_MB:32768', 'resources1': 'VCPU:2'}),
+    ({'resources_GPU:VGPU': '1', 'trait_GPU:HW_GPU_API_VULKAN': 'required'},
+     {'resources_GPU': 'VGPU:1', 'required_GPU': 'HW_GPU_API_VULKAN'}),
+    ({'trait:HW_CPU_X86_VMX': 'required', 'trait:CUSTOM_OLD': 'forbidden'}, {'required': 'HW_CPU_X86_VMX,!CUSTOM_OLD'}),
+    ({'resources1:A': '1', 'resources2:A': '1', 'group_policy': 'isolate'}, {'group_policy': 'isolate'}),
+    ({'resources1:A': '1', 'resources2:A': '1'}, {'group_policy': 'none'}),
+    ({'hw:cpu_policy': 'dedicated'}, {'resources': 'DISK_GB:16,MEMORY_MB:32768,PCPU:8'}),
+    ({'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'isolate'},
+     {'resources': 'DISK_GB:16,MEMORY_MB:32768,PCPU:9'}),
+    ({'hw:cpu_thread_policy': 'isolate'}, {'required': '!HW_CPU_HYPERTHREADING'}),
+])
+def test_extra_specs(extra_specs, expected):
+    found = pairs(spec(extra_specs))
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize('extra_specs', [
+    {'resources:VCPU': 'many'}, {'trait:X': 'wanted'}, {'group_policy': 'together'}])
+def test_meaningless_extra_specs_are_left_out_and_named(extra_specs, caplog):
+    assert pairs(spec(extra_specs)) == pairs(spec())
+    assert next(iter(extra_specs.values())) in caplog.text
+
+
+def test_traits_of_the_image():
+    image = {'id': uuid(), 'properties': {'trait:HW_CPU_X86_SGX': 'required'}}
+    assert pairs(spec(image=image))['required'] == 'HW_CPU_X86_SGX'
+
+
+def test_two_devices_are_asked_as_the_field_does():
+    """pci.md §13, 'Candidate query, a1:2'."""
+    query = build(spec(gpus=(2,)), max_results=1000, pci_in_placement=True)
+    run_prefilters(query, spec())
+    assert parse.urlencode(query.pairs()) == (
+        f'group_policy=none&limit=1000&required{REQUEST}-0=OWNER_NOVA&required{REQUEST}-1=OWNER_NOVA'
+        '&resources=DISK_GB%3A16%2CMEMORY_MB%3A32768%2CVCPU%3A8'
+        f'&resources{REQUEST}-0={GPU}%3A1&resources{REQUEST}-1={GPU}%3A1'
+        '&root_required=OWNER_NOVA%2C%21COMPUTE_STATUS_DISABLED')
+
+
+def run_prefilters(query, request, zones=None, **overrides):
+    facts = prefilters.Facts(conf(**overrides), (zones or {}).get)
+    for prefilter in prefilters.ALL:
+        prefilter(query, request, facts)
+    return query
+
+
+def test_one_device_needs_no_group_policy():
+    assert 'group_policy' not in pairs(spec(gpus=(1,)), pci_in_placement=True)
+
+
+def test_devices_are_not_asked_for_without_pci_in_placement():
+    assert pairs(spec(gpus=(2,))) == pairs(spec())
+
+
+def test_an_alias_of_several_specs_cannot_be_asked_for():
+    requests = pci_requests(1)
+    requests.requests[0].spec = [{'vendor_id': '10de', 'product_id': '13f1'}, {'vendor_id': '10de', 'product_id': '1'}]
+    with pytest.raises(PciInvalidAlias, match='gpu'):
+        pairs(spec(pci_requests=requests), pci_in_placement=True)
+
+
+def test_groups_that_the_flow_made_already_are_asked_once():
+    request = spec(gpus=(1,), requested_resources=[
+        objects.RequestGroup(requester_id=f'{REQUEST}-0', resources={GPU: 1}),
+        objects.RequestGroup(requester_id='_port', resources={'NET_BW_EGR_KILOBIT_PER_SEC': 5},
+                             required_traits={'CUSTOM_PHYSNET'}, in_tree=uuid('host1'))])
+    found = pairs(request, pci_in_placement=True)
+    assert found[f'resources{REQUEST}-0'] == f'{GPU}:1'
+    assert found['required_port'] == 'CUSTOM_PHYSNET'
+    assert found['in_tree_port'] == uuid('host1')
+    assert found['group_policy'] == 'none'
+
+
+def test_what_the_whole_request_asks():
+    request = spec()
+    request.root_required.add('COMPUTE_NODE')
+    request.same_subtree.append(['_a', '_b'])
+    query = build(request, max_results=1000)
+    assert ('same_subtree', '_a,_b') in query.pairs()
+    assert ('root_required', 'COMPUTE_NODE') in query.pairs()
+
+
+def test_destination_of_aggregates():
+    request = spec(requested_destination=objects.Destination(
+        host='h', aggregates=['b,a', 'c'], forbidden_aggregates={'d'}))
+    found = build(request, max_results=1000).pairs()
+    assert [value for name, value in found if name == 'member_of'] == ['!in:d', 'in:a,b', 'in:c']
+
+
+def test_one_node_is_asked_in_its_tree():
+    assert pairs(spec(), in_tree=uuid('host1'))['in_tree'] == uuid('host1')
+
+
+@pytest.mark.parametrize('how', [{'many_nodes': True}, {'hint': 'different_host'}, {'hint': 'group'}])
+def test_questions_that_must_not_be_cut(how):
+    hints = {how.pop('hint'): [uuid()]} if 'hint' in how else {}
+    assert 'limit' not in pairs(spec(scheduler_hints=hints), **how)
+
+
+def test_three_equal_groups_are_asked_as_one():
+    query = build(spec(gpus=(4, 1)), max_results=1000, pci_in_placement=True)
+    asked, clones = query.collapsed()
+    assert clones == {f'{REQUEST}-0': [f'{REQUEST}-1', f'{REQUEST}-2', f'{REQUEST}-3', f'{uuid("request 1")}-0']}
+    assert [name for name, _ in asked.pairs() if name.startswith('resources')] == [
+        'resources', f'resources{REQUEST}-0']
+    assert asked.pairs() != query.pairs()
+
+
+def test_two_equal_groups_are_asked_as_two():
+    query = build(spec(gpus=(2,)), max_results=1000, pci_in_placement=True)
+    assert query.collapsed() == (query, {})
+
+
+# Prefilters
+
+def test_a_zone_asks_for_its_aggregates():
+    query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='z1'), {'z1': ['a2', 'a1']})
+    assert ('member_of', 'in:a1,a2') in query.pairs()
+
+
+def test_the_default_zone_asks_for_nothing():
+    query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='nova'))
+    assert 'member_of' not in dict(query.pairs())
+
+
+def test_an_unknown_zone_ends_the_scheduling():
+    with pytest.raises(RequestFilterFailed, match='mars'):
+        run_prefilters(build(spec(), max_results=1), spec(availability_zone='mars'))
+
+
+@pytest.mark.parametrize(('on', 'bfv', 'asked'), [(True, False, True), (False, False, False), (True, True, False)])
+def test_image_type_support(on, bfv, asked):
+    request = spec(image={'id': uuid(), 'disk_format': 'qcow2'}, is_bfv=bfv)
+    query = run_prefilters(build(request, max_results=1), request,
+                           scheduler__query_placement_for_image_type_support=on)
+    assert ('COMPUTE_IMAGE_TYPE_QCOW2' in query.root_required) == asked

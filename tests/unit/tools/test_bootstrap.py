@@ -1,0 +1,75 @@
+"""What a fresh machine lacks."""
+from __future__ import annotations
+
+import pytest
+
+from tools import bootstrap
+from tools.cloud.layout import ROOT, CloudError
+
+TEXT = """
+# a comment
+libvirt-dev [platform:dpkg]
+libvirt-devel [platform:rpm]
+git    # no brackets
+mariadb-server [platform:dpkg test]
+doxygen [doc]
+"""
+
+
+def test_bindep_without_profiles():
+    assert bootstrap.parse_bindep(TEXT, []) == ['libvirt-dev', 'git']
+
+
+def test_bindep_with_a_profile():
+    assert bootstrap.parse_bindep(TEXT, ['test']) == ['libvirt-dev', 'git', 'mariadb-server']
+
+
+def test_bindep_line_that_is_none():
+    with pytest.raises(CloudError, match='What is this'):
+        bootstrap.parse_bindep('What is this', [])
+
+
+def test_own_bindep_is_readable_and_keeps_databases_to_the_tests():
+    text = (ROOT / 'bindep.txt').read_text()
+    everybody, tests = bootstrap.parse_bindep(text, []), bootstrap.parse_bindep(text, ['test'])
+    assert {'libvirt-dev', 'rabbitmq-server', 'qemu-utils', 'python3-venv'} <= set(everybody)
+    assert set(tests) - set(everybody) == {'mariadb-server', 'postgresql'}
+
+
+def test_services_are_pinned():
+    lines = [line for line in bootstrap.REQUIREMENTS.read_text().splitlines() if line and not line.startswith('#')]
+    assert all('==' in line for line in lines)
+    assert {'keystone', 'glance', 'openstack-placement', 'gunicorn'} <= {line.split('==')[0] for line in lines}
+
+
+def test_fingerprint_changes_with_files_and_arguments(tmp_path):
+    path = tmp_path / 'setup.cfg'
+    path.write_text('a')
+    first = bootstrap.fingerprint(['x'], [path])
+    assert bootstrap.fingerprint(['x'], [path]) == first
+    assert bootstrap.fingerprint(['y'], [path]) != first
+    path.write_text('b')
+    assert bootstrap.fingerprint(['x'], [path]) != first
+
+
+def test_an_environment_made_from_the_same_things_is_left_alone(tmp_path, monkeypatch):
+    calls: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, '_pip', lambda argv: calls.append(list(argv)))
+    path = tmp_path / 'requirements.txt'
+    path.write_text('a==1')
+    directory = tmp_path / 'venv'
+    directory.mkdir()
+    for _ in range(2):
+        bootstrap.ensure_environment(directory, 'it', ['-r', str(path)], [path])
+    assert len(calls) == 2
+    path.write_text('a==2')
+    bootstrap.ensure_environment(directory, 'it', ['-r', str(path)], [path])
+    assert len(calls) == 4
+
+
+def test_missing_packages_are_those_dpkg_does_not_list_as_installed(monkeypatch):
+    class Done:
+        stdout = 'gcc installed\nlibvirt-dev not-installed\n'
+
+    monkeypatch.setattr(bootstrap.subprocess, 'run', lambda *args, **kwargs: Done)
+    assert bootstrap.missing_packages(['gcc', 'libvirt-dev', 'other']) == ['libvirt-dev', 'other']

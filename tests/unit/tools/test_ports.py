@@ -1,0 +1,67 @@
+"""Choosing the ports of the one-machine cloud."""
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tools.cloud import ports
+from tools.cloud.layout import CloudError
+
+
+def test_kept_port_stays_when_free():
+    chosen = ports.choose({'api': 21005}, ['api'], ours=set(), start=21000, free=lambda port: True)
+    assert chosen == {'api': 21005}
+
+
+def test_kept_port_stays_when_our_own_service_holds_it():
+    chosen = ports.choose({'api': 21005}, ['api'], ours={'api'}, start=21000, free=lambda port: port != 21005)
+    assert chosen == {'api': 21005}
+
+
+def test_kept_port_that_somebody_else_took_is_replaced():
+    chosen = ports.choose({'api': 21005}, ['api'], ours=set(), start=21000, free=lambda port: port != 21005)
+    assert chosen == {'api': 21000}
+
+
+def test_new_names_get_free_ports_that_no_other_name_has():
+    busy = {21000, 21002}
+    chosen = ports.choose({'api': 21001}, ['keystone', 'glance', 'api'], ours=set(), start=21000,
+                          free=lambda port: port not in busy)
+    assert chosen == {'keystone': 21003, 'glance': 21004, 'api': 21001}
+
+
+def test_search_goes_on_at_the_other_end_of_the_range():
+    chosen = ports.choose({}, ['api'], ours=set(), start=ports.LAST, free=lambda port: port != ports.LAST)
+    assert chosen == {'api': ports.FIRST}
+
+
+def test_no_free_port_is_said_in_words():
+    with pytest.raises(CloudError, match=r'no free port between .* for api'):
+        ports.choose({}, ['api'], ours=set(), start=21000, free=lambda port: False)
+
+
+def test_start_depends_on_the_directory_and_is_in_range():
+    starts = {ports.start_for(Path(f'/clouds/{number}')) for number in range(50)}
+    assert len(starts) > 30
+    assert all(ports.FIRST <= start <= ports.LAST for start in starts)
+    assert ports.start_for(Path('/clouds/1')) == ports.start_for(Path('/clouds/1'))
+
+
+def test_a_port_that_somebody_listens_on_is_not_free():
+    with socket.socket() as server:
+        server.bind(('127.0.0.1', 0))
+        server.listen(1)
+        port = server.getsockname()[1]
+        assert not ports.is_free(port)
+    assert ports.is_free(port)
+
+
+def test_settled_ports_are_kept_in_the_file(tmp_path, monkeypatch):
+    path = tmp_path / 'ports.json'
+    first = ports.settle(path, tmp_path, ours=set())
+    assert set(first) == set(ports.NAMES)
+    assert json.loads(path.read_text()) == first
+    assert ports.settle(path, tmp_path, ours=set()) == first

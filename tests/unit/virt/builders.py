@@ -1,0 +1,108 @@
+"""What the tests of the hypervisor's side are made of: settings, servers, images, host descriptions."""
+from __future__ import annotations
+
+import subprocess
+import uuid as uuidlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+from oslo_config import cfg
+
+from kilonova.conf import base, base_virt, image_cache, libvirt
+
+GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
+
+
+def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts:
+    """Settings of one compute below ``path``; ``libvirt={…}`` and the like override a section."""
+    conf = cfg.ConfigOpts()
+    for module in (base, base_virt, image_cache, libvirt):
+        conf.register_opts(module.OPTS, group=module.GROUP)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override('host', host)
+    conf.set_override('state_path', str(path / host))
+    for name, value in overrides.items():
+        if isinstance(value, dict):
+            for option, inner in value.items():
+                conf.set_override(option, inner, group=name)
+        else:
+            conf.set_override(name, value)
+    return conf
+
+
+def new_flavor(**values: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{'name': 'tmp1', 'vcpus': 8, 'memory_mb': 32768, 'root_gb': 1, 'ephemeral_gb': 0,
+                              'swap': 0, 'extra_specs': {}, **values})
+
+
+def new_instance(**values: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{
+        'uuid': str(uuidlib.uuid4()), 'id': 1, 'flavor': new_flavor(), 'image_ref': 'image-1', 'project_id': 'demo',
+        'user_id': 'ann', 'config_drive': '', 'hostname': 'one', 'display_name': 'One', 'metadata': {},
+        'user_data': None, 'key_name': None, 'key_data': None, 'launch_index': 0, 'availability_zone': 'nova',
+        **values})
+
+
+def device(address: str, **extra_info: str) -> SimpleNamespace:
+    return SimpleNamespace(address=address, extra_info=extra_info)
+
+
+def devices(*addresses: str) -> list[SimpleNamespace]:
+    return [device(address) for address in addresses]
+
+
+def image_meta(**values: Any) -> dict[str, Any]:
+    return {'id': 'image-1', 'disk_format': 'qcow2', 'min_disk': 0, 'size': 0, 'properties': {}, **values}
+
+
+class Images:
+    """An image client that has one file for every image and counts how often it is fetched."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.fetched = path, 0
+
+    def download(self, image_id: str, file: IO[bytes]) -> None:
+        self.fetched += 1
+        file.write(self.path.read_bytes())
+
+
+def make_image(path: Path, format_: str = 'qcow2', size: str = '64M', *options: str) -> Path:
+    subprocess.run(['qemu-img', 'create', '-q', '-f', format_, *options, str(path), size], check=True)
+    return path
+
+
+def write_marker(path: Path, pattern: int = 0x5a) -> None:
+    """What a guest does: 64 KiB of ``pattern`` at 1 MiB."""
+    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'write -P {pattern} 1M 64k', str(path)], check=True,
+                   capture_output=True)
+
+
+def has_marker(path: Path, pattern: int = 0x5a) -> bool:
+    """Whether a guest would read the marker there."""
+    done = subprocess.run(['qemu-io', '-f', 'qcow2', '-r', '-c', f'read -P {pattern} 1M 64k', str(path)],
+                          capture_output=True, text=True, check=False)
+    if done.returncode and 'Pattern verification failed' not in done.stdout:
+        raise AssertionError(done.stderr)
+    return not done.returncode
+
+
+_PCI = """
+  <device><name>pci_{name}</name><parent>computer</parent>
+    <capability type='pci'><class>0x030000</class><domain>0</domain><bus>{bus}</bus><slot>0</slot>
+      <function>0</function><product id='0x13f1'>GM204GL [Quadro M4000]</product>
+      <vendor id='0x10de'>NVIDIA Corporation</vendor><numa node='{numa}'/></capability></device>"""
+
+
+def write_node(path: Path, buses: dict[int, int] | None = None, extra: str = '') -> str:
+    """A host for libvirt's test driver: 64 CPUs, 256 GiB, a GPU a PCI bus {bus: NUMA node}; its URI."""
+    gpus = ''.join(_PCI.format(name=f'0000_{bus:02x}_00_0', bus=bus, numa=numa)
+                   for bus, numa in ({0x08: 0, 0x88: 1} if buses is None else buses).items())
+    path.write_text(f"""<node>
+  <cpu><mhz>2400</mhz><model>i686</model><active>64</active><nodes>2</nodes><sockets>1</sockets><cores>16</cores>
+    <threads>2</threads></cpu><memory>268435456</memory>
+  <device><name>computer</name><capability type='system'><hardware><vendor>T</vendor><version>1</version>
+    <serial>s</serial><uuid>11111111-1111-1111-1111-111111111111</uuid></hardware>
+    <firmware><vendor>V</vendor></firmware></capability></device>{gpus}{extra}
+</node>""")
+    return f'test://{path}'

@@ -1,0 +1,87 @@
+"""Rigs: two hosts of one machine, played by each driver in turn."""
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.virt.fake import FakeDriver, FakeMachine
+from kilonova.virt.libvirt.driver import LibvirtDriver
+from tests.unit.virt import builders
+
+
+@pytest.fixture(scope='session')
+def image_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return builders.make_image(tmp_path_factory.mktemp('images') / 'demo.qcow2')
+
+
+@pytest.fixture
+def images(image_file: Path) -> builders.Images:
+    return builders.Images(image_file)
+
+
+class LibvirtRig:
+    """Two hosts of libvirt's test driver, each with its own instances_path."""
+
+    def __init__(self, path: Path, images: builders.Images) -> None:
+        self.path, self.images = path, images
+        self.here, self.there = self.driver('gpu1'), self.driver('gpu2')
+
+    def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
+        """A driver as a compute that has just started has it: libvirt's test driver knows no domains then."""
+        uri = builders.write_node(self.path / f'{host}.xml')
+        conf = builders.new_conf(self.path, host, libvirt={'connection_uri': uri, **overrides.pop('libvirt', {})},
+                                 **overrides)
+        driver = LibvirtDriver(conf, self.images)
+        driver.init_host()
+        return driver
+
+    def file(self, host: str, *parts: str) -> Path:
+        return self.path.joinpath(host, 'instances', *parts)
+
+    def write(self, host: str, uuid: str) -> None:
+        builders.write_marker(self.file(host, uuid, 'disk'))
+
+    def kept(self, host: str, uuid: str) -> bool:
+        return builders.has_marker(self.file(host, uuid, 'disk'))
+
+    def elsewhere(self) -> dict[str, Any]:
+        return {**self.there.prepare_move(), 'boot_id': 'another'}
+
+
+class FakeRig:
+    """Two hosts of the fake."""
+
+    def __init__(self, path: Path) -> None:
+        machine = FakeMachine()
+        self.here, self.there = (FakeDriver(builders.new_conf(path, host), machine=machine)
+                                 for host in ('gpu1', 'gpu2'))
+        self._hosts = {'gpu1': self.here, 'gpu2': self.there}
+
+    def write(self, host: str, uuid: str) -> None:
+        self._hosts[host].write(uuid, 'marker')
+
+    def kept(self, host: str, uuid: str) -> bool:
+        return self._hosts[host].read(uuid) == 'marker'
+
+    def elsewhere(self) -> dict[str, Any]:
+        return {**self.there.prepare_move(), 'machine_id': 'another'}
+
+
+@pytest.fixture
+def libvirt_rig(tmp_path: Path, images: builders.Images) -> LibvirtRig:
+    return LibvirtRig(tmp_path, images)
+
+
+@pytest.fixture(params=['fake', 'libvirt'])
+def rig(request: pytest.FixtureRequest, tmp_path: Path, images: builders.Images) -> FakeRig | LibvirtRig:
+    return FakeRig(tmp_path) if request.param == 'fake' else LibvirtRig(tmp_path, images)
+
+
+def qemu_size(path: Path) -> int:
+    """The virtual size in bytes, as qemu-img sees it."""
+    import json
+    done = subprocess.run(['qemu-img', 'info', '--output=json', str(path)], check=True, capture_output=True)
+    return int(json.loads(done.stdout)['virtual-size'])

@@ -1,0 +1,29 @@
+"""The whole domain: order of elements, and what nobody asked for."""
+from __future__ import annotations
+
+from kilonova.virt.libvirt.devices.pci import HostDevice
+from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from tests.unit.virt.libvirt.domain.conftest import Configure
+
+
+def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),), hostdevs=(HostDevice('0000:08:00.0'),),
+                       console_log='/i/console.log')
+    assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'metadata', 'sysinfo', 'os',
+                                                   'features', 'clock', 'cpu', 'devices']
+    devices = domain.find('devices')
+    assert devices is not None
+    assert [device.tag for device in devices] == ['disk', 'serial', 'rng', 'controller', 'hostdev', 'memballoon']
+
+
+def test_without_configurators_there_is_only_who_it_is(configure: Configure) -> None:
+    domain = configure()
+    assert (domain.get('type'), domain.findtext('uuid'), domain.findtext('name')) == (
+        'kvm', 'u-1', 'instance-00000001')
+    assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'devices']
+
+
+def test_each_subject_has_one_configurator() -> None:
+    names = [type(configurator).__name__ for configurator in CONFIGURATORS]
+    assert len(names) == len(set(names)) == 13

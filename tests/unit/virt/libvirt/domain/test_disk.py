@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova.virt.driver import UnsupportedHardware
+from kilonova.virt.libvirt.domain.disk import DiskConfigurator
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from tests.unit.virt.libvirt.domain.conftest import Configure, text
+
+ROOT, SWAP, CD = GuestDisk('/i/disk', 'qcow2'), GuestDisk('/i/disk.swap', 'qcow2'), GuestDisk(
+    '/i/disk.config', 'raw', 'cdrom')
+
+
+def targets(configure: Configure, **asked: Any) -> list[tuple[str | None, str | None]]:
+    domain = configure(DiskConfigurator(), disks=(ROOT, SWAP, CD), **asked)
+    return [(target.get('dev'), target.get('bus')) for target in domain.findall('devices/disk/target')]
+
+
+def test_no_disks(configure: Configure) -> None:
+    assert text(configure(DiskConfigurator()).find('devices')) == '<devices/>'
+
+
+def test_root_disk(configure: Configure) -> None:
+    domain = configure(DiskConfigurator(), disks=(ROOT,), settings={'disk_cache': 'none', 'disk_discard': 'unmap'})
+    assert text(domain.find('devices')) == (
+        '<devices><disk type="file" device="disk"><driver name="qemu" type="qcow2" cache="none" discard="unmap"/>'
+        '<source file="/i/disk"/><target dev="vda" bus="virtio"/></disk></devices>')
+
+
+@pytest.mark.parametrize(('asked', 'expected'), [
+    ({}, [('vda', 'virtio'), ('vdb', 'virtio'), ('hda', 'ide')]),
+    ({'settings': {'machines': {'x86_64': 'q35'}}}, [('vda', 'virtio'), ('vdb', 'virtio'), ('sda', 'sata')]),
+    ({'settings': {'arch': 'aarch64'}}, [('vda', 'virtio'), ('vdb', 'virtio'), ('sda', 'scsi')]),
+    ({'properties': {'hw_disk_bus': 'scsi', 'hw_cdrom_bus': 'sata'}},
+     [('sda', 'scsi'), ('sdb', 'scsi'), ('sdc', 'sata')])])
+def test_names_count_by_prefix(configure: Configure, asked: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert targets(configure, **asked) == expected
+
+
+def test_scsi_controller(configure: Configure) -> None:
+    domain = configure(DiskConfigurator(), disks=(ROOT,),
+                       properties={'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'})
+    assert text(domain.find('devices/controller')) == '<controller type="scsi" index="0" model="virtio-scsi"/>'
+
+
+def test_raw_with_direct_io_uses_native_aio(configure: Configure) -> None:
+    domain = configure(DiskConfigurator(), disks=(GuestDisk('/i/disk', 'raw'),), settings={'disk_cache': 'none'})
+    assert text(domain.find('devices/disk/driver')) == '<driver name="qemu" type="raw" cache="none" io="native"/>'
+
+
+def test_cds_are_read_only(configure: Configure) -> None:
+    domain = configure(DiskConfigurator(), disks=(CD,))
+    assert domain.find('devices/disk[@device="cdrom"]/readonly') is not None
+
+
+def test_an_unknown_bus(configure: Configure) -> None:
+    with pytest.raises(UnsupportedHardware, match="'lxc' is not supported by the 'kvm'"):
+        targets(configure, properties={'hw_disk_bus': 'lxc'})

@@ -1,0 +1,71 @@
+"""The config drive, read back by isoinfo where that is there."""
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.virt.libvirt.storage import configdrive
+from tests.unit.virt.builders import image_meta, new_conf, new_instance
+
+USER_DATA = base64.b64encode(b'#cloud-config').decode()
+
+
+@pytest.mark.parametrize(('wish', 'properties', 'forced', 'answer'), [
+    ('', {}, False, False), ('True', {}, False, True), (None, {}, True, True),
+    ('', {'img_config_drive': 'mandatory'}, False, True), ('', {'img_config_drive': 'optional'}, False, False)])
+def test_who_wants_one(tmp_path: Path, wish: str | None, properties: dict[str, str], forced: bool,
+                       answer: bool) -> None:
+    conf = new_conf(tmp_path, force_config_drive=forced)
+    assert configdrive.required(conf, new_instance(config_drive=wish), image_meta(properties=properties)) is answer
+
+
+def meta_of(tree: dict[str, bytes]) -> dict[str, Any]:
+    return json.loads(tree['openstack/latest/meta_data.json'])
+
+
+def test_content() -> None:
+    instance = new_instance(key_name='k', key_data='ssh-rsa AAA', metadata={'a': 'b'}, user_data=USER_DATA)
+    tree = configdrive.content(instance, 'secret', [('/etc/motd', base64.b64encode(b'hello').decode())])
+    meta = meta_of(tree)
+    assert (meta['uuid'], meta['hostname'], meta['meta'], meta['admin_pass']) == (
+        instance.uuid, 'one', {'a': 'b'}, 'secret')
+    assert meta['public_keys'] == {'k': 'ssh-rsa AAA'}
+    assert meta['files'] == [{'path': '/etc/motd', 'content_path': '/content/0000'}]
+    assert tree['openstack/content/0000'] == b'hello'
+    assert tree['openstack/latest/user_data'] == b'#cloud-config'
+    assert tree['openstack/2018-08-27/meta_data.json'] == tree['openstack/latest/meta_data.json']
+
+
+def test_nothing_is_said_of_what_there_is_not() -> None:
+    tree = configdrive.content(new_instance())
+    assert not {'admin_pass', 'public_keys', 'files', 'meta'} & set(meta_of(tree))
+    assert 'openstack/latest/user_data' not in tree
+
+
+@pytest.mark.skipif(not shutil.which('genisoimage'), reason='genisoimage is not installed')
+def test_build(tmp_path: Path) -> None:
+    path = tmp_path / 'disk.config'
+    configdrive.build(str(path), configdrive.content(new_instance(user_data=USER_DATA)), 'genisoimage')
+    assert list(tmp_path.iterdir()) == [path]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_bytes()[0x8001:0x8006] == b'CD001'
+    assert b'config-2' in path.read_bytes()[0x8000:0x8800]
+    if shutil.which('isoinfo'):
+        listed = subprocess.run(['isoinfo', '-i', str(path), '-J', '-f'], check=True, capture_output=True, text=True)
+        assert '/openstack/latest/user_data' in listed.stdout
+
+
+@pytest.mark.parametrize(('program', 'said'), [
+    ('no-such-program', 'no-such-program: the program is not installed on this host'),
+    ('sh -c exit\\ 3', 'exit code 3')])
+def test_a_program_that_does_not_do_it(tmp_path: Path, program: str, said: str) -> None:
+    with pytest.raises(configdrive.ConfigDriveFailed, match=said):
+        configdrive.build(str(tmp_path / 'disk.config'), {'x': b''}, program)
+    assert list(tmp_path.iterdir()) == []

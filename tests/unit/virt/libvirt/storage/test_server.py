@@ -1,0 +1,110 @@
+"""The disks of one server."""
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.virt.driver import DriverMisconfigured, GuestFailed
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.libvirt.storage import files
+from kilonova.virt.libvirt.storage.cache import ImageCache
+from kilonova.virt.libvirt.storage.server import ServerDisks
+from tests.unit.virt.builders import Images, image_meta, new_conf, new_flavor, new_instance
+from tests.unit.virt.conftest import qemu_size
+
+
+@pytest.fixture
+def make(tmp_path: Path, images: Images) -> Any:
+    def make(**overrides: Any) -> ServerDisks:
+        conf = new_conf(tmp_path, **overrides)
+        cache = ImageCache(f'{conf.instances_path}/_base', files.Locks(f'{conf.instances_path}/locks'))
+        return ServerDisks(conf, cache, images.download)
+    return make
+
+
+def shapes(disks: tuple[GuestDisk, ...]) -> list[tuple[str, str, str]]:
+    return [(os.path.basename(disk.path), disk.format, disk.device) for disk in disks]
+
+
+@pytest.mark.parametrize(('overrides', 'format_'), [
+    ({}, 'qcow2'), ({'use_cow_images': False}, 'raw'), ({'libvirt': {'images_type': 'raw'}}, 'raw'),
+    ({'libvirt': {'images_type': 'qcow2'}, 'use_cow_images': False}, 'qcow2')])
+def test_kind_of_root_disk(make: Any, overrides: dict[str, Any], format_: str) -> None:
+    disks, instance = make(**overrides), new_instance()
+    assert shapes(disks.plan(instance, image_meta())) == [('disk', format_, 'disk')]
+    disks.create(instance, image_meta())
+    assert disks.directory(instance.uuid).formats() == {'disk': format_}
+    assert disks.directory(instance.uuid).disks()['disk'].virtual_size == 1 << 30
+
+
+@pytest.mark.skipif(not shutil.which('genisoimage'), reason='genisoimage is not installed')
+def test_everything_at_once_is_what_was_planned(make: Any) -> None:
+    disks = make()
+    instance = new_instance(flavor=new_flavor(ephemeral_gb=1, swap=2), config_drive='True')
+    planned = disks.plan(instance, image_meta())
+    assert shapes(planned) == [('disk', 'qcow2', 'disk'), ('disk.eph0', 'qcow2', 'disk'),
+                               ('disk.swap', 'qcow2', 'disk'), ('disk.config', 'raw', 'cdrom')]
+    disks.create(instance, image_meta())
+    assert disks.present(instance.uuid) == planned
+    made = disks.directory(instance.uuid).disks()
+    assert (made['disk.eph0'].virtual_size, made['disk.swap'].virtual_size) == (1 << 30, 2 << 20)
+    assert sorted(path.name for path in Path(made['disk'].backing).parent.iterdir())[-2:] == ['ephemeral_1_ext4',
+                                                                                             'swap_2']
+
+
+def test_an_unformatted_name_is_never_guessed_from_the_file(make: Any) -> None:
+    disks, instance = make(), new_instance()
+    disks.create(instance, image_meta())
+    Path(disks.directory(instance.uuid).file('disk.info')).unlink()
+    with pytest.raises(GuestFailed, match='root disk is not on this host'):
+        disks.present(instance.uuid)
+
+
+def test_growing_adds_what_the_new_flavor_has(make: Any) -> None:
+    disks, instance = make(), new_instance()
+    disks.create(instance, image_meta())
+    instance.flavor = new_flavor(root_gb=2, ephemeral_gb=1, swap=1)
+    for _again in range(2):
+        disks.grow(instance, image_meta())
+    path = Path(disks.directory(instance.uuid).path)
+    assert [qemu_size(path / name) for name in ('disk', 'disk.eph0', 'disk.swap')] == [2 << 30, 1 << 30, 1 << 20]
+    instance.flavor = new_flavor(root_gb=2, ephemeral_gb=3, swap=1)
+    disks.grow(instance, image_meta())
+    assert qemu_size(path / 'disk.eph0') == 3 << 30
+
+
+def test_ephemeral_of_windows_is_vfat_and_of_an_operators_choice(make: Any) -> None:
+    made = []
+    disks = make()
+    disks._cache.blank = lambda name, size, *mkfs: made.append((name, mkfs[2])) or disks._cache.image(
+        'image-1', image_meta(), disks._download)
+    disks.create(new_instance(flavor=new_flavor(ephemeral_gb=1)), image_meta(properties={'os_type': 'windows'}))
+    disks._conf.set_override('default_ephemeral_format', 'xfs')
+    disks.create(new_instance(flavor=new_flavor(ephemeral_gb=1)), image_meta())
+    assert made == [('ephemeral_1_vfat', 'vfat'), ('ephemeral_1_xfs', 'xfs')]
+
+
+def test_a_missing_base_that_nobody_can_make_again(make: Any) -> None:
+    disks, instance = make(), new_instance()
+    disks.create(instance, image_meta())
+    Path(disks.directory(instance.uuid).disks()['disk'].backing).unlink()
+    instance.image_ref = 'another'
+    with pytest.raises(GuestFailed, match=r'_base/.* is missing'):
+        disks.ensure_bases(instance, image_meta())
+
+
+def test_no_way_to_fetch_images(make: Any) -> None:
+    disks = make()
+    disks._download = None
+    with pytest.raises(DriverMisconfigured, match='no image client'):
+        disks.create(new_instance(), image_meta())
+
+
+def test_a_fetch_of_the_callers_own(make: Any, image_file: Path, images: Images) -> None:
+    own = Images(image_file)
+    make().create(new_instance(), image_meta(), fetch=own.download)
+    assert (own.fetched, images.fetched) == (1, 0)

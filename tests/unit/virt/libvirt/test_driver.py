@@ -1,0 +1,316 @@
+"""What the libvirt driver does besides the contract, on libvirt's test driver."""
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+import pytest
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.guest import Guest
+from tests.unit.virt import builders
+from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance
+from tests.unit.virt.conftest import qemu_size
+
+
+@pytest.fixture
+def rig(libvirt_rig: Any) -> Any:
+    return libvirt_rig
+
+
+def spawn(rig: Any, *addresses: str, meta: dict[str, Any] | None = None, **values: Any) -> Any:
+    instance = new_instance(**values)
+    rig.here.spawn(None, instance, meta or image_meta(), pci_devices=devices(*addresses))
+    return instance
+
+
+def shown(rig: Any, instance: Any, host: str = 'gpu1') -> ElementTree.Element:
+    return ElementTree.fromstring(rig.file(host, instance.uuid, 'libvirt.xml').read_text())
+
+
+def test_host_from_a_node_file(rig: Any) -> None:
+    resource = rig.here.get_available_resource()
+    assert (resource['vcpus'], resource['memory_mb'], resource['hypervisor_type']) == (64, 262144, 'TEST')
+    cells = json.loads(resource['numa_topology'])['nova_object.data']['cells']
+    assert [len(cell['nova_object.data']['cpuset']) for cell in cells] == [32, 32]
+    assert [(device['address'], device['numa_node'], device['product_id'])
+            for device in resource['pci_passthrough_devices']] == [(GPU, 0, '13f1'), (GPU2, 1, '13f1')]
+    assert 'COMPUTE_ARCH_X86_64' in rig.here.traits()
+
+
+def test_the_xml_that_libvirt_holds_is_shown(rig: Any) -> None:
+    instance = spawn(rig, GPU, GPU2)
+    domain = shown(rig, instance)
+    assert domain.get('id'), 'the running domain, not only its definition'
+    assert domain.findtext('uuid') == instance.uuid
+    assert (domain.findtext('vcpu'), domain.findtext('memory')) == ('8', str(32768 * 1024))
+    assert [hostdev.find('source/address').get('bus') for hostdev in domain.findall('devices/hostdev')   # type: ignore[union-attr]
+            ] == ['0x08', '0x88']
+    assert domain.find('devices/disk/source').get('file') == str(   # type: ignore[union-attr]
+        rig.file('gpu1', instance.uuid, 'disk'))
+    mode = stat.S_IMODE(rig.file('gpu1', instance.uuid, 'libvirt.xml').stat().st_mode)
+    assert mode == 0o600
+
+
+def test_whose_server_it_is_can_be_read_from_the_domain(rig: Any) -> None:
+    instance = spawn(rig, flavor=new_flavor(extra_specs={'pci_passthrough:alias': 'gpu:1'}))
+    nova = '{http://openstack.org/xmlns/libvirt/nova/1.1}'
+    kept = shown(rig, instance).find(f'metadata/{nova}instance')
+    assert kept is not None and kept.find(f'{nova}owner/{nova}project').get('uuid') == 'demo'   # type: ignore[union-attr]
+    assert kept.find(f'{nova}flavor/{nova}extraSpecs/{nova}extraSpec').text == 'gpu:1'   # type: ignore[union-attr]
+
+
+def test_the_xml_follows_the_domain(rig: Any) -> None:
+    instance = spawn(rig, GPU)
+    rig.here.power_off(instance)
+    assert shown(rig, instance).get('id') is None
+    rig.here.destroy(instance, destroy_disks=False)
+    assert not rig.file('gpu1', instance.uuid, 'libvirt.xml').exists()
+
+
+def test_a_restarted_host_shows_no_stale_xml_and_starts_guests_with_their_devices(rig: Any) -> None:
+    instance = spawn(rig, GPU)
+    rig.here = rig.driver('gpu1')
+    assert rig.here.list_instance_uuids() == []
+    assert not rig.file('gpu1', instance.uuid, 'libvirt.xml').exists()
+    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+    rig.here.power_on(None, instance, image_meta(), devices(GPU))
+    assert rig.here.describe()[0]['hostdevs'] == [GPU]
+
+
+def test_a_start_finishes_the_deletions_of_before(rig: Any) -> None:
+    instance = new_instance()
+    rig.file('gpu1', f'{instance.uuid}_del').mkdir()
+    rig.driver('gpu1')
+    assert rig.here.list_directories() == []
+
+
+def test_no_xml_stays_where_the_disks_came_from(rig: Any) -> None:
+    instance = spawn(rig, GPU)
+    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+    assert not rig.file('gpu1', f'{instance.uuid}_resize', 'libvirt.xml').exists()
+    assert not rig.file('gpu2', instance.uuid, 'libvirt.xml').exists()
+
+
+def test_resize_grows_the_disk_and_revert_has_the_old_size(rig: Any) -> None:
+    instance = spawn(rig, GPU)
+    old, new = instance.flavor, new_flavor(vcpus=16, memory_mb=65536, root_gb=3)
+    disk_info = rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new)
+    instance.flavor = new
+    rig.there.finish_migration(None, instance, image_meta(), devices(GPU, GPU2), True, disk_info)
+    domain = shown(rig, instance, 'gpu2')
+    assert (domain.findtext('vcpu'), domain.findtext('memory')) == ('16', str(65536 * 1024))
+    assert len(domain.findall('devices/hostdev')) == 2
+    assert qemu_size(rig.file('gpu2', instance.uuid, 'disk')) == 3 << 30
+    instance.flavor = old
+    rig.there.cleanup_move_dest(instance, same_host=False)
+    rig.here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+    assert qemu_size(rig.file('gpu1', instance.uuid, 'disk')) == 1 << 30
+
+
+def test_the_image_travels_once_and_disks_read_from_their_own_host(rig: Any) -> None:
+    for _server in range(2):
+        instance = spawn(rig, id=_server + 1)
+        rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+        backing = os.path.dirname(rig.there._disks.directory(instance.uuid).disks()['disk'].backing)
+        assert backing == str(rig.file('gpu2', '_base'))
+    assert len(list(rig.file('gpu2', '_base').iterdir())) == 1
+    assert rig.images.fetched == 1
+
+
+def test_a_sparse_disk_stays_small_on_its_way(rig: Any) -> None:
+    instance = spawn(rig, flavor=new_flavor(root_gb=16))
+    rig.write('gpu1', instance.uuid)
+    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=32))
+    assert rig.file('gpu2', instance.uuid, 'disk').stat().st_blocks * 512 < 2 << 20
+
+
+def test_finish_without_disks_is_refused(rig: Any) -> None:
+    with pytest.raises(driver.GuestFailed, match='have not arrived'):
+        rig.there.finish_migration(None, new_instance(), image_meta(), [], True, {'move': 'm-1', 'disks': []})
+
+
+def test_equal_ids_of_a_machine_are_not_enough(rig: Any) -> None:
+    """Containers of one image share machine id and boot id, not what is under the same path."""
+    instance = spawn(rig)
+    dest = {**rig.there.prepare_move(), 'storage_id': 'what the other container has there'}
+    with pytest.raises(errors.ResizeError, match='no transport between machines'):
+        rig.here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+
+
+def test_shrinking_below_what_the_image_made_is_refused(rig: Any) -> None:
+    """A flavor without root_gb takes the image's size."""
+    instance = spawn(rig, flavor=new_flavor(root_gb=0))
+    path = rig.file('gpu1', instance.uuid, 'disk')
+    assert qemu_size(path) == 64 << 20
+    builders.subprocess.run(['qemu-img', 'resize', '-q', str(path), '3G'], check=True)
+    with pytest.raises(errors.ResizeError, match=r'Unable to resize disk down\.'):
+        rig.here.check_move(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+
+
+def test_a_destination_without_room_is_refused(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    monkeypatch.setattr('shutil.disk_usage', lambda path: SimpleNamespace(total=1 << 40, used=1 << 40, free=1000))
+    with pytest.raises(errors.ResizeError, match='gpu2 has 1000 left'):
+        rig.here.check_move(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+
+
+def test_a_leftover_of_another_move_is_not_the_server(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    leftover = rig.file('gpu1', f'{instance.uuid}_resize')
+    leftover.mkdir()
+    (leftover / 'move.json').write_text('{"move": "long ago"}')
+    # Undo of a move that never began: the server is not replaced by the leftover.
+    rig.here.cleanup_move_dest(instance, same_host=True)
+    rig.here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+    assert rig.kept('gpu1', instance.uuid)
+    # A move that does begin: the leftover goes.
+    disk_info = rig.here.migrate_disk_and_power_off(instance, rig.here.prepare_move(), new_flavor(root_gb=2))
+    instance.flavor = new_flavor(root_gb=2)
+    rig.here.finish_migration(None, instance, image_meta(), devices(GPU), True, disk_info)
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_devices_for_guests_that_cannot_have_any_stop_the_build_before_its_disks(
+        rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    object.__setattr__(rig.here._settings, 'virt_type', 'lxc')
+    instance = new_instance()
+    with pytest.raises(errors.PciDeviceUnsupportedHypervisor):
+        rig.here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
+    assert rig.here.list_directories() == [] and rig.images.fetched == 0
+
+
+def test_an_unsupported_bus_stops_the_build_before_its_disks(rig: Any) -> None:
+    with pytest.raises(driver.UnsupportedHardware, match='floppy'):
+        spawn(rig, meta=image_meta(properties={'hw_disk_bus': 'floppy'}))
+    assert rig.images.fetched == 0
+
+
+def test_libvirts_errors_stay_inside(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Guest) -> str:
+        raise libvirt.libvirtError('no')
+    instance = spawn(rig)
+    monkeypatch.setattr(Guest, 'xml', fail)
+    with pytest.raises(driver.GuestFailed):
+        rig.here.power_off(instance)
+
+
+def test_xml_that_libvirt_refuses(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(driver.GuestFailed, match='could not define guest'):
+        spawn(rig, flavor=new_flavor(vcpus=0))
+    assert 'Error defining a guest with XML: <domain' in caplog.text
+
+
+def test_a_renamed_guest_is_replaced(rig: Any) -> None:
+    instance = spawn(rig)
+    instance.id = 77
+    rig.here.reboot(None, instance, 'HARD', image_meta(), [])
+    assert [domain['name'] for domain in rig.here.describe()] == ['instance-0000004d']
+
+
+def test_soft_reboot_of_a_guest_that_does_not_go_becomes_hard(
+        rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    instance = spawn(rig)
+    monkeypatch.setattr(Guest, '_ask_to_go', lambda self: None)
+    rig.here._soft_reboot_timeout = 0
+    rig.here.reboot(None, instance, 'SOFT', image_meta(), [])
+    assert 'Failed to soft reboot instance.' in caplog.text
+    assert 'Instance rebooted successfully.' in caplog.text
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+
+
+def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    now = [0.0]
+    monkeypatch.setattr(Guest, '_ask_to_go', lambda self: asked.append(now[0]))
+    monkeypatch.setattr('kilonova.virt.libvirt.guest.time', SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)))
+    instance = spawn(rig)
+    rig.here.power_off(instance, timeout=25, retry_interval=10)
+    assert len(asked) == 3 and asked[0] == 0.0 and now[0] == pytest.approx(25)
+    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+
+
+def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('DEBUG')
+    instance = spawn(rig, GPU)
+    rig.here.power_off(instance, timeout=5)
+    rig.here.reboot(None, instance, 'SOFT', image_meta(), devices(GPU))
+    rig.here.reboot(None, instance, 'SOFT', image_meta(), devices(GPU))
+    rig.here.destroy(instance)
+    told = [record.getMessage() for record in caplog.records if getattr(record, 'instance_uuid', '') == instance.uuid]
+    story = ['Start _get_guest_xml', 'End _get_guest_xml xml=<domain', 'Guest created on hypervisor',
+             'Instance spawned successfully.', 'Instance shutdown successfully after',
+             'Instance rebooted successfully.', 'Instance soft rebooted successfully.',
+             'Instance destroyed successfully.', 'Deleting instance files', 'Deletion of']
+    remaining = iter(told)
+    missing = [line for line in story if not any(text.startswith(line) for text in remaining)]
+    assert missing == []
+
+
+def test_a_base_that_was_cleared_away_is_fetched_again(rig: Any) -> None:
+    instance = spawn(rig, flavor=new_flavor(swap=1))
+    rig.here.power_off(instance)
+    for path in rig.file('gpu1', '_base').iterdir():
+        path.unlink()
+    rig.here.power_on(None, instance, image_meta(), [])
+    assert rig.images.fetched == 2 and len(list(rig.file('gpu1', '_base').iterdir())) == 2
+
+
+def test_a_server_without_its_disk_says_so(rig: Any) -> None:
+    with pytest.raises(driver.GuestFailed, match='root disk is not on this host'):
+        rig.here.power_on(None, new_instance(), image_meta(), [])
+
+
+@pytest.mark.parametrize('images_type', ['rbd', 'lvm'])
+def test_kinds_of_disks_that_are_not_served(tmp_path: Path, images_type: str) -> None:
+    with pytest.raises(driver.DriverMisconfigured, match=images_type):
+        LibvirtDriver(builders.new_conf(tmp_path, libvirt={'images_type': images_type}))
+
+
+def test_a_host_that_cannot_be_reached(tmp_path: Path) -> None:
+    conf = builders.new_conf(tmp_path, libvirt={'connection_uri': f'test://{tmp_path}/missing.xml'})
+    with pytest.raises(driver.HypervisorUnavailable, match='on host gpu1'):
+        LibvirtDriver(conf).init_host()
+
+
+def test_a_misconfigured_host_does_not_start(tmp_path: Path) -> None:
+    uri = builders.write_node(tmp_path / 'n.xml')
+    with pytest.raises(driver.DriverMisconfigured, match='virt_type lxc'):
+        LibvirtDriver(builders.new_conf(tmp_path, libvirt={'connection_uri': uri, 'virt_type': 'lxc'})).init_host()
+
+
+def test_a_lost_connection_is_opened_again_but_never_for_the_test_driver(
+        rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = rig.here._host
+
+    class Lost(libvirt.libvirtError):
+        def get_error_code(self) -> int:
+            return libvirt.VIR_ERR_SYSTEM_ERROR
+
+        def get_error_domain(self) -> int:
+            return libvirt.VIR_FROM_RPC
+
+    def lose() -> None:
+        raise Lost('gone')
+    connection = host.connect()
+    with pytest.raises(libvirt.libvirtError):
+        host.call(lose)
+    assert host.connect() is connection
+    monkeypatch.setattr(host, 'uri', 'qemu:///system')
+    with pytest.raises(driver.HypervisorUnavailable):
+        host.call(lose)
+    assert host._connection is None

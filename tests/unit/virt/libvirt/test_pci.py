@@ -1,0 +1,108 @@
+"""PCI functions from libvirt's node devices (pci.md §4)."""
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from kilonova.virt.libvirt.devices import pci
+from tests.unit.virt.builders import device
+
+
+def node(bus: int, function: int = 0, *, domain: int = 0, extra: str = '', product: str = '0x2330') -> str:
+    return f"""<device><name>pci_{domain:04x}_{bus:02x}_00_{function}</name><parent>computer</parent>
+      <capability type='pci'><class>0x030200</class><domain>{domain}</domain><bus>{bus}</bus><slot>0</slot>
+      <function>{function}</function><product id='{product}'>GH100</product><vendor id='0x10de'>NVIDIA</vendor>
+      {extra}</capability></device>"""
+
+
+PF = """<capability type='virt_functions' maxCount='16'>
+  <address domain='0x0000' bus='0x3b' slot='0x00' function='0x4'/>
+  <address domain='0x0000' bus='0x3b' slot='0x00' function='0x5'/></capability>"""
+VF = """<capability type='phys_function'>
+  <address domain='0x0000' bus='0x3b' slot='0x00' function='0x0'/></capability>"""
+NET = """<device><name>net_enp59s0_aa_bb</name><parent>pci_0000_3b_00_0</parent><capability type='net'>
+  <interface>enp59s0</interface><address>aa:bb:cc:dd:ee:ff</address><feature name='tso'/><feature name='gso'/>
+  </capability></device>"""
+
+
+def one(text: str) -> dict[str, Any]:
+    found = pci.discover([text])
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_plain_function() -> None:
+    assert one(node(8, extra="<numa node='1'/>", product='0x13f1')) == {
+        'dev_id': 'pci_0000_08_00_0', 'address': '0000:08:00.0', 'vendor_id': '10de', 'product_id': '13f1',
+        'numa_node': 1, 'label': 'label_10de_13f1', 'dev_type': 'type-PCI', 'capabilities': {}}
+
+
+@pytest.mark.parametrize('extra', ['', "<numa node='-1'/>", '<numa/>'])
+def test_no_numa_node(extra: str) -> None:
+    assert one(node(8, extra=extra))['numa_node'] is None
+
+
+def test_short_ids_are_padded() -> None:
+    assert one(node(8, product='0xfbb'))['product_id'] == '0fbb'
+
+
+def test_physical_and_virtual_functions_in_address_order() -> None:
+    found = pci.discover([node(0x3b, 5, extra=VF), node(0x3b, 4, extra=VF), node(0x3b, extra=PF)])
+    assert [(function['address'], function['dev_type'], function.get('parent_addr')) for function in found] == [
+        ('0000:3b:00.0', 'type-PF', None), ('0000:3b:00.4', 'type-VF', '0000:3b:00.0'),
+        ('0000:3b:00.5', 'type-VF', '0000:3b:00.0')]
+
+
+def test_a_physical_function_without_any_virtual_one() -> None:
+    assert one(node(0x3b, extra="<capability type='virt_functions' maxCount='16'/>"))['dev_type'] == 'type-PF'
+
+
+def test_a_phys_function_that_names_nobody_is_a_plain_function() -> None:
+    assert one(node(0x3b, extra="<capability type='phys_function'/>"))['dev_type'] == 'type-PCI'
+
+
+def test_network_functions_know_their_parents_interface() -> None:
+    parent, child = pci.discover([NET, node(0x3b, extra=PF), node(0x3b, 5, extra=VF)])
+    assert parent['capabilities'] == {'network': ['gso', 'tso']}
+    assert child['parent_ifname'] == 'enp59s0'
+    assert child['capabilities'] == {'sriov': {'pf_mac_address': 'aa:bb:cc:dd:ee:ff', 'vf_num': 1}}
+
+
+def test_vdpa() -> None:
+    vdpa = "<device><name>vdpa_vdpa0</name><parent>pci_0000_3b_00_4</parent><capability type='vdpa'/></device>"
+    assert [function['dev_type'] for function in pci.discover([vdpa, node(0x3b, extra=PF), node(0x3b, 4, extra=VF)])
+            ] == ['type-PF', 'vdpa']
+
+
+def test_serial_number_of_the_card() -> None:
+    vpd = ("<capability type='vpd'><name>x</name><fields access='readonly'><serial_number>MT2113X00000</serial_number>"
+           '</fields></capability>')
+    assert one(node(8, extra=vpd))['capabilities'] == {'vpd': {'card_serial_number': 'MT2113X00000'}}
+
+
+def test_a_32_bit_domain_is_skipped_with_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('DEBUG')
+    assert pci.discover([node(8, domain=0x10000)]) == []
+    assert 'pci_10000_08_00_0' in caplog.text
+
+
+def test_devices_that_are_no_functions_are_not_listed() -> None:
+    assert pci.discover(["<device><name>computer</name><capability type='system'/></device>",
+                         '<device><name>odd</name></device>']) == []
+
+
+def test_host_devices_follow_the_managed_tag() -> None:
+    given = pci.host_devices([device('0000:08:00.0'), device('0000:88:00.0', managed='false')])
+    assert given == [pci.HostDevice('0000:08:00.0', True), pci.HostDevice('0000:88:00.0', False)]
+
+
+def test_devices_that_a_domain_has() -> None:
+    domain = ElementTree.fromstring("""<domain><devices>
+      <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x88' slot='0x00' function='0x0'/>
+        </source><address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></hostdev>
+      <hostdev mode='subsystem' type='mdev'><source><address uuid='x'/></source></hostdev>
+      <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x08' slot='0x00' function='0x0'/>
+        </source></hostdev></devices></domain>""")
+    assert pci.given_to(domain) == ['0000:08:00.0', '0000:88:00.0']

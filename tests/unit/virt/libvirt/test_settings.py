@@ -1,0 +1,62 @@
+"""[libvirt] as guests need it."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.virt import identity
+from kilonova.virt.driver import DriverMisconfigured
+from kilonova.virt.libvirt import settings
+from kilonova.virt.libvirt.capabilities import HostCapabilities
+from tests.unit.virt.builders import new_conf
+
+HOST = HostCapabilities('x86_64', '', '', (), (), (('x86_64', ('kvm', 'qemu')),), uuid='board')
+
+
+def read(path: Path, test: bool = False, host: HostCapabilities = HOST, **options: Any) -> Any:
+    conf = new_conf(path, libvirt=options)
+    Path(conf.instances_path).mkdir(parents=True)
+    return settings.read(conf, host, test)
+
+
+@pytest.mark.parametrize(('test', 'kind'), [(False, 'kvm'), (True, 'test')])
+def test_domain_type(tmp_path: Path, test: bool, kind: str) -> None:
+    assert read(tmp_path, test).domain_type == kind
+
+
+def test_connection_uri(tmp_path: Path) -> None:
+    assert settings.connection_uri(new_conf(tmp_path)) == 'qemu:///system'
+    assert settings.connection_uri(new_conf(tmp_path, libvirt={'connection_uri': 'test:///x'})) == 'test:///x'
+
+
+@pytest.mark.parametrize(('options', 'said'), [
+    ({'virt_type': 'lxc'}, 'virt_type lxc'),
+    ({'cpu_mode': 'custom'}, 'cpu_models is empty'),
+    ({'hw_machine_type': ['q35']}, "'q35' is not of the form"),
+    ({'disk_cachemodes': ['file=fast']}, "no cache mode 'fast'")])
+def test_what_cannot_be_is_refused_at_start(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DriverMisconfigured, match=said):
+        read(tmp_path, **options)
+
+
+def test_a_host_without_kvm_says_so(tmp_path: Path) -> None:
+    host = HostCapabilities('x86_64', '', '', (), (), (('x86_64', ('qemu',)),))
+    with pytest.raises(DriverMisconfigured, match='virt_type is kvm, the host runs qemu'):
+        read(tmp_path, host=host)
+
+
+def test_lists_become_tables(tmp_path: Path) -> None:
+    found = read(tmp_path, hw_machine_type=['x86_64=q35', 'aarch64=virt'], cpu_model_extra_flags=['+PCID', '-mtrr'],
+                 cpu_models=['Haswell', 'EPYC'], disk_cachemodes=['block=none', 'file=writeback'], rng_dev_path='')
+    assert found.machines == {'x86_64': 'q35', 'aarch64': 'virt'}
+    assert found.cpu_flags == (('pcid', 'require'), ('mtrr', 'disable'))
+    assert (found.cpu_model, found.disk_cache, found.rng_source) == ('Haswell', 'writeback', None)
+
+
+@pytest.mark.parametrize(('source', 'number'), [
+    ('none', None), ('hardware', 'board'), ('os', 'machine'), ('auto', 'machine'), ('unique', 'unique')])
+def test_serial_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, number: str | None) -> None:
+    monkeypatch.setattr(identity, 'machine_id', lambda: 'machine')
+    assert read(tmp_path, sysinfo_serial=source).serial_number == number

@@ -1,0 +1,267 @@
+"""What every driver promises (kilonova.virt.driver), shown on each."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from tests.unit.virt.builders import GPU, GPU2, GPU3, devices, image_meta, new_flavor, new_instance
+
+CTXT = None
+
+
+def spawn(rig: Any, **values: Any) -> Any:
+    instance = new_instance(**values)
+    rig.here.spawn(CTXT, instance, image_meta(), pci_devices=devices(GPU))
+    return instance
+
+
+def domains(host: Any) -> dict[str, tuple[int, list[str]]]:
+    return {domain['uuid']: (domain['state'], domain['hostdevs']) for domain in host.describe()}
+
+
+def move(rig: Any, instance: Any, flavor: Any, target: Any, addresses: tuple[str, ...] = (GPU2, GPU3),
+         power_on: bool = True, times: int = 1) -> None:
+    """A resize's two driver calls, each made ``times`` times as after a crash before the answer."""
+    dest = json.loads(json.dumps(target.prepare_move()))
+    for _again in range(times):
+        disk_info = rig.here.migrate_disk_and_power_off(instance, dest, flavor)
+    disk_info = json.loads(json.dumps(disk_info))
+    instance.flavor = flavor
+    for _again in range(times):
+        target.finish_migration(CTXT, instance, image_meta(), devices(*addresses), power_on, disk_info)
+
+
+def test_drivers_have_the_whole_protocol(rig: Any) -> None:
+    assert isinstance(rig.here, driver.ComputeDriver)
+
+
+def test_resource_has_the_keys_of_a_compute_node(rig: Any) -> None:
+    resource = rig.here.get_available_resource()
+    assert {'supported_instances', 'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
+            'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname', 'uuid', 'cpu_info',
+            'disk_available_least', 'numa_topology', 'stats', 'pci_passthrough_devices'} == set(resource)
+    assert resource['hypervisor_hostname'] == 'gpu1'
+    assert resource['uuid'] == rig.here.get_available_resource()['uuid'] != rig.there.get_available_resource()['uuid']
+    assert ['x86_64', 'kvm', 'hvm'] in resource['supported_instances']
+    assert json.loads(resource['cpu_info'])['arch'] == 'x86_64'
+
+
+def test_inventory_and_traits(rig: Any) -> None:
+    inventory = rig.here.inventory({'VCPU': {'allocation_ratio': 7.0}})
+    assert inventory['VCPU'] == {'total': 64, 'reserved': 0, 'min_unit': 1, 'max_unit': 64, 'step_size': 1,
+                                 'allocation_ratio': 7.0}
+    assert inventory['MEMORY_MB']['total'] == 262144 and inventory['MEMORY_MB']['reserved'] == 512
+    assert {'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_IMAGE_TYPE_QCOW2'} <= rig.here.traits()
+
+
+def test_spawn_starts_a_guest_with_its_devices(rig: Any) -> None:
+    instance = spawn(rig)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.here.describe()[0]['name'] == 'instance-00000001'
+    assert rig.here.list_instance_uuids() == [instance.uuid]
+    assert rig.here.list_directories() == [instance.uuid]
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+
+
+def test_spawn_again_replaces_the_guest(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.spawn(CTXT, instance, image_meta(), pci_devices=devices(GPU2))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
+
+
+def test_destroy_leaves_nothing_and_may_be_repeated(rig: Any) -> None:
+    instance = spawn(rig)
+    for _again in range(2):
+        rig.here.destroy(instance)
+        assert rig.here.describe() == []
+        assert rig.here.list_directories() == []
+
+
+def test_destroy_can_keep_the_disks(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.destroy(instance, destroy_disks=False)
+    assert rig.here.describe() == []
+    assert rig.here.list_directories() == [instance.uuid]
+
+
+def test_a_missing_domain_is_a_guest_that_is_off(rig: Any) -> None:
+    instance = new_instance()
+    rig.here.power_off(instance, timeout=1)
+    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+
+
+@pytest.mark.parametrize('timeout', [0, 1])
+def test_off_and_on_again_with_the_same_disk(rig: Any, timeout: int) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    for _again in range(2):
+        rig.here.power_off(instance, timeout=timeout, retry_interval=1)
+        assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
+    for _again in range(2):
+        rig.here.power_on(CTXT, instance, image_meta(), devices(GPU))
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_power_on_builds_the_domain_from_the_devices_given(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.power_off(instance)
+    rig.here.power_on(CTXT, instance, image_meta(), devices(GPU2, GPU3))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
+
+
+@pytest.mark.parametrize('kind', ['SOFT', 'HARD'])
+def test_reboot_keeps_the_disk_and_takes_the_devices_given(rig: Any, kind: str) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    rig.here.reboot(CTXT, instance, kind, image_meta(), devices(GPU2))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
+    assert rig.kept('gpu1', instance.uuid)
+
+
+@pytest.mark.parametrize('kind', ['SOFT', 'HARD'])
+def test_reboot_starts_a_guest_that_is_off(rig: Any, kind: str) -> None:
+    instance = spawn(rig)
+    rig.here.power_off(instance)
+    rig.here.reboot(CTXT, instance, kind, image_meta(), devices(GPU))
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_resize_carries_the_disk_and_confirm_leaves_one(rig: Any, times: int) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    move(rig, instance, new_flavor(vcpus=16, root_gb=2), rig.there, times=times)
+    assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
+    assert rig.here.describe() == []
+    assert rig.here.list_directories() == [f'{instance.uuid}_resize']
+    assert rig.kept('gpu2', instance.uuid)
+    for _again in range(times):
+        rig.here.confirm_migration(instance, same_host=False)
+    assert rig.here.list_directories() == []
+    assert rig.kept('gpu2', instance.uuid)
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_revert_brings_the_disk_back_as_it_was(rig: Any, times: int) -> None:
+    instance = spawn(rig)
+    old = instance.flavor
+    move(rig, instance, new_flavor(root_gb=2), rig.there)
+    rig.write('gpu2', instance.uuid)
+    for _again in range(times):
+        rig.there.cleanup_move_dest(instance, same_host=False)
+    assert rig.there.describe() == [] and rig.there.list_directories() == []
+    instance.flavor = old
+    for _again in range(times):
+        rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.here.list_directories() == [instance.uuid]
+    assert not rig.kept('gpu1', instance.uuid)
+
+
+@pytest.mark.parametrize('times', [1, 2])
+@pytest.mark.parametrize('confirm', [True, False])
+def test_resize_on_the_same_host(rig: Any, confirm: bool, times: int) -> None:
+    instance = spawn(rig)
+    old = instance.flavor
+    rig.write('gpu1', instance.uuid)
+    move(rig, instance, new_flavor(root_gb=2), rig.here, times=times)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
+    assert rig.here.list_directories() == [instance.uuid, f'{instance.uuid}_resize']
+    for _again in range(times):
+        if confirm:
+            rig.here.confirm_migration(instance, same_host=True)
+        else:
+            rig.here.cleanup_move_dest(instance, same_host=True)
+            instance.flavor = old
+            rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3] if confirm else [GPU])}
+    assert rig.here.list_directories() == [instance.uuid]
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_a_confirmed_same_host_resize_can_be_followed_by_another_that_never_begins(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    move(rig, instance, new_flavor(root_gb=2), rig.here)
+    rig.here.confirm_migration(instance, same_host=True)
+    rig.here.cleanup_move_dest(instance, same_host=True)
+    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_a_stopped_server_stays_off_when_it_moves_and_comes_back(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.power_off(instance)
+    move(rig, instance, new_flavor(root_gb=2), rig.there, power_on=False)
+    assert domains(rig.there) == {instance.uuid: (PowerState.SHUTDOWN, [GPU2, GPU3])}
+    rig.there.cleanup_move_dest(instance, same_host=False)
+    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), False)
+    assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
+
+
+@pytest.mark.parametrize('smaller', [{'root_gb': 0}, {'root_gb': 1, 'ephemeral_gb': 0}])
+def test_disks_never_shrink(rig: Any, smaller: dict[str, int]) -> None:
+    instance = spawn(rig, flavor=new_flavor(root_gb=1, ephemeral_gb=1))
+    dest, flavor = rig.there.prepare_move(), new_flavor(**smaller)
+    for refuse in (rig.here.check_move, rig.here.migrate_disk_and_power_off):
+        with pytest.raises(errors.ResizeError, match=r'Unable to resize disk down\.'):
+            refuse(instance, dest, flavor)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.here.list_directories() == [instance.uuid] and rig.there.list_directories() == []
+
+
+def test_another_machine_is_refused_before_anything_moves(rig: Any) -> None:
+    instance = spawn(rig)
+    with pytest.raises(errors.ResizeError, match=r'to gpu2: .*(another machine|different machines)'):
+        rig.here.migrate_disk_and_power_off(instance, rig.elsewhere(), new_flavor(root_gb=2))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.here.list_directories() == [instance.uuid]
+
+
+@pytest.mark.parametrize('same_host', [True, False])
+def test_undos_of_a_move_that_never_ran_touch_nothing(rig: Any, same_host: bool) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    (rig.here if same_host else rig.there).cleanup_move_dest(instance, same_host=same_host)
+    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU2), True)
+    # Still the domain of before: nobody rebooted it.
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_undo_of_a_move_whose_destination_never_began(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+    rig.there.cleanup_move_dest(instance, same_host=False)
+    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.there.list_directories() == [] and rig.here.list_directories() == [instance.uuid]
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_there_and_back_again_by_two_confirmed_moves(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    move(rig, instance, new_flavor(root_gb=2), rig.there)
+    rig.here.confirm_migration(instance, same_host=False)
+    rig.here, rig.there = rig.there, rig.here
+    move(rig, instance, new_flavor(root_gb=3), rig.there, addresses=(GPU,))
+    rig.here.confirm_migration(instance, same_host=False)
+    assert rig.here.describe() == [] and rig.here.list_directories() == []
+    assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.kept('gpu1', instance.uuid)
+
+
+def test_deleting_a_server_in_the_middle_of_a_same_host_move_leaves_nothing(rig: Any) -> None:
+    instance = spawn(rig)
+    move(rig, instance, new_flavor(root_gb=2), rig.here)
+    rig.here.destroy(instance)
+    assert rig.here.describe() == [] and rig.here.list_directories() == []
