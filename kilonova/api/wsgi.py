@@ -164,7 +164,7 @@ class Dispatcher:
             key = f'{route.method} {route.path}'
             if key not in self._rows:
                 for prefix in ('', '/{project_id:[0-9a-f-]+}'):
-                    self._mapper.connect(None, prefix + route.path, key=key, conditions={'method': [route.method]})
+                    self._mapper.connect(None, prefix + route.path, row_key=key, conditions={'method': [route.method]})
             self._rows.setdefault(key, []).append(route)
         self._mapper.create_regs([])
 
@@ -218,7 +218,7 @@ class Dispatcher:
         found = self._mapper.match(path.removesuffix('.json'), {'REQUEST_METHOD': request.method})
         if not found:
             raise NoRoute
-        key = found.pop('key')
+        key = found.pop('row_key')
         return found, self._rows[key]
 
     @staticmethod

@@ -118,10 +118,11 @@ def simple_cell_setup(cloud: Cloud, args: argparse.Namespace) -> int:
     url = args.transport_url or cloud.transport_url
     if not url:
         return _missing('transport-url', '[DEFAULT]/transport_url')
-    map_cell0(cloud, args)
+    if not cells.map_cell0(cloud.databases):
+        print('Cell0 is already setup')
     main = cloud.databases.main()
     with cloud.databases.api().read() as connection:
-        known = {row['database_connection']: row['uuid'] for row in cells.get_cells(connection)}
+        known = {cells.fill(row['database_connection'], main.url): row['uuid'] for row in cells.get_cells(connection)}
     uuid = known.get(main.url) or cells.create_cell(cloud.databases, transport_url=url, database_connection=main.url)
     hosts: tuple[str, ...] = ()
     if migration.version(main, 'cell') is not None:
@@ -297,7 +298,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
     },
     'cell_v2': {
         'map_cell0': Command(map_cell0, (DATABASE,)),
-        'simple_cell_setup': Command(simple_cell_setup, (TRANSPORT_URL, DATABASE)),
+        'simple_cell_setup': Command(simple_cell_setup, (TRANSPORT_URL,)),
         'create_cell': Command(create_cell, (
             argument('--name', help='name of the cell'), DATABASE, TRANSPORT_URL, VERBOSE,
             argument('--disabled', action='store_true', help='new servers do not go there'))),

@@ -43,7 +43,7 @@ def new() -> cfg.ConfigOpts:
     conf = kilonova.conf.new()
     logging.register_options(conf)
     report_opts.set_defaults(conf)
-    _register_tracing(conf)
+    _register_hidden(conf)
     return conf
 
 
@@ -59,6 +59,9 @@ def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) ->
 
 def setup_logging(conf: cfg.ConfigOpts) -> None:
     """Logging as the options say; called again it opens the files anew."""
+    # Its plugins are of interest to nobody; which revisions are run is.
+    quiet = ['alembic.runtime.plugins=WARNING', 'alembic.ddl=WARNING']
+    logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), *quiet])
     logging.setup(conf, PROJECT, version())
 
 
@@ -139,10 +142,12 @@ def _library_options() -> Iterator[tuple[str | None, Iterable[cfg.Opt]]]:
             yield from entry.load()()
 
 
-def _register_tracing(conf: cfg.ConfigOpts) -> None:
-    """oslo.messaging reads its tracing options of any configuration, and registers them with the global one only."""
-    try:
-        tracing = importlib.import_module('oslo_messaging._tracing.client')
-    except ImportError:
-        return
-    conf.register_opts(tracing.oslo_messaging_tracing, group='oslo_messaging_tracing')
+def _register_hidden(conf: cfg.ConfigOpts) -> None:
+    """oslo.messaging reads these of any configuration, and registers them with the global one only."""
+    for name in ('tracing', 'metrics'):
+        group = f'oslo_messaging_{name}'
+        try:
+            module = importlib.import_module(f'oslo_messaging._{name}.client')
+        except ImportError:
+            continue
+        conf.register_opts(getattr(module, group), group=group)

@@ -67,6 +67,8 @@ def placement_api(cloud: Cloud) -> Outcome:
         return Result.FAILURE, str(error)
     except (ValueError, LookupError):
         return Result.FAILURE, 'What [placement] leads to does not answer like Placement.'
+    except Exception as error:  # noqa: BLE001 - what keystoneauth1 raises for a section that lacks credentials
+        return Result.FAILURE, f'[placement] does not work: {error}'
     if tuple(map(int, newest.split('.'))) < NEEDED_PLACEMENT:
         return Result.FAILURE, f'Placement API version {needed} needed, you have {newest}.'
     return Result.SUCCESS, None

@@ -61,7 +61,7 @@ class ComputeTaskEndpoint:
 
     def schedule_and_build_instances(self, ctxt, build_requests, request_specs, image, admin_password, injected_files,
                                      requested_networks, block_device_mapping, tags=None, operations=None) -> Any:
-        self._runner.wake(self._databases.api(), operations or [])
+        self._runner.wake(self._databases.api(), operations or [], fresh=True)
 
     def migrate_server(self, ctxt, instance, scheduler_hint, live, rebuild, flavor, block_migration,
                        disk_over_commit, reservations=None, clean_shutdown=True, request_spec=None,

@@ -108,14 +108,15 @@ class Runner:
             self._renew()
 
     # -- work -----------------------------------------------------------------------------------------------------
-    def wake(self, db: Any, uuids: Sequence[str], urgent: bool = False) -> None:
-        """Rows to take and run; several uuids of one create are scheduled together."""
+    def wake(self, db: Any, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
+        """Rows to take and run; several uuids of one create are scheduled together. ``fresh``: just accepted, so nobody
+        has worked on them yet."""
         with self._lock:
             wanted = [uuid for uuid in uuids if uuid not in self._held]
             if not wanted or self._stopping:
                 return
             self._held.update(wanted)
-        self._enqueue(lambda: self._take(db, wanted), urgent)
+        self._enqueue(lambda: self._take(db, wanted, fresh), urgent)
 
     def _enqueue(self, job: Callable[[], None], urgent: bool) -> None:
         with self._lock:
@@ -139,7 +140,7 @@ class Runner:
                 with self._lock:
                     self._running -= 1
 
-    def _take(self, db: Any, uuids: list[str]) -> None:
+    def _take(self, db: Any, uuids: list[str], fresh: bool = False) -> None:
         try:
             rows = operations.take(db, uuids, self.owner)
         except Exception as error:
@@ -149,6 +150,8 @@ class Runner:
         taken = {row['uuid'] for row in rows}
         self._forget([uuid for uuid in uuids if uuid not in taken])
         works = [Work(row, db, self.env) for row in rows]
+        for work in works:
+            work.select_answered = fresh
         group = [work for work in works if work.kind == 'boot' and work.position == 0
                  and not (work.failed or work.cancelled)]
         if len(group) > 1:

@@ -84,7 +84,7 @@ class Work:
         self.created_at = row['created_at']
         self.held_host: str | None = None
         self.tries = 0
-        # Whether the scheduler answered our last question: one that didn't may still claim for us.
+        # False: the scheduler may still work on a question about this server (ours, or of whoever had the row before).
         self.select_answered = False
         self._instance: dict[str, Any] | None = None
         self._ended = False

@@ -38,7 +38,7 @@ P = ParamSpec('P')
 R = TypeVar('R')
 Listener = Callable[[str, str, bool], None]
 
-# How long a writer waits for SQLite's lock, in seconds; Nova's driver default and ours.
+# Seconds that a writer waits for SQLite's lock before the database counts as not answering.
 SQLITE_BUSY = 10.0
 CONNECT_TIMEOUT = 10
 _WRITES = 'kilonova_writes'
@@ -220,7 +220,7 @@ def _begin_immediate(driver: Any) -> None:
             if time.monotonic() >= deadline:
                 raise _locked() from error
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        pause = min(pause * 1.5, 0.01)
 
 
 class Databases:

@@ -14,10 +14,11 @@ Rules that hold for every driver:
   written aside and renamed, and what is gone already is fine.
 - A domain that isn't there is a guest that is off.
 - The caller serialises the calls of one instance; calls of different instances run in parallel.
-- ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id,
-  config_drive, hostname, display_name, metadata, user_data, key_name, key_data, launch_index,
-  availability_zone. ``instance.flavor`` is always the flavor that the domain shall have: the new one in
-  ``finish_migration``, the old one in ``finish_revert_migration``.
+- ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id; display_name, os_type
+  and config_drive are used where they are set, and for a config drive hostname, metadata, user_data,
+  key_name, key_data, launch_index, availability_zone too.
+- ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
+  the old one in ``finish_revert_migration``.
 - ``pci_devices`` are ``kilonova.objects.PciDevice`` (address, extra_info are read): exactly those become
   hostdevs, whatever ``instance.pci_devices`` says.
 - ``image_meta`` is the plain dict of the image service: id, disk_format, min_disk, size, properties {}.

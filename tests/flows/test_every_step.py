@@ -110,6 +110,7 @@ def shared(tmp_path_factory, cloud_templates):
 def ground(shared, monkeypatch):
     """An empty cloud; afterwards it is empty again."""
     monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    monkeypatch.setattr('kilonova.conductor.flows.boot.SELECT_DEADLINE', 0.2)
     cloud = shared.get()
     shared.cloud = None
     yield cloud

@@ -153,7 +153,7 @@ def _running(command: list[str], directory: Path, log: Path, identity: dict[str,
             try:
                 ping()
                 break
-            except Exception as error:  # noqa: BLE001 - each driver has its own "not yet"
+            except Exception as error:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f'{command[0]} did not start: {log.read_text(errors="replace")}') from error
             time.sleep(0.1)

@@ -129,6 +129,8 @@ def _specs(backend: Backend, ctxt: Any, instance: Instance, flavor: Flavor,
                 if request.alias_name is None]
     spec.flavor = flavor
     spec.num_instances = 1
+    # Where the create was forced to says nothing about where a move may go.
+    spec.force_hosts = spec.force_nodes = None
     spec.pci_requests = InstancePCIRequests(
         instance_uuid=instance.uuid,
         requests=[*create.pci_requests_of(backend, flavor.extra_specs, image), *of_ports])

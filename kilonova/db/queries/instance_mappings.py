@@ -50,14 +50,6 @@ def list_mappings(connection: sa.Connection, *, project_id: str | None = None, u
     return many(connection.execute(query if limit is None else query.limit(limit)))
 
 
-def cells_of_project(connection: sa.Connection, project_id: str) -> list[int]:
-    """Ids of the cells in which a project has servers (0 is no id: servers without a cell don't count)."""
-    return list(connection.execute(
-        sa.select(instance_mappings.c.cell_id).distinct()
-        .where(LIVE, instance_mappings.c.project_id == project_id, instance_mappings.c.cell_id.is_not(None))
-        .order_by(instance_mappings.c.cell_id)).scalars())
-
-
 def count(connection: sa.Connection, project_id: str, user_id: str | None = None) -> int:
     """How many servers a project (or one of its users) has, those without a cell included."""
     query = sa.select(sa.func.count()).select_from(instance_mappings).where(

@@ -30,17 +30,6 @@ def by_node(connection: sa.Connection, compute_node_id: int) -> list[Row]:
         .order_by(pci_devices.c.address)))
 
 
-def by_nodes(connection: sa.Connection, compute_node_ids: Iterable[int]) -> dict[int, list[Row]]:
-    """The devices of several nodes, by node id; one statement."""
-    devices: dict[int, list[Row]] = {node_id: [] for node_id in compute_node_ids}
-    rows = many(connection.execute(
-        sa.select(pci_devices).where(LIVE, pci_devices.c.compute_node_id.in_(list(devices)))
-        .order_by(pci_devices.c.address)))
-    for row in rows:
-        devices[row['compute_node_id']].append(row)
-    return devices
-
-
 def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
                 compute_node_id: int | None = None) -> list[Row]:
     """The devices that a server holds, on whatever node unless one is given (a move holds both sides')."""

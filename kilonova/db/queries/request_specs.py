@@ -21,7 +21,7 @@ def get_many(connection: sa.Connection, instance_uuids: Iterable[str]) -> dict[s
     """The JSON of several servers' specs by server uuid; one statement."""
     query = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).where(
         request_specs.c.instance_uuid.in_(list(instance_uuids)))
-    return {uuid: spec for uuid, spec in connection.execute(query)}
+    return {row.instance_uuid: row.spec for row in connection.execute(query)}
 
 
 def create(connection: sa.Connection, specs: dict[str, str]) -> None:

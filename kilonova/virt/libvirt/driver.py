@@ -51,7 +51,9 @@ def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *args, **kwargs)
         except libvirt.libvirtError as error:
-            uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), '')
+            uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
+            if uuid is None:
+                raise driver.HypervisorUnavailable(host=self._host.name, reason=str(error)) from error
             raise driver.GuestFailed(act=method.__name__, uuid=uuid, reason=str(error)) from error
     return call
 

@@ -116,8 +116,15 @@ class Host:
         """XML of all PCI functions, network devices and vDPA devices."""
         flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
                  | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA)
+        try:
+            devices = self.ask('listAllDevices', flags)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                raise
+            LOG.warning('libvirt lists no devices of this host: %s', error)
+            return []
         found = []
-        for device in self.ask('listAllDevices', flags):
+        for device in devices:
             try:
                 found.append(self.call(device.XMLDesc, 0))
             except libvirt.libvirtError as error:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -24,6 +25,8 @@ ROW = {'host': 'node1', 'binary': 'nova-compute', 'topic': 'compute'}
 
 def increment(connection):
     count = connection.execute(sa.select(services.c.report_count)).scalar_one()
+    # Other threads get the chance to spoil it.
+    time.sleep(0.001)
     connection.execute(sa.update(services).values(report_count=count + 1))
 
 

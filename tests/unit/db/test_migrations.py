@@ -113,5 +113,6 @@ def test_update_compares_the_status(cell, moves):
         assert not migrations.update(connection, 'move-0', {'status': 'reverting'}, expected=['finished'])
         assert migrations.update(connection, 'move-0', {'status': 'confirmed'})
         assert not migrations.update(connection, 'unknown', {'status': 'confirmed'})
-        row = migrations.get(connection, migration_id=1)
+        row = migrations.get(connection, uuid='move-0')
+        assert migrations.get(connection, migration_id=row['id']) == row
     assert row['status'] == 'confirmed'

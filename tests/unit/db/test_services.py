@@ -73,22 +73,24 @@ def test_filters_of_the_list(cell, service):
         services.create(connection, {'host': 'node2', 'binary': 'nova-compute', 'topic': 'compute',
                                      'disabled': True, 'disabled_reason': 'repair'})
     with cell.read() as connection:
-        def ids(**filters):
-            return [row['id'] for row in services.list_services(connection, down_time=60, **filters)]
-        assert ids() == [1, 2, 3]
-        assert ids(host='node1') == [1, 2]
-        assert ids(binary='nova-compute') == [1, 3]
-        assert ids(hosts=['node2', 'node9']) == [3]
-        assert ids(disabled=True) == [3]
-        assert ids(disabled=False, binary='nova-compute') == [1]
+        def found(**filters):
+            rows = services.list_services(connection, down_time=60, **filters)
+            return [(row['host'], row['binary'].removeprefix('nova-')) for row in rows]
+        first, second, third = ('node1', 'compute'), ('node1', 'conductor'), ('node2', 'compute')
+        assert found() == [first, second, third]
+        assert found(host='node1') == [first, second]
+        assert found(binary='nova-compute') == [first, third]
+        assert found(hosts=['node2', 'node9']) == [third]
+        assert found(disabled=True) == [third]
+        assert found(disabled=False, binary='nova-compute') == [first]
 
 
 def test_the_lowest_version_counts(cell, service):
     with cell.write() as connection:
         assert services.minimum_version(connection, 'nova-scheduler') == 0
-        services.get_or_create(connection, 'node2', 'nova-compute', 'compute', version=70)
+        old = services.get_or_create(connection, 'node2', 'nova-compute', 'compute', version=70)
         assert services.minimum_version(connection, 'nova-compute') == 70
-        services.update(connection, 2, {'forced_down': True})
+        services.update(connection, old['id'], {'forced_down': True})
         assert services.minimum_version(connection, 'nova-compute') == 73
 
 
@@ -102,11 +104,13 @@ def test_a_deleted_compute_service_takes_its_nodes_and_devices_with_it(cell, ser
         assert services.destroy(connection, service['id']) == []
     with cell.read() as connection:
         assert services.get(connection, host='node1', binary='nova-compute') is None
-        left = {table.name: connection.execute(sa.select(table.c.id).where(table.c.deleted == 0)).scalars().all()
-                for table in (ComputeNode.__table__, PciDevice.__table__, Service.__table__)}
+        def live(column):
+            return connection.execute(sa.select(column).where(column.table.c.deleted == 0)).scalars().all()
+        left = [live(table.c[name]) for table, name in (
+            (ComputeNode.__table__, 'id'), (PciDevice.__table__, 'compute_node_id'), (Service.__table__, 'id'))]
         gone = connection.execute(sa.select(ComputeNode.deleted, ComputeNode.deleted_at).where(
             ComputeNode.id == mine['id'])).one()
-    assert left == {'compute_nodes': [other['id']], 'pci_devices': [2], 'services': []}
+    assert left == [[other['id']], [other['id']], []]
     assert gone.deleted == mine['id']
     assert gone.deleted_at is not None
     with cell.write() as connection:

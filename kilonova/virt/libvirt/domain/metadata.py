@@ -2,25 +2,16 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
-from xml.etree import ElementTree
 
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml.domain import Domain
-from kilonova.virt.libvirt.xml.element import Element
+from kilonova.virt.libvirt.xml.element import Element, node
 
 NAMESPACE = 'http://openstack.org/xmlns/libvirt/nova/1.1'
-ElementTree.register_namespace('nova', NAMESPACE)
 
 
-def _nova(tag: str, *children: Element | str | None, **attributes: Any) -> Element:
-    element = Element(f'{{{NAMESPACE}}}{tag}', {name: str(value) for name, value in attributes.items()})
-    for child in children:
-        if isinstance(child, str):
-            element.text = child
-        elif child is not None:
-            element.append(child)
-    return element
+def _nova(tag: str, *children: Element | str | None, **attributes: str) -> Element:
+    return node(f'nova:{tag}', *children, **attributes)
 
 
 class MetadataConfigurator:
@@ -35,7 +26,7 @@ class MetadataConfigurator:
         domain.metadata = _nova(
             'instance',
             _nova('package', version=guest.settings.version) if guest.settings.version else None,
-            _nova('name', instance.display_name or ''),
+            _nova('name', getattr(instance, 'display_name', None) or ''),
             _nova('creationTime', created),
             _nova('flavor',
                   _nova('memory', str(flavor.memory_mb)), _nova('disk', str(flavor.root_gb)),
@@ -45,3 +36,5 @@ class MetadataConfigurator:
             _nova('owner', _nova('user', uuid=instance.user_id or ''),
                   _nova('project', uuid=instance.project_id or '')),
             _nova('root', type='image', uuid=instance.image_ref) if instance.image_ref else None)
+        # Declared here and not on <domain>, so that libvirt gives it back as it was.
+        domain.metadata.set('xmlns:nova', NAMESPACE)

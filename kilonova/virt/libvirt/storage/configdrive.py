@@ -35,22 +35,27 @@ class ConfigDriveFailed(errors.KilonovaError):
 def required(conf: cfg.ConfigOpts, instance: Any, image_meta: dict[str, Any]) -> bool:
     """Whether user, image (img_config_drive=mandatory) or host ([DEFAULT]force_config_drive) want one."""
     wish = (image_meta.get('properties') or {}).get('img_config_drive')
-    return conf.force_config_drive or wish == 'mandatory' or strutils.bool_from_string(instance.config_drive)
+    return conf.force_config_drive or wish == 'mandatory' or strutils.bool_from_string(
+        getattr(instance, 'config_drive', None))
 
 
 def content(instance: Any, admin_password: str | None = None,
             files: Sequence[tuple[str, str]] = ()) -> dict[str, bytes]:
     """The drive's files by path. ``files``: (path in the guest, base64 content)."""
+    def given(name: str) -> Any:
+        """Servers come with the fields that were read for them, not with all."""
+        return getattr(instance, name, None)
+
     meta: dict[str, Any] = {
-        'uuid': instance.uuid, 'name': instance.display_name, 'hostname': instance.hostname,
-        'launch_index': instance.launch_index or 0, 'availability_zone': instance.availability_zone,
-        'project_id': instance.project_id, 'devices': [], 'dedicated_cpus': [],
+        'uuid': instance.uuid, 'name': given('display_name'), 'hostname': given('hostname'),
+        'launch_index': given('launch_index') or 0, 'availability_zone': given('availability_zone'),
+        'project_id': given('project_id'), 'devices': [], 'dedicated_cpus': [],
         'random_seed': base64.b64encode(secrets.token_bytes(512)).decode()}
-    if instance.metadata:
+    if given('metadata'):
         meta['meta'] = dict(instance.metadata)
-    if instance.key_name:
-        meta['public_keys'] = {instance.key_name: instance.key_data}
-        meta['keys'] = [{'name': instance.key_name, 'type': 'ssh', 'data': instance.key_data}]
+    if given('key_name'):
+        meta['public_keys'] = {instance.key_name: given('key_data')}
+        meta['keys'] = [{'name': instance.key_name, 'type': 'ssh', 'data': given('key_data')}]
     if admin_password:
         meta['admin_pass'] = admin_password
     found: dict[str, bytes] = {}
@@ -62,7 +67,7 @@ def content(instance: Any, admin_password: str | None = None,
         found[f'openstack/{version}/meta_data.json'] = json.dumps(meta).encode()
         found[f'openstack/{version}/network_data.json'] = b'{"links": [], "networks": [], "services": []}'
         found[f'openstack/{version}/vendor_data.json'] = b'{}'
-        if instance.user_data:
+        if given('user_data'):
             found[f'openstack/{version}/user_data'] = base64.b64decode(instance.user_data)
     return found
 

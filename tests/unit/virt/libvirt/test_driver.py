@@ -101,6 +101,14 @@ def test_no_xml_stays_where_the_disks_came_from(rig: Any) -> None:
     assert not rig.file('gpu2', instance.uuid, 'libvirt.xml').exists()
 
 
+def test_a_boot_has_one_hostdev_and_a_bigger_flavor_two(rig: Any) -> None:
+    """Seed-map 0.4 and 0.5: different devices, and XML that names nothing but their addresses."""
+    for number, addresses in enumerate([(GPU,), (GPU, GPU2)]):
+        hostdevs = shown(rig, spawn(rig, *addresses, id=number + 1)).findall('devices/hostdev')
+        assert [hostdev.get('managed') for hostdev in hostdevs] == ['yes'] * len(addresses)
+        assert len({ElementTree.tostring(hostdev) for hostdev in hostdevs}) == len(addresses)
+
+
 def test_resize_grows_the_disk_and_revert_has_the_old_size(rig: Any) -> None:
     instance = spawn(rig, GPU)
     old, new = instance.flavor, new_flavor(vcpus=16, memory_mb=65536, root_gb=3)
@@ -245,6 +253,7 @@ def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypa
 
 
 def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Seed-map 1.41, and the lines of reboots and deletes."""
     caplog.set_level('DEBUG')
     instance = spawn(rig, GPU)
     rig.here.power_off(instance, timeout=5)
@@ -259,6 +268,19 @@ def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> 
     remaining = iter(told)
     missing = [line for line in story if not any(text.startswith(line) for text in remaining)]
     assert missing == []
+
+
+def test_a_libvirt_without_node_devices_has_none_to_give(
+        rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    class Unsupported(libvirt.libvirtError):
+        def get_error_code(self) -> int:
+            return libvirt.VIR_ERR_NO_SUPPORT
+
+    def refuse(method: str, *args: Any) -> Any:
+        raise Unsupported(method)
+    monkeypatch.setattr(rig.here._host, 'ask', refuse)
+    assert rig.here._host.node_devices() == []
+    assert 'libvirt lists no devices of this host' in caplog.text
 
 
 def test_a_base_that_was_cleared_away_is_fetched_again(rig: Any) -> None:

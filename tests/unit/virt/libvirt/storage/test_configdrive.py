@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ def test_content() -> None:
     assert tree['openstack/content/0000'] == b'hello'
     assert tree['openstack/latest/user_data'] == b'#cloud-config'
     assert tree['openstack/2018-08-27/meta_data.json'] == tree['openstack/latest/meta_data.json']
+
+
+def test_a_server_that_came_with_few_fields() -> None:
+    few = SimpleNamespace(uuid='u-1')
+    assert meta_of(configdrive.content(few))['uuid'] == 'u-1'
 
 
 def test_nothing_is_said_of_what_there_is_not() -> None:

@@ -1,0 +1,253 @@
+"""No request, however malformed, is answered with 500; what a schema refuses is told with the field's words."""
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from kilonova.api import versions
+from kilonova.api.routes import ROUTES
+from kilonova.api.schemas.base import Obj, Windows
+from tests.unit.api.conftest import IMAGE
+
+UUID = '11111111-2222-3333-4444-555555555555'
+# One good body for each route that takes one; a route without one here fails the first test.
+BODIES = {
+    'POST /servers': {'server': {
+        'name': 's', 'flavorRef': '$flavor', 'imageRef': IMAGE, 'networks': 'none', 'adminPass': 'x',
+        'metadata': {'a': 'b'}, 'OS-DCF:diskConfig': 'AUTO', 'accessIPv4': '10.0.0.1', 'accessIPv6': 'fe80::1',
+        'availability_zone': 'nova', 'block_device_mapping_v2': [
+            {'uuid': IMAGE, 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0,
+             'delete_on_termination': True}],
+        'config_drive': True, 'min_count': 1, 'max_count': 1, 'return_reservation_id': False,
+        'security_groups': [{'name': 'default'}], 'user_data': 'YQ==', 'description': 'd', 'tags': ['t'],
+        'hostname': 'host-1'}, 'os:scheduler_hints': {'foo': 'bar'}},
+    'PUT /servers/{server_id}': {'server': {
+        'name': 'n', 'OS-DCF:diskConfig': 'MANUAL', 'accessIPv4': '10.0.0.1', 'accessIPv6': 'fe80::1',
+        'description': 'd', 'hostname': 'h1'}},
+    'os-start': {'os-start': None}, 'os-stop': {'os-stop': None}, 'reboot': {'reboot': {'type': 'HARD'}},
+    'resize': {'resize': {'flavorRef': '$flavor'}}, 'confirmResize': {'confirmResize': None},
+    'revertResize': {'revertResize': None}, 'migrate': {'migrate': {'host': 'h2'}},
+    'os-resetState': {'os-resetState': {'state': 'error'}},
+    'POST /flavors': {'flavor': {
+        'name': 'n', 'ram': 1, 'vcpus': 1, 'disk': 1, 'id': 'i', 'swap': 1, 'OS-FLV-EXT-DATA:ephemeral': 1,
+        'os-flavor-access:is_public': True, 'description': 'd'}},
+    'PUT /flavors/{flavor_id}': {'flavor': {'description': 'd'}},
+    'POST /flavors/{flavor_id}/os-extra_specs': {'extra_specs': {'a:b': 'c', 'hw:numa_nodes': '1'}},
+    'PUT /flavors/{flavor_id}/os-extra_specs/{key}': {'key': 'v'},
+    'addTenantAccess': {'addTenantAccess': {'tenant': 'p2'}},
+    'removeTenantAccess': {'removeTenantAccess': {'tenant': 'p2'}},
+    'PUT /os-services/enable': {'host': 'h1', 'binary': 'nova-compute'},
+    'PUT /os-services/disable': {'host': 'h1', 'binary': 'nova-compute'},
+    'PUT /os-services/disable-log-reason': {'host': 'h1', 'binary': 'nova-compute', 'disabled_reason': 'r'},
+    'PUT /os-services/force-down': {'host': 'h1', 'binary': 'nova-compute', 'forced_down': True},
+    'PUT /os-services/{service_id}': {'status': 'disabled', 'disabled_reason': 'r', 'forced_down': False},
+}
+WRONG = (None, True, -1, 0, 1.5, 2 ** 70, 1e308, '', ' ', 'x' * 256, 'x' * 70000, 'é', '\n', '\x07', '\x00', '\ud800',
+         '1\n', '99999999999999999999', [], [None], [[]], ['x'], {}, {'x': None}, {'x': 'y'}, [{}], [{'x': 'y'}],
+         '$(x)', "';--", '%s%n', '0x10', 'NaN', '१')
+
+
+def key(route):
+    return route.action or f'{route.method} {route.path}'
+
+
+WITH_BODY = [route for route in ROUTES if route.body is not None]
+
+
+def test_every_body_is_walked():
+    assert {key(route) for route in WITH_BODY} == set(BODIES)
+
+
+def mutants(body):
+    """(what, body) with each place of ``body`` missing, joined by a stranger, or replaced by each wrong value."""
+    def places(value, path=()):
+        yield path
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for name, item in items:
+            yield from places(item, (*path, name))
+
+    def edit(path, change):
+        made = copy.deepcopy({'root': body})
+        holder, name = made, 'root'
+        for step in path:
+            holder, name = holder[name], step
+        change(holder, name)
+        return made['root']
+    for path in places(body):
+        where = '/'.join(map(str, path))
+        if path:
+            yield f'{where} missing', edit(path, lambda holder, name: holder.pop(name))
+        for wrong in WRONG:
+            yield f'{where} = {wrong!r}'[:80], edit(path, lambda holder, name, wrong=wrong:
+                                                    holder.__setitem__(name, wrong))
+        if isinstance(edit(path, lambda holder, name: None), dict):
+            stranger = {'nosuch': 1}
+            yield f'{where} + stranger', edit(path, lambda holder, name: holder[name].update(stranger)
+                                              if isinstance(holder[name], dict) else None)
+
+
+@pytest.mark.parametrize('route', WITH_BODY, ids=key)
+def test_no_body_is_answered_with_500(make_site, route):
+    site = make_site(quota__instances=-1, quota__cores=-1, quota__ram=-1)
+    flavor = site.flavor(id='good', **{'os-flavor-access:is_public': False})
+    good = json.loads(json.dumps(BODIES[key(route)]).replace('$flavor', flavor))
+    server = site.server(site.cell1, flavor=flavor, user='admin')
+    path = (route.path.replace('{server_id}', server).replace('{flavor_id}', flavor).replace('{key}', 'key')
+            .replace('{service_id}', UUID))
+    version = versions.text(route.until)
+    for what, body in mutants(good):
+        response = site.request(route.method, path, body, version=version)
+        assert response.status_int < 500, f'{what}: {response.text}'
+        if response.status_int >= 400:
+            assert response.content_type == 'application/json', what
+
+
+def walk(schema, version):
+    """Every plain schema of a property: (names, schema)."""
+    if isinstance(schema, Obj):
+        for prop in schema.props:
+            if prop.holds(version):
+                yield prop
+                yield from walk(prop.schema, version)
+    elif isinstance(schema, Windows):
+        for window in schema.windows:
+            if window.since <= version <= window.until:
+                yield from walk(window.schema, version)
+
+
+def test_the_good_bodies_name_every_property_that_can_be_asked_for_here():
+    """Properties of the newest version that no good body names are those that this cloud refuses or that exclude others."""
+    refused = {'personality', 'block_device_mapping', 'key_name', 'trusted_image_certificates', 'host',
+               'hypervisor_hostname', 'pinned_availability_zone', 'OS-SCH-HNT:scheduler_hints'}
+    for route in WITH_BODY:
+        named = json.dumps(BODIES[key(route)])
+        hints = {'group', 'different_host', 'same_host', 'query', 'target_cell', 'different_cell',
+                 'build_near_host_ip', 'cidr'}
+        for prop in walk(route.body, route.until):
+            assert prop.name in refused | hints or f'"{prop.name}"' in named or prop.name == 'OS-DCF:diskConfig', (
+                key(route), prop.name)
+
+
+@pytest.mark.parametrize('raw', [
+    b'', b'{', b'[]', b'null', b'"x"', b'1', b'{"server": ' + b'[' * 100000 + b']' * 100000 + b'}', b'\xff\xfe',
+    b'{"flavor": {"name": "\xed\xa0\x80"}}', b'{"flavor": NaN}', b'{"flavor": 1e999}', b'{"flavor": "\x00"}',
+    b'{"flavor": ' + b'9' * 5000 + b'}', b'{"flavor": {"name": "\\u0000"}}', b'{"flavor": {"name": "\\ud800"}}'])
+def test_malformed_json(site, raw):
+    assert site.fault('POST', '/flavors', raw=raw)[0] == 400
+    assert site.fault('POST', '/servers/x/action', raw=raw)[0] in (400, 404)
+
+
+def test_backslashes_are_no_control_characters(site):
+    body = {'flavor': {'name': 'a\\u0000b', 'ram': 1, 'vcpus': 1, 'disk': 0}}
+    assert site.ok('POST', '/flavors', raw=json.dumps(body).encode())['flavor']['name'] == 'a\\u0000b'
+
+
+def test_content_types(site):
+    body = json.dumps({'flavor': {'name': 'a', 'ram': 1, 'vcpus': 1, 'disk': 0}}).encode()
+    assert site.fault('POST', '/flavors', raw=body, headers={'Content-Type': 'application/xml'})[0] == 415
+    # text/plain is what clients send when they say nothing: there is no body then.
+    assert site.fault('POST', '/flavors', raw=body, headers={'Content-Type': 'text/plain'})[0] == 400
+    media = 'application/vnd.openstack.compute+json'
+    assert site.request('POST', '/flavors', raw=body, headers={'Content-Type': media}).status_int == 200
+
+
+def test_a_body_that_is_too_large(site):
+    raw = json.dumps({'flavor': {'name': 'x' * 200000}}).encode()
+    response = site.request('POST', '/flavors', raw=raw)
+    assert response.status_int == 413 and response.json['overLimit']['code'] == 413
+
+
+@pytest.mark.parametrize('path', [
+    '/servers/%ff', '/servers/%00', '/flavors/%ff%fe', '/servers/' + 'x' * 5000, '/flavors/%2e%2e', '//servers',
+    '/servers?name=%ff', '/servers?limit=%00', '/servers?%ff=1', '/servers?name=%5B', '/servers?name=(?P<n',
+    '/servers?name=' + '(' * 200, '/flavors?name=%5B', '/servers/x/os-instance-actions/%ff'])
+def test_malformed_urls(site, path):
+    response = site.request('GET', path)
+    assert response.status_int in (400, 404) and response.content_type == 'application/json'
+
+
+QUERIES = [route for route in ROUTES if route.query.props]
+
+
+@pytest.mark.parametrize('route', QUERIES, ids=lambda route: route.path)
+def test_no_query_is_answered_with_500(site, route):
+    server = site.server()
+    path = route.path.replace('{server_id}', server).replace('{tenant_id}', 'p1').replace('{hypervisor_id}', '1')
+    wrong = ['', ' ', 'x', '-1', '0', '1.5', '9' * 30, 'true', 'None', 'x' * 300, '%F0%9F%92%A9', '2026-11-21', '[',
+             '2026-11-21T10:00:00Z', '0001-01-01T00:00:00-23:00', '9999-12-31T23:59:59-23:00', 'a,b', ',', UUID, '%0A']
+    for version in {route.since, 1, 33, 53, 59, 74, 75, 87, 101, 104}:
+        if not route.since <= version <= route.until:
+            continue
+        names = {prop.name for prop in route.query.props} | {'nosuch', '_x'}
+        for name in sorted(names):
+            for value in wrong:
+                response = site.request('GET', f'{path}?{name}={value}', version=versions.text(version))
+                assert response.status_int < 500, f'{version} {name}={value}: {response.text}'
+
+
+@pytest.mark.parametrize(('request_', 'message'), [
+    (('GET', '/servers?limit=-1'),
+     "Invalid input for query parameters limit. Value: -1. '-1' does not match '^[0-9]*$'"),
+    (('GET', '/servers?foo=1'), "'foo' does not match any of the regexes: '^_'"),
+    (('GET', '/servers?marker=zzz'), 'marker [zzz] not found'),
+    (('GET', '/servers?status=nosuch'), 'Invalid status value'),
+    (('POST', '/servers', {'server': {'name': 'x'}}),
+     "Invalid input for field/attribute server. Value: {'name': 'x'}. 'flavorRef' is a required property"),
+])
+def test_the_fields_texts(site, request_, message):
+    assert site.fault(*request_) == (400, message)
+
+
+def test_a_bad_sort_key_is_named_with_the_good_ones(site):
+    code, message = site.fault('GET', '/servers?sort_key=foo')
+    assert code == 400
+    assert message.startswith("Invalid input for query parameters sort_key. Value: foo. 'foo' is not one of [")
+
+
+def test_a_bad_reboot_type(site):
+    code, message = site.fault('POST', f'/servers/{site.server()}/action', {'reboot': {'type': 'x'}})
+    assert (code, message) == (400, "Invalid input for field/attribute type. Value: x. 'x' is not one of "
+                                    "['HARD', 'Hard', 'hard', 'SOFT', 'Soft', 'soft']")
+
+
+def test_unknown_and_doubled_actions(site):
+    server = site.server()
+    path = f'/servers/{server}/action'
+    assert site.fault('POST', path, {'nosuch': None}) == (400, 'There is no such action: nosuch')
+    assert site.fault('POST', path, {'os-stop': None, 'os-start': None}) == (400, 'Malformed request body')
+    assert site.fault('POST', path, {}) == (400, 'Malformed request body')
+
+
+@pytest.mark.parametrize(('name', 'value', 'first'), [
+    ('description', 'd', 19), ('tags', ['t'], 52), ('trusted_image_certificates', ['c'], 63), ('host', 'h', 74),
+    ('hypervisor_hostname', 'h', 74), ('hostname', 'h1', 90)])
+def test_create_refuses_properties_of_later_versions(site, name, value, first):
+    """Seed map 1.3."""
+    body = {'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE, 'networks': 'none', name: value}}
+    before = dict(body['server'])
+    if first - 1 < 37:
+        before.pop('networks')
+    code, message = site.fault('POST', '/servers', {'server': before}, version=versions.text(first - 1))
+    assert code == 400 and f"'{name}' was unexpected" in message
+    response = site.request('POST', '/servers', body if first >= 37 else {'server': before},
+                            version=versions.text(first))
+    assert response.status_int == 202 or 'was unexpected' not in response.text
+
+
+def test_networks_are_required_from_2_37_on(site):
+    body = {'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE}}
+    assert site.request('POST', '/servers', body, version='2.36').status_int == 202
+    code, message = site.fault('POST', '/servers', body, version='2.37')
+    assert code == 400 and message.endswith("'networks' is a required property")
+
+
+@pytest.mark.parametrize(('version', 'accepted'), [
+    ('2.31', False), ('2.32', True), ('2.33', True), ('2.36', True), ('2.37', False), ('2.41', False), ('2.42', True)])
+def test_the_windows_of_network_tags(site, version, accepted):
+    """Seed map 1.3: tags at boot came with 2.32, got lost, and came back with 2.42."""
+    body = {'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE,
+                       'networks': [{'uuid': UUID, 'tag': 't'}]}}
+    _, message = site.fault('POST', '/servers', body, version=version)
+    assert ("'tag' was unexpected" not in message and 'not valid under' not in message) == accepted

@@ -1,0 +1,94 @@
+"""The route table: complete, unambiguous, guarded."""
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kilonova.api import policies, versions
+from kilonova.api.routes import ROUTES
+from kilonova.api.schemas.base import Query, Schema
+from kilonova.api.wsgi import ANYBODY
+
+# Routes that whoever has a token may use (rest-api.md §2.4).
+OPEN = {('GET', '/flavors'), ('GET', '/flavors/detail'), ('GET', '/flavors/{flavor_id}')}
+NAMES = {rule.name for rule in policies.list_rules()}
+
+
+def name(route):
+    return f'{route.method} {route.path} {route.action or ""}'.strip()
+
+
+@pytest.mark.parametrize('route', ROUTES, ids=name)
+def test_every_row_has_a_policy_and_schemas(route):
+    if (route.method, route.path) in OPEN:
+        assert route.policy is ANYBODY
+    else:
+        assert route.policy in NAMES
+    assert isinstance(route.query, Query)
+    assert isinstance(route.body, Schema) == (route.method in ('POST', 'PUT'))
+    assert versions.MIN <= route.since <= route.until <= versions.MAX
+    assert ('{server_id}' in route.path) == (route.server is not None)
+    assert route.owner is None or f'{{{route.owner}}}' in route.path
+    assert route.status in (200, 202, 204)
+
+
+def test_rows_of_one_request_do_not_overlap():
+    def key(route):
+        return route.method, route.path, route.action
+    for _, same in itertools.groupby(sorted(ROUTES, key=lambda r: (*key(r)[:2], r.action or '', r.since)), key):
+        rows = list(same)
+        for first, second in itertools.pairwise(rows):
+            assert first.until < second.since
+
+
+def test_a_path_has_actions_in_all_its_rows_or_in_none():
+    for _, same in itertools.groupby(sorted(ROUTES, key=lambda r: (r.method, r.path)), lambda r: (r.method, r.path)):
+        assert len({route.action is None for route in same}) == 1
+
+
+def test_every_schema_can_be_built_in_every_version():
+    for route, version in itertools.product(ROUTES, range(versions.MIN, versions.MAX + 1)):
+        assert isinstance(route.query.at(version), dict)
+        if route.body is not None and route.since <= version <= route.until:
+            assert isinstance(route.body.at(version), dict)
+
+
+@pytest.mark.parametrize('route', ROUTES, ids=name)
+def test_nothing_is_answered_without_a_token(site, route):
+    path = route.path.replace('{', '').replace('}', '')
+    version = versions.text(route.since)
+    code, _ = site.fault(route.method, path, {}, headers={'X-Auth-Token': ''}, version=version)
+    assert code == 401
+
+
+@pytest.mark.parametrize('route', [route for route in ROUTES if route.policy is not ANYBODY
+                                   and route.policy not in ('os_compute_api:limits',
+                                                            'os_compute_api:os-availability-zone:list',
+                                                            'os_compute_api:os-quota-sets:defaults')], ids=name)
+def test_nobody_without_a_role_gets_in(site, route, monkeypatch):
+    """A token of another project, or without any role, gets 403 (404 where the server itself is hidden)."""
+    server = site.server()
+    path = (route.path.replace('{server_id}', server).replace('{service_id}', '1').replace('{tenant_id}', 'p9')
+            .replace('{', '').replace('}', ''))
+    body = {route.action: None} if route.action else {}
+    code, message = site.fault(route.method, path, body, user='eve', project='p3',
+                               version=versions.text(route.since))
+    if route.server:
+        assert (code, message) == (404, f'Instance {server} could not be found.')
+        return
+    if route.policy in {rule.name for rule in policies.list_rules() if 'context_is_admin' == rule.check_str[5:]}:
+        assert (code, message) == (403, f"Policy doesn't allow {route.policy} to be performed.")
+
+
+def test_trailing_slash_and_json_suffix_are_accepted(site):
+    flavor = site.flavor()
+    for path in (f'/flavors/{flavor}/', f'/flavors/{flavor}.json', '/flavors/', '/flavors.json'):
+        assert site.request('GET', path).status_int == 200
+
+
+@pytest.mark.parametrize(('method', 'path'), [
+    ('GET', '/nosuch'), ('PATCH', '/servers'), ('POST', '/servers/x'), ('GET', '/servers/x/action'),
+    ('DELETE', '/flavors'), ('GET', '/os-keypairs'), ('GET', '/servers/x/metadata')])
+def test_what_is_not_built_has_no_route(site, method, path):
+    assert site.fault(method, path, {}) == (404, 'The resource could not be found.')

@@ -1,0 +1,380 @@
+"""select_destinations over the real Placement service and real databases."""
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+
+import pytest
+
+from kilonova import errors, objects
+from kilonova.context import RequestContext
+from kilonova.db import engine
+from kilonova.db.models.cell import ComputeNode
+from kilonova.rpc.scheduler import Scheduler
+from tests.unit.scheduler.builders import GPU, spec, uuid
+
+CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
+A, B, C = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
+REQUEST = uuid('request 0')
+S1, S2, S3 = uuid('s1'), uuid('s2'), uuid('s3')
+
+
+def select(manager, request, uuids=(S1,), **how):
+    return manager.select_destinations(CTXT, request, list(uuids), **how)
+
+
+def hosts(found):
+    return [[selection.service_host for selection in one] for one in found]
+
+
+def sent(rig):
+    return [(method, path.partition('?')[0]) for method, path in rig.placement.requests]
+
+
+def held(rig, server):
+    """{provider name: amounts} of a server in Placement."""
+    return rig.placement.allocations().get(server, {})
+
+
+def test_the_endpoint_is_as_declared(rig):
+    for interface, endpoint in rig.manager().endpoints():
+        interface.check_server(endpoint)
+    assert interface is Scheduler
+
+
+def test_a_boot_costs_two_placement_requests_and_two_statements(rig):
+    rig.host('gpu1', (A, B))
+    manager = rig.manager()
+    rig.placement.requests.clear()
+    statements = []
+    stop = engine.listen(lambda *event: statements.append(event))
+    found = select(manager, spec(gpus=(1,)))
+    stop()
+    assert sent(rig) == [('GET', '/allocation_candidates'), ('PUT', f'/allocations/{S1}')]
+    # The second cell is one more.
+    assert [name for name, statement, _ in statements if statement != 'COMMIT'] == ['cell1', 'cell2', 'api']
+    selection = found[0][0]
+    assert (selection.service_host, selection.nodename, selection.compute_node_uuid) == ('gpu1', 'gpu1', uuid('gpu1'))
+    assert selection.cell_uuid == rig.by_name['cell1'].cell.uuid
+    allocation = json.loads(selection.allocation_request)
+    assert selection.allocation_request_version == '1.36'
+    assert set(allocation['mappings']) == {'', f'{REQUEST}-0'}
+    assert held(rig, S1)['gpu1'] == {'VCPU': 8, 'MEMORY_MB': 32768, 'DISK_GB': 16}
+    assert sum(amounts.get(GPU, 0) for amounts in held(rig, S1).values()) == 1
+
+
+def test_alternates_are_max_attempts_less_one(rig):
+    """seed-map 1.28"""
+    for name in ('gpu1', 'gpu2', 'gpu3', 'gpu4'):
+        rig.host(name)
+    found = select(rig.manager(), spec())
+    assert len(found[0]) == 3
+    assert len(set(hosts(found)[0])) == 3
+    assert len(select(rig.manager(scheduler__max_attempts=1), spec(), [S2])[0]) == 1
+    assert len(select(rig.manager(), spec(), [S3], return_alternates=False)[0]) == 1
+
+
+def test_the_old_form_of_the_answer(rig):
+    rig.host('gpu1')
+    assert select(rig.manager(), spec(), return_objects=False) == [
+        {'host': 'gpu1', 'nodename': 'gpu1', 'limits': {}}]
+
+
+def test_without_claim_placement_is_only_asked(rig):
+    rig.host('gpu1', (A,))
+    rig.placement.requests.clear()
+    select(rig.manager(), spec(gpus=(1,)), claim=False)
+    assert sent(rig) == [('GET', '/allocation_candidates')]
+    assert rig.placement.allocations() == {}
+
+
+def test_nothing_in_placement_says_what_was_asked_for(rig, caplog):
+    """seed-map 1.25"""
+    caplog.set_level(logging.INFO)
+    rig.host('gpu1', (A,))
+    with pytest.raises(errors.NoValidHost) as caught:
+        select(rig.manager(), spec(gpus=(2,)))
+    assert str(caught.value) == ('No valid host was found. There are not enough hosts available. None has free: '
+                                 f'{GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.')
+    assert 'Got no allocation candidates from the Placement API.' in caplog.text
+
+
+def test_filters_that_leave_nothing(rig):
+    rig.host('gpu1', service={'forced_down': True})
+    with pytest.raises(errors.NoValidHost) as caught:
+        select(rig.manager(), spec())
+    assert str(caught.value) == 'No valid host was found. There are not enough hosts available.'
+    assert type(caught.value) is errors.NoValidHost
+    assert rig.placement.allocations() == {}
+
+
+@pytest.mark.parametrize('extra_specs', [{'resources:CUSTOM_NO_SUCH': '1'}, {'trait:CUSTOM_NO_SUCH': 'required'}])
+def test_what_placement_does_not_know_is_named(rig, extra_specs):
+    rig.host('gpu1')
+    with pytest.raises(errors.NoValidHost, match='CUSTOM_NO_SUCH'):
+        select(rig.manager(), spec(extra_specs))
+
+
+def test_two_servers_do_not_share_the_last_device(rig):
+    """seed-map 1.31; the first claim is given back (1.30)."""
+    rig.host('gpu1', (A,))
+    with pytest.raises(errors.NoValidHost):
+        select(rig.manager(), spec(gpus=(1,)), [S1, S2])
+    assert rig.placement.allocations() == {}
+
+
+def test_several_servers_get_different_devices(rig):
+    rig.host('gpu1', (A, B))
+    rig.host('gpu2', (C,))
+    found = select(rig.manager(), spec(gpus=(1,)), [S1, S2, S3])
+    assert sorted(host for one in hosts(found) for host in one[:1]) == ['gpu1', 'gpu1', 'gpu2']
+    devices = [name for server in (S1, S2, S3) for name in held(rig, server) if '_' in name]
+    assert sorted(devices) == [f'gpu1_{A}', f'gpu1_{B}', f'gpu2_{C}']
+
+
+def test_a_device_that_somebody_else_takes_meanwhile(rig):
+    """seed-map 1.30: 409, then the next candidate."""
+    rig.host('gpu1', (A, B))
+    providers = {row['name']: row['uuid'] for row in rig.placement.client.list_providers()}
+    manager = rig.manager()
+    taken = []
+
+    def steal(method, path):
+        if method == 'PUT' and not taken:
+            taken.append(path)
+            rig.placement.client.claim(uuid('thief'), {providers[f'gpu1_{A}']: {'resources': {GPU: 1}}},
+                                       project_id='p', user_id='u')
+
+    rig.placement.before = steal
+    select(manager, spec(gpus=(1,)))
+    rig.placement.before = None
+    assert f'gpu1_{B}' in held(rig, S1)
+    assert f'gpu1_{A}' in held(rig, uuid('thief'))
+
+
+def test_a_select_whose_reply_was_lost_is_answered_again(rig):
+    """operations.md rule 9"""
+    rig.host('gpu1', (A, B))
+    first = select(rig.manager(), spec(gpus=(1,)))
+    before = rig.placement.allocations()
+    again = select(rig.manager(), spec(gpus=(1,)))
+    assert rig.placement.allocations() == before
+    assert json.loads(again[0][0].allocation_request) == json.loads(first[0][0].allocation_request)
+
+
+def test_also_when_nothing_is_left_for_others(rig):
+    rig.host('gpu1', (A, B))
+    first = select(rig.manager(), spec(gpus=(2,)))
+    again = select(rig.manager(), spec(gpus=(2,)))
+    assert json.loads(again[0][0].allocation_request)['allocations'] == \
+        json.loads(first[0][0].allocation_request)['allocations']
+    assert set(json.loads(again[0][0].allocation_request)['mappings']) == {'', f'{REQUEST}-0', f'{REQUEST}-1'}
+    assert hosts(again) == [['gpu1']]
+
+
+def test_an_allocation_of_something_else_is_not_taken_for_ours(rig):
+    root = rig.host('gpu1')
+    rig.placement.client.claim(S1, {root: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
+    with pytest.raises(errors.NoValidHost, match=S1):
+        select(rig.manager(), spec())
+    assert held(rig, S1) == {'gpu1': {'VCPU': 1}}
+
+
+def test_after_the_deadline_nothing_is_claimed(rig):
+    rig.host('gpu1')
+    with pytest.raises(errors.Unanswered, match='deadline'):
+        select(rig.manager(), spec(), deadline=time.time() - 1)
+    assert rig.placement.allocations() == {}
+    assert hosts(select(rig.manager(), spec(), deadline=time.time() + 60)) == [['gpu1']]
+
+
+def test_placement_that_does_not_answer(rig):
+    rig.host('gpu1')
+    manager = rig.manager()
+
+    def refuse(method, path):
+        raise rig.placement.broken()
+
+    rig.placement.before = refuse
+    with pytest.raises(errors.Unanswered):
+        select(manager, spec())
+
+
+def test_eight_devices_of_eight(rig):
+    """lab.md §7: Placement itself never finds them."""
+    addresses = tuple(f'0000:{number:02x}:00.0' for number in range(8))
+    rig.host('gpu1', addresses)
+    rig.host('gpu2', addresses[:7])
+    found = select(rig.manager(), spec(gpus=(8,)))
+    assert hosts(found) == [['gpu1']]
+    assert len(json.loads(found[0][0].allocation_request)['mappings']) == 9
+    assert {name for name in held(rig, S1) if '_' in name} == {f'gpu1_{address}' for address in addresses}
+
+
+def test_many_selects_at_once_share_nothing(rig):
+    """Twelve servers, four devices: four get one, nobody two."""
+    rig.host('gpu1', (A, B))
+    rig.host('gpu2', (A, B))
+    manager = rig.manager()
+    outcome = {}
+
+    def boot(server):
+        try:
+            outcome[server] = hosts(select(manager, spec(gpus=(1,)), [server]))[0][0]
+        except errors.NoValidHost as error:
+            outcome[server] = str(error)
+
+    threads = [threading.Thread(target=boot, args=(uuid(f'racer {number}'),)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    won = sorted(server for server, host in outcome.items() if host in ('gpu1', 'gpu2'))
+    assert len(won) == 4
+    assert sorted(rig.placement.allocations()) == won
+    assert all(host.startswith('No valid host was found.') for server, host in outcome.items() if server not in won)
+
+
+# Hosts by name
+
+def test_a_forced_host_is_asked_in_its_tree(rig):
+    rig.host('gpu1')
+    rig.host('gpu2')
+    manager = rig.manager()
+    rig.placement.requests.clear()
+    assert hosts(select(manager, spec(force_hosts=['GPU2']))) == [['gpu2']]
+    assert f'in_tree={uuid("gpu2")}' in rig.placement.requests[0][1]
+
+
+def test_a_requested_destination(rig):
+    rig.host('gpu1')
+    rig.host('gpu2')
+    request = spec(requested_destination=objects.Destination(host='gpu2', node=None))
+    assert hosts(select(rig.manager(), request)) == [['gpu2']]
+
+
+def test_a_host_that_there_is_not(rig, caplog):
+    caplog.set_level(logging.INFO)
+    rig.host('gpu1')
+    with pytest.raises(errors.NoValidHost):
+        select(rig.manager(), spec(force_hosts=['no-such']))
+    assert "not matching 'force_hosts' value of 'no-such'" in caplog.text
+
+
+def test_hints_of_other_servers_read_the_hosts_servers_once(rig):
+    rig.host('gpu1')
+    rig.host('gpu2')
+    other = rig.server('other', 'gpu1')
+    assert hosts(select(rig.manager(), spec(scheduler_hints={'different_host': [other]})))[0] == ['gpu2']
+    assert hosts(select(rig.manager(), spec(scheduler_hints={'same_host': [other]}), [S2]))[0] == ['gpu1']
+
+
+def test_a_zone_is_asked_for_by_its_aggregates(rig):
+    root = rig.host('gpu1')
+    rig.host('gpu2')
+    aggregate = rig.aggregate('gpu1', availability_zone='east')
+    manager = rig.manager()
+    rig.placement.requests.clear()
+    # Nobody told Placement which host is in the aggregate.
+    with pytest.raises(errors.NoValidHost):
+        select(manager, spec(availability_zone='east'))
+    assert f'member_of=in%3A{aggregate}' in rig.placement.requests[0][1]
+    assert {one[0].availability_zone for one in select(manager, spec(force_nodes=['gpu1']), [S2])} == {'east'}
+    assert root == uuid('gpu1')
+
+
+def test_an_unknown_zone(rig):
+    rig.host('gpu1')
+    with pytest.raises(errors.NoValidHost, match='mars'):
+        select(rig.manager(), spec(availability_zone='mars'))
+
+
+def test_a_rebuild_asks_no_placement(rig):
+    """seed-map 1.22"""
+    rig.host('gpu1')
+    rig.host('gpu2')
+    manager = rig.manager()
+    rig.placement.requests.clear()
+    request = spec(scheduler_hints={'_nova_check_type': ['rebuild']},
+                   requested_destination=objects.Destination(host='gpu2', node='gpu2'))
+    found = select(manager, request)
+    assert hosts(found) == [['gpu2']]
+    assert found[0][0].allocation_request is None
+    assert rig.placement.requests == []
+
+
+# Cells, services, nodes
+
+def test_two_cells_in_one_request(rig):
+    """seed-map 1.27"""
+    rig.host('gpu1')
+    rig.host('gpu2', cell='cell2')
+    found = select(rig.manager(), spec(flavor_values={'vcpus': 40}), [S1, S2])
+    assert {(one[0].service_host, one[0].cell_uuid) for one in found} == {
+        ('gpu1', rig.by_name['cell1'].cell.uuid), ('gpu2', rig.by_name['cell2'].cell.uuid)}
+    assert [len(one) for one in found] == [1, 1]
+
+
+class Down:
+    """A cell whose database can't be reached."""
+
+    def __init__(self, database, path):
+        self.name, self.cell = database.name, database.cell
+        self._database = engine.Database(f'sqlite:///{path}/no/such/directory/x.sqlite', 'down')
+
+    def read(self):
+        return self._database.read()
+
+
+def break_cell(rig, name, path):
+    broken = [Down(database, path) if database.name == name else database for database in rig.cells.enabled()]
+    rig.cells.enabled = lambda: broken
+
+
+def test_a_cell_that_is_down_costs_its_hosts(rig, tmp_path, caplog):
+    """seed-map 1.27"""
+    rig.host('gpu1')
+    rig.host('gpu2', cell='cell2')
+    break_cell(rig, 'cell2', tmp_path)
+    assert hosts(select(rig.manager(), spec())) == [['gpu1']]
+    assert 'Cell cell2 does not answer' in caplog.text
+
+
+def test_silence_of_the_only_hosts_is_no_refusal(rig, tmp_path):
+    """operations.md rule 16"""
+    rig.host('gpu2', cell='cell2')
+    break_cell(rig, 'cell2', tmp_path)
+    with pytest.raises(errors.Unanswered, match='cell2'):
+        select(rig.manager(), spec())
+    assert rig.placement.allocations() == {}
+
+
+def test_a_node_without_service_is_left_out(rig, caplog):
+    """seed-map 3.13"""
+    rig.host('gpu1', service={})
+    with pytest.raises(errors.NoValidHost):
+        select(rig.manager(), spec())
+    assert 'No compute service record found for host gpu1' in caplog.text
+
+
+def test_a_node_that_went_is_told_once(rig, caplog):
+    """seed-map 3.13"""
+    caplog.set_level(logging.INFO)
+    rig.host('gpu1')
+    manager = rig.manager()
+    select(manager, spec(), claim=False)
+    with rig.by_name['cell1'].write() as connection:
+        connection.execute(ComputeNode.__table__.update().values(deleted=1))
+    for _ in range(2):
+        with pytest.raises(errors.NoValidHost):
+            select(manager, spec())
+    assert caplog.text.count('Removing dead compute node gpu1:gpu1 from scheduler') == 1
+
+
+def test_a_disabled_host_is_no_candidate(rig):
+    root = rig.host('gpu1')
+    rig.placement.client.set_host_disabled(root, True)
+    with pytest.raises(errors.NoValidHost, match='None has free'):
+        select(rig.manager(), spec())
