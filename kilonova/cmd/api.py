@@ -51,7 +51,7 @@ class ApiPart:
 
     def start(self) -> None:
         """Bind and serve; a port that is taken is an OSError."""
-        from oslo_log import log as logging
+        import logging
 
         from kilonova import concurrency
         log = logging.getLogger('kilonova.api.wsgi.server')

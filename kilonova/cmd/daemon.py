@@ -62,7 +62,7 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str])
     options.setup_logging(conf)
     report = guru_meditation_report.TextGuruMeditation
     # Its own section shows the global configuration, which nothing here uses.
-    report.register_section('Options', lambda: ConfigReportGenerator(conf)())
+    report.register_section('Options', ConfigReportGenerator(conf))
     report.setup_autorun(Version(), conf=conf)
     options.check_intervals(conf)
     try:
@@ -108,7 +108,7 @@ class Life:
     def _start(self) -> None:
         try:
             self._part.start()
-        except Exception:
+        except (Exception, SystemExit):
             LOG.exception('kilonova-%s does not start', self._name)
             self._failed = True
             self._bell.send(_FAILED)
@@ -146,7 +146,8 @@ class Life:
         try:
             self._conf.mutate_config_files()
             options.setup_logging(self._conf)
-        except Exception:
+        except (Exception, SystemExit):
+            # oslo.config ends the program for a bad value of an option that the command line has too.
             LOG.exception('The configuration stays as it was')
 
     @contextlib.contextmanager

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from kilonova import concurrency
+
 PROG = 'kilonova-manage'
 PCI_COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_node', 'status', 'instance_uuid')
 NOT_GIVEN = '--{} not provided in the command line, using the value {} from the configuration file'
@@ -193,7 +195,8 @@ def list_cells(cloud: Cloud, args: argparse.Namespace) -> int:
     from kilonova.db.queries import cells
     mask = '' if args.verbose else 'masked_'
     _table(('Name', 'UUID', 'Transport URL', 'Database Connection', 'Disabled'), [
-        (row['name'], row['uuid'], row[f'{mask}transport_url'], row[f'{mask}database_connection'], bool(row['disabled']))
+        (row['name'], row['uuid'], row[f'{mask}transport_url'], row[f'{mask}database_connection'],
+         bool(row['disabled']))
         for row in sorted(cells.list_cells(cloud.databases), key=lambda row: row['name'] or '')])
     return 0
 
@@ -352,6 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The console script."""
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     args = parser().parse_args(argv)
+    concurrency.setup('threading')
     from kilonova.cmd import options
     conf = options.new()
     # Standard output is for what the commands print.
@@ -361,7 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cloud = Cloud(conf)
     try:
         return args.run(cloud, args)
-    except Exception:
+    except Exception:  # noqa: BLE001 - its traceback is printed, as the field's program does
         print('An error has occurred:')
         traceback.print_exc(file=sys.stdout)
         return 255

@@ -52,6 +52,10 @@ def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) ->
     conf = conf or new()
     try:
         conf(list(argv), project=PROJECT, prog=prog, version=version())
+        for group, opts in kilonova.conf.list_opts():
+            for opt in opts:
+                # A value is only checked when it is read, which may be much later.
+                _ = (conf if group == 'DEFAULT' else conf[group])[opt.dest]
     except cfg.Error as error:
         raise SystemExit(f'{prog}: {error}') from None
     return conf
@@ -102,7 +106,7 @@ def unread(conf: cfg.ConfigOpts) -> list[Name]:
     if found:
         found -= _known(_library_options())
     for group in {group for group, _ in found}:
-        plugin = conf[group].get('auth_type') if group in conf else None
+        plugin = conf[group].auth_type if 'auth_type' in _registered(conf, group) else None
         if plugin:
             found -= _known([(group, ks_loading.get_auth_plugin_conf_options(plugin))])
     return sorted(found)
@@ -122,7 +126,7 @@ def _in_files(conf: cfg.ConfigOpts) -> Iterator[Name]:
 def _registered(conf: cfg.ConfigOpts, group: str) -> Iterable[str]:
     if group == 'DEFAULT':
         return conf
-    return conf[group] if group in conf else ()
+    return conf[group] if group in conf else ()  # noqa: SIM401 - its get() raises for what it doesn't know
 
 
 def _known(options: Iterable[tuple[str | None, Iterable[cfg.Opt]]]) -> set[Name]:

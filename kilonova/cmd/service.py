@@ -51,7 +51,7 @@ class ServiceRecord:
         """One report, never raises; the first failure and the recovery are told once."""
         try:
             self._report()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a heartbeat that raised would be the last one
             if not self._lost:
                 self._lost = True
                 LOG.warning('Lost connection to the database for reporting service status. (%s)', error)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from kilonova import concurrency
 from kilonova.cmd.manage import Cloud, config_arguments
 
 PROG = 'kilonova-status'
@@ -90,8 +91,8 @@ def render(outcomes: dict[str, Outcome]) -> str:
     rows = [line, f'| {"Upgrade Check Results":<{WIDTH}} |', line]
     for name, (result, details) in outcomes.items():
         text = textwrap.wrap(f'Details: {details}', WIDTH, subsequent_indent='  ')
-        for row in (f'Check: {name}', f'Result: {result.name.capitalize()}', *text):
-            rows.append(f'| {row:<{WIDTH}} |')
+        told = (f'Check: {name}', f'Result: {result.name.capitalize()}', *text)
+        rows.extend(f'| {row:<{WIDTH}} |' for row in told)
         rows.append(line)
     return '\n'.join(rows)
 
@@ -112,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The console script."""
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     args = parser().parse_args(argv)
+    concurrency.setup('threading')
     from kilonova.cmd import options
     conf: Any = options.new()
     conf.set_default('use_stderr', True)
@@ -119,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.setup_logging(cloud.conf)
     try:
         return check(cloud)
-    except Exception:
+    except Exception:  # noqa: BLE001 - its traceback is printed, as the field's program does
         print('Error:')
         traceback.print_exc(file=sys.stdout)
         return 255

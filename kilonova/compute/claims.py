@@ -11,6 +11,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.compute.events import readable, trace_of
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Work
 from kilonova.compute.tracker import Plan, Usage
@@ -102,6 +103,6 @@ def give_back(host: Host, work: Work, ctxt: Any, instance_uuid: str, leaving: Ca
 
 
 def fault(host: Host, error: BaseException) -> dict[str, Any]:
-    """A fault row's columns: our own texts are for users to read, of others only the class is."""
-    message = str(error) if isinstance(error, errors.KilonovaError) else type(error).__name__
-    return {'code': getattr(error, 'code', 500), 'message': message, 'details': str(error), 'host': host.name}
+    """A fault row's columns; users read the message, administrators the details."""
+    return {'code': getattr(error, 'code', 500), 'message': readable(error), 'details': trace_of(error),
+            'host': host.name}

@@ -8,13 +8,15 @@ The table in ``manager`` names each method's act and how it behaves:
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from oslo_log import log as logging
 
 from kilonova import errors
+from kilonova.compute.events import readable
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Keys, Work
 from kilonova.compute.upcalls import Stopping
@@ -69,12 +71,22 @@ def _told(error: Exception, verdict: Callable[[Exception], Exception] | None) ->
 def as_known(error: Exception) -> Exception:
     """The error as a class that the other side of the bus can rebuild: of its own name, else the nearest base."""
     if not isinstance(error, errors.KilonovaError):
-        return errors.KilonovaError(f'{type(error).__name__}: {error}')
+        return errors.KilonovaError(readable(error))
     if type(error).__module__ == errors.__name__:
         return error
     same = getattr(errors, type(error).__name__, None)
     nearest = same or next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
     return nearest(error.message)
+
+
+@contextlib.contextmanager
+def known_errors(method: str) -> Iterator[None]:
+    """For methods that are no part of an operation."""
+    try:
+        yield
+    except Exception as error:
+        _log(method, None, error)
+        raise as_known(error) from error
 
 
 def _log(method: str, key: str | None, error: Exception) -> None:

@@ -10,12 +10,25 @@ import datetime
 import traceback
 from typing import Any
 
-DETAILS_LIMIT = 4096
+from kilonova import errors
+
+DETAILS_LIMIT, TRACE_LIMIT = 4096, 16384
 
 
 def now() -> str:
     """Naive UTC as text, the form in which times travel in claims and saves."""
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat()
+
+
+def readable(error: BaseException) -> str:
+    """What a user may read: our own texts; of anything else only the class, its text may hold paths and addresses."""
+    text = str(error) if isinstance(error, errors.KilonovaError) else ''
+    return text or f'{type(error).__name__} on the compute host'
+
+
+def trace_of(error: BaseException) -> str:
+    """The whole story, for administrators."""
+    return ''.join(traceback.format_exception(error))[-TRACE_LIMIT:]
 
 
 class Event:
@@ -28,11 +41,10 @@ class Event:
         return self._end('Success', None, None)
 
     def failure(self, error: BaseException | None) -> dict[str, Any]:
-        """``details`` is the error's text (users may read it), ``traceback`` is for administrators."""
+        """``details`` are for users to read, ``traceback`` is for administrators."""
         if error is None:
             return self._end('Error', None, None)
-        lines = ''.join(traceback.format_exception(error))
-        return self._end('Error', (str(error) or type(error).__name__)[:DETAILS_LIMIT], lines[-DETAILS_LIMIT * 4:])
+        return self._end('Error', readable(error)[:DETAILS_LIMIT], trace_of(error))
 
     def _end(self, result: str, details: str | None, trace: str | None) -> dict[str, Any]:
         return {'event': self.name, 'result': result, 'host': self.host, 'start_time': self.start_time,

@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import upcalls
-from kilonova.compute.dispatch import Dispatcher, Order
+from kilonova.compute.dispatch import Dispatcher, Order, known_errors
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import BuildSlots, Host
 from kilonova.compute.keys import Keys
@@ -194,12 +194,14 @@ class ComputeManager:
     def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
         if self._placement is not None:
-            self._placement.set_host_disabled(self.node.record.uuid, not enabled)
+            with known_errors('set_host_enabled'):
+                self._placement.set_host_disabled(self.node.record.uuid, not enabled)
         return 'enabled' if enabled else 'disabled'
 
     def describe_host(self, ctxt: Any) -> Any:
         """What really is here, for the audit: domains with their devices, and the servers' directories."""
         driver = self.host.driver
-        return {'host': self.host.name, 'node': self.host.tracker.nodename,
-                'instances_path': self.conf.instances_path, 'domains': driver.describe(),
-                'directories': driver.list_directories()}
+        with known_errors('describe_host'):
+            return {'host': self.host.name, 'node': self.host.tracker.nodename,
+                    'instances_path': self.conf.instances_path, 'domains': driver.describe(),
+                    'directories': driver.list_directories()}

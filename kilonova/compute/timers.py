@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from kilonova import concurrency
+from kilonova import concurrency, errors
 
 LOG = logging.getLogger(__name__)
 
@@ -42,5 +42,7 @@ class Timers:
         while not self._stopping.wait(seconds):
             try:
                 task()
+            except errors.Unanswered as error:
+                LOG.warning('%s: %s', name, error)
             except Exception:
                 LOG.exception('Error during %s', name)

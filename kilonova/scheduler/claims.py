@@ -1,6 +1,6 @@
 """Write choices into Placement, and find those that an earlier, unanswered select wrote.
 
-    claims = Claims(client, neighbours, query, project_id=…, user_id=…, host_of=…, deadline=…)
+    claims = Claims(client, neighbours, room, query, project_id=…, user_id=…, host_of=…, deadline=…)
     plan = select(…, claim=claims.claim)
     claims.give_back()                      # of all that this select claimed
 
@@ -24,7 +24,7 @@ from kilonova.clients.placement import (
 )
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import Query
-from kilonova.scheduler.room import Neighbours, Request, uses
+from kilonova.scheduler.room import Neighbours, Request, Room, uses
 from kilonova.scheduler.select import Choice
 
 LOG = logging.getLogger(__name__)
@@ -36,18 +36,20 @@ class Claims:
     ``deadline``: epoch seconds after which nobody waits for the answer, so that nothing is claimed any more.
     """
 
-    def __init__(self, placement: PlacementClient, neighbours: Neighbours, query: Query, *, project_id: str,
-                 user_id: str, host_of: Callable[[Collection[str]], HostState | None],
+    def __init__(self, placement: PlacementClient, neighbours: Neighbours, room: Room, query: Query, *,
+                 project_id: str, user_id: str, host_of: Callable[[Collection[str]], HostState | None],
                  deadline: float | None = None) -> None:
-        self._placement, self._neighbours, self._query = placement, neighbours, query
+        self._placement, self._neighbours, self._room, self._query = placement, neighbours, room, query
         self._project_id, self._user_id = project_id, user_id
         self._host_of, self._deadline = host_of, deadline
         self._claimed: set[str] = set()
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
         """Allocate ``request`` to the server. None: there is no room after all; the next candidate may have some."""
-        self.check_deadline()
-        with self._neighbours.claiming(request) as mark:
+        with self._neighbours.claiming(request, self._room) as mark:
+            if mark is None:
+                return None
+            self.check_deadline()
             try:
                 self._placement.claim(uuid, request['allocations'], request.get('mappings'),
                                       project_id=self._project_id, user_id=self._user_id)

@@ -94,14 +94,12 @@ class _Select:
     def run(self, uuids: list[str], claim: bool, deadline: float | None) -> Plan:
         """1. ask Placement  2. read the hosts  3. choose and claim, or give all claims back."""
         query = self._query()
-        claims = Claims(self._placement, self._neighbours, query, project_id=self._spec.project_id,
-                        user_id=self._spec.user_id, host_of=self._host_of, deadline=deadline)
-        if claim:
-            claims.check_deadline()
         asked = self._neighbours.now()
         asking, clones = query.collapsed()
         found = self._placement.allocation_candidates(asking.pairs())
         room = Room(found['provider_summaries'], self._neighbours, asked)
+        claims = Claims(self._placement, self._neighbours, room, query, project_id=self._spec.project_id,
+                        user_id=self._spec.user_id, host_of=self._host_of, deadline=deadline)
         hosts, silent = self._hosts(found, asking, clones, room)
         how = {**self._how, 'room': room}
         if claim:

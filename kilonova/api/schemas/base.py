@@ -126,7 +126,14 @@ def _bounded(compare: Any, word: str) -> Any:
     return check
 
 
+def _bytes(validator: Any, limit: int, value: Any, schema: Any) -> Any:
+    """MySQL's columns of long text are bounded in bytes."""
+    if isinstance(value, str) and len(value.encode()) > limit:
+        yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')
+
+
 _Validator = jsonschema.validators.extend(jsonschema.Draft4Validator, {
+    'maxBytes': _bytes,
     'minimum': _bounded(lambda number, limit: number >= limit, 'less than the minimum'),
     'maximum': _bounded(lambda number, limit: number <= limit, 'greater than the maximum')})
 

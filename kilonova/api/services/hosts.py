@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -162,17 +163,24 @@ def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int = 100
 def _marked(conn: Any, marker: str, is_number: bool) -> dict[str, Any] | None:
     if not is_number:
         return compute_nodes.get(conn, uuid=marker)
-    return compute_nodes.get(conn, node_id=int(marker)) if marker.isascii() and marker.isdigit() else None
+    number = as_number(marker)
+    return None if number is None else compute_nodes.get(conn, node_id=number)
+
+
+def as_number(text: str) -> int | None:
+    """The id of a row as paths and queries write it, or None for what can't be one."""
+    return int(text) if re.fullmatch('[0-9]{1,9}', text) else None
 
 
 def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
     """One node with ``service``. NodeNotFound."""
-    if is_number and not (identifier.isascii() and identifier.isdigit() and len(identifier) < 19):
+    number = as_number(identifier) if is_number else None
+    if is_number and number is None:
         raise NodeNotFound(node=identifier)
     for cell in backend.compute_cells():
         with cell.read() as conn:
-            row = compute_nodes.show(conn, backend.options.service_down_time,
-                                     **({'node_id': int(identifier)} if is_number else {'uuid': identifier}))
+            row = compute_nodes.show(conn, backend.options.service_down_time, node_id=number,
+                                     uuid=None if is_number else identifier)
         if row is not None and row['service'] is not None:
             return InCell(row, cell)
     raise NodeNotFound(node=identifier)

@@ -87,6 +87,7 @@ def _find(call: Call) -> hosts.InCell:
         if not uuidutils.is_uuid_like(identifier):
             raise Invalid(f'Invalid uuid {identifier}')
         return hosts.find_service(call.backend, uuid=identifier)
-    if not (identifier.isascii() and identifier.isdigit() and len(identifier) < 10):
+    number = hosts.as_number(identifier)
+    if number is None:
         raise Invalid(f"An invalid 'service_id' value was provided: '{identifier}' is not an integer.")
-    return hosts.find_service(call.backend, number=int(identifier))
+    return hosts.find_service(call.backend, number=number)

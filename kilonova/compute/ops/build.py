@@ -11,7 +11,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims, records
-from kilonova.compute.events import Event, now
+from kilonova.compute.events import Event, now, readable
 from kilonova.compute.host import Host, metadata
 from kilonova.compute.keys import Work
 from kilonova.compute.tracker import RUN
@@ -146,7 +146,7 @@ def verdict(error: Exception, instance_uuid: str) -> Exception:
     """What the flow is told: HostRejected (an alternate may try), BuildAbort (none should), or as it is."""
     if isinstance(error, TOLD):
         return error
-    text = str(error) or type(error).__name__
+    text = readable(error)
     if isinstance(error, HOPELESS):
         return error if isinstance(error, errors.BuildAbort) else errors.BuildAbort(
             instance_uuid=instance_uuid, reason=text)

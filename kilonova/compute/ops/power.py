@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims
+from kilonova.compute.events import readable
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
@@ -60,7 +61,7 @@ def _run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, verb: st
         power_state = host.driver.get_info(instance)
         claims.tell(host, work, ctxt, instance.uuid, end=True, expect={'host': host.name},
                     values={'power_state': power_state}, **fields)
-    return {'power_state': power_state, 'error': None if failed is None else str(failed)}
+    return {'power_state': power_state, 'error': None if failed is None else readable(failed)}
 
 
 def _try(act: Callable[[], None], verb: str, instance: objects.Instance) -> Exception | None:

@@ -12,6 +12,7 @@ from sqlalchemy import exc
 
 from kilonova.db import engine
 from kilonova.db.models import api as models
+from kilonova.db.queries import patterns
 from kilonova.errors import FlavorExists, FlavorIdExists
 
 flavors = models.Flavor.__table__
@@ -64,7 +65,8 @@ def page(conn: Any, *, project_id: str | None = None, is_public: bool | None = N
         column = flavors.c[key]
         query = query.order_by(*(part.desc() if direction == 'desc' else part.asc()
                                  for part in (sa.case((column.is_(None), 0), else_=1), column)))
-    found = [dict(row) for row in conn.execute(query).mappings()]
+    with patterns.from_user():
+        found = [dict(row) for row in conn.execute(query).mappings()]
     _add_specs(conn, found if specs else [])
     return found
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
+from kilonova.db.queries import patterns
 
 instances = cell_models.Instance.__table__
 extras = cell_models.InstanceExtra.__table__
@@ -267,7 +268,8 @@ def page(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: i
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
-    return [_plain(row) for row in conn.execute(query).mappings()]
+    with patterns.from_user():
+        return [_plain(row) for row in conn.execute(query).mappings()]
 
 
 def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
@@ -278,7 +280,8 @@ def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: 
         *_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
-    return [dict(row) for row in conn.execute(query).mappings()]
+    with patterns.from_user():
+        return [dict(row) for row in conn.execute(query).mappings()]
 
 
 def on_hosts(conn: Any, hosts: Sequence[str]) -> list[dict[str, Any]]:

@@ -131,7 +131,7 @@ def test_the_good_bodies_name_every_property_that_can_be_asked_for_here():
 
 
 @pytest.mark.parametrize('raw', [
-    b'', b'{', b'[]', b'null', b'"x"', b'1', b'{"server": ' + b'[' * 100000 + b']' * 100000 + b'}', b'\xff\xfe',
+    b'', b'{', b'[]', b'null', b'"x"', b'1', b'{"server": ' + b'[' * 50000 + b']' * 50000 + b'}', b'\xff\xfe',
     b'{"flavor": {"name": "\xed\xa0\x80"}}', b'{"flavor": NaN}', b'{"flavor": 1e999}', b'{"flavor": "\x00"}',
     b'{"flavor": ' + b'9' * 5000 + b'}', b'{"flavor": {"name": "\\u0000"}}', b'{"flavor": {"name": "\\ud800"}}'])
 def test_malformed_json(site, raw):
@@ -168,6 +168,10 @@ def test_malformed_urls(site, path):
     assert response.status_int in (400, 404) and response.content_type == 'application/json'
 
 
+# '/servers' and '/servers/detail' share their schema: the first gets the short walk.
+WRONG_TEXTS = [
+    '', ' ', 'x', '-1', '0', '1.5', '9' * 30, 'true', 'None', 'x' * 300, '%F0%9F%92%A9', '2026-11-21', '[',
+    '2026-11-21T10:00:00Z', '0001-01-01T00:00:00-23:00', '9999-12-31T23:59:59-23:00', 'a,b', ',', UUID, '%0A']
 QUERIES = [route for route in ROUTES if route.query.props]
 
 
@@ -175,14 +179,13 @@ QUERIES = [route for route in ROUTES if route.query.props]
 def test_no_query_is_answered_with_500(site, route):
     server = site.server()
     path = route.path.replace('{server_id}', server).replace('{tenant_id}', 'p1').replace('{hypervisor_id}', '1')
-    wrong = ['', ' ', 'x', '-1', '0', '1.5', '9' * 30, 'true', 'None', 'x' * 300, '%F0%9F%92%A9', '2026-11-21', '[',
-             '2026-11-21T10:00:00Z', '0001-01-01T00:00:00-23:00', '9999-12-31T23:59:59-23:00', 'a,b', ',', UUID, '%0A']
-    for version in {route.since, 1, 33, 53, 59, 74, 75, 87, 101, 104}:
+    wrong = WRONG_TEXTS[:6] if route.path == '/servers' else WRONG_TEXTS
+    for version, values in {route.until: wrong, 1: wrong[:2], 33: wrong[3:4] + wrong[6:7], 74: wrong[1:4]}.items():
         if not route.since <= version <= route.until:
             continue
         names = {prop.name for prop in route.query.props} | {'nosuch', '_x'}
         for name in sorted(names):
-            for value in wrong:
+            for value in values:
                 response = site.request('GET', f'{path}?{name}={value}', version=versions.text(version))
                 assert response.status_int < 500, f'{version} {name}={value}: {response.text}'
 

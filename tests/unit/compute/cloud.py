@@ -83,6 +83,7 @@ class Cell:
         self.claims: list[dict[str, Any]] = []
         self.saves: list[dict[str, Any]] = []
         self.object_calls: list[str] = []
+        self.changes: dict[str, list[str]] = {}
         self.unanswered: dict[str, int] = {}
         self.lost: dict[str, int] = {}
         self.errors: dict[str, Exception] = {}
@@ -203,6 +204,8 @@ class Cell:
 
     def _action(self, objinst: Any, name: str) -> Any:
         self.object_calls.append(name)
+        self.changes[name] = sorted(objinst.obj_what_changed())
+        objinst.obj_reset_changes()
         if name == 'Service.create':
             self.services[objinst.host] = objinst
             return {'id': len(self.services), 'uuid': str(uuidlib.uuid4())}, None
@@ -316,6 +319,7 @@ class Cloud:
         self.machine = FakeMachine()
         self.drivers: dict[str, FakeDriver] = {}
         self.placement: Any = None
+        self.managers: dict[str, ComputeManager] = {}
 
     def host(self, name: str, gpus: list[str] | None = None, **overrides: Any) -> ComputeManager:
         """A compute service that has started. The same name again: it restarted, its guests went on running."""
@@ -326,8 +330,16 @@ class Cloud:
             driver.pci_devices = [gpu(address) for address in gpus or []]
         driver.conf = conf
         manager = ComputeManager(conf, driver=driver, conductor=self.cell, placement=self.placement, pauses=NO_PAUSE)
+        if name in self.managers:
+            self.managers[name].stopping.set()
+        self.managers[name] = manager
         manager.start()
         return manager
+
+    def stop(self) -> None:
+        """No timer outlives the test."""
+        for manager in self.managers.values():
+            manager.stop()
 
     def reboot(self, name: str, **overrides: Any) -> ComputeManager:
         """The whole host went down and came back: no domain is left."""

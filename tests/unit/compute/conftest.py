@@ -13,4 +13,5 @@ def cloud() -> Iterator[Cloud]:
     made = Cloud()
     base.set_indirection(made.cell)
     yield made
+    made.stop()
     base.set_indirection(None)

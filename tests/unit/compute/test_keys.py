@@ -205,7 +205,7 @@ def test_an_error_is_an_answer():
     (GuestFailed(act='start', uuid='u', reason='no'), errors.KilonovaError, 'could not start guest u: no'),
     (HypervisorUnavailable(host='h', reason='gone'), errors.Unavailable, 'Connection to the hypervisor'),
     (PlacementInvalid(detail='d'), errors.Invalid, 'Placement refuses'),
-    (OSError('disk full'), errors.KilonovaError, 'OSError: disk full')])
+    (OSError('/secret'), errors.KilonovaError, 'OSError on the compute host')])
 def test_errors_leave_as_classes_that_the_other_side_knows(error, cls, text):
     told = dispatch.as_known(error)
     assert type(told) is cls and text in str(told)

@@ -13,6 +13,7 @@ from kilonova.compute.tracker import RUN, Capacity, Tracker, Usage
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
+from kilonova.virt.driver import HypervisorUnavailable
 from tests.unit.compute.cloud import Cloud, flavor, gpu, new_conf, new_context
 from tests.unit.compute.test_moves import Resize
 
@@ -125,6 +126,14 @@ def test_without_reporting_placement_gets_no_devices(cloud):
     cloud.placement.silent = 2
     cloud.host('gpu1', GPUS)
     assert [synced[4] for synced in cloud.placement.synced] == [None]
+
+
+def test_a_hypervisor_that_is_gone_is_told_as_such(cloud):
+    manager = cloud.host('gpu1')
+    cloud.drivers['gpu1'].fail('describe', HypervisorUnavailable(host='gpu1', reason='gone'))
+    with pytest.raises(errors.Unavailable, match='gone') as caught:
+        manager.describe_host(new_context())
+    assert type(caught.value) is errors.Unavailable
 
 
 def test_describe_host(cloud):
@@ -254,6 +263,7 @@ def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
     assert caplog.text.count('Lost connection to nova-conductor for reporting service status.') == 1
     assert caplog.text.count('Recovered from being unable to report status.') == 1
     assert manager.node.service.report_count == count + 5
+    assert cloud.cell.changes['Service.save'] == ['report_count']
 
 
 def test_heartbeat_comes_after_everything_else(cloud):

@@ -1,8 +1,10 @@
 """Many equal device groups composed from Placement's answer for one."""
 from __future__ import annotations
 
+import threading
 from math import comb
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,7 +98,7 @@ def test_what_a_neighbour_claimed_since_the_answer_is_gone():
     request = candidate(devices={'g': '1'})
     summaries = {device('host1', '1'): {'resources': {GPU: {'capacity': 1, 'used': 0}}}}
     room = Room(summaries, neighbours, asked=neighbours.now())
-    with neighbours.claiming(request):
+    with neighbours.claiming(request, room):
         assert room.contested(request)
         assert room.fits(request)
     assert not room.fits(request)
@@ -108,7 +110,7 @@ def test_a_refused_claim_takes_nothing():
     neighbours = Neighbours()
     request = candidate(devices={'g': '1'})
     room = Room({device('host1', '1'): {'resources': {GPU: {'capacity': 1, 'used': 0}}}}, neighbours, neighbours.now())
-    with neighbours.claiming(request) as mark:
+    with neighbours.claiming(request, room) as mark:
         neighbours.failed(mark)
     assert room.fits(request)
     assert not room.contested(request)
@@ -118,7 +120,28 @@ def test_ones_own_claim_counts_once():
     neighbours = Neighbours()
     room = Room({device('host1', '1'): {'resources': {GPU: {'capacity': 2, 'used': 0}}}}, neighbours, neighbours.now())
     request = candidate(devices={'g': '1'})
-    with neighbours.claiming(request):
+    with neighbours.claiming(request, room):
         pass
     room.take(request)
     assert room.fits(request)
+
+
+@pytest.mark.parametrize('succeeds', [True, False])
+def test_a_claim_waits_for_another_one_of_the_same_device(succeeds):
+    neighbours = Neighbours()
+    summaries = {device('host1', '1'): {'resources': {GPU: {'capacity': 1, 'used': 0}}}}
+    rooms = [Room(summaries, neighbours, neighbours.now()) for _ in range(2)]
+    request = candidate(devices={'g': '1'})
+    got = []
+
+    def claim():
+        with neighbours.claiming(request, rooms[1]) as mark:
+            got.append(mark is not None)
+
+    second = threading.Thread(target=claim)
+    with neighbours.claiming(request, rooms[0]) as mark:
+        second.start()
+        if not succeeds:
+            neighbours.failed(mark)
+    second.join()
+    assert got == [not succeeds]

@@ -67,7 +67,8 @@ def test_a_host_without_candidates_is_skipped_with_a_message(caplog):
 def test_a_claim_may_come_to_another_host():
     """An earlier, unanswered select claimed it."""
     there = state('elsewhere')
-    plan = run(spec(), [state('a')], claim=lambda server, host, request: Choice(there, candidate('elsewhere'), held=True))
+    held = Choice(there, candidate('elsewhere'), held=True)
+    plan = run(spec(), [state('a')], claim=lambda server, host, request: held)
     assert hosts_of(plan) == ['elsewhere']
 
 

@@ -1,0 +1,284 @@
+"""POST /servers: what is checked, what is written, who is woken (seed map 1.3 … 1.11)."""
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from kilonova import objects
+from kilonova.api.services import create as creation
+from kilonova.db.queries import aggregates, cells, compute_nodes, request_specs
+from tests.unit.api.conftest import IMAGE, OTHER
+
+UUID = '11111111-2222-3333-4444-555555555555'
+
+
+def body(flavor, **values):
+    return {'server': {'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE, 'networks': 'none', **values}}
+
+
+def test_what_is_written_and_who_is_woken(site):
+    """Seed map 1.8, 1.9, 1.11: request spec, build request and mapping stand before a conductor runs."""
+    flavor = site.flavor({'pci_passthrough:alias': 'gpu:2'}, name='big')
+    uuid = site.create(flavor, name='My Server', metadata={'a': 'b'}, tags=['t2', 't1'], user_data='YQ==',
+                       config_drive=True, **{'OS-DCF:diskConfig': 'AUTO', 'adminPass': 'secret'})
+    (row,) = site.rows(uuid)
+    assert (row['kind'], row['slot'], row['cancelled']) == ('boot', 'run', False)
+    args = row['args']
+    assert args['admin_password'] == 'secret' and args['tags'] == ['t1', 't2'] and args['bdms'] == []
+    assert args['image']['properties'] == {'hw_disk_bus': 'virtio'} and 'file' not in args['image']
+    server = objects.base.Serializer().deserialize_entity(None, args['instance'])
+    assert (server.display_name, server.hostname) == ('My Server', 'my-server')
+    assert (server.vm_state, server.task_state, server.power_state) == ('building', 'scheduling', 0)
+    assert server.reservation_id.startswith('r-') and len(server.reservation_id) == 10
+    assert server.system_metadata['boot_roles'] == 'member,reader'
+    assert server.system_metadata['image_hw_disk_bus'] == 'virtio'
+    assert (server.config_drive, server.user_data, server.auto_disk_config) == ('True', 'YQ==', True)
+    spec = objects.base.Serializer().deserialize_entity(None, args['request_spec'])
+    (request,) = spec.pci_requests.requests
+    assert (request.count, request.alias_name) == (2, 'gpu')
+    assert request.request_id == server.pci_requests.requests[0].request_id
+    with site.databases.api().read() as conn:
+        stored = json.loads(request_specs.get(conn, uuid)['spec'])
+    assert stored['nova_object.name'] == 'RequestSpec'
+    ((method, message),) = site.conductor.calls
+    assert method == 'schedule_and_build_instances' and message['operations'] == [row['uuid']]
+    assert message['build_requests'][0].instance_uuid == uuid
+    assert 'auth_token' not in row['context'] and row['context']['project_id'] == 'p1'
+
+
+def test_passwords_stay_out_of_logs(site, caplog):
+    caplog.set_level('DEBUG')
+    site.create(adminPass='top-secret')
+    assert 'top-secret' not in caplog.text
+    assert 'top-secret' not in repr(creation.CreateRequest(name='a', flavor_ref='f', image_ref=None,
+                                                           admin_password='top-secret'))
+
+
+def test_statements_of_a_create(site, statements):
+    """At most ten, whatever the number of servers."""
+    flavor = site.flavor()
+    site.create(flavor)
+    for count in (1, 5):
+        statements.clear()
+        site.ok('POST', '/servers', body(flavor, min_count=count), user='bob')
+        counted = [statement for _, statement in statements if statement != 'COMMIT']
+        assert len(counted) <= 10, '\n'.join(counted)
+        assert [statement for _, statement in statements].count('COMMIT') == 1
+
+
+def test_the_answers(make_site):
+    """Seed map 1.6."""
+    site = make_site(api__enable_instance_password=True)
+    flavor = site.flavor()
+    response = site.request('POST', '/servers', body(flavor, adminPass='x'))
+    answer = response.json['server']
+    assert set(answer) == {'id', 'links', 'OS-DCF:diskConfig', 'security_groups', 'adminPass'}
+    assert answer['adminPass'] == 'x' and answer['security_groups'] == [{'name': 'default'}]
+    assert response.status_int == 202
+    assert response.headers['Location'] == f'http://localhost/v2.1/servers/{answer["id"]}'
+    assert len(site.ok('POST', '/servers', body(flavor))['server']['adminPass']) == 12
+    reserved = site.ok('POST', '/servers', body(flavor, return_reservation_id=True))
+    assert set(reserved) == {'reservation_id'}
+
+
+def test_without_enable_instance_password_there_is_none(make_site):
+    site = make_site(api__enable_instance_password=False)
+    assert 'adminPass' not in site.ok('POST', '/servers', body(site.flavor()))['server']
+
+
+def test_several_servers_share_pci_request_ids(site):
+    flavor = site.flavor({'pci_passthrough:alias': 'gpu:1'})
+    site.ok('POST', '/servers', body(flavor, name='n', min_count=3))
+    (_, message), = site.conductor.calls
+    servers = [request.instance for request in message['build_requests']]
+    assert [server.display_name for server in servers] == ['n-1', 'n-2', 'n-3']
+    assert [server.launch_index for server in servers] == [0, 1, 2]
+    assert len({server.reservation_id for server in servers}) == 1
+    assert len({server.pci_requests.requests[0].request_id for server in servers}) == 1
+    assert [server.pci_requests.instance_uuid for server in servers] == [server.uuid for server in servers]
+    assert len({server.uuid for server in servers}) == 3
+
+
+def test_max_count_shrinks_to_what_fits(make_site):
+    site = make_site(quota__instances=3)
+    site.ok('POST', '/servers', body(site.flavor(), min_count=1, max_count=9))
+    (_, message), = site.conductor.calls
+    assert len(message['operations']) == 3
+
+
+def test_over_quota(make_site):
+    site = make_site(quota__instances=10, quota__cores=20, quota__ram=51200)
+    flavor = site.flavor(ram=512)
+    site.create(flavor)
+    site.server(flavor=flavor)
+    code, message = site.fault('POST', '/servers', body(flavor, min_count=99))
+    assert (code, message) == (403, 'Quota exceeded for cores, instances: Requested 99, 99, but already used 2, 2 of '
+                                    '20, 10 cores, instances')
+    assert site.fault('POST', '/servers', body(site.flavor(ram=51201)))[1] == (
+        'Quota exceeded for ram: Requested 51201, but already used 1024 of 51200 ram')
+    assert site.request('POST', '/servers', body(flavor, min_count=9), project=OTHER).status_int == 202
+
+
+def test_quota_of_the_project_and_of_the_default_class(site):
+    from kilonova.db.models import api as models
+    with site.databases.api().write() as conn:
+        conn.execute(models.QuotaClass.__table__.insert(), {'class_name': 'default', 'resource': 'instances',
+                                                            'hard_limit': 0})
+        conn.execute(models.Quota.__table__.insert(), {'project_id': OTHER, 'resource': 'instances',
+                                                       'hard_limit': 1})
+    flavor = site.flavor()
+    assert site.fault('POST', '/servers', body(flavor))[0] == 403
+    assert site.request('POST', '/servers', body(flavor), project=OTHER).status_int == 202
+    assert site.fault('POST', '/servers', body(flavor), project=OTHER)[0] == 403
+
+
+def test_metadata_limit(make_site):
+    site = make_site(quota__metadata_items=1)
+    assert site.fault('POST', '/servers', body(site.flavor(), metadata={'a': '1', 'b': '2'})) == (
+        403, 'Maximum number of metadata items exceeds 1')
+
+
+@pytest.mark.parametrize(('values', 'message'), [
+    ({'flavorRef': '99'}, 'Flavor 99 could not be found.'),
+    ({'imageRef': UUID}, 'Can not find requested image'),
+    ({'imageRef': ''}, 'Invalid imageRef provided.'),
+    ({'key_name': 'k'}, 'Invalid key_name provided.'),
+    ({'availability_zone': 'nosuch'}, 'The requested availability zone is not available'),
+    ({'availability_zone': 'a:b:c:d'}, 'Unable to parse availability zone'),
+    ({'availability_zone': 'nova:nosuch'}, 'Compute host nosuch could not be found.'),
+    ({'host': 'nosuch'}, 'Compute host nosuch could not be found.'),
+    ({'hypervisor_hostname': 'nosuch'}, 'Compute host nosuch could not be found.'),
+    ({'host': 'h1', 'availability_zone': 'nova:h1'}, 'Unable to specify both'),
+    ({'networks': [{'uuid': UUID}]}, 'There is no network service in this cloud'),
+    ({'networks': [{'port': UUID}]}, f'port {UUID}'),
+    ({'min_count': 2, 'max_count': 1}, 'min_count must be <= max_count'),
+    ({'trusted_image_certificates': ['c']}, 'Trusted image certificates are not supported'),
+    ({'block_device_mapping': [{'volume_id': UUID}]}, 'There is no volume service in this cloud'),
+    ({'block_device_mapping_v2': [{'source_type': 'volume', 'uuid': UUID, 'boot_index': 0}]},
+     'There is no volume service in this cloud'),
+    ({'block_device_mapping_v2': [{'source_type': 'image', 'uuid': IMAGE, 'boot_index': 0,
+                                   'destination_type': 'volume'}]}, 'There is no volume service in this cloud'),
+    ({'block_device_mapping_v2': [{'source_type': 'blank', 'destination_type': 'local', 'boot_index': -1}]},
+     'Block Device Mapping is Invalid: only the root disk'),
+    ({'block_device_mapping_v2': [{'source_type': 'image', 'destination_type': 'local', 'boot_index': 0,
+                                   'uuid': UUID}]}, 'the image of the root disk is not imageRef'),
+    ({'block_device_mapping_v2': [{'source_type': 'image', 'destination_type': 'local', 'boot_index': 0}]},
+     'Missing device UUID'),
+    ({'user_data': 'not base64!'}, 'Invalid input for field/attribute user_data'),
+    ({'user_data': base64.b64encode(b'x' * 50000).decode()}, 'Invalid input for field/attribute user_data'),
+])
+def test_refusals_name_what_is_wrong(site, values, message):
+    """Seed map 1.5, 1.7."""
+    code, text = site.fault('POST', '/servers', body(site.flavor(), **values))
+    assert code == 400 and message in text
+    assert site.conductor.calls == []
+
+
+def test_refusals_of_old_versions(site):
+    flavor = site.flavor()
+    assert 'personality' in site.fault('POST', '/servers', body(
+        flavor, personality=[{'path': '/a', 'contents': 'YQ=='}]), version='2.56')[1]
+    code, text = site.fault('POST', '/servers', {**body(flavor), 'os:scheduler_hints': {'group': UUID}})
+    assert (code, text) == (400, f'Instance group {UUID} could not be found.')
+
+
+def test_what_the_cli_sends(site):
+    """openstackclient names the image in imageRef and again as root device."""
+    device = {'uuid': IMAGE, 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0,
+              'delete_on_termination': True}
+    flavor = site.flavor()
+    for values in ({}, {'imageRef': ''}):
+        site.ok('POST', '/servers', body(flavor, block_device_mapping_v2=[device], networks='auto', **values),
+                user='bob')
+    assert site.request('POST', '/servers', {'server': {
+        'name': 's', 'flavorRef': flavor, 'imageRef': IMAGE, 'networks': []}}, version='2.36').status_int == 202
+
+
+@pytest.mark.parametrize(('values', 'flavor', 'code', 'message'), [
+    ({'status': 'queued'}, {}, 400, f'Image {IMAGE} is not active.'),
+    ({'min_ram': 1024}, {}, 400, "Flavor's memory is too small for requested image."),
+    ({'min_disk': 2}, {}, 400, 'Flavor disk is smaller than the minimum size specified in image metadata. Flavor disk '
+                               'is 1073741824 bytes, minimum size is 2147483648 bytes.'),
+    ({'size': 2 ** 31}, {}, 400, "Flavor's disk is too small for requested image. Flavor disk is 1073741824 bytes, "
+                                 'image is 2147483648 bytes.'),
+    ({}, {'disk': 0}, 403, 'Only volume-backed servers are allowed for flavors with zero disk.'),
+    ({'hw_pci_numa_affinity_policy': 'nosuch'}, {}, 400, None),
+])
+def test_image_against_flavor(site, values, flavor, code, message):
+    site.images.record.update(values)
+    got, text = site.fault('POST', '/servers', body(site.flavor(**flavor)), user='bob')
+    assert got == code and message in (None, text)
+
+
+def test_administrators_may_use_flavors_without_disk(site):
+    assert site.request('POST', '/servers', body(site.flavor(disk=0))).status_int == 202
+
+
+@pytest.mark.parametrize(('alias', 'message'), [
+    ('nosuch:1', 'PCI alias nosuch is not defined'), ('gpu', "'gpu' is not"), ('gpu:x', "'gpu:x' is not")])
+def test_bad_aliases(site, alias, message):
+    flavor = site.flavor()
+    site.ok('POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': {'pci_passthrough:alias': alias}},
+            version='2.61')
+    code, text = site.fault('POST', '/servers', body(flavor))
+    assert code == 400 and message in text
+
+
+def test_zones_of_aggregates(site):
+    with site.databases.api().write() as conn:
+        aggregates.create(conn, 'a', {'availability_zone': 'z1'})
+    uuid = site.create(availability_zone='z1')
+    assert site.rows(uuid)[0]['args']['request_spec']['nova_object.data']['availability_zone'] == 'z1'
+    shown = site.ok('GET', f'/servers/{uuid}')['server']
+    assert (shown['OS-EXT-AZ:availability_zone'], shown['pinned_availability_zone']) == ('z1', 'z1')
+    assert site.create(availability_zone='nova')
+
+
+def test_destinations(site):
+    with site.databases.api().write() as conn:
+        cells.map_hosts(conn, site.cell1.cell.id, ['h1'])
+    with site.cell1.write() as conn:
+        compute_nodes.get_or_create(conn, {
+            'uuid': UUID, 'host': 'h1', 'hypervisor_hostname': 'n1', 'vcpus': 1, 'memory_mb': 1, 'local_gb': 1,
+            'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': 0, 'hypervisor_type': 'QEMU',
+            'hypervisor_version': 1, 'cpu_info': ''})
+    def spec(uuid):
+        return site.rows(uuid)[0]['args']['request_spec']['nova_object.data']
+    forced = spec(site.create(user='admin', availability_zone='nova:h1:n1'))
+    assert (forced['force_hosts'], forced['force_nodes'], forced['requested_destination']) == (['h1'], ['n1'], None)
+    wanted = spec(site.create(user='admin', host='h1'))['requested_destination']['nova_object.data']
+    assert (wanted['host'], wanted['node']) == ('h1', None)
+    wanted = spec(site.create(user='admin', hypervisor_hostname='n1'))['requested_destination']['nova_object.data']
+    assert (wanted['host'], wanted['node']) == ('h1', 'n1')
+
+
+@pytest.mark.parametrize(('values', 'rule'), [
+    ({'availability_zone': 'nova:h1'}, 'os_compute_api:servers:create:forced_host'),
+    ({'availability_zone': 'nova::n1'}, 'os_compute_api:servers:create:forced_host'),
+    ({'host': 'h1'}, 'compute:servers:create:requested_destination')])
+def test_members_name_no_hosts(site, values, rule):
+    """Seed map 1.4."""
+    assert site.fault('POST', '/servers', body(site.flavor(), **values), user='bob') == (
+        403, f"Policy doesn't allow {rule} to be performed.")
+
+
+def test_private_flavors_are_for_those_that_were_let_in(site):
+    flavor = site.flavor(**{'os-flavor-access:is_public': False})
+    assert site.fault('POST', '/servers', body(flavor), user='bob') == (400, f'Flavor {flavor} could not be found.')
+    site.ok('POST', f'/flavors/{flavor}/action', {'addTenantAccess': {'tenant': 'p1'}})
+    assert site.request('POST', '/servers', body(flavor), user='bob').status_int == 202
+
+
+def test_description_was_the_name_before_2_19(site):
+    uuid = site.ok('POST', '/servers', {'server': {'name': 'n', 'flavorRef': site.flavor(), 'imageRef': IMAGE}},
+                   version='2.18')['server']['id']
+    assert site.ok('GET', f'/servers/{uuid}')['server']['description'] == 'n'
+
+
+@pytest.mark.parametrize(('name', 'hostname'), [
+    ('My_Server 1', 'my-server-1'), ('...', 'server-U'), ('名前', 'server-U'), ('a' * 80, 'a' * 63),
+    ('x.example.org', 'x.example.org'), ('-a-', 'a')])
+def test_host_names(name, hostname):
+    assert creation.hostname_of(name, 'U') == hostname

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from kilonova.cmd import daemon, options
+
+
+class Part:
+    """Does as told, and remembers."""
+
+    def __init__(self, start=lambda: None, stop=lambda: None):
+        self.calls = []
+        self._start, self._stop = start, stop
+
+    def start(self):
+        self.calls.append('start')
+        self._start()
+
+    def stop(self):
+        self.calls.append('stop')
+        self._stop()
+
+
+def kill(*numbers):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+def live(conf, part):
+    return daemon.Life(conf, 'test', part).run()
+
+
+@pytest.fixture
+def conf(parse):
+    return parse('manager_shutdown_timeout = 20')
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end(conf, number, caplog):
+    caplog.set_level('INFO')
+    before = signal.getsignal(number)
+    part = Part(start=lambda: kill(number))
+    assert live(conf, part) == 0
+    assert part.calls == ['start', 'stop']
+    assert f'Caught {number.name}, ending' in caplog.text
+    assert signal.getsignal(number) is before
+
+
+def test_told_to_end_while_it_starts(conf):
+    ended = threading.Event()
+
+    def start():
+        kill(signal.SIGTERM)
+        assert ended.wait(10)
+
+    part = Part(start, ended.set)
+    assert live(conf, part) == 0
+    assert part.calls == ['start', 'stop']
+
+
+@pytest.mark.parametrize('error', [RuntimeError('no host'), SystemExit(3)])
+def test_failed_start(conf, error, caplog):
+    def start():
+        raise error
+
+    part = Part(start)
+    assert live(conf, part) == 1
+    assert part.calls == ['start', 'stop']
+    assert 'kilonova-test does not start' in caplog.text
+
+
+def test_failed_stop_is_logged(conf, caplog):
+    def stop():
+        raise RuntimeError('stuck queue')
+
+    assert live(conf, Part(lambda: kill(signal.SIGTERM), stop)) == 0
+    assert 'Ending met an error: stuck queue' in caplog.text
+
+
+def test_ending_is_bounded(parse, caplog):
+    release = threading.Event()
+    assert live(parse('manager_shutdown_timeout = 0'), Part(lambda: kill(signal.SIGTERM), release.wait)) == 1
+    release.set()
+    assert 'Work under way did not end within 0 seconds' in caplog.text
+
+
+def test_told_to_end_twice(conf, caplog):
+    release = threading.Event()
+
+    def stop():
+        kill(signal.SIGTERM)
+        release.wait(10)
+
+    assert live(conf, Part(lambda: kill(signal.SIGTERM), stop)) == 1
+    release.set()
+    assert 'Told to end again' in caplog.text
+
+
+def test_reload_takes_over_what_may_change(write_conf, monkeypatch):
+    path = write_conf()
+    conf = options.parse(['--config-file', path], 'kilonova-test')
+    reopened = threading.Event()
+    monkeypatch.setattr(options, 'setup_logging', lambda conf: reopened.set())
+    assert not conf.debug
+
+    def start():
+        write_conf('debug = true')
+        kill(signal.SIGHUP)
+        assert reopened.wait(10)
+        kill(signal.SIGTERM)
+
+    assert live(conf, Part(start)) == 0
+    assert conf.debug
+
+
+def test_bad_configuration_at_reload_changes_nothing(write_conf, caplog):
+    conf = options.parse(['--config-file', write_conf()], 'kilonova-test')
+    tried, mutate = threading.Event(), conf.mutate_config_files
+
+    def try_to_mutate():
+        try:
+            mutate()
+        finally:
+            tried.set()
+
+    def start():
+        conf.mutate_config_files = try_to_mutate
+        write_conf('debug = perhaps')
+        kill(signal.SIGHUP)
+        assert tried.wait(10)
+        kill(signal.SIGTERM)
+
+    assert live(conf, Part(start)) == 0
+    assert not conf.debug
+    assert 'The configuration stays as it was' in caplog.text
+
+
+def test_whole_run(write_conf, monkeypatch, caplog):
+    caplog.set_level('INFO')
+    monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'setup_autorun', lambda *a, **k: None)
+    monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'register_section', lambda *a, **k: None)
+    part = Part(lambda: kill(signal.SIGTERM))
+    argv = ['--config-file', write_conf('old_option = 1')]
+    assert daemon.run('scheduler', lambda conf: part, argv) == 0
+    assert f'Starting scheduler node (version {options.version()})' in caplog.text
+    assert 'nobody here reads: [DEFAULT]old_option' in caplog.text
+
+    def refuse(conf):
+        raise RuntimeError('no such driver')
+
+    assert daemon.run('scheduler', refuse, argv) == 1
+    assert 'kilonova-scheduler does not start' in caplog.text

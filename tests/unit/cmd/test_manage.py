@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kilonova.cmd import manage, parts
+from kilonova.conductor import audit
+from kilonova.db import engine, migration
+from kilonova.db.queries import cells, compute_nodes, pci_devices, services
+
+
+@pytest.fixture
+def run(write_conf, capsys):
+    """Run a command; (exit code, lines of standard output)."""
+    path = write_conf()
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        capsys.readouterr()
+        code = manage.main(['--config-file', path, *arguments])
+        return code, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def cloud(run):
+    """Databases with cell0 and a cell."""
+    for command in (('api_db', 'sync'), ('cell_v2', 'simple_cell_setup'), ('db', 'sync')):
+        assert run(*command)[0] == 0
+    return run
+
+
+@pytest.fixture
+def node(cloud, parse):
+    """A compute node with two devices, one of them held, whose host isn't mapped yet."""
+    databases = engine.configure(parse())
+    with databases.main().write() as connection:
+        service = services.get_or_create(connection, 'gpu1', 'nova-compute', 'compute', version=73)
+        values = {'service_id': service['id'], 'host': 'gpu1', 'hypervisor_hostname': 'gpu1', 'vcpus': 1,
+                  'uuid': 'aaaaaaaa-0000-4000-8000-000000000001', 'memory_mb': 1, 'local_gb': 1, 'vcpus_used': 0,
+                  'memory_mb_used': 0, 'local_gb_used': 0, 'hypervisor_type': 'QEMU', 'hypervisor_version': 1,
+                  'cpu_info': '', 'mapped': 0}
+        made = compute_nodes.get_or_create(connection, values)
+        device = {'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-PCI', 'label': 'x', 'numa_node': 0,
+                  'status': 'available', 'instance_uuid': None}
+        pci_devices.save(connection, made['id'], created=[
+            {**device, 'address': '0000:82:00.0'},
+            {**device, 'address': '0000:81:00.0', 'status': 'allocated', 'instance_uuid': 'u1', 'numa_node': None}])
+    databases.dispose()
+    return 'gpu1'
+
+
+def test_versions_and_sync(run):
+    assert run('db', 'version') == (0, ['None'])
+    assert run('api_db', 'version') == (0, ['None'])
+    assert run('api_db', 'sync') == (0, [])
+    assert run('db', 'sync', '--local_cell') == (0, [])
+    assert run('db', 'version') == (0, [migration.newest('cell')])
+    assert run('api_db', 'version') == (0, [migration.newest('api')])
+    assert run('db', 'sync', 'nope') == (1, ['nope is no revision of the cell database.'])
+
+
+def test_db_sync_without_cell0_says_so(write_conf, capsys):
+    assert manage.main(['--config-file', write_conf(), 'db', 'sync']) == 0
+    told = capsys.readouterr()
+    assert told.out == ''
+    assert told.err.startswith('cell0 is not mapped')
+
+
+def test_db_sync_brings_cell0_too(cloud, tmp_path):
+    database = engine.Database(f'sqlite:///{tmp_path}/main.db_cell0', 'cell0')
+    assert migration.version(database, 'cell') == migration.newest('cell')
+    database.dispose()
+
+
+def test_map_cell0(run):
+    run('api_db', 'sync')
+    assert run('cell_v2', 'map_cell0') == (0, [])
+    assert run('cell_v2', 'map_cell0') == (0, ['Cell0 is already setup'])
+
+
+def test_simple_cell_setup(cloud, node):
+    assert cloud('cell_v2', 'list_hosts')[1][-1].startswith('+')
+    code, lines = cloud('cell_v2', 'simple_cell_setup')
+    assert (code, lines) == (0, ['Cell0 is already setup'])
+    assert any('gpu1' in line for line in cloud('cell_v2', 'list_hosts')[1])
+    assert len(cloud('cell_v2', 'list_cells')[1]) == 6
+
+
+def test_simple_cell_setup_without_hosts(run):
+    run('api_db', 'sync')
+    assert run('cell_v2', 'simple_cell_setup') == (0, ['No hosts found to map to cell, exiting.'])
+    assert run('cell_v2', 'simple_cell_setup') == (0, ['Cell0 is already setup',
+                                                       'No hosts found to map to cell, exiting.'])
+
+
+def test_create_cell(run):
+    run('api_db', 'sync')
+    told = ['--transport-url not provided in the command line, using the value [DEFAULT]/transport_url from the '
+            'configuration file', '--database_connection not provided in the command line, using the value '
+            '[database]/connection from the configuration file']
+    code, lines = run('cell_v2', 'create_cell', '--name', 'c1', '--verbose')
+    assert (code, lines[:2]) == (0, told)
+    uuid = lines[2]
+    assert run('cell_v2', 'create_cell', '--name', 'c1') == (2, [
+        *told, 'The specified transport_url and/or database_connection combination already exists for another cell '
+               f'with uuid {uuid}.'])
+    assert run('cell_v2', 'create_cell', '--transport-url', 'rabbit://u:secret@h/', '--database_connection',
+               'sqlite:///other', '--disabled') == (0, [])
+    hidden, shown = run('cell_v2', 'list_cells')[1], run('cell_v2', 'list_cells', '--verbose')[1]
+    assert [word.strip() for word in hidden[1].strip('|').split('|')] == [
+        'Name', 'UUID', 'Transport URL', 'Database Connection', 'Disabled']
+    assert any('rabbit://u:****@h/' in line and 'True' in line for line in hidden)
+    assert any('rabbit://u:secret@h/' in line for line in shown)
+
+
+def test_create_cell_without_urls(run, tmp_path, capsys):
+    path = tmp_path / 'bare.conf'
+    path.write_text(f'[api_database]\nconnection = sqlite:///{tmp_path}/api.db\n[DEFAULT]\ntransport_url = fake://\n')
+    assert manage.main(['--config-file', str(path), 'cell_v2', 'create_cell']) == 1
+    assert 'Must specify --database_connection if [database]/connection is not set' in capsys.readouterr().out
+
+
+def test_discover_hosts(cloud, node):
+    uuid = next(line.split('|')[2].strip() for line in cloud('cell_v2', 'list_cells')[1] if 'main.db ' in line)
+    assert cloud('cell_v2', 'discover_hosts', '--verbose', '--strict') == (0, [
+        'Found 2 cell mappings.', 'Skipping cell0 since it does not contain hosts.', f'Getting computes from cell: {uuid}',
+        "Creating host mapping for compute host 'gpu1'", f'Found 1 unmapped computes in cell: {uuid}'])
+    assert cloud('cell_v2', 'discover_hosts') == (0, [])
+    assert cloud('cell_v2', 'discover_hosts', '--strict') == (1, [])
+    assert cloud('cell_v2', 'discover_hosts', '--cell_uuid', 'x') == (1, ['Cell with uuid x was not found.'])
+    assert any('gpu1' in line for line in cloud('cell_v2', 'list_hosts', '--cell_uuid', uuid)[1])
+    assert cloud('cell_v2', 'list_hosts', '--cell_uuid', 'x') == (1, ['Cell with uuid x was not found.'])
+
+
+def test_discover_hosts_of_two_cells(cloud, node, parse):
+    databases = engine.configure(parse())
+    other = cells.create_cell(databases, transport_url='fake://x', database_connection='sqlite:///other')
+    with databases.api().write() as connection:
+        cells.map_hosts(connection, cells.get_cell(connection, other)['id'], ['gpu1'])
+    databases.dispose()
+    code, lines = cloud('cell_v2', 'discover_hosts')
+    assert code == 2
+    assert lines == [f"Host 'gpu1' is already mapped to cell {other}."]
+
+
+def test_pci_list(cloud, node):
+    rows = json.loads('\n'.join(cloud('pci', 'list', '--format', 'json')[1]))
+    held = {'host': 'gpu1', 'address': '0000:81:00.0', 'vendor_id': '10de', 'product_id': '13f1',
+            'dev_type': 'type-PCI', 'numa_node': None, 'status': 'allocated', 'instance_uuid': 'u1'}
+    assert rows[0] == held
+    assert [row['address'] for row in rows] == ['0000:81:00.0', '0000:82:00.0']
+    code, lines = cloud('pci', 'list')
+    assert code == 0
+    assert [word.strip() for word in lines[3].strip('|').split('|')] == [str(value) for value in held.values()]
+
+
+@pytest.mark.parametrize(('report', 'code'), [
+    (audit.Report(checked={'servers': 2}), 0),
+    (audit.Report(disagreements=['device 7 is lost'], checked={'servers': 2}), 1),
+    (audit.Report(in_flight=['boot of u1'], silent=['gpu1'], checked={'servers': 2}), 2),
+])
+def test_audit(cloud, monkeypatch, report, code):
+    monkeypatch.setattr(audit.Audit, 'run', lambda self: report)
+    monkeypatch.setattr(parts, 'transport', lambda conf: type('Transport', (), {'close': lambda self: None})())
+    got, lines = cloud('audit')
+    assert got == code
+    assert lines[:-1] == [*(f'in flight: {line}' for line in report.in_flight),
+                          *(f'no answer: {line}' for line in report.silent), *report.disagreements]
+    assert lines[-1] == f'checked 2 servers: {len(report.disagreements)} disagreements'
+
+
+def test_error_that_no_command_expects(run):
+    code, lines = run('cell_v2', 'list_cells')
+    assert code == 255
+    assert lines[0] == 'An error has occurred:'
+    assert 'no such table' in '\n'.join(lines)
+
+
+@pytest.mark.parametrize('arguments', [[], ['db'], ['db', 'drop'], ['pci', 'list', '--format', 'xml']])
+def test_wrong_command_lines(arguments):
+    with pytest.raises(SystemExit) as caught:
+        manage.main(arguments)
+    assert caught.value.code == 2

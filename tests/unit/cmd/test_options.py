@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from kilonova.cmd import options
+
+
+def test_bad_configuration_is_told_and_ends_the_program(write_conf):
+    with pytest.raises(SystemExit, match=r'kilonova-x: .*report_interval'):
+        options.parse(['--config-file', write_conf('report_interval = soon')], 'kilonova-x')
+    with pytest.raises(SystemExit, match='kilonova-x: '):
+        options.parse(['--config-file', '/nowhere/k.conf'], 'kilonova-x')
+
+
+def test_options_that_nobody_reads(parse, caplog):
+    conf = parse(
+        'scheduler_driver = x', 'compute-driver = fake.FakeDriver', 'rpc_response_timeout = 3', 'debug = true',
+        'pci_alias = {}',
+        sections='[neutron]\nurl = x\n[pci]\npassthrough_whitelist = {}\nalais = {}\n'
+                 '[keystone_authtoken]\nauth_type = password\nusername = u\nwww_authenticate_uri = x\nwww = x\n'
+                 '[oslo_messaging_rabbit]\nrpc_conn_pool_size = 3\n[oslo_policy]\npolicy_file = x\n')
+    options.warn_unread(conf)
+    warnings = [record.getMessage() for record in caplog.records if record.name == options.__name__]
+    assert warnings == ['The configuration files set options that nobody here reads: '
+                        '[DEFAULT]scheduler_driver, [keystone_authtoken]www, [neutron]url, [pci]alais']
+
+
+def test_options_of_directories_count(write_conf, tmp_path):
+    folder = tmp_path / 'd'
+    folder.mkdir()
+    (folder / 'more.conf').write_text('[libvirt]\nvirt_typ = kvm\n')
+    conf = options.parse(['--config-file', write_conf(), '--config-dir', str(folder)], 'kilonova-test')
+    assert options.unread(conf) == [('libvirt', 'virt_typ')]
+
+
+def test_nothing_to_warn_of(parse, caplog):
+    options.warn_unread(parse())
+    assert 'nobody here reads' not in caplog.text
+
+
+def test_service_down_time_that_no_service_would_keep(parse, caplog):
+    conf = parse('report_interval = 10', 'service_down_time = 25')
+    options.check_intervals(conf)
+    assert conf.service_down_time == 26
+    assert 'Report interval must be less than service down time. Current config: <service_down_time: 25, ' in caplog.text
+    conf = parse('report_interval = 10', 'service_down_time = 26')
+    options.check_intervals(conf)
+    assert conf.service_down_time == 26
+
+
+@pytest.mark.parametrize(('value', 'cap'), [('', None), ('auto', None), ('6.0', '6.0')])
+def test_version_caps(parse, value, cap):
+    assert options.cap(parse(sections=f'[upgrade_levels]\ncompute = {value}'), 'compute') == cap
+
+
+def test_version_cap_that_is_no_version(parse):
+    with pytest.raises(options.cfg.Error, match=r"\[upgrade_levels\]compute is 'soon'"):
+        options.cap(parse(sections='[upgrade_levels]\ncompute = soon'), 'compute')
+
+
+def test_every_option_has_help():
+    bare = [f'[{group}]{opt.name}' for group, opts in options.kilonova.conf.list_opts() for opt in opts if not opt.help]
+    assert bare == []
+
+
+def test_no_option_is_registered_twice():
+    names = [(group, opt.dest) for group, opts in options.kilonova.conf.list_opts() for opt in opts]
+    assert sorted(names) == sorted(set(names))

@@ -1,0 +1,150 @@
+"""Each daemon is put together from a configuration, without a broker, and starts and stops."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kilonova.cmd import api, compute, conductor, parts, scheduler
+from kilonova.db import engine
+from kilonova.db.queries import cells, services
+from kilonova.errors import DBNotAllowed
+from kilonova.objects import base
+
+# stevedore deprecates an option that its older releases need.
+pytestmark = pytest.mark.filterwarnings('ignore:The warn_on_missing_entrypoint option:DeprecationWarning')
+
+
+@pytest.fixture
+def conf(synced):
+    made = synced('report_interval = 60', 'osapi_compute_listen_port = 1')
+    made.set_override('osapi_compute_listen_port', 0)
+    databases = engine.configure(made)
+    cells.map_cell0(databases)
+    databases.dispose()
+    return made
+
+
+def binaries():
+    with engine.main().read() as connection:
+        return [row['binary'] for row in services.list_services(connection, down_time=60)]
+
+
+@pytest.mark.parametrize('program', [conductor, scheduler])
+def test_daemons_with_a_record(conf, program, monkeypatch):
+    monkeypatch.setattr(cells.Cells, 'databases', lambda self: [engine.main()])
+    part = program.build(conf)
+    part.start()
+    assert binaries() == [f'nova-{program.__name__.rpartition(".")[2]}']
+    part.stop()
+
+
+@pytest.mark.parametrize('program', [conductor, scheduler])
+def test_told_to_end_before_the_database_answers(conf, program):
+    part = program.build(conf)
+    part._stopping.set()
+    part.start()
+    assert binaries() == []
+    part.stop()
+
+
+def test_database_that_does_not_answer_is_waited_for(conf, monkeypatch, caplog):
+    databases, _ = parts.databases(_with_transport(conf))
+    answers = [ConnectionError('refused'), ConnectionError('refused'), 1.0, 1.0]
+
+    def now(connection):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(parts.engine, 'now', now)
+    monkeypatch.setattr(parts.engine, 'is_unreachable', lambda error: isinstance(error, ConnectionError))
+    monkeypatch.setattr(parts, 'PAUSE', 0.0)
+    parts.await_databases(databases, threading.Event())
+    assert answers == []
+    assert caplog.text.count('does not answer') == 1
+    answers.append(ValueError('no such table'))
+    with pytest.raises(ValueError, match='no such table'):
+        parts.await_databases(databases, threading.Event())
+
+
+def _with_transport(conf):
+    parts.transport(conf).close()
+    return conf
+
+
+def test_api(conf, monkeypatch):
+    served = {}
+
+    class Server:
+        def __init__(self, sock, app, threads, log):
+            served.update(port=sock.getsockname()[1], threads=threads, sock=sock)
+
+        def start(self):
+            served['started'] = True
+
+        def stop(self, timeout):
+            served.update(timeout=timeout)
+            served['sock'].close()
+
+    monkeypatch.setattr('kilonova.concurrency.WsgiServer', Server)
+    part = api.build(conf)
+    part.start()
+    assert served['started']
+    assert served['port'] > 0
+    assert served['threads'] == 10
+    part.stop()
+    assert served['timeout'] == api.REQUEST_TIME
+
+
+class Manager:
+    """The compute manager as far as its part sees it."""
+
+    def __init__(self):
+        self.calls = []
+
+    def start(self, serve):
+        self.calls.append('start')
+        serve()
+
+    def stop(self):
+        self.calls.append('stop')
+
+
+class Transport:
+    def __init__(self):
+        self.calls = []
+
+    def serve(self, topic, server, endpoints):
+        self.calls.append(('serve', topic, server))
+        return self
+
+    def __getattr__(self, name):
+        return lambda: self.calls.append(name)
+
+
+def test_compute_ends_its_orders_before_it_lets_go(conf):
+    manager, transport = Manager(), Transport()
+    part = compute.ComputePart(conf, manager, transport)
+    part.start()
+    part.stop()
+    assert manager.calls == ['start', 'stop']
+    assert transport.calls == [('serve', 'compute', 'ctl1'), 'start', 'stop', 'wait', 'close']
+
+
+def test_compute_that_never_served(conf):
+    manager, transport = Manager(), Transport()
+    compute.ComputePart(conf, manager, transport).stop()
+    assert transport.calls == [('serve', 'compute', 'ctl1'), 'close']
+    assert manager.calls == ['stop']
+
+
+def test_compute_has_no_database(conf, monkeypatch):
+    told = []
+    monkeypatch.setattr(base, 'set_indirection', told.append)
+    part = compute.build(conf)
+    assert told[0].interface.topic == 'conductor'
+    with pytest.raises(DBNotAllowed, match='nova-compute attempted direct database access'):
+        engine.main()
+    part.stop()

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from kilonova.clients import session
+from kilonova.cmd import manage, status
+from kilonova.cmd.status import Result
+from kilonova.db.queries import cells, compute_nodes
+from kilonova.errors import Unanswered
+
+
+@pytest.fixture
+def cloud(synced):
+    made = manage.Cloud(synced())
+    yield made
+    made.databases.dispose()
+
+
+def test_cells(cloud, monkeypatch):
+    result, details = status.cells_v2(cloud)
+    assert result is Result.FAILURE
+    assert details.startswith('There needs to be at least two cell mappings, one for cell0')
+    uuid = cells.create_cell(cloud.databases, transport_url='fake://', database_connection=cloud.databases.main_url)
+    cells.create_cell(cloud.databases, transport_url='fake://2', database_connection='sqlite:///other', disabled=True)
+    assert status.cells_v2(cloud)[1].startswith('No cell0 mapping found.')
+    cells.map_cell0(cloud.databases)
+    result, details = status.cells_v2(cloud)
+    assert result is Result.SUCCESS
+    assert details.startswith('No host mappings or compute nodes were found.')
+    monkeypatch.setattr(compute_nodes, 'any_nodes', lambda connection: True)
+    result, details = status.cells_v2(cloud)
+    assert (result, details[:58]) == (Result.FAILURE, 'No host mappings found but there are compute nodes. Run co')
+    with cloud.databases.api().write() as connection:
+        cells.map_hosts(connection, cells.get_cell(connection, uuid)['id'], ['gpu1'])
+    assert status.cells_v2(cloud) == (Result.SUCCESS, None)
+
+
+class Answer:
+    def __init__(self, body):
+        self._body = body
+
+    def json(self):
+        if isinstance(self._body, Exception):
+            raise self._body
+        return self._body
+
+
+@pytest.mark.parametrize(('answer', 'outcome'), [
+    ({'versions': [{'max_version': '1.39'}]}, (Result.SUCCESS, None)),
+    ({'versions': [{'max_version': '1.36'}]}, (Result.SUCCESS, None)),
+    ({'versions': [{'max_version': '1.4'}]}, (Result.FAILURE, 'Placement API version 1.36 needed, you have 1.4.')),
+    ({}, (Result.FAILURE, 'What [placement] leads to does not answer like Placement.')),
+    (ValueError('html'), (Result.FAILURE, 'What [placement] leads to does not answer like Placement.')),
+])
+def test_placement(cloud, monkeypatch, answer, outcome):
+    monkeypatch.setattr(session, 'send', lambda *args: Answer(answer))
+    assert status.placement_api(cloud) == outcome
+
+
+@pytest.mark.parametrize('error', [Unanswered(who='Placement', reason='refused'), Exception('password is required')])
+def test_placement_that_does_not_answer(cloud, monkeypatch, error):
+    def send(*args):
+        raise error
+
+    monkeypatch.setattr(session, 'send', send)
+    result, details = status.placement_api(cloud)
+    assert result is Result.FAILURE
+    assert str(error) in details
+
+
+@pytest.mark.parametrize('worst', list(Result))
+def test_exit_code_is_the_worst(write_conf, monkeypatch, capsys, worst):
+    monkeypatch.setattr(status, 'CHECKS', {'A': lambda cloud: (Result.SUCCESS, None),
+                                           'B': lambda cloud: (worst, 'word ' * 20)})
+    assert status.main(['--config-file', write_conf(), 'upgrade', 'check']) == int(worst)
+    lines = capsys.readouterr().out.splitlines()
+    assert {len(line) for line in lines} == {status.WIDTH + 4}
+    assert lines[3].startswith('| Check: A ')
+    assert f'| Result: {worst.name.capitalize()} ' in '\n'.join(lines)
+
+
+def test_error_that_no_check_expects(write_conf, monkeypatch, capsys):
+    def check(cloud):
+        raise RuntimeError('disk')
+
+    monkeypatch.setattr(status, 'CHECKS', {'A': check})
+    assert status.main(['--config-file', write_conf(), 'upgrade', 'check']) == 255
+    assert 'RuntimeError: disk' in capsys.readouterr().out
