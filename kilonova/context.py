@@ -25,7 +25,7 @@ class RequestContext(oslo_context.RequestContext):
         self.remote_address = remote_address
         if isinstance(timestamp, str):
             timestamp = datetime.datetime.fromisoformat(timestamp.rstrip('Z'))
-        self.timestamp = timestamp or datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        self.timestamp = timestamp or datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
         self.read_deleted = read_deleted
         self.quota_class = quota_class
         self.service_catalog = [entry for entry in service_catalog or [] if entry.get('type') in CATALOG_TYPES]

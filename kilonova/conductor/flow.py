@@ -4,7 +4,8 @@
         name = 'stop'
         steps = (Step('stop_instance', do_stop),)
 
-``do(work)`` may be repeated and returns what later steps need; ``undo(work)`` is idempotent and safe when ``do`` never happened.
+``do(work)`` may be repeated and returns what later steps need; ``undo(work)`` is idempotent and safe when ``do`` never
+happened.
 """
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ LOG = logging.getLogger(__name__)
 class Step:
     """One step. ``again_from`` names the step that chooses the next alternate when this one's host refuses.
 
-    ``saved``: its output and the position after it must survive a crash (the next step leaves this process); True, False, or
-    a function of the work.
+    ``saved``: its output and the position after it must survive a crash (the next step leaves this process); True,
+    False, or a function of the work.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Flow:
             work.give_back(error)
         except KeyGone as error:
             self._gone(work, error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the one place where a step's failure is decided upon
             self._failed(work, error)
 
     def _gone(self, work: Work, error: KeyGone) -> None:
@@ -95,13 +96,13 @@ class Flow:
     def _failed(self, work: Work, error: Exception) -> None:
         """A step failed for good: decide to unwind, committed before any undo; the first reason stays."""
         if self.forward_only and not isinstance(error, Cancelled):
-            LOG.exception('%s of %s will be tried again', self.name, work.instance_uuid)
+            LOG.error('%s of %s will be tried again', self.name, work.instance_uuid, exc_info=error)
             work.give_back(error)
             return
         if isinstance(error, KilonovaError):
             LOG.info('%s of %s failed: %s', self.name, work.instance_uuid, error)
         else:
-            LOG.exception('%s of %s failed', self.name, work.instance_uuid)
+            LOG.error('%s of %s failed', self.name, work.instance_uuid, exc_info=error)
         try:
             work.fail(error)
             self.unwind(work)

@@ -1,10 +1,11 @@
 """The bounded runner of flows, and the sweep that finds rows which nobody works on.
 
-RPC handlers never run a flow (operations.md rule 5): they ``wake`` the runner. A quarter of its workers is kept for deletes and
-undos. One lease per process in each database says that its rows are being worked on (rule 6).
+RPC handlers never run a flow (operations.md rule 5): they ``wake`` the runner. A quarter of its workers is kept for
+deletes and undos. One lease per process in each database says that its rows are being worked on (rule 6).
 """
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -157,7 +158,7 @@ class Runner:
         if len(group) > 1:
             flows.FLOWS['boot'].select_together(group)  # type: ignore[attr-defined]
         for work in works[1:]:
-            self._enqueue(lambda work=work: self.run(work), work.kind in URGENT_KINDS or work.failed)
+            self._enqueue(functools.partial(self.run, work), work.kind in URGENT_KINDS or work.failed)
         if works:
             self.run(works[0])
         for uuid in uuids:
@@ -239,7 +240,7 @@ class Runner:
             parked = self._parked.get(host)
             work = parked.popleft() if parked else None
         if work is not None:
-            self._enqueue(lambda: self.run(work), work.failed)
+            self._enqueue(functools.partial(self.run, work), work.failed)
 
     # -- sweep ----------------------------------------------------------------------------------------------------
     def _sweep_forever(self) -> None:

@@ -1,7 +1,7 @@
 """``Work``: one operation row in the hands of this conductor.
 
-Each write checks the owner (zero rows: LeaseLost, or Cancelled), is committed before it is acted on, and a database that
-doesn't answer raises Unanswered. ``Environment`` is what flows work with: databases, the other daemons, Placement.
+Each write checks the owner (zero rows: LeaseLost, or Cancelled), is committed before it is acted on, and a database
+that doesn't answer raises Unanswered. ``Environment`` is what flows work with: databases, the other daemons, Placement.
 """
 from __future__ import annotations
 
@@ -234,8 +234,7 @@ class Work:
             with self.db.write() as conn:
                 operations.decide(conn, self.uuid, self.env.runner.owner, {
                     'owner': None, 'not_before': engine.db_now() + pause, 'outputs': self.outputs}, cancelled=True)
-        except Exception:
-            # The database is gone: the row stays ours, the sweep takes what is in no runner.
+        except Exception:  # noqa: BLE001 - the row stays ours then, the sweep takes what is in no runner
             LOG.warning('Operation %s could not be given back now', self.uuid)
         self.env.runner.finished(self, retry_in=pause)
 
@@ -245,7 +244,8 @@ class Work:
         self._ended = True
 
     def end(self, write: Callable[[Any], None] | None = None) -> None:
-        """Write the end state with ``write(conn)`` and end the row in the same transaction; wake who waited behind it."""
+        """Write the end state with ``write(conn)`` and end the row in the same transaction; wake who waited behind
+        it."""
         with silence():
             waiting = self._end(write)
         self._ended = True

@@ -1,8 +1,8 @@
 """Boot: select · create_instance · claim · build.
 
-The row lives in the api database until ``create_instance`` hands it over to the chosen cell (operations.md rule 19). The first
-host is claimed by the scheduler, an alternate by ``claim``. A server that no host takes is buried in cell0 while no cell is
-recorded, else it stays in its cell as ERROR; the fault says why.
+The row lives in the api database until ``create_instance`` hands it over to the chosen cell (operations.md rule 19).
+The first host is claimed by the scheduler, an alternate by ``claim``. A server that no host takes is buried in cell0
+while no cell is recorded, else it stays in its cell as ERROR; the fault says why.
 """
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import sqlalchemy as sa
-
 from kilonova import objects, states
 from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import Work, silence, now
+from kilonova.conductor.work import Work, now, silence
 from kilonova.db import engine
-from kilonova.db.models import api as api_models
-from kilonova.db.queries import instances, operations
+from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
 from kilonova.errors import (
     Cancelled,
     HostRejected,
@@ -34,10 +31,6 @@ LOG = logging.getLogger(__name__)
 # After this many seconds a scheduler that still works on our question must not claim any more (rule 9).
 SELECT_DEADLINE = 60.0
 
-mapping_table = api_models.InstanceMapping.__table__
-build_request_table = api_models.BuildRequest.__table__
-request_spec_table = api_models.RequestSpec.__table__
-
 
 def spec_of(work: Work) -> objects.RequestSpec:
     """The request spec that travels in the row."""
@@ -45,7 +38,8 @@ def spec_of(work: Work) -> objects.RequestSpec:
 
 
 def selections(work: Work) -> list[dict[str, Any]]:
-    """What ``select`` came to: [{host, node, compute_node_uuid, cell_uuid, allocations, mappings, availability_zone}]."""
+    """What ``select`` came to: [{host, node, compute_node_uuid, cell_uuid, allocations, mappings,
+    availability_zone}]."""
     return work.outputs['select']
 
 
@@ -129,8 +123,9 @@ def _insert_server(work: Work, cell: Any) -> int:
            'context': work.ctxt.stored(), 'request_id': work.request_id, 'position': FLOW.index('build'),
            'outputs': work.outputs, 'attempt': work.attempt, 'owner': work.env.runner.owner}
     with cell.write() as conn:
-        new_id, created = instances.create(conn, rows.values, rows.extra, rows.system_metadata or {},
-                                           rows.metadata or {}, work.args.get('tags') or (), work.args.get('bdms') or ())
+        new_id, created = instances.create(
+            conn, rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
+            work.args.get('tags') or (), work.args.get('bdms') or ())
         if created:
             operations.insert(conn, [row])
             instances.start_action(conn, work.instance_uuid, action_of(work))
@@ -143,15 +138,12 @@ def _insert_server(work: Work, cell: Any) -> int:
 def _end_api_row(work: Work, cell: Any) -> bool:
     """(c), from which on the cell's row counts; False, and nothing written, when the build request is gone."""
     with work.env.api.write() as conn:
-        if not conn.execute(sa.select(build_request_table.c.id).where(
-                build_request_table.c.instance_uuid == work.instance_uuid)).first():
+        if not build_requests.exists(conn, work.instance_uuid):
             return False
         if not operations.end_owned(conn, work.uuid, work.env.runner.owner):
             raise LeaseLost(operation=work.uuid)
-        conn.execute(build_request_table.delete().where(
-            build_request_table.c.instance_uuid == work.instance_uuid))
-        conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == work.instance_uuid)
-                     .values(cell_id=cell_id(work, cell)))
+        build_requests.destroy(conn, work.instance_uuid)
+        instance_mappings.set_cell(conn, [work.instance_uuid], cell_id(work, cell))
     return True
 
 
@@ -175,7 +167,8 @@ def _requested(work: Work) -> objects.Instance:
 
 
 def undo_create_instance(work: Work) -> None:
-    """While the api row counts: what the hand-over put into the cell goes. Later the end state says what became of it."""
+    """While the api row counts: what the hand-over put into the cell goes. Later the end state says what became of
+    it."""
     if work.db is not work.env.api or 'select' not in work.outputs:
         return
     cell = work.env.cells.by_uuid(selections(work)[0]['cell_uuid'])
@@ -256,7 +249,7 @@ class Boot(Flow):
             plans = _select(works)
         except Unanswered:
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever select raised becomes the fault of each server
             for work in works:
                 try:
                     work.fail(error)
@@ -300,9 +293,8 @@ class Boot(Flow):
 def _end_in_api(work: Work) -> None:
     """No cell is recorded: bury the server in cell0, unless it was deleted meanwhile."""
     with silence(), work.env.api.read() as conn:
-        asked = conn.execute(sa.select(build_request_table.c.id).where(
-            build_request_table.c.instance_uuid == work.instance_uuid)).first()
-    if asked is None:
+        asked = build_requests.exists(conn, work.instance_uuid)
+    if not asked:
         work.end(lambda conn: _forget(conn, work.instance_uuid))
         return
     cell0 = work.env.cells.cell0()
@@ -310,10 +302,8 @@ def _end_in_api(work: Work) -> None:
         _bury(work, cell0)
 
     def end(conn: Any) -> None:
-        kept = conn.execute(build_request_table.delete().where(
-            build_request_table.c.instance_uuid == work.instance_uuid)).rowcount
-        conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == work.instance_uuid)
-                     .values(cell_id=cell_id(work, cell0)))
+        kept = build_requests.destroy(conn, work.instance_uuid)
+        instance_mappings.set_cell(conn, [work.instance_uuid], cell_id(work, cell0))
         if not kept:
             work.outputs['early_delete'] = True
     work.end(end)
@@ -343,8 +333,9 @@ def _bury(work: Work, cell0: Any) -> None:
 
 def _forget(conn: Any, instance_uuid: str) -> None:
     """An early delete: nothing of the request stays."""
-    for table in (build_request_table, request_spec_table, mapping_table):
-        conn.execute(table.delete().where(table.c.instance_uuid == instance_uuid))
+    build_requests.destroy(conn, instance_uuid)
+    request_specs.destroy(conn, [instance_uuid])
+    instance_mappings.destroy(conn, [instance_uuid])
 
 
 def _end_in_cell(work: Work) -> None:

@@ -1,7 +1,7 @@
 """Delete: terminate · drop_allocations · mark_deleted. Only forward; it always wins (operations.md rules 10, 17).
 
-Devices are free in the database before their allocation goes, so nobody is given a device that still has an owner. A server in
-the middle of a move is destroyed on both hosts; a dead host's part becomes a pending release.
+Devices are free in the database before their allocation goes, so nobody is given a device that still has an owner. A
+server in the middle of a move is destroyed on both hosts; a dead host's part becomes a pending release.
 """
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 
 from kilonova.conductor.flow import Flow, Step
 from kilonova.conductor.work import HostGone, Work, silence
-from kilonova.db.models import api as api_models
 from kilonova.db.queries import instances, migrations
 from kilonova.errors import InstanceNotFound
-
-mapping_table = api_models.InstanceMapping.__table__
 
 
 def _moves(work: Work) -> list[dict[str, Any]]:
@@ -73,7 +70,7 @@ class Delete(Flow):
             work.end()
             work.close()
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a delete only goes forward, so it is tried again
             work.give_back(error)
             return
         super().run(work)

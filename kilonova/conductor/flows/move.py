@@ -6,11 +6,8 @@ from typing import Any
 from kilonova import objects
 from kilonova.conductor.work import Work, silence
 from kilonova.db import engine
-from kilonova.db.models import api as api_models
-from kilonova.db.queries import instances, migrations
+from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import MigrationNotFound
-
-request_spec_table = api_models.RequestSpec.__table__
 
 
 def migration(work: Work) -> objects.Migration:
@@ -37,8 +34,7 @@ def image(work: Work) -> dict[str, Any]:
 def save_spec(work: Work, spec: objects.RequestSpec) -> None:
     """Store the request spec of the server's flavor (api database)."""
     with work.env.api.write() as conn:
-        conn.execute(request_spec_table.update().where(request_spec_table.c.instance_uuid == work.instance_uuid)
-                     .values(spec=spec.to_json()))
+        request_specs.save(conn, work.instance_uuid, spec.to_json())
 
 
 def was_active(work: Work) -> bool:

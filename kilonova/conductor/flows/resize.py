@@ -1,9 +1,9 @@
 """Resize and cold migrate: create_migration · select · claim_and_move · prep_resize · resize_instance · finish_resize ·
 save_spec · mark_resized.
 
-One owner, every step with its undo: a failed or refused move leaves the server as it was, the reason is in its event. The PCI
-requests are those of the new flavor (the API put them into the request spec), tied to the providers that Placement
-allocated (``with_allocation``), so the host claims the very devices.
+One owner, every step with its undo: a failed or refused move leaves the server as it was, the reason is in its event.
+The PCI requests are those of the new flavor (the API put them into the request spec), tied to the providers that
+Placement allocated (``with_allocation``), so the host claims the very devices.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a host writes while it works on an operation: one transaction each (operations.md rules 13, 14, 21).
 
-A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the row is the
-tombstone (gone, cancelled or at another place: KeyGone) and the mark tells a write that is sent again from a new one.
-Payloads are plain dicts, described at ``claim`` and ``save``.
+A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the row
+is the tombstone (gone, cancelled or at another place: KeyGone) and the mark tells a write that is sent again from a new
+one. Payloads are plain dicts, described at ``claim`` and ``save``.
 """
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from kilonova import states
 from kilonova.db import engine
 from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
-from kilonova.db.queries import operations as operation_queries
 from kilonova.errors import ClaimConflict, Conflict, KeyGone
 
 operations = models.Operation.__table__
@@ -83,21 +82,23 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     """What a host's step came to.
 
     As ``claim``, and: system_metadata {key: value|None}, event {event, result, host, start_time, finish_time, details,
-    traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end (True: this
-    is the server's end state, the operation row goes with it), undo (True: the step gives back what it took, whatever
-    the row says; a state that moved on, such as ``deleting``, is left alone).
-    Returns {'written': True, 'waiting': uuid of a delete that may run now | None}.
+    traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end
+    (True: this is the server's end state, the operation row goes with it), undo (True: the step gives back what it
+    took, whatever the row says; a state that moved on, such as ``deleting``, is left alone).
+    Returns {'written': True}.
     """
     uuid, key = request['instance_uuid'], request.get('key')
-    undo, waiting = request.get('undo'), None
+    undo = request.get('undo')
     with db.write() as conn:
         if request.get('end') and key:
-            if operation_queries.end(conn, parse(key)[0], uuid, plain=True) == '':
+            # Nothing waits behind a row that wasn't cancelled: one DELETE ends it.
+            if not conn.execute(operations.delete().where(*_standing(key))).rowcount:
                 return _ended_before(conn, request)
         elif key and not undo:
-            mark = f"{key}:{request.get('transition') or (request.get('event') or {}).get('event') or 'save'}"
+            event = request.get('event') or {}
+            mark = f"{key}:{request.get('transition') or event.get('event') or 'save'}:{event.get('host') or ''}"
             if not _mark(conn, key, mark):
-                return {'written': True, 'waiting': None}
+                return {'written': True}
         _move(conn, request, lenient=bool(undo))
         _write_devices(conn, request.get('devices') or [], strict=not undo)
         instance_queries.update_extra(conn, uuid, request.get('extra') or {})
@@ -111,20 +112,20 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
             instance_queries.add_fault(conn, uuid, request['fault'])
         if request_id and (request.get('end') or request.get('message')):
             instance_queries.finish_action(conn, uuid, request_id, request.get('message'))
-    return {'written': True, 'waiting': waiting}
+    return {'written': True}
 
 
 def _ended_before(conn: Any, request: dict[str, Any]) -> dict[str, Any]:
     """An end state whose row is gone: done before (the reply was lost), or the operation was cancelled."""
     rule = states.TRANSITIONS[request['transition']]
-    row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.cancelled).join_from(
+    row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.id.label('row')).join_from(
         instances, operations, sa.and_(operations.c.instance_uuid == instances.c.uuid,
                                        operations.c.uuid == parse(request['key'])[0]), isouter=True)
         .where(instances.c.uuid == request['instance_uuid'])).first()
     wanted = rule.to_vm.value if rule.to_vm else (row.vm_state if row else None)
-    if row is None or row.cancelled or row.vm_state != wanted:
+    if row is None or row.row is not None or row.vm_state != wanted:
         raise KeyGone(key=request['key'])
-    return {'written': True, 'waiting': None}
+    return {'written': True}
 
 
 def _move(conn: Any, request: dict[str, Any], lenient: bool = False) -> None:

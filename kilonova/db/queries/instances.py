@@ -1,7 +1,7 @@
 """Statements on one server: read, create, compare-and-swap its state, its events and faults.
 
-Every function works inside the caller's transaction (``conn`` first). ``transition`` is the only writer of vm_state and task_state
-(states.TRANSITIONS); zero rows hit means somebody else was quicker.
+Every function works inside the caller's transaction (``conn`` first). ``transition`` is the only writer of vm_state and
+task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'h
 
 def utcnow() -> datetime.datetime:
     """Now, naive UTC: what datetime columns hold."""
-    return datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
 
 
 def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def get_system_metadata(conn: Any, uuid: str) -> dict[str, str]:
     table = system_metadata_table
     rows = conn.execute(sa.select(table.c.key, table.c.value).where(
         table.c.instance_uuid == uuid, table.c.deleted == 0))
-    return {key: value for key, value in rows}
+    return dict(rows.tuples())
 
 
 def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -171,8 +171,8 @@ def mark_deleted(conn: Any, uuid: str) -> bool:
     """The end state of a delete: the row is soft-deleted, its state says so."""
     now = utcnow()
     return conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0).values(
-        deleted=instances.c.id, deleted_at=now, terminated_at=now, updated_at=now, vm_state=states.VmState.DELETED.value,
-        task_state=None, power_state=int(states.PowerState.NOSTATE), host=None, node=None, compute_id=None,
+        deleted=instances.c.id, deleted_at=now, terminated_at=now, updated_at=now,
+        vm_state=states.VmState.DELETED.value, task_state=None, power_state=int(states.PowerState.NOSTATE), host=None, node=None, compute_id=None,
     )).rowcount == 1
 
 
@@ -194,7 +194,8 @@ def finish_action(conn: Any, uuid: str, request_id: str, message: str | None = N
 
 
 def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
-    """Events of an action, written once at their end: {event, result, host, start_time, finish_time, details, traceback}."""
+    """Events of an action, written once at their end: {event, result, host, start_time, finish_time, details,
+    traceback}."""
     events = list(events)
     if not events:
         return
@@ -219,7 +220,7 @@ def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | Non
         value = datetime.datetime.fromisoformat(value)
     if value is None or value.tzinfo is None:
         return value
-    return value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def _text(value: Any) -> str | None:

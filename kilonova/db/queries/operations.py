@@ -15,6 +15,7 @@ from sqlalchemy import exc
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
+from kilonova.db.queries import build_requests
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
 
@@ -138,7 +139,7 @@ def cancel(conn: Any, instance_uuid: str) -> int:
 def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
     """Early delete (rule 18): True when the build request was still there; its boot row is cancelled with it."""
     with api_db.write() as conn:
-        if not conn.execute(build_request_table.delete().where(build_request_table.c.instance_uuid == instance_uuid)).rowcount:
+        if not build_requests.destroy(conn, instance_uuid):
             return False
         cancel(conn, instance_uuid)
         conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == instance_uuid)
@@ -149,7 +150,8 @@ def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
 # --- working ---------------------------------------------------------------------------------------------------------
 @engine.retried
 def take(db: Any, uuids: Sequence[str], owner: str) -> list[dict[str, Any]]:
-    """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left out."""
+    """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left
+    out."""
     with db.write() as conn:
         living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
         conn.execute(operations.update().where(
@@ -178,7 +180,8 @@ def get(conn: Any, uuid: str) -> dict[str, Any] | None:
 
 
 def free(conn: Any, owner: str, limit: int) -> list[dict[str, Any]]:
-    """Rows that may be taken now, oldest first: unowned, of dead owners, or our own (the runner knows which it holds)."""
+    """Rows that may be taken now, oldest first: unowned, of dead owners, or our own (the runner knows which it
+    holds)."""
     living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
     rows = conn.execute(sa.select(operations.c.uuid, operations.c.kind, operations.c.instance_uuid, operations.c.host,
                                   operations.c.cancelled, operations.c.failed, operations.c.owner).where(

@@ -114,8 +114,8 @@ def test_over_quota(make_site):
     site.create(flavor)
     site.server(flavor=flavor)
     code, message = site.fault('POST', '/servers', body(flavor, min_count=99))
-    assert (code, message) == (403, 'Quota exceeded for cores, instances: Requested 99, 99, but already used 2, 2 of '
-                                    '20, 10 cores, instances')
+    assert (code, message) == (403, 'Quota exceeded for cores, instances, ram: Requested 99, 99, 50688, but already '
+                                    'used 2, 2, 1024 of 20, 10, 51200 cores, instances, ram')
     assert site.fault('POST', '/servers', body(site.flavor(ram=51201)))[1] == (
         'Quota exceeded for ram: Requested 51201, but already used 1024 of 51200 ram')
     assert site.request('POST', '/servers', body(flavor, min_count=9), project=OTHER).status_int == 202

@@ -148,8 +148,9 @@ def test_forbidden_filters(site, name):
     assert site.fault('GET', f'/servers?{name}=1', version='2.74') == (400, f'Invalid filter field: {name}.')
 
 
-def test_statements_of_a_list_do_not_grow(site, statements):
+def test_statements_of_a_list_do_not_grow(make_site, statements):
     """Two of the API database and at most five a cell."""
+    site = make_site(quota__instances=-1, quota__cores=-1)
     with site.cell1.write() as conn:
         service = services.get_or_create(conn, 'h1', 'nova-compute', 'compute')
         services.report(conn, service['id'])

@@ -1,0 +1,7 @@
+"""[oslo_middleware]: the size of requests, and proxies in front of the API (the options are oslo.middleware's)."""
+from __future__ import annotations
+
+from oslo_middleware import http_proxy_to_wsgi, sizelimit
+
+GROUP = 'oslo_middleware'
+OPTS = [*sizelimit.OPTS, *http_proxy_to_wsgi.OPTS]

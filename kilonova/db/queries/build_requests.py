@@ -1,0 +1,20 @@
+"""Rows of ``build_requests`` (API database): servers that no cell holds yet."""
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from kilonova.db.models.api import BuildRequest
+
+build_requests = BuildRequest.__table__
+
+
+def exists(connection: sa.Connection, instance_uuid: str) -> bool:
+    """Whether the server is still only asked for; False once a cell holds it or it was deleted early."""
+    return connection.execute(
+        sa.select(build_requests.c.id).where(build_requests.c.instance_uuid == instance_uuid)).first() is not None
+
+
+def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
+    """Delete the request; False when it is gone already."""
+    return connection.execute(
+        sa.delete(build_requests).where(build_requests.c.instance_uuid == instance_uuid)).rowcount == 1

@@ -1,0 +1,133 @@
+"""Costs are counted, not timed: Placement requests, messages, SQL statements and transactions of each operation.
+
+Units (the design's): a message is one published cast or call; statements are those of all four daemons with warm caches, operation
+rows included; BEGIN, COMMIT, PRAGMA don't count, an executemany is one. What the leases, heartbeats and sweeps of idle daemons
+send isn't part of an operation and is off here.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kilonova.db import engine
+
+
+@dataclass
+class Costs:
+    placement: list = field(default_factory=list)
+    messages: list = field(default_factory=list)
+    statements: list = field(default_factory=list)
+    transactions: int = 0
+
+    def __str__(self) -> str:
+        return (f'{len(self.placement)} Placement requests, {len(self.messages)} messages, '
+                f'{len(self.statements)} statements, {self.transactions} transactions')
+
+
+@pytest.fixture
+def counted(make_cloud):
+    """A cloud whose daemons do nothing of their own, and ``measure(act)``."""
+    cloud = make_cloud({'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0', '0000:0b:00.0'],
+                        'gpu2': ['0000:85:00.0', '0000:86:00.0', '0000:87:00.0', '0000:88:00.0']},
+                       conductor__lease_time=3600, conductor__sweep_interval=15, periodic_enable=False,
+                       report_interval=3600)
+
+    def measure(act: Callable[[], None]) -> Costs:
+        costs = Costs()
+
+        def listener(database: str, statement: str, many: bool) -> None:
+            if statement == 'COMMIT':
+                costs.transactions += 1
+            else:
+                costs.statements.append(f'{database}: {" ".join(statement.split())[:160]}')
+        rows = cloud.rows
+        cloud.placement.requests.clear()
+        cloud.messages.clear()
+        stop = engine.listen(listener)
+        try:
+            act()
+            # Waiting must not count: look at the runner, not at the rows.
+            cloud.rows = list
+            cloud.settle()
+        finally:
+            stop()
+            cloud.rows = rows
+        costs.placement, costs.messages = list(cloud.placement.requests), list(cloud.messages)
+        return costs
+    cloud.measure = measure
+    yield cloud
+
+
+def told(name: str, costs: Costs) -> str:
+    return '\n'.join([f'{name}: {costs}', *map(str, costs.placement), *map(str, costs.messages), *costs.statements])
+
+
+def test_boot_and_delete(counted, capsys):
+    """Boot ≤ 2, ≤ 5, ≤ 36; delete ≤ 1, ≤ 4, ≤ 20; the same with seven more servers in the cloud."""
+    flavor = counted.flavor(gpus=1)
+    warm = counted.boot(flavor)
+    counted.request('DELETE', f'/servers/{warm}')
+    counted.settle()
+    found = []
+    for _ in range(2):
+        servers: list[str] = []
+        boot = counted.measure(lambda servers=servers: servers.append(counted.create(flavor)['server']['id']))
+        assert counted.status(servers[0]) == 'ACTIVE'
+        delete = counted.measure(lambda servers=servers: counted.request('DELETE', f'/servers/{servers[0]}'))
+        assert counted.status(servers[0]) == 'GONE'
+        found.append((boot, delete))
+        if len(found) == 1:
+            for _ in range(7):
+                counted.boot(flavor)
+    with capsys.disabled():
+        print(f'\nboot of a one-GPU server: {found[0][0]}\ndelete: {found[0][1]}')
+    (boot, delete), (later_boot, later_delete) = found
+    assert len(boot.placement) <= 2 and len(boot.messages) <= 5 and len(boot.statements) <= 36, told('boot', boot)
+    assert len(delete.placement) <= 1 and len(delete.messages) <= 4 and len(delete.statements) <= 20, \
+        told('delete', delete)
+    assert (len(later_boot.placement), len(later_boot.messages), len(later_boot.statements)) == \
+        (len(boot.placement), len(boot.messages), len(boot.statements)), told('boot', later_boot)
+    assert (len(later_delete.placement), len(later_delete.messages), len(later_delete.statements)) == \
+        (len(delete.placement), len(delete.messages), len(delete.statements)), told('delete', later_delete)
+
+
+def test_resize_with_confirm(counted, capsys):
+    """At most 4 Placement requests."""
+    small, large = counted.flavor(gpus=1), counted.flavor(gpus=2)
+    server = counted.boot(small)
+    counted.action(server, 'resize', {'flavorRef': large})
+    counted.action(server, 'revertResize')
+    resize = counted.measure(lambda: counted.request('POST', f'/servers/{server}/action',
+                                                     {'resize': {'flavorRef': large}}))
+    assert counted.status(server) == 'VERIFY_RESIZE'
+    confirm = counted.measure(lambda: counted.request('POST', f'/servers/{server}/action', {'confirmResize': None}))
+    assert counted.status(server) == 'ACTIVE'
+    with capsys.disabled():
+        print(f'\nresize: {resize}\nconfirm: {confirm}')
+    assert len(resize.placement) + len(confirm.placement) <= 4, told('resize', resize) + told('confirm', confirm)
+
+
+@pytest.mark.parametrize('path', ['/servers/detail', '/servers'])
+def test_the_list_has_a_fixed_number_of_statements(counted, capsys, path):
+    """2 statements and at most 5 a cell, whatever the length."""
+    flavor = counted.flavor()
+
+    def listed() -> tuple[int, int]:
+        found: list = []
+        costs = counted.measure(lambda: found.extend(counted.ok('GET', path)['servers']))
+        return len(found), len(costs.statements)
+    counted.create(flavor, min_count=10, max_count=10)
+    counted.settle()
+    listed()
+    few = listed()
+    for _ in range(3):
+        counted.create(flavor, min_count=30, max_count=30)
+        counted.settle()
+    many = listed()
+    with capsys.disabled():
+        print(f'\nGET {path}: {few[1]} statements for {few[0]} servers, {many[1]} for {many[0]}')
+    cells = len(counted.cells.databases())
+    assert (few[0], many[0]) == (10, 100)
+    assert few[1] == many[1] <= 2 + 5 * cells

@@ -1,0 +1,312 @@
+"""A one-machine cloud of a test run's own: real processes on their own ports, asked over HTTP, killed by pid.
+
+    site = Site(directory)
+    site.up()
+    server = site.create('one', site.flavor('gpu1', gpus=1))
+    site.settle([server])                               # {server: what GET /servers/detail says of it}
+    site.audit()                                        # raises with its lines unless all four agree
+    site.end()
+
+A guard process takes the cloud down when the run ends, however it ends.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tools.cloud import control, demo, http, identity, process, render
+from tools.cloud.layout import DEFAULT_HOSTS, ROOT, CloudError, Layout
+from tools.cloud.services import Cloud
+
+ALIAS = 'QuadroM4000-video'
+GPUS = 8
+# The issue's line: a server whose daemon was killed has ended within a minute of its restart.
+SETTLED_WITHIN = 60.0
+ENDED = ('ACTIVE', 'ERROR', 'VERIFY_RESIZE', 'SHUTOFF')
+MICROVERSION = '2.90'
+_GUARD = """
+import sys
+sys.stdin.buffer.read()
+from pathlib import Path
+from tools.cloud import control
+from tools.cloud.layout import Layout
+control.down(Layout.at(Path(sys.argv[1])))
+"""
+
+
+class Site:
+    """The cloud under ``directory/var``; ``directory/extra.conf`` is one more configuration file of all daemons."""
+
+    def __init__(self, directory: Path) -> None:
+        self.layout = Layout.at(directory / 'var')
+        self.extra = directory / 'extra.conf'
+        self.configure('')
+        self.cloud: Cloud
+        self._tokens: dict[str, str] = {}
+        self._flavors: dict[str, str] = {}
+        self._image: str | None = None
+        # Its other end of the pipe closes with this process, whatever ends that.
+        self._guard = subprocess.Popen([sys.executable, '-c', _GUARD, str(self.layout.var)], cwd=ROOT,
+                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    # -- the cloud as a whole -------------------------------------------------------------------------------------
+    def up(self) -> None:
+        """What ``make up CONF=extra.conf`` does."""
+        self.cloud = control.up(self.layout, hosts=DEFAULT_HOSTS, extra=self.extra)
+
+    def forget(self) -> None:
+        """Know nothing of the cloud that was: it is made anew."""
+        self._tokens.clear()
+        self._flavors.clear()
+        self._image = None
+
+    def end(self) -> None:
+        """Take it down; returns when nothing of it runs."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait(120)
+
+    def configure(self, text: str) -> None:
+        """The text of the additional configuration file; daemons read it at their next start or SIGHUP."""
+        self.extra.write_text(text)
+
+    # -- daemons --------------------------------------------------------------------------------------------------
+    def pid(self, name: str) -> int:
+        """The process id of a service that runs."""
+        record = process.running(self.layout, name)
+        assert record is not None, f'{name} does not run'
+        return record.pid
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of all daemons of Kilonova."""
+        return {name: self.pid(name) for name in ('conductor', 'scheduler', 'api', 'compute-gpu1', 'compute-gpu2')}
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def terminate(self, name: str, within: float) -> int | None:
+        """SIGTERM; the exit code, None when it still ran after ``within`` seconds."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        return None
+
+    def start(self, name: str) -> None:
+        """What ``make start SERVICE=name`` does: returns when it serves."""
+        control.start_again(self.layout, name, end_first=False)
+
+    def restart(self, name: str) -> None:
+        """What ``make restart SERVICE=name`` does."""
+        control.start_again(self.layout, name, end_first=True)
+
+    def stop(self, name: str) -> None:
+        """What ``make stop SERVICE=name`` does."""
+        control.stop_one(self.layout, name)
+
+    def log(self, name: str) -> str:
+        """All that a service logged."""
+        return self.layout.log(name).read_text(errors='replace')
+
+    def log_size(self, name: str) -> int:
+        return self.layout.log(name).stat().st_size
+
+    def log_after(self, name: str, size: int) -> str:
+        """What it logged since its log had ``size`` bytes."""
+        return self.layout.log(name).read_bytes()[size:].decode(errors='replace')
+
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """kilonova-manage on this cloud."""
+        return subprocess.run([self.layout.bin('kilonova-manage'), *self.cloud.config_arguments, *arguments],
+                              env=process.child_environment(self.layout, 'manage', {}), capture_output=True, text=True,
+                              check=False, stdin=subprocess.DEVNULL, timeout=120)
+
+    def audit(self) -> str:
+        """Database, Placement, libvirt and files agree, or it raises with what doesn't; what it printed."""
+        done = self.manage('audit')
+        assert done.returncode == 0, f'audit ended with {done.returncode}:\n{done.stdout}{done.stderr[-2000:]}'
+        return done.stdout
+
+    def devices(self) -> list[dict[str, Any]]:
+        """``kilonova-manage pci list``: host, address, status, instance_uuid …"""
+        done = self.manage('pci', 'list', '--format', 'json')
+        assert done.returncode == 0, done.stderr[-2000:]
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
+
+    def allocations(self) -> dict[str, list[str]]:
+        """Provider → consumers, as Placement says."""
+        return demo.allocations(self.cloud)
+
+    def hostdevs(self, host: str, server: str) -> tuple[str, ...]:
+        """The PCI addresses in the XML that libvirt holds."""
+        return demo.read_guest((self.layout.instances(host) / server / 'libvirt.xml').read_text()).devices
+
+    def directories(self, host: str) -> list[str]:
+        """What is left in a host's instances_path beside its own directories."""
+        return sorted(path.name for path in self.layout.instances(host).iterdir()
+                      if path.is_dir() and path.name not in demo.OWN_DIRECTORIES)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+    def url(self, service: str) -> str:
+        return render.url(self.cloud.ports, service)
+
+    def token(self, user: str) -> str:
+        """``demo`` is a plain member of its project, ``admin`` the administrator of another."""
+        if user not in self._tokens:
+            self._tokens[user] = identity.issue_token(self.url('keystone'), user, user, self.cloud.secrets[user])
+        return self._tokens[user]
+
+    def send(self, method: str, path: str, body: object = None, *, user: str = 'demo',
+             version: str | None = MICROVERSION) -> http.Reply:
+        """A request to the compute API; any answer is a reply."""
+        headers = {'Accept': 'application/json', 'Content-Type': 'application/json', 'X-Auth-Token': self.token(user)}
+        if version:
+            headers['OpenStack-API-Version'] = f'compute {version}'
+        data = None if body is None else json.dumps(body).encode()
+        return http.send(method, self.url('api') + path, data=data, headers=headers, timeout=60)
+
+    def call(self, method: str, path: str, body: object = None, *, user: str = 'demo',
+             version: str | None = MICROVERSION) -> Any:
+        """The same; an answer below 400, as data."""
+        reply = self.send(method, path, body, user=user, version=version)
+        assert reply.status < 400, f'{method} {path}: {reply.status} {reply.body.decode(errors="replace")}'
+        return reply.data
+
+    @property
+    def image(self) -> str:
+        """The id of the image ``demo``."""
+        if self._image is None:
+            images = http.call('GET', self.url('glance') + '/v2/images', token=self.token('demo')).data['images']
+            self._image = next(row['id'] for row in images if row['name'] == 'demo')
+        return self._image
+
+    def flavor(self, name: str, *, gpus: int = 0, vcpus: int = 1, ram: int = 512, disk: int = 1,
+               specs: dict[str, str] | None = None) -> str:
+        """The id of a flavor, made when it isn't there."""
+        if name not in self._flavors:
+            self.send('DELETE', f'/flavors/{name}', user='admin')
+            body = {'flavor': {'id': name, 'name': name, 'vcpus': vcpus, 'ram': ram, 'disk': disk}}
+            self.call('POST', '/flavors', body, user='admin')
+            wanted = ({'pci_passthrough:alias': f'{ALIAS}:{gpus}'} if gpus else {}) | (specs or {})
+            if wanted:
+                self.call('POST', f'/flavors/{name}/os-extra_specs', {'extra_specs': wanted}, user='admin')
+            self._flavors[name] = name
+        return name
+
+    def ask_create(self, name: str, flavor: str, **more: Any) -> http.Reply:
+        """POST /servers, whatever it answers. ``host`` needs the administrator."""
+        user = more.pop('user', 'demo')
+        body = {'name': name, 'flavorRef': flavor, 'imageRef': self.image, 'networks': 'none', **more}
+        return self.send('POST', '/servers', {'server': body}, user=user)
+
+    def create(self, name: str, flavor: str, **more: Any) -> str:
+        """A server's id; it is being built."""
+        reply = self.ask_create(name, flavor, **more)
+        assert reply.status == 202, f'{reply.status} {reply.body.decode(errors="replace")}'
+        identifier: str = reply.data['server']['id']
+        return identifier
+
+    def boot(self, count: int, flavor: str, **more: Any) -> list[str]:
+        """Several servers, ACTIVE."""
+        servers = self.at_once(lambda number: self.create(f'{flavor}-{number}', flavor, **more), range(count))
+        shown = self.settle(servers)
+        assert {row['status'] for row in shown.values()} == {'ACTIVE'}, self.tell(shown)
+        return servers
+
+    def action(self, server: str, name: str, argument: Any = None, *, user: str = 'admin') -> http.Reply:
+        """POST /servers/ID/action."""
+        return self.send('POST', f'/servers/{server}/action', {name: argument}, user=user)
+
+    def act(self, server: str, name: str, argument: Any = None) -> None:
+        """The same; accepted."""
+        reply = self.action(server, name, argument)
+        assert reply.status in (202, 204), f'{name}: {reply.status} {reply.body.decode(errors="replace")}'
+
+    def at_once(self, work: Callable[[Any], Any], items: Iterable[Any], threads: int = 16) -> list[Any]:
+        """``work`` for each item, many at a time; results in the items' order."""
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(work, items))
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+    def servers(self) -> dict[str, dict[str, Any]]:
+        """All servers of all projects by id."""
+        rows = self.call('GET', '/servers/detail?all_tenants=1', user='admin')['servers']
+        return {row['id']: row for row in rows}
+
+    def watch(self) -> Iterator[dict[str, dict[str, Any]]]:
+        """All servers, again and again; while the API doesn't answer nothing comes."""
+        while True:
+            with contextlib.suppress(OSError, AssertionError):
+                yield self.servers()
+            time.sleep(0.03)
+
+    def await_task(self, servers: Iterable[str], task: str, within: float = 20.0) -> bool:
+        """Wait until one of the servers is in the task state; False when all ended before it was seen."""
+        wanted, deadline = set(servers), time.monotonic() + within
+        for rows in self.watch():
+            mine = [row for name, row in rows.items() if name in wanted]
+            if any(row['OS-EXT-STS:task_state'] == task for row in mine):
+                return True
+            if time.monotonic() > deadline or len(mine) == len(wanted) and not any(map(under_way, mine)):
+                return False
+        raise AssertionError
+
+    def settle(self, servers: Iterable[str], within: float = SETTLED_WITHIN) -> dict[str, dict[str, Any]]:
+        """Wait until nothing works on these servers; each as the administrator sees it."""
+        wanted, deadline = set(servers), time.monotonic() + within
+        mine: dict[str, dict[str, Any]] = {}
+        last = ''
+        while True:
+            try:
+                mine = {name: row for name, row in self.servers().items() if name in wanted}
+                if set(mine) == wanted and not any(map(under_way, mine.values())):
+                    return mine
+            except (OSError, AssertionError) as error:
+                last = str(error)
+            assert time.monotonic() < deadline, \
+                f'not ended after {within:.0f} s: {self.tell(mine)} missing {wanted - set(mine)} {last}'
+            time.sleep(0.2)
+
+    def tell(self, shown: dict[str, dict[str, Any]]) -> str:
+        """States and faults in a line each."""
+        return '\n'.join(f"{name} {row['status']} {row['OS-EXT-STS:task_state']} "
+                         f"{row.get('fault', {}).get('message', '')}" for name, row in shown.items())
+
+    def clean(self) -> None:
+        """Delete every server; afterwards every device is available and nothing is held anywhere."""
+        servers = list(self.servers())
+        self.at_once(lambda name: self.send('DELETE', f'/servers/{name}', user='admin'), servers)
+        deadline = time.monotonic() + SETTLED_WITHIN
+        while left := self.servers():
+            assert time.monotonic() < deadline, f'not deleted: {self.tell(left)}'
+            time.sleep(0.2)
+
+    def assert_nothing_held(self) -> None:
+        """Devices, allocations, directories: all given back."""
+        busy = [row for row in self.devices() if row['status'] != 'available' or row['instance_uuid']]
+        assert busy == []
+        assert self.allocations() == {}
+        assert {host: self.directories(host) for host in self.cloud.hosts} == dict.fromkeys(self.cloud.hosts, [])
+        assert 'in flight' not in self.audit()
+
+
+def under_way(row: dict[str, Any]) -> bool:
+    """Whether something works on the server that a listing shows."""
+    return row['OS-EXT-STS:task_state'] is not None or row['status'] not in ENDED

@@ -1,0 +1,28 @@
+"""Fifty creates at once against eight GPUs."""
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.integration.site import GPUS, Site
+
+
+def test_fifty_creates_race_for_eight_gpus(site: Site) -> None:
+    """Exactly eight win, each with a device of its own; the others say why; everything is given back."""
+    flavor = site.flavor('race', gpus=1)
+    servers = site.at_once(lambda number: site.create(f'race-{number}', flavor), range(50), threads=50)
+    shown = site.settle(servers, within=120)
+    print(Counter(row['status'] for row in shown.values()))
+    assert Counter(row['status'] for row in shown.values()) == {'ACTIVE': GPUS, 'ERROR': 50 - GPUS}
+    for row in shown.values():
+        if row['status'] == 'ERROR':
+            assert row['fault']['code'] == 500
+            assert row['fault']['message'].startswith('No valid host was found.')
+    winners = {name: row['OS-EXT-SRV-ATTR:host'] for name, row in shown.items() if row['status'] == 'ACTIVE'}
+    used = [(host, address) for name, host in winners.items() for address in site.hostdevs(host, name)]
+    assert len(used) == len(set(used)) == GPUS
+    owned = {(row['host'], row['address']): row['instance_uuid'] for row in site.devices()
+             if row['status'] == 'allocated'}
+    assert owned == {(host, address): name for name, host in winners.items() for address in site.hostdevs(host, name)}
+    site.audit()
+    site.clean()
+    site.assert_nothing_held()

@@ -1,0 +1,36 @@
+"""etc/kilonova/kilonova.conf names every option.
+
+Made by: oslo-config-generator --config-file etc/kilonova/config-generator.conf
+"""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import kilonova.conf
+from kilonova.cmd import options
+
+ETC = Path(__file__).parents[3] / 'etc' / 'kilonova'
+
+
+def sample() -> set[tuple[str, str]]:
+    found, section = set(), ''
+    for line in (ETC / 'kilonova.conf').read_text().splitlines():
+        if line.startswith('['):
+            section = line.strip('[]')
+        elif option := re.match(r'#([a-z0-9_]+) =', line):
+            found.add((section, option[1]))
+    return found
+
+
+def test_sample_has_every_option():
+    ours = {(group, opt.dest) for group, opts in kilonova.conf.list_opts() for opt in opts}
+    assert sorted(ours - sample()) == []
+
+
+def test_sample_has_the_libraries_whose_options_take_effect():
+    text = (ETC / 'config-generator.conf').read_text()
+    listed = re.findall(r'^namespace = (\S+)$', text, re.MULTILINE)
+    missing = [name for name in options.LIBRARIES
+               if not any(one == name or one.startswith(f'{name}.') for one in listed)]
+    assert missing == []
