@@ -31,7 +31,7 @@ def choose(configured: str | None = None) -> str:
 
 def setup(name: str) -> None:
     """Choose the backend of this process: 'eventlet' patches the standard library, 'threading' changes nothing."""
-    global _backend
+    global _backend  # noqa: PLW0603 - a process is patched once
     if name == 'eventlet':
         # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes.
         os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
@@ -60,18 +60,6 @@ def native(func: Callable, *args: Any, **kwargs: Any) -> Any:
         from eventlet import tpool
         return tpool.execute(func, *args, **kwargs)
     return func(*args, **kwargs)
-
-
-def native_thread(func: Callable, *args: Any) -> Any:
-    """Start a real OS thread under both backends (libvirt's event loop lives in one)."""
-    if _backend == 'eventlet':
-        from eventlet import patcher
-        thread_class = patcher.original('threading').Thread
-    else:
-        thread_class = threading.Thread
-    thread = thread_class(target=func, args=args, daemon=True)
-    thread.start()
-    return thread
 
 
 def spawn(func: Callable, *args: Any, name: str | None = None) -> threading.Thread:
@@ -106,8 +94,11 @@ class WsgiServer:
         from cheroot import wsgi
         host, port = self._sock.getsockname()[:2]
         self._server = wsgi.Server((host, port), self._app, numthreads=self._threads, max=self._threads * 4)
-        self._server.socket = self._sock
-        self._server.bind = lambda family, type, proto=0: None
+
+        def bind(*_address: Any) -> None:
+            # prepare() drops the socket first and wants bind() to make one; ours is listening already.
+            self._server.socket = self._sock
+        self._server.bind = bind
         self._server.prepare()
         self._thread = spawn(self._server.serve, name='wsgi')
 

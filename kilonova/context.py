@@ -47,15 +47,6 @@ class RequestContext(oslo_context.RequestContext):
                  ('remote_address', 'timestamp', 'service_catalog', 'quota_class')}
         return super().from_dict(values, read_deleted=values.get('read_deleted') or 'no', **extra, **kwargs)
 
-    def elevated(self) -> RequestContext:
-        """A copy with the admin role, of the same request."""
-        other = self.from_dict(self.to_dict())
-        other.is_admin = True
-        if 'admin' not in other.roles:
-            other.roles = [*other.roles, 'admin']
-        other.cell, other.indirection = self.cell, self.indirection
-        return other
-
     def stored(self) -> dict[str, Any]:
         """What an operation row keeps: the context without its token."""
         values = self.to_dict()

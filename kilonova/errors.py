@@ -93,10 +93,6 @@ class CellMappingNotFound(NotFound):
     msg_fmt = 'Cell %(uuid)s has no mapping.'
 
 
-class HostMappingNotFound(NotFound):
-    msg_fmt = "Host '%(name)s' is not mapped to any cell"
-
-
 class MarkerNotFound(Invalid):
     msg_fmt = 'marker [%(marker)s] not found'
 

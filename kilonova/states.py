@@ -1,7 +1,7 @@
 """Server states and the ONE table of transitions.
 
-``TRANSITIONS['stop.start']`` says from which vm and task states an event is allowed and where it leads. The compare-and-
-swap in ``db.queries.instances``, the API's checks and the docs read this table; nobody else writes a state.
+``TRANSITIONS['stop.start']`` says from which vm and task states an event is allowed and where it leads. The
+compare-and-swap in ``db.queries.instances``, the API's checks and the docs read this table; nobody else writes a state.
 Strings: the field's (state-machine.md §1).
 """
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 
-class VmState(str, enum.Enum):
+class VmState(enum.StrEnum):
     ACTIVE = 'active'
     BUILDING = 'building'
     PAUSED = 'paused'
@@ -24,10 +24,8 @@ class VmState(str, enum.Enum):
     SHELVED = 'shelved'
     SHELVED_OFFLOADED = 'shelved_offloaded'
 
-    __str__ = str.__str__
 
-
-class TaskState(str, enum.Enum):
+class TaskState(enum.StrEnum):
     SCHEDULING = 'scheduling'
     BLOCK_DEVICE_MAPPING = 'block_device_mapping'
     NETWORKING = 'networking'
@@ -44,8 +42,6 @@ class TaskState(str, enum.Enum):
     POWERING_OFF = 'powering-off'
     POWERING_ON = 'powering-on'
     DELETING = 'deleting'
-
-    __str__ = str.__str__
 
 
 class PowerState(enum.IntEnum):
@@ -65,7 +61,8 @@ RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED, _
 
 @dataclass(frozen=True)
 class Rule:
-    """``vm`` and ``task``: allowed before (ANY = all). ``to_vm`` None keeps the vm state. ``method``: name in the 409."""
+    """``vm`` and ``task``: allowed before (ANY = all). ``to_vm`` None keeps the vm state. ``method``: name in the
+    409."""
 
     vm: frozenset
     task: frozenset
@@ -133,8 +130,8 @@ _STATUS_DEFAULT = {
     'active': 'ACTIVE', 'building': 'BUILD', 'stopped': 'SHUTOFF', 'resized': 'VERIFY_RESIZE', 'paused': 'PAUSED',
     'suspended': 'SUSPENDED', 'rescued': 'RESCUE', 'error': 'ERROR', 'deleted': 'DELETED',
     'soft-delete': 'SOFT_DELETED', 'shelved': 'SHELVED', 'shelved_offloaded': 'SHELVED_OFFLOADED'}
-_RESIZE = {t: 'RESIZE' for t in ('resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish')}
-_REBUILD = {t: 'REBUILD' for t in ('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning')}
+_RESIZE = dict.fromkeys(('resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish'), 'RESIZE')
+_REBUILD = dict.fromkeys(('rebuilding', 'rebuild_block_device_mapping', 'rebuild_spawning'), 'REBUILD')
 _STATUS_TASK = {
     'active': {'rebooting': 'REBOOT', 'reboot_pending': 'REBOOT', 'reboot_started': 'REBOOT',
                'rebooting_hard': 'HARD_REBOOT', 'reboot_pending_hard': 'HARD_REBOOT',

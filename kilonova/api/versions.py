@@ -96,6 +96,7 @@ class Discovery:
         request = webob.Request(environ)
         base = self._prefix or request.application_url.rstrip('/')
         path = request.path_info.strip('/')
+        more: list[tuple[str, str]]
         if request.path_info in ('', '/'):
             body, status, more = self._versions(base), 200, []
         elif path in ('v2', 'v2.1'):

@@ -123,11 +123,6 @@ class PlacementClient:
             time.sleep(CONFLICT_PAUSE)
         return False
 
-    def put_empty_allocations(self, consumer: str, *, project_id: str, user_id: str, generation: int) -> None:
-        """Drop what ``consumer`` has unless it changed since ``generation`` was read (then PlacementConflict)."""
-        self._send('PUT', f'/allocations/{consumer}', json={
-            'allocations': {}, 'project_id': project_id, 'user_id': user_id, 'consumer_generation': generation})
-
     # Moves: the server's old allocation waits under the migration's uuid
 
     def move_allocation(self, instance_uuid: str, migration_uuid: str, *, new: Allocations, project_id: str,
@@ -237,10 +232,6 @@ class PlacementClient:
         for provider in sorted(found, key=lambda provider: provider['uuid'] == root_uuid):
             self.delete_provider(provider['uuid'])
         self._trees.drop(root_uuid)
-
-    def usages(self, uuid: str) -> dict[str, int]:
-        """Amounts in use of a provider by resource class."""
-        return self._send('GET', f'/resource_providers/{uuid}/usages').json()['usages']
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
         """Amounts in use of a provider: ``{consumer: {resource class: amount}}``."""

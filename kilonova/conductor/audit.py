@@ -98,10 +98,10 @@ class Audit:
             if server['has_context'] and uuid not in busy and server['vm_state'] != 'resized':
                 self._wrong(f'database: server {uuid} has a migration context and is not moving')
         for row in cell['operations']:
-            server = servers.get(row['instance_uuid'])
-            if row['kind'] in ('release', 'confirm') or row['cancelled'] or server is None:
+            working = servers.get(row['instance_uuid'])
+            if row['kind'] in ('release', 'confirm') or row['cancelled'] or working is None:
                 continue
-            if server['task_state'] is None and server['vm_state'] != 'building':
+            if working['task_state'] is None and working['vm_state'] != 'building':
                 self._wrong(f"database: operation {row['kind']} of {row['instance_uuid']}, which has no task state")
         for row in cell['migrations']:
             if row['instance_uuid'] not in busy and row['status'] != 'finished':

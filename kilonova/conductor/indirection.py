@@ -7,7 +7,7 @@ envelopes that the caller's versions (its manifest) understand.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kilonova import errors
@@ -48,13 +48,13 @@ class ObjectCalls:
     """The three methods (rpc-objects-db.md §1); they take no lock and keep nothing."""
 
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
-                                     args: list[Any], kwargs: dict[str, Any]) -> Any:
+                                     args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call a class method; the result as ``object_versions`` (name → the caller's version) says."""
         cls = KilonovaObject.obj_class_from_name(objname, object_versions[objname])
         result = _remotable(cls, objname, objmethod)(ctxt, *args, **kwargs)
         return _reply(result, object_versions)
 
-    def object_action(self, ctxt: Any, objinst: KilonovaObject, objmethod: str, args: list[Any],
+    def object_action(self, ctxt: Any, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Call a method of the object that came along.
 

@@ -1,6 +1,7 @@
 """The conductor: objects' remote calls, hosts' claims and saves, and the wake-up calls of compute tasks.
 
-    manager = ConductorManager(conf, transport=transport, databases=databases, cells=cells, scheduler=…, compute=…, placement=…)
+    manager = ConductorManager(conf, transport=transport, databases=databases, cells=cells, scheduler=…, compute=…,
+                               placement=…)
     manager.start()
 
 No handler runs a flow: each only wakes the runner (operations.md rule 5).
@@ -8,12 +9,13 @@ No handler runs a flow: each only wakes the runner (operations.md rule 5).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from kilonova.conductor.indirection import ObjectCalls
 from kilonova.conductor.runner import Runner
 from kilonova.conductor.work import Environment
-from kilonova.db.queries import claims, operations
+from kilonova.db.queries import claims
 from kilonova.rpc.conductor import ComputeTask, Conductor
 
 LOG = logging.getLogger(__name__)
@@ -26,26 +28,28 @@ class ConductorEndpoint:
         self._databases = databases
         self._objects = ObjectCalls()
 
-    def object_class_action_versions(self, ctxt, objname, objmethod, object_versions, args, kwargs) -> Any:
+    def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
+                                     args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self._objects.object_class_action_versions(self._here(ctxt), objname, objmethod, object_versions, args,
                                                           kwargs)
 
-    def object_action(self, ctxt, objinst, objmethod, args, kwargs) -> Any:
+    def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
+                      kwargs: dict[str, Any]) -> Any:
         return self._objects.object_action(self._here(ctxt), objinst, objmethod, args, kwargs)
 
-    def object_backport_versions(self, ctxt, objinst, object_versions) -> Any:
+    def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any:
         return self._objects.object_backport_versions(self._here(ctxt), objinst, object_versions)
 
-    def check_key(self, ctxt, key) -> Any:
+    def check_key(self, ctxt: Any, key: str) -> Any:
         """KeyGone when no operation stands at the key."""
         with self._databases.main().read() as conn:
             claims.check(conn, key)
         return {}
 
-    def claim_instance(self, ctxt, claim) -> Any:
+    def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any:
         return claims.claim(self._databases.main(), claim)
 
-    def save_instance(self, ctxt, save) -> Any:
+    def save_instance(self, ctxt: Any, save: dict[str, Any]) -> Any:
         return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
 
     def _here(self, ctxt: Any) -> Any:
@@ -59,30 +63,34 @@ class ComputeTaskEndpoint:
     def __init__(self, runner: Runner, databases: Any) -> None:
         self._runner, self._databases = runner, databases
 
-    def schedule_and_build_instances(self, ctxt, build_requests, request_specs, image, admin_password, injected_files,
-                                     requested_networks, block_device_mapping, tags=None, operations=None) -> Any:
+    def schedule_and_build_instances(self, ctxt: Any, build_requests: Any, request_specs: Any, image: Any,
+                                     admin_password: str | None, injected_files: Any, requested_networks: Any,
+                                     block_device_mapping: Any, tags: Any = None,
+                                     operations: Sequence[str] | None = None) -> Any:
         self._runner.wake(self._databases.api(), operations or [], fresh=True)
 
-    def migrate_server(self, ctxt, instance, scheduler_hint, live, rebuild, flavor, block_migration,
-                       disk_over_commit, reservations=None, clean_shutdown=True, request_spec=None,
-                       host_list=None, operation=None) -> Any:
+    def migrate_server(self, ctxt: Any, instance: Any, scheduler_hint: Any, live: bool, rebuild: bool, flavor: Any,
+                       block_migration: Any, disk_over_commit: Any, reservations: Any = None,
+                       clean_shutdown: bool = True, request_spec: Any = None, host_list: Any = None,
+                       operation: str | None = None) -> Any:
         self._wake(operation)
 
-    def confirm_resize(self, ctxt, operation) -> Any:
+    def confirm_resize(self, ctxt: Any, operation: str) -> Any:
         self._wake(operation)
 
-    def revert_resize(self, ctxt, operation) -> Any:
+    def revert_resize(self, ctxt: Any, operation: str) -> Any:
         self._wake(operation)
 
-    def terminate_instance(self, ctxt, operation) -> Any:
+    def terminate_instance(self, ctxt: Any, operation: str) -> Any:
         self._wake(operation, urgent=True)
 
-    def run_operation(self, ctxt, operation) -> Any:
+    def run_operation(self, ctxt: Any, operation: str) -> Any:
         self._wake(operation)
 
-    def _wake(self, operation: str, urgent: bool = False) -> None:
+    def _wake(self, operation: str | None, urgent: bool = False) -> None:
         """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
-        self._runner.wake(self._databases.main(), [operation], urgent=urgent)
+        if operation is not None:
+            self._runner.wake(self._databases.main(), [operation], urgent=urgent)
 
 
 class ConductorManager:

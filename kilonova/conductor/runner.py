@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 
 URGENT_KINDS = frozenset(('delete', 'release', 'confirm', 'revert'))
 SWEEP_BATCH = 200
+# Seconds in which a row's own cast should have come; the sweep leaves younger rows to it.
+YOUNG = 2.0
 
 
 class Runner:
@@ -245,10 +247,10 @@ class Runner:
     # -- sweep ----------------------------------------------------------------------------------------------------
     def _sweep_forever(self) -> None:
         while not self._tick.wait(self._sweep_interval):
-            self.sweep()
+            self.sweep(YOUNG)
 
-    def sweep(self) -> int:
-        """Wake every row that may be taken and is in no runner; returns how many."""
+    def sweep(self, age: float = -60.0) -> int:
+        """Wake every row that may be taken, is in no runner and is ``age`` seconds old; returns how many."""
         found = 0
         try:
             self.env.cells.reload()
@@ -257,7 +259,7 @@ class Runner:
         for db in self._databases():
             try:
                 with db.read() as conn:
-                    rows = operations.free(conn, self.owner, SWEEP_BATCH)
+                    rows = operations.free(conn, self.owner, SWEEP_BATCH, age)
                 rows = self._without_twins(db, rows)
             except Exception as error:
                 LOG.warning('sweep of %s: %s', db.name, error)

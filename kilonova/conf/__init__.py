@@ -4,8 +4,8 @@
     conf(['--config-file', 'kilonova.conf'], project='kilonova')
     conf.pci.alias
 
-Each section's module has ``GROUP`` (None for [DEFAULT]) and ``OPTS``. Nothing reads a global configuration: whoever needs options
-is given ``conf``.
+Each section's module has ``GROUP`` (None for [DEFAULT]) and ``OPTS``. Nothing reads a global configuration: whoever
+needs options is given ``conf``.
 """
 from __future__ import annotations
 

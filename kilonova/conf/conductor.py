@@ -14,6 +14,6 @@ OPTS = [
     cfg.IntOpt('sweep_interval', default=10, min=1, max=15,
                help='Seconds between two looks for operations that nobody works on.'),
     cfg.IntOpt('lease_time', default=30, min=3,
-               help='Seconds without renewal after which another conductor may take over this one\'s operations. '
-                    'Renewed six times in that span.'),
+               help='Seconds without renewal after which another conductor may take over the operations of this '
+                    'one. Renewed six times in that span.'),
 ]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Self
 
 from kilonova import errors
@@ -128,7 +129,7 @@ class ImageMeta(KilonovaObject):
         return cls.loaded(None, values.items())
 
     @classmethod
-    def from_system_metadata(cls, system_metadata: dict[str, str | None], image_ref: str | None = None) -> Self:
+    def from_system_metadata(cls, system_metadata: Mapping[str, str | None], image_ref: str | None = None) -> Self:
         """From what a server keeps of its image, the ``image_…`` entries of its system metadata."""
         kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
                 if key.startswith(SYSMETA_PREFIX)}

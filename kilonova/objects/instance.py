@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from kilonova import errors
@@ -131,7 +132,7 @@ class Instance(PersistentObject, KilonovaObject):
     @classmethod
     def from_row(cls, ctxt: Any, row: dict[str, Any], extra: dict[str, Any] | None = None, *,
                  flavor: Flavor | None = None, metadata: dict[str, str] | None = None,
-                 system_metadata: dict[str, str | None] | None = None,
+                 system_metadata: Mapping[str, str | None] | None = None,
                  pci_devices: list[dict[str, Any]] | None = None) -> Self:
         """From a row of ``instances`` and, as far as given, of ``instance_extra``.
 

@@ -59,10 +59,6 @@ class PciDeviceInvalidStatus(errors.Conflict):
     msg_fmt = 'PCI device %(compute_node_id)s:%(address)s is %(status)s instead of %(hopestatus)s'
 
 
-class PciDeviceInvalidOwner(errors.Conflict):
-    msg_fmt = 'PCI device %(compute_node_id)s:%(address)s is owned by %(owner)s instead of %(hopeowner)s'
-
-
 class PciDeviceVFInvalidStatus(errors.Conflict):
     msg_fmt = 'Not all Virtual Functions of PF %(compute_node_id)s:%(address)s are free.'
 

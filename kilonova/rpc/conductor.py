@@ -5,12 +5,10 @@ its last version. Compute tasks only wake somebody: the operation row is what co
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kilonova.rpc.interface import Interface, call, cast
-
-# Bodiless on purpose: the signatures are the declaration.
-# ruff: noqa: D102
 
 
 class Conductor(Interface):
@@ -20,22 +18,24 @@ class Conductor(Interface):
     version = '3.1'
 
     @call('3.0')
-    def object_class_action_versions(self, ctxt, objname, objmethod, object_versions, args, kwargs) -> Any: ...
+    def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
+                                     args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 
     @call('3.0')
-    def object_action(self, ctxt, objinst, objmethod, args, kwargs) -> Any: ...
+    def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
+                      kwargs: dict[str, Any]) -> Any: ...
 
     @call('3.0')
-    def object_backport_versions(self, ctxt, objinst, object_versions) -> Any: ...
+    def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any: ...
 
     @call('3.1')
-    def check_key(self, ctxt, key) -> Any: ...
+    def check_key(self, ctxt: Any, key: str) -> Any: ...
 
     @call('3.1')
-    def claim_instance(self, ctxt, claim) -> Any: ...
+    def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any: ...
 
     @call('3.1')
-    def save_instance(self, ctxt, save) -> Any: ...
+    def save_instance(self, ctxt: Any, save: dict[str, Any]) -> Any: ...
 
 
 class ComputeTask(Interface):
@@ -46,23 +46,26 @@ class ComputeTask(Interface):
     version = '1.27'
 
     @cast('1.17', operations='1.27')
-    def schedule_and_build_instances(self, ctxt, build_requests, request_specs, image, admin_password, injected_files,
-                                     requested_networks, block_device_mapping, tags=None, operations=None) -> Any: ...
+    def schedule_and_build_instances(self, ctxt: Any, build_requests: Any, request_specs: Any, image: Any,
+                                     admin_password: str | None, injected_files: Any, requested_networks: Any,
+                                     block_device_mapping: Any, tags: Any = None,
+                                     operations: Sequence[str] | None = None) -> Any: ...
 
     @cast('1.4', objects_since={'instance': '1.6', 'flavor': '1.10'}, clean_shutdown='1.11', request_spec='1.13',
           host_list='1.20', operation='1.27')
-    def migrate_server(self, ctxt, instance, scheduler_hint, live, rebuild, flavor, block_migration,
-                       disk_over_commit, reservations=None, clean_shutdown=True, request_spec=None,
-                       host_list=None, operation=None) -> Any: ...
+    def migrate_server(self, ctxt: Any, instance: Any, scheduler_hint: Any, live: bool, rebuild: bool, flavor: Any,
+                       block_migration: Any, disk_over_commit: Any, reservations: Any = None,
+                       clean_shutdown: bool = True, request_spec: Any = None, host_list: Any = None,
+                       operation: str | None = None) -> Any: ...
 
     @cast('1.27')
-    def confirm_resize(self, ctxt, operation) -> Any: ...
+    def confirm_resize(self, ctxt: Any, operation: str) -> Any: ...
 
     @cast('1.27')
-    def revert_resize(self, ctxt, operation) -> Any: ...
+    def revert_resize(self, ctxt: Any, operation: str) -> Any: ...
 
     @cast('1.27')
-    def terminate_instance(self, ctxt, operation) -> Any: ...
+    def terminate_instance(self, ctxt: Any, operation: str) -> Any: ...
 
     @cast('1.27')
-    def run_operation(self, ctxt, operation) -> Any: ...
+    def run_operation(self, ctxt: Any, operation: str) -> Any: ...

@@ -107,7 +107,8 @@ class Transport(Protocol):
 
 
 class Client:
-    """Sends each declared method at a version that the peer accepts. ``cap``: newest version of the peer, None = ours."""
+    """Sends each declared method at a version that the peer accepts. ``cap``: newest version of the peer, None =
+    ours."""
 
     def __init__(self, interface: type[Interface], transport: Transport, cap: str | None = None) -> None:
         self.interface, self.cap = interface, cap

@@ -1,8 +1,10 @@
 """What schedulers answer (scheduler.md §1)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.rpc.interface import Interface, long_call
 
 
@@ -13,5 +15,6 @@ class Scheduler(Interface):
     version = '4.6'
 
     @long_call('4.5', claim='4.6', deadline='4.6')
-    def select_destinations(self, ctxt, spec_obj, instance_uuids, return_objects=True, return_alternates=True,
-                            claim=True, deadline=None) -> Any: ...
+    def select_destinations(self, ctxt: Any, spec_obj: RequestSpec, instance_uuids: Sequence[str],
+                            return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
+                            deadline: float | None = None) -> Any: ...

@@ -4,8 +4,9 @@
     server = transport.serve('conductor', 'host1', [(Conductor, manager), (ComputeTask, tasks)])
     server.start()
 
-Both transports send only what JSON can carry, so that a test over ``DirectTransport`` sees what the bus would see. Silence (a
-time-out, a broker that is gone) is ``errors.Unanswered``; errors of ``kilonova.errors`` come back as their own class.
+Both transports send only what JSON can carry, so that a test over ``DirectTransport`` sees what the bus would see.
+Silence (a time-out, a broker that is gone) is ``errors.Unanswered``; errors of ``kilonova.errors`` come back as their
+own class.
 """
 from __future__ import annotations
 
@@ -67,12 +68,28 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
                 return target(ctxt, **kwargs)
             except KilonovaError as error:
                 LOG.debug('%s answers %s: %s', name, type(error).__name__, error)
-                raise messaging.ExpectedException() from error
+                answer = _for_the_bus(error)
+            try:
+                raise answer
+            except KilonovaError as error:
+                raise messaging.ExpectedException from error
         return handle
 
     members: dict[str, Any] = {name: method(name) for name in interface.methods()}
     members['target'] = messaging.Target(namespace=interface.namespace, version=interface.version)
     return type(interface.__name__ + 'Endpoint', (), members)()
+
+
+def _for_the_bus(error: KilonovaError) -> KilonovaError:
+    """The error itself, or its name and text where the other side would not take its class."""
+    return error if type(error).__module__ in REMOTE_MODULES else KilonovaError(f'{type(error).__name__}: {error}')
+
+
+def _as_own(error: KilonovaError) -> KilonovaError:
+    """The class and the message alone: oslo.messaging makes a class of its own whose text holds the other side's
+    traceback, which must not get into a fault that a user reads."""
+    own = next(cls for cls in type(error).__mro__ if cls.__module__ in REMOTE_MODULES)
+    return own(error.message)
 
 
 class OsloTransport:
@@ -98,6 +115,8 @@ class OsloTransport:
                 options.update(timeout=self._conf.long_rpc_timeout,
                                call_monitor_timeout=self._conf.rpc_response_timeout)
             return client.prepare(retry=2, **options).call(ctxt, method, **args)
+        except KilonovaError as error:
+            raise _as_own(error) from error
         except messaging.MessagingTimeout as error:
             raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: timed out') from error
         except (messaging.MessageDeliveryFailure, messaging.MessageUndeliverable, OSError) as error:

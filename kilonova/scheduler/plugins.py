@@ -75,8 +75,11 @@ def _entry_points(namespace: str, names: Iterable[str]) -> dict[str, Any]:
     def refuse(manager: Any, entry_point: Any, error: BaseException) -> None:
         raise PluginNotLoadable(path=entry_point.value, option=namespace, reason=error) from error
 
+    def miss(names: Iterable[str]) -> None:
+        """Callers say what is missing, with what there is."""
+
     manager: Any = stevedore.NamedExtensionManager(namespace, list(names), on_load_failure_callback=refuse,
-                                              warn_on_missing_entrypoint=False)
+                                                   on_missing_entrypoints_callback=miss)
     return {extension.name: extension.plugin for extension in manager}
 
 

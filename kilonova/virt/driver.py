@@ -96,7 +96,6 @@ class Capabilities:
     """What the compute may ask of this driver at all."""
 
     supports_migrate_to_same_host: bool = False
-    supports_evacuate: bool = False
 
 
 @runtime_checkable

@@ -1,7 +1,8 @@
-"""Every step of every flow: fail it, lose its messages, crash who works on it, delete beside it (operations.md, last part).
+"""Every step of every flow: fail it, lose its messages, crash who works on it, delete beside it (operations.md).
 
-Afterwards nothing is left over: no Placement allocation, PCI device, domain, file, migration or operation, and the server is in an
-end state that its user can read. Where messages or statements are disturbed, a test goes on until the flow has no further one.
+Afterwards nothing is left over: no Placement allocation, PCI device, domain, file, migration or operation, and the
+server is in an end state that its user can read. Where messages or statements are disturbed, a test goes on until the
+flow has no further one.
 """
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000
 
 @dataclass(frozen=True)
 class Case:
-    """A flow under test: how to get there, what to ask, what it comes to when all goes well and when it fails for good."""
+    """A flow under test: how to get there, what to ask, what it comes to when all goes well and when it fails for
+    good."""
 
     kind: str
     before: Callable[[Cloud], str | None]

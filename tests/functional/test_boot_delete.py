@@ -1,4 +1,7 @@
-"""Boot and delete of GPU servers through the front door. Rows 0.4, 0.5, 0.16, 1.11, 1.13, 1.15, 1.36, 1.40 of the seed map."""
+"""Boot and delete of GPU servers through the front door.
+
+Rows 0.4, 0.5, 0.16, 1.11, 1.13, 1.15, 1.36, 1.40 of the seed map.
+"""
 from __future__ import annotations
 
 import threading

@@ -1,8 +1,8 @@
 """Costs are counted, not timed: Placement requests, messages, SQL statements and transactions of each operation.
 
-Units (the design's): a message is one published cast or call; statements are those of all four daemons with warm caches, operation
-rows included; BEGIN, COMMIT, PRAGMA don't count, an executemany is one. What the leases, heartbeats and sweeps of idle daemons
-send isn't part of an operation and is off here.
+Units (the design's): a message is one published cast or call; statements are those of all four daemons with warm
+caches, operation rows included; BEGIN, COMMIT, PRAGMA don't count, an executemany is one. What the leases, heartbeats
+and sweeps of idle daemons send isn't part of an operation and is off here.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def counted(make_cloud):
         costs.placement, costs.messages = list(cloud.placement.requests), list(cloud.messages)
         return costs
     cloud.measure = measure
-    yield cloud
+    return cloud
 
 
 def told(name: str, costs: Costs) -> str:

@@ -120,15 +120,15 @@ def test_same_host_without_free_devices_beside_the_held_ones(make_cloud):
     assert (cloud.hostdevs(server), cloud.owned(server), cloud.placement.allocations()) == before
     actions = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     assert (actions[0]['action'], actions[0]['message']) == ('resize', 'Error')
-    events = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{actions[0]['request_id']}")['instanceAction']['events']
-    assert any('No valid host was found.' in (event['details'] or '') for event in events)
+    action = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{actions[0]['request_id']}")['instanceAction']
+    assert any('No valid host was found.' in (event['details'] or '') for event in action['events'])
     cloud.assert_clean()
 
 
 def test_another_alias(make_cloud):
     other = json.dumps({'name': 'h100', 'vendor_id': '10de', 'product_id': '2331', 'device_type': 'type-PCI'})
     from tests.fixtures.hosts import pci_device
-    spec = [json.dumps({'vendor_id': '10de', 'product_id': '13f1'}), json.dumps({'vendor_id': '10de', 'product_id': '2331'})]
+    spec = [json.dumps({'vendor_id': '10de', 'product_id': product}) for product in ('13f1', '2331')]
     from tests.fixtures.cloud import ALIAS
     cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
                        devices={'gpu2': [pci_device('0000:90:00.0', product='2331')]},
@@ -144,7 +144,8 @@ def test_another_alias(make_cloud):
 
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
     """Row 0.9, the itch: with the PCI requests of the old flavor the server gets its vCPUs and keeps one hostdev."""
-    from kilonova.conductor.flows import move, resize as flow
+    from kilonova.conductor.flows import move
+    from kilonova.conductor.flows import resize as flow
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
     with cloud.cell.read() as conn:
         old = json.loads(instances.get(conn, server)['extra_pci_requests'])

@@ -38,7 +38,8 @@ def test_what_is_allowed_when(event, vm, task, allowed):
 
 @pytest.mark.parametrize(('vm', 'task', 'shown'), [
     ('active', None, 'ACTIVE'), ('active', 'resize_prep', 'RESIZE'), ('stopped', 'resize_finish', 'RESIZE'),
-    ('resized', None, 'VERIFY_RESIZE'), ('resized', 'resize_reverting', 'REVERT_RESIZE'), ('building', 'spawning', 'BUILD'),
+    ('resized', None, 'VERIFY_RESIZE'), ('resized', 'resize_reverting', 'REVERT_RESIZE'),
+    ('building', 'spawning', 'BUILD'),
     ('active', 'rebooting_hard', 'HARD_REBOOT'), ('active', 'rebooting', 'REBOOT'), ('active', 'deleting', 'ACTIVE'),
     ('stopped', None, 'SHUTOFF'), ('error', None, 'ERROR'), ('deleted', None, 'DELETED'), ('nonsense', None, 'UNKNOWN'),
 ])

@@ -270,13 +270,17 @@ def await_reports(cloud: Cloud, wanted: Iterable[Service], within: float = READY
 
 
 def map_hosts(cloud: Cloud, within: float = 60.0) -> None:
-    """Map computes that no cell has yet, until the API lists every one of them."""
+    """Map computes that no cell has yet (the mark names those that have one), and wait until the API lists all."""
     compute, deadline = Compute(cloud), time.monotonic() + within
     while missing := set(cloud.hosts) - compute.hypervisors():
         if time.monotonic() > deadline:
             raise CloudError(f'no hypervisor of {", ".join(sorted(missing))} after {within:.0f} s')
-        databases.manage(cloud, 'cell_v2', 'discover_hosts')
         time.sleep(0.2)
+    mark = cloud.layout.data('kilonova') / 'mapped'
+    mapped = set(mark.read_text().split('\n')) if mark.exists() else set()
+    if not mapped.issuperset(cloud.hosts):
+        databases.manage(cloud, 'cell_v2', 'discover_hosts')
+        mark.write_text('\n'.join(sorted(mapped.union(cloud.hosts))))
 
 
 def tell(cloud: Cloud, seconds: float, *, only_services: bool) -> None:

@@ -9,7 +9,6 @@ MANAGER = 'rule:project_manager_or_admin'
 MEMBER = 'rule:project_member_or_admin'
 READER = 'rule:project_reader_or_admin'
 ANY = '@'
-NOBODY = '!'
 
 _RULES = (
     ('context_is_admin', 'role:admin', 'Decides what makes a caller an administrator.'),

@@ -195,13 +195,6 @@ class Windows(Schema):
         return next(at(window.schema, version) for window in self.windows if window.since <= version <= window.until)
 
 
-class Value(Windows):
-    """One schema in all versions."""
-
-    def __init__(self, schema: Any) -> None:
-        super().__init__(Window(schema))
-
-
 @dataclass(frozen=True)
 class Query:
     """Query parameters; each row's schema holds for each value given. ``private``: keys like ``_x`` are let through."""

@@ -5,7 +5,6 @@ from typing import Any
 
 MAX_INT = 0x7FFFFFFF
 MAX_FLOAT = 3.40282e+38
-UUID_PATTERN = '^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$'
 
 NULL = {'type': 'null'}
 ANYTHING: dict[str, Any] = {}

@@ -279,7 +279,7 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str) -> Created:
                  'tags': plan.request.tags}} for server, spec in zip(servers, specs, strict=True)]
     operations.accept_create(
         backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
-        build_requests=[request.to_row() for request in requests],
+        requests=[request.to_row() for request in requests],
         mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
                    'cell_id': None, 'queued_for_delete': False} for server in servers],
         operations=rows)

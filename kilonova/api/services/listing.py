@@ -150,8 +150,9 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
                     # No server has an address while there is no network service.
                     nothing=any(name in query and query[name] for name in ('ip', 'ip6')))
     if version >= 26:
-        found = replace(found, **{attribute: tuple(filter(None, query[name].split(',')))
-                                  for name, attribute in TAGS.items() if name in query})
+        tags: dict[str, Any] = {attribute: tuple(filter(None, query[name].split(',')))
+                                for name, attribute in TAGS.items() if name in query}
+        found = replace(found, **tags)
     if 'status' in query:
         found = _with_status(found, query['status'], version, is_admin)
     if 'flavor' in query:

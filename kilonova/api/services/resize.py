@@ -123,7 +123,8 @@ def _specs(backend: Backend, ctxt: Any, instance: Instance, flavor: Flavor,
     """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, instance.uuid)
-    old = RequestSpec.from_json(stored['spec'], ctxt) if stored else _spec_of(ctxt, instance, image)
+    kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
+    old = kept if kept is not None else _spec_of(ctxt, instance, image)
     spec = old.obj_clone()
     of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
                 if request.alias_name is None]
@@ -190,9 +191,9 @@ def _spec_before(backend: Backend, ctxt: Any, server: Found) -> RequestSpec | No
     instance = Instance.from_row(ctxt, row, extra)
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, server.uuid)
-    if stored is None or instance.old_flavor is None:
+    spec = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
+    if spec is None or instance.old_flavor is None:
         return None
-    spec = RequestSpec.from_json(stored['spec'], ctxt)
     spec.flavor = instance.old_flavor
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -227,7 +227,7 @@ def unknown(row: Row, look: Look, detailed: bool) -> dict[str, Any]:
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
 
 
-def created(rows: list[Row], look: Look, password: str | None, groups: list[str]) -> dict[str, Any]:
+def created(rows: Sequence[Row], look: Look, password: str | None, groups: list[str]) -> dict[str, Any]:
     """The answer to a create."""
     row = rows[0]
     body = {'id': row['uuid'], 'links': look.links.of('servers', row['uuid']),

@@ -17,8 +17,6 @@ from kilonova.compute.tracker import RUN, side_of
 
 LOG = logging.getLogger(__name__)
 
-FLAVOR_COLUMNS = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')
-
 
 def same_host(migration: objects.Migration) -> bool:
     """Whether source and destination are one node."""

@@ -143,7 +143,7 @@ def _end_api_row(work: Work, cell: Any) -> bool:
         if not operations.end_owned(conn, work.uuid, work.env.runner.owner):
             raise LeaseLost(operation=work.uuid)
         build_requests.destroy(conn, work.instance_uuid)
-        instance_mappings.set_cell(conn, [work.instance_uuid], cell_id(work, cell))
+        instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell))
     return True
 
 
@@ -303,7 +303,7 @@ def _end_in_api(work: Work) -> None:
 
     def end(conn: Any) -> None:
         kept = build_requests.destroy(conn, work.instance_uuid)
-        instance_mappings.set_cell(conn, [work.instance_uuid], cell_id(work, cell0))
+        instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell0))
         if not kept:
             work.outputs['early_delete'] = True
     work.end(end)
@@ -334,8 +334,8 @@ def _bury(work: Work, cell0: Any) -> None:
 def _forget(conn: Any, instance_uuid: str) -> None:
     """An early delete: nothing of the request stays."""
     build_requests.destroy(conn, instance_uuid)
-    request_specs.destroy(conn, [instance_uuid])
-    instance_mappings.destroy(conn, [instance_uuid])
+    request_specs.destroy(conn, instance_uuid)
+    instance_mappings.destroy(conn, instance_uuid)
 
 
 def _end_in_cell(work: Work) -> None:

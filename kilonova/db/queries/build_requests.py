@@ -1,11 +1,19 @@
 """Rows of ``build_requests`` (API database): servers that no cell holds yet."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from kilonova.db.models.api import BuildRequest
+from kilonova.db.rows import Row
 
 build_requests = BuildRequest.__table__
+
+
+def create(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Insert requests in one statement; all with the same columns."""
+    connection.execute(build_requests.insert(), list(rows))
 
 
 def exists(connection: sa.Connection, instance_uuid: str) -> bool:

@@ -1,8 +1,8 @@
 """What a host writes while it works on an operation: one transaction each (operations.md rules 13, 14, 21).
 
-A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the row
-is the tombstone (gone, cancelled or at another place: KeyGone) and the mark tells a write that is sent again from a new
-one. Payloads are plain dicts, described at ``claim`` and ``save``.
+A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the
+row is the tombstone (gone, cancelled or at another place: KeyGone) and the mark tells a write that is sent again from a
+new one. Payloads are plain dicts, described at ``claim`` and ``save``.
 """
 from __future__ import annotations
 

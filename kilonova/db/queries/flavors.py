@@ -85,6 +85,7 @@ def _add_specs(conn: Any, rows: Sequence[dict[str, Any]]) -> None:
 def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
     reached: list[Any] = []
     options = []
+    after: sa.ColumnElement[bool]
     for key, direction in order:
         column, value, down = flavors.c[key], marker[key], direction == 'desc'
         if value is None:

@@ -6,7 +6,7 @@ task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -70,7 +70,7 @@ def get_system_metadata(conn: Any, uuid: str) -> dict[str, str]:
     table = system_metadata_table
     rows = conn.execute(sa.select(table.c.key, table.c.value).where(
         table.c.instance_uuid == uuid, table.c.deleted == 0))
-    return dict(rows.tuples())
+    return {row.key: row.value for row in rows}
 
 
 def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -83,8 +83,9 @@ def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[st
     return found
 
 
-def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_metadata: dict[str, str],
-           metadata: dict[str, str], tags: Iterable[str] = (), bdms: Iterable[dict] = ()) -> tuple[int, bool]:
+def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_metadata: Mapping[str, str | None],
+           metadata: Mapping[str, str | None], tags: Iterable[str] = (),
+           bdms: Iterable[dict] = ()) -> tuple[int, bool]:
     """Insert a server with all that belongs to it; its id, and False when it is already there (a repeated step)."""
     uuid, now = values['uuid'], utcnow()
     there = conn.execute(sa.select(instances.c.id).where(instances.c.uuid == uuid)).scalar()
@@ -172,8 +173,8 @@ def mark_deleted(conn: Any, uuid: str) -> bool:
     now = utcnow()
     return conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0).values(
         deleted=instances.c.id, deleted_at=now, terminated_at=now, updated_at=now,
-        vm_state=states.VmState.DELETED.value, task_state=None, power_state=int(states.PowerState.NOSTATE), host=None, node=None, compute_id=None,
-    )).rowcount == 1
+        vm_state=states.VmState.DELETED.value, task_state=None,
+        power_state=int(states.PowerState.NOSTATE), host=None, node=None, compute_id=None)).rowcount == 1
 
 
 def start_action(conn: Any, uuid: str, action: dict[str, Any]) -> None:

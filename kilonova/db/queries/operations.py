@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from kilonova.db import engine
-from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
-from kilonova.db.queries import build_requests
+from kilonova.db.queries import build_requests, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
 
@@ -23,9 +22,6 @@ from kilonova.errors import InstanceInvalidState, InstanceNotFound
 operations = cell_models.Operation.__table__
 leases = cell_models.Lease.__table__
 migrations = cell_models.Migration.__table__
-build_request_table = api_models.BuildRequest.__table__
-request_spec_table = api_models.RequestSpec.__table__
-mapping_table = api_models.InstanceMapping.__table__
 
 RUN, WAIT = 'run', 'wait'
 
@@ -48,15 +44,13 @@ def insert(conn: Any, rows: Iterable[dict[str, Any]], slot: str = RUN) -> None:
 
 # --- accepting -------------------------------------------------------------------------------------------------------
 @engine.retried
-def accept_create(api_db: Any, *, specs: Sequence[tuple[str, str]], build_requests: Sequence[dict],
+def accept_create(api_db: Any, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict],
                   mappings: Sequence[dict], operations: Sequence[dict]) -> None:
     """A create of N servers: four INSERTs in one transaction of the api database, whatever N is."""
-    now = instance_queries.utcnow()
     with api_db.write() as conn:
-        conn.execute(request_spec_table.insert(), [{'instance_uuid': uuid, 'spec': spec, 'created_at': now}
-                                              for uuid, spec in specs])
-        conn.execute(build_request_table.insert(), [{'created_at': now, **row} for row in build_requests])
-        conn.execute(mapping_table.insert(), [{'created_at': now, **row} for row in mappings])
+        request_specs.create(conn, specs)
+        build_requests.create(conn, requests)
+        instance_mappings.create(conn, mappings)
         insert(conn, operations)
 
 
@@ -142,8 +136,7 @@ def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
         if not build_requests.destroy(conn, instance_uuid):
             return False
         cancel(conn, instance_uuid)
-        conn.execute(mapping_table.update().where(mapping_table.c.instance_uuid == instance_uuid)
-                     .values(queued_for_delete=True))
+        instance_mappings.set_queued_for_delete(conn, instance_uuid)
     return True
 
 
@@ -179,13 +172,15 @@ def get(conn: Any, uuid: str) -> dict[str, Any] | None:
     return read(row) if row else None
 
 
-def free(conn: Any, owner: str, limit: int) -> list[dict[str, Any]]:
+def free(conn: Any, owner: str, limit: int, age: float = -60.0) -> list[dict[str, Any]]:
     """Rows that may be taken now, oldest first: unowned, of dead owners, or our own (the runner knows which it
-    holds)."""
+    holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its way.
+    """
     living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
     rows = conn.execute(sa.select(operations.c.uuid, operations.c.kind, operations.c.instance_uuid, operations.c.host,
                                   operations.c.cancelled, operations.c.failed, operations.c.owner).where(
         operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
+        engine.db_age(operations.c.created_at) >= age,
         sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)))
         .order_by(operations.c.id).limit(limit)).mappings().all()
     return [dict(row) for row in rows]

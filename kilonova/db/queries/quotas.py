@@ -20,10 +20,10 @@ DEFAULT_CLASS = 'default'
 
 def limits(conn: Any, project_id: str | None) -> dict[str, int]:
     """resource → limit where the database says one: the project's own, else the default class's. One statement."""
-    parts = [sa.select(sa.literal(0).label('rank'), classes.c.resource, classes.c.hard_limit).where(
+    parts = [sa.select(sa.literal(0).label('own'), classes.c.resource, classes.c.hard_limit).where(
         classes.c.class_name == DEFAULT_CLASS)]
     if project_id is not None:
-        parts.append(sa.select(sa.literal(1).label('rank'), quotas.c.resource, quotas.c.hard_limit).where(
+        parts.append(sa.select(sa.literal(1).label('own'), quotas.c.resource, quotas.c.hard_limit).where(
             quotas.c.project_id == project_id))
     rows = sorted((tuple(row) for row in conn.execute(sa.union_all(*parts))), key=lambda row: row[0])
     return {resource: limit for _, resource, limit in rows if limit is not None}

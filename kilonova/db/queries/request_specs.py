@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from kilonova.db.models.api import RequestSpec
-from kilonova.db.rows import Row, insert_missing, one
+from kilonova.db.rows import Row, one
 
 request_specs = RequestSpec.__table__
 
@@ -17,17 +17,9 @@ def get(connection: sa.Connection, instance_uuid: str) -> Row | None:
         sa.select(request_specs).where(request_specs.c.instance_uuid == instance_uuid)))
 
 
-def get_many(connection: sa.Connection, instance_uuids: Iterable[str]) -> dict[str, str]:
-    """The JSON of several servers' specs by server uuid; one statement."""
-    query = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).where(
-        request_specs.c.instance_uuid.in_(list(instance_uuids)))
-    return {row.instance_uuid: row.spec for row in connection.execute(query)}
-
-
-def create(connection: sa.Connection, specs: dict[str, str]) -> None:
-    """Insert specs (JSON by server uuid) in one statement; those that are there stay."""
-    insert_missing(connection, request_specs,
-                   [{'instance_uuid': uuid, 'spec': spec} for uuid, spec in specs.items()])
+def create(connection: sa.Connection, specs: Iterable[tuple[str, str]]) -> None:
+    """Insert specs, (server uuid, JSON) each, in one statement."""
+    connection.execute(request_specs.insert(), [{'instance_uuid': uuid, 'spec': spec} for uuid, spec in specs])
 
 
 def save(connection: sa.Connection, instance_uuid: str, spec: str) -> bool:
@@ -37,7 +29,7 @@ def save(connection: sa.Connection, instance_uuid: str, spec: str) -> bool:
     return result.rowcount == 1
 
 
-def destroy(connection: sa.Connection, instance_uuids: Iterable[str]) -> int:
-    """Delete the specs of these servers; returns how many there were."""
-    return connection.execute(sa.delete(request_specs).where(
-        request_specs.c.instance_uuid.in_(list(instance_uuids)))).rowcount
+def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
+    """Delete a server's spec; False when it has none."""
+    return connection.execute(
+        sa.delete(request_specs).where(request_specs.c.instance_uuid == instance_uuid)).rowcount == 1

@@ -158,6 +158,7 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
     """Rows behind ``marker`` (column → value) in this order."""
     reached: list[Any] = []
     options = []
+    after: sa.ColumnElement[bool]
     for name, direction in full_order(order):
         column, value, down = instances.c[name], marker.get(name), direction == 'desc'
         if value is None:

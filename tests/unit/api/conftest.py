@@ -28,6 +28,11 @@ IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
 PROJECT, OTHER = 'p1', 'p2'
 
 
+def moment(*parts: int) -> datetime.datetime:
+    """A time as the databases hold it: naive UTC."""
+    return datetime.datetime(*parts)
+
+
 class Recorder:
     """A client of daemons: every method notes its call; ``fails`` raises instead."""
 
@@ -81,13 +86,19 @@ def empty_databases(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
+def database_urls(directory: pathlib.Path, templates: pathlib.Path) -> dict[str, str]:
+    """Fresh databases with all tables: api, cell0, cell1, cell2."""
+    names = ('api', 'cell0', 'cell1', 'cell2')
+    for name in names:
+        shutil.copyfile(templates / ('api.db' if name == 'api' else 'cell.db'), directory / f'{name}.db')
+    return {name: f'sqlite:///{directory}/{name}.db' for name in names}
+
+
 class Site:
     """See the module."""
 
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
-        for name in ('api', 'cell0', 'cell1', 'cell2'):
-            shutil.copyfile(templates / ('api.db' if name == 'api' else 'cell.db'), directory / f'{name}.db')
-        urls = {name: f'sqlite:///{directory}/{name}.db' for name in ('api', 'cell0', 'cell1', 'cell2')}
+        urls = database_urls(directory, templates)
         self.databases = engine.Databases(urls['api'], urls['cell1'])
         engine.install(self.databases)
         cell_queries.map_cell0(self.databases, urls['cell0'])
@@ -171,7 +182,7 @@ class Site:
     def server(self, cell: Any = None, flavor: str | None = None, create: dict[str, Any] | None = None,
                user: str = 'bob', project: str = PROJECT, **values: Any) -> str:
         """A server in a cell; by default ACTIVE on h1."""
-        now = datetime.datetime(2026, 11, 21, 10, 0, 0)
+        now = moment(2026, 11, 21, 10)
         values = {'vm_state': 'active', 'host': 'h1', 'node': 'h1', 'launched_at': now, 'power_state': 1, **values}
         return self.hand_over(self.create(flavor, user=user, project=project, **(create or {})), cell, **values)
 

@@ -55,35 +55,37 @@ def test_every_schema_can_be_built_in_every_version():
             assert isinstance(route.body.at(version), dict)
 
 
-@pytest.mark.parametrize('route', ROUTES, ids=name)
-def test_nothing_is_answered_without_a_token(site, route):
-    path = route.path.replace('{', '').replace('}', '')
-    version = versions.text(route.since)
-    code, _ = site.fault(route.method, path, {}, headers={'X-Auth-Token': ''}, version=version)
-    assert code == 401
-
-
 def path_of(route, server):
     return (route.path.replace('{server_id}', server).replace('{service_id}', '1').replace('{tenant_id}', 'p9')
             .replace('{', '').replace('}', ''))
 
 
-@pytest.mark.parametrize('route', [route for route in ROUTES if route.server], ids=name)
-def test_servers_of_other_projects_do_not_exist(site, route):
+def body_of(route):
+    return {route.action: None} if route.action else {}
+
+
+def test_nothing_is_answered_without_a_token(site):
+    for route in ROUTES:
+        code, _ = site.fault(route.method, path_of(route, 'x'), {}, headers={'X-Auth-Token': ''},
+                             version=versions.text(route.since))
+        assert code == 401, name(route)
+
+
+def test_servers_of_other_projects_do_not_exist(site):
     server = site.server()
-    body = {route.action: None} if route.action else {}
-    assert site.fault(route.method, path_of(route, server), body, user='eve', project='p3') == (
-        404, f'Instance {server} could not be found.')
+    for route in ROUTES:
+        if route.server:
+            assert site.fault(route.method, path_of(route, server), body_of(route), user='eve', project='p3') == (
+                404, f'Instance {server} could not be found.'), name(route)
 
 
-@pytest.mark.parametrize('route', [route for route in ROUTES if DEFAULTS.get(route.policy) in (base.ADMIN, base.MANAGER)],
-                         ids=name)
-def test_members_are_no_administrators(site, route):
-    body = {route.action: None} if route.action else {}
+def test_members_are_no_administrators(site):
     server = site.server(project='p3')
-    assert site.fault(route.method, path_of(route, server), body, user='eve', project='p3',
-                      version=versions.text(route.since)) == (
-        403, f"Policy doesn't allow {route.policy} to be performed.")
+    for route in ROUTES:
+        if DEFAULTS.get(route.policy) in {base.ADMIN, base.MANAGER}:
+            assert site.fault(route.method, path_of(route, server), body_of(route), user='eve', project='p3',
+                              version=versions.text(route.since)) == (
+                403, f"Policy doesn't allow {route.policy} to be performed."), name(route)
 
 
 def test_trailing_slash_and_json_suffix_are_accepted(site):

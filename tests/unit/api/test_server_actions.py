@@ -48,7 +48,8 @@ def test_power(site, statements, action, body, values, kind, task, args, story):
 @pytest.mark.parametrize(('action', 'body', 'values', 'message'), [
     ('os-stop', None, {'vm_state': 'stopped'}, "Cannot 'stop' instance {} while it is in vm_state stopped"),
     ('os-start', None, {}, "Cannot 'start' instance {} while it is in vm_state active"),
-    ('reboot', {'type': 'SOFT'}, {'vm_state': 'stopped'}, "Cannot 'reboot' instance {} while it is in vm_state stopped"),
+    ('reboot', {'type': 'SOFT'}, {'vm_state': 'stopped'},
+     "Cannot 'reboot' instance {} while it is in vm_state stopped"),
     ('os-stop', None, {'task_state': 'rebooting'}, "Cannot 'stop' instance {} while it is in task_state rebooting"),
     ('os-stop', None, {'launched_at': None}, "Cannot 'stop' instance {} while it is in launched_at None"),
     ('os-stop', None, {'host': None}, 'Instance {} is not ready'),

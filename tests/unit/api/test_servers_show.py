@@ -1,13 +1,11 @@
 """Bodies of servers in every version (rest-api.md §1.7, §6), and PUT."""
 from __future__ import annotations
 
-import datetime
-
 import pytest
 
 from kilonova.api.views.servers import host_id
 from kilonova.db.queries import instances, services
-from tests.unit.api.conftest import OTHER
+from tests.unit.api.conftest import OTHER, moment
 
 BASE = {
     'OS-DCF:diskConfig', 'OS-EXT-AZ:availability_zone', 'OS-EXT-STS:power_state', 'OS-EXT-STS:task_state',
@@ -107,7 +105,7 @@ def test_faults_are_for_error_and_deleted(site):
 
 @pytest.mark.parametrize(('values', 'status'), [
     ({}, 'UP'), ({'disabled': True}, 'MAINTENANCE'), ({'forced_down': True}, 'DOWN'),
-    ({'last_seen_up': datetime.datetime(2020, 1, 1)}, 'UNKNOWN')])
+    ({'last_seen_up': moment(2020, 1, 1)}, 'UNKNOWN')])
 def test_host_status(site, values, status):
     with site.cell1.write() as conn:
         service = services.get_or_create(conn, 'h1', 'nova-compute', 'compute')
@@ -127,7 +125,7 @@ def test_unknown_only(make_site, tmp_path):
     server = site.server()
     assert 'host_status' not in site.ok('GET', f'/servers/{server}', user='bob')['server']
     with site.cell1.write() as conn:
-        services.update(conn, service['id'], {'last_seen_up': datetime.datetime(2020, 1, 1)})
+        services.update(conn, service['id'], {'last_seen_up': moment(2020, 1, 1)})
     assert site.ok('GET', f'/servers/{server}', user='bob')['server']['host_status'] == 'UNKNOWN'
     (listed,) = site.ok('GET', '/servers/detail', user='bob')['servers']
     assert listed['host_status'] == 'UNKNOWN'
@@ -186,7 +184,8 @@ def test_update_answers_with_everything_from_2_75_on(site):
 
 def test_windows_of_update(site):
     server = site.server()
-    for name, value, first in (('description', 'd', 19), ('hostname', 'h1', 90), ('pinned_availability_zone', None, 104)):
+    for name, value, first in (('description', 'd', 19), ('hostname', 'h1', 90),
+                               ('pinned_availability_zone', None, 104)):
         body = {'server': {name: value}}
         assert 'was unexpected' in site.fault('PUT', f'/servers/{server}', body, version=f'2.{first - 1}')[1]
         assert site.request('PUT', f'/servers/{server}', body, version=f'2.{first}').status_int == 200

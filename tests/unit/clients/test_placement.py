@@ -88,17 +88,6 @@ def test_no_room_is_a_conflict_of_another_kind(placement, gpu_host):
     assert len(placement.requests) == 1
 
 
-def test_put_empty_checks_the_generation(placement, gpu_host):
-    root, _ = gpu_host
-    server = uuid()
-    placement.client.claim(server, amount(root, VCPU=1), **OWNER)
-    with pytest.raises(errors.PlacementConflict):
-        placement.client.put_empty_allocations(server, **OWNER, generation=7)
-    generation = placement.client.get_allocations(server)['consumer_generation']
-    placement.client.put_empty_allocations(server, **OWNER, generation=generation)
-    assert placement.allocations() == {}
-
-
 def test_the_race_for_the_last_device_has_one_winner(placement, gpu_host):
     _, names = gpu_host
     device = names['gpu1_0000:08:00.0']

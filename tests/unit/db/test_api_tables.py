@@ -1,76 +1,59 @@
-"""Request specs, instance mappings and aggregates."""
+"""Request specs, build requests, instance mappings and aggregates."""
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
-from kilonova.db.queries import aggregates, cells, instance_mappings, request_specs
-
-
-@pytest.fixture
-def cell_id(databases, api):
-    uuid = cells.create_cell(databases, transport_url='rabbit://', database_connection='sqlite:////x', name='c1')
-    with api.read() as connection:
-        return cells.get_cell(connection, uuid)['id']
+from kilonova.db.queries import aggregates, build_requests, instance_mappings, request_specs
 
 
-# --- request specs
+# --- what a create writes
 def test_request_specs(api, statements):
     with api.write() as connection:
-        request_specs.create(connection, {'a': '{"x": 1}', 'b': '{}'})
-        request_specs.create(connection, {'a': '{"x": 2}', 'c': '{}'})
-    assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'INSERT', 'COMMIT']
+        request_specs.create(connection, [('a', '{"x": 1}'), ('b', '{}')])
+    assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
     with api.write() as connection:
         assert request_specs.get(connection, 'a')['spec'] == '{"x": 1}'
         assert request_specs.save(connection, 'a', '{"x": 3}')
         assert not request_specs.save(connection, 'z', '{}')
-        assert request_specs.get_many(connection, ['a', 'c', 'z']) == {'a': '{"x": 3}', 'c': '{}'}
-        assert request_specs.destroy(connection, ['a', 'z']) == 1
+        assert request_specs.get(connection, 'a')['spec'] == '{"x": 3}'
+        assert request_specs.destroy(connection, 'a')
+        assert not request_specs.destroy(connection, 'a')
         assert request_specs.get(connection, 'a') is None
-        request_specs.create(connection, {})
+        assert request_specs.get(connection, 'b')['created_at'] is not None
 
 
-# --- instance mappings
-@pytest.fixture
-def mapped(api, cell_id):
+def test_build_requests(api, statements):
+    with api.write() as connection:
+        build_requests.create(connection, [
+            {'instance_uuid': uuid, 'project_id': 'p', 'instance': '{}'} for uuid in ('a', 'b')])
+    assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
+    with api.write() as connection:
+        assert build_requests.exists(connection, 'a')
+        assert build_requests.destroy(connection, 'a')
+        assert not build_requests.destroy(connection, 'a')
+        assert [build_requests.exists(connection, uuid) for uuid in 'ab'] == [False, True]
+
+
+def test_instance_mappings(api, statements):
+    def rows():
+        table = instance_mappings.instance_mappings.c
+        return connection.execute(sa.select(table.instance_uuid, table.cell_id, table.queued_for_delete)
+                                  .order_by(table.id)).tuples().all()
     with api.write() as connection:
         instance_mappings.create(connection, [
-            {'instance_uuid': 'a', 'project_id': 'p', 'user_id': 'u1'},
-            {'instance_uuid': 'b', 'project_id': 'p', 'user_id': 'u2'},
-            {'instance_uuid': 'c', 'project_id': 'q', 'user_id': 'u1'}])
-        assert instance_mappings.set_cell(connection, ['a', 'z'], cell_id) == 1
-
-
-def test_a_mapping_tells_the_cell_once_there_is_one(api, mapped, cell_id):
+            {'instance_uuid': uuid, 'project_id': 'p', 'user_id': 'u'} for uuid in ('a', 'b')])
+    assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
     with api.write() as connection:
-        first = instance_mappings.get(connection, 'a')
-        assert (first['cell_id'], first['queued_for_delete']) == (cell_id, False)
-        assert cells.get_cell(connection, first['cell_uuid'])['name'] == 'c1'
-        second = instance_mappings.get(connection, 'b')
-        assert (second['cell_id'], second['cell_uuid']) == (None, None)
-        assert instance_mappings.get(connection, 'z') is None
-        instance_mappings.create(connection, [{'instance_uuid': 'a', 'project_id': 'other', 'user_id': 'u'}])
-        assert instance_mappings.get(connection, 'a') == first
-        assert {row['instance_uuid'] for row in instance_mappings.get_many(connection, 'abz')} == {'a', 'b'}
-
-
-def test_servers_being_deleted_do_not_count(api, mapped, cell_id):
-    with api.write() as connection:
-        assert instance_mappings.count(connection, 'p') == 2
-        assert instance_mappings.count(connection, 'p', 'u2') == 1
-        assert instance_mappings.set_queued_for_delete(connection, 'a', True)
-        assert not instance_mappings.set_queued_for_delete(connection, 'z', True)
-        assert instance_mappings.count(connection, 'p') == 1
-
-        def uuids(**filters):
-            return [row['instance_uuid'] for row in instance_mappings.list_mappings(connection, **filters)]
-        assert uuids(project_id='p') == ['a', 'b']
-        assert uuids(project_id='p', queued_for_delete=False) == ['b']
-        assert uuids(queued_for_delete=True) == ['a']
-        assert uuids(user_id='u1') == ['a', 'c']
-        assert uuids(cell_id=cell_id) == ['a']
-        assert uuids(limit=1) == ['a']
-        assert instance_mappings.destroy(connection, ['a', 'c']) == 2
-        assert uuids() == ['b']
+        assert instance_mappings.set_cell(connection, 'a', 7)
+        assert instance_mappings.set_queued_for_delete(connection, 'b')
+        assert rows() == [('a', 7, False), ('b', None, True)]
+        assert instance_mappings.destroy(connection, 'a')
+        assert rows() == [('b', None, True)]
+        for act in (lambda: instance_mappings.set_cell(connection, 'a', 7),
+                    lambda: instance_mappings.set_queued_for_delete(connection, 'a'),
+                    lambda: instance_mappings.destroy(connection, 'a')):
+            assert not act()
 
 
 # --- aggregates

@@ -128,7 +128,8 @@ FINGERPRINTS = {
 }
 
 
-@pytest.mark.parametrize('interface', [conductor.Conductor, conductor.ComputeTask, scheduler.Scheduler, compute.Compute])
+@pytest.mark.parametrize('interface', [
+    conductor.Conductor, conductor.ComputeTask, scheduler.Scheduler, compute.Compute])
 def test_fingerprints(interface):
     text = json.dumps(interface.fingerprint(), sort_keys=True)
     found = hashlib.sha256(text.encode()).hexdigest()[:16]

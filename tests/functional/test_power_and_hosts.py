@@ -1,0 +1,184 @@
+"""Stop, start, reboot; hosts that restart or die; disks that move. Items 2, 7, 10–12 of what the main job promises."""
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.fixtures.hosts import sriov_gpu
+
+
+def test_stop_and_start_keep_the_devices(cloud):
+    server = cloud.boot(cloud.flavor(gpus=2))
+    before = cloud.hostdevs(server)
+    cloud.action(server, 'os-stop')
+    shown = cloud.show(server)
+    assert (shown['status'], shown['OS-EXT-STS:power_state']) == ('SHUTOFF', 4)
+    cloud.assert_clean()
+    cloud.action(server, 'os-start')
+    assert cloud.status(server) == 'ACTIVE' and cloud.hostdevs(server) == before
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize('kind', ['SOFT', 'HARD'])
+def test_reboot_keeps_the_devices(cloud, kind):
+    server = cloud.boot(cloud.flavor(gpus=1))
+    before = cloud.hostdevs(server)
+    cloud.action(server, 'reboot', {'type': kind})
+    assert cloud.status(server) == 'ACTIVE' and cloud.hostdevs(server) == before
+    cloud.assert_clean()
+
+
+def test_wrong_states_are_refused_with_the_fields_text(cloud):
+    server = cloud.boot(cloud.flavor())
+    response = cloud.action(server, 'os-start', expect=409)
+    assert response.json['conflictingRequest']['message'] == \
+        f"Cannot 'start' instance {server} while it is in vm_state active"
+    assert cloud.action(server, 'confirmResize', expect=409).status_int == 409
+
+
+def test_a_rebooted_host_brings_its_servers_back_with_their_devices(cloud):
+    servers = [cloud.boot(cloud.flavor(gpus=1)) for _ in range(3)]
+    before = {server: (cloud.host_of(server), cloud.hostdevs(server)) for server in servers}
+    for host in cloud.gpus:
+        cloud.crash_compute(host)
+        cloud.start_compute(host)
+    assert {server: (cloud.host_of(server), cloud.hostdevs(server)) for server in servers} == before
+    assert {cloud.status(server) for server in servers} == {'ACTIVE'}
+    cloud.assert_clean()
+
+
+def test_without_resuming_they_are_off_and_the_next_start_brings_the_same_devices(cloud):
+    """Never ACTIVE without the guest."""
+    server = cloud.boot(cloud.flavor(gpus=1))
+    host, before = cloud.host_of(server), cloud.hostdevs(server)
+    cloud.crash_compute(host)
+    cloud.start_compute(host, resume_guests_state_on_host_boot=False)
+    shown = cloud.show(server)
+    assert (shown['status'], shown['OS-EXT-STS:power_state']) == ('SHUTOFF', 4)
+    cloud.assert_clean()
+    cloud.action(server, 'os-start')
+    assert cloud.status(server) == 'ACTIVE' and cloud.hostdevs(server) == before
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize('finish', ['confirmResize', 'revertResize'])
+def test_hosts_reboot_while_verify_resize(cloud, finish):
+    """Rule 22 of operations."""
+    server = cloud.boot(cloud.flavor(gpus=1))
+    old = cloud.hostdevs(server)
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
+    new = cloud.hostdevs(server)
+    for host in cloud.gpus:
+        cloud.crash_compute(host)
+        cloud.start_compute(host)
+    assert cloud.status(server) == 'VERIFY_RESIZE' and cloud.hostdevs(server) == new
+    cloud.assert_clean()
+    cloud.action(server, finish)
+    assert cloud.status(server) == 'ACTIVE'
+    assert cloud.hostdevs(server) == (new if finish == 'confirmResize' else old)
+    cloud.assert_clean()
+
+
+def force_down(cloud, host, down):
+    (service,) = [one for one in cloud.ok('GET', '/os-services')['services']
+                  if one['host'] == host and one['binary'] == 'nova-compute']
+    cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': down})
+
+
+def test_delete_on_a_dead_host_leaves_a_pending_release(cloud, monkeypatch):
+    """Rule 23: the server is gone at once, its devices stay claimed until the host gave them back."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    host = cloud.host_of(server)
+    cloud.crash_compute(host)
+    force_down(cloud, host, True)
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    cloud.settle(kinds_left=('release',))
+    assert cloud.status(server) == 'GONE'
+    assert server not in cloud.placement.allocations()
+    assert len(cloud.owned(server)) == 1
+    assert [row['kind'] for row in cloud.rows()] == ['release']
+    force_down(cloud, host, False)
+    cloud.start_compute(host)
+    cloud.settle()
+    cloud.assert_empty()
+
+
+def marker(cloud, server, write=None, host=None):
+    disk = cloud.directory / (host or cloud.host_of(server)) / 'instances' / server / 'disk'
+    command = f'write -P {write} 1M 64k' if write is not None else 'read -v 1M 16'
+    return subprocess.run(['qemu-io', '-f', 'qcow2', '-c', command, str(disk)], check=True, capture_output=True,
+                          text=True).stdout
+
+
+@pytest.mark.parametrize('finish', ['confirmResize', 'revertResize'])
+def test_what_a_guest_wrote_is_there_after_a_move(cloud, finish):
+    """Item 12: the disk is carried, grown to the new flavor, and the old one kept until the end."""
+    server = cloud.boot(cloud.flavor(gpus=1, disk=1))
+    marker(cloud, server, write='0x5a')
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, disk=2)})
+    assert '5a 5a 5a 5a' in marker(cloud, server)
+    info = json.loads(subprocess.run(
+        ['qemu-img', 'info', '-U', '--output=json',
+         str(cloud.directory / cloud.host_of(server) / 'instances' / server / 'disk')],
+        check=True, capture_output=True, text=True).stdout)
+    assert info['virtual-size'] == 2 << 30 and info['actual-size'] < 16 << 20
+    cloud.action(server, finish)
+    assert '5a 5a 5a 5a' in marker(cloud, server)
+    cloud.assert_clean()
+
+
+def test_the_image_is_fetched_once_a_host(cloud):
+    before = cloud.images.downloads
+    cloud.create(cloud.flavor(), min_count=6, max_count=6)
+    cloud.settle()
+    assert 1 <= cloud.images.downloads - before <= 2
+
+
+def test_pf_and_vf_of_one_card_exclude_each_other(make_cloud):
+    """pci.md §12: while a VF is in use its PF isn't there for others, and the other way round; by pools, not Placement."""
+    vfs = ['0000:3b:00.4', '0000:3b:00.5']
+    pf_alias = json.dumps({'name': 'pf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-PF'})
+    vf_alias = json.dumps({'name': 'vf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-VF'})
+    cloud = make_cloud({'gpu1': []}, devices={'gpu1': sriov_gpu('0000:3b:00.0', vfs)},
+                       specs={'gpu1': [json.dumps({'vendor_id': '10de', 'product_id': '2330'})]},
+                       pci__alias=[pf_alias, vf_alias], pci__report_in_placement=False,
+                       filter_scheduler__pci_in_placement=False)
+    one = cloud.boot(cloud.flavor(gpus=1, alias='vf'))
+    assert cloud.status(one) == 'ACTIVE' and cloud.hostdevs(one)[0] in vfs
+    refused = cloud.boot(cloud.flavor(gpus=1, alias='pf'))
+    assert cloud.status(refused) == 'ERROR'
+    cloud.assert_clean()
+    for server in (one, refused):
+        cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+    whole = cloud.boot(cloud.flavor(gpus=1, alias='pf'))
+    assert cloud.hostdevs(whole) == ['0000:3b:00.0']
+    assert cloud.status(cloud.boot(cloud.flavor(gpus=1, alias='vf'))) == 'ERROR'
+
+
+def test_vfs_in_placement_count_on_their_pf(make_cloud):
+    vfs = ['0000:3b:00.4', '0000:3b:00.5']
+    vf_alias = json.dumps({'name': 'vf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-VF'})
+    specs = [json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': vf}) for vf in vfs]
+    cloud = make_cloud({'gpu1': []}, devices={'gpu1': sriov_gpu('0000:3b:00.0', vfs)}, specs={'gpu1': specs},
+                       pci__alias=[vf_alias])
+    server = cloud.boot(cloud.flavor(gpus=2, alias='vf'))
+    assert cloud.hostdevs(server) == vfs
+    assert cloud.placement.allocations()[server]['gpu1_0000:3B:00.0'] == {'CUSTOM_PCI_10DE_2330': 2}
+    assert cloud.status(cloud.boot(cloud.flavor(gpus=1, alias='vf'))) == 'ERROR'
+    cloud.assert_clean()
+
+
+def test_a_device_that_is_pulled_while_free_goes(cloud):
+    """pci.md §12, last row: after the next look its row is gone."""
+    path = cloud.directory / 'gpu1.xml'
+    cloud.crash_compute('gpu1')
+    text = path.read_text()
+    start = text.index('  <device><name>pci_0000_0b_00_0<')
+    path.write_text(text[:start] + text[text.index('</device>', start) + len('</device>'):])
+    cloud.start_compute('gpu1')
+    assert 'gpu1 0000:0b:00.0' not in cloud.devices() and len(cloud.devices()) == 7
+    cloud.assert_clean()

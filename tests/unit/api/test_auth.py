@@ -1,0 +1,131 @@
+"""Who asks: keystonemiddleware's headers, believed tokens, policies."""
+from __future__ import annotations
+
+import json
+
+import pytest
+import webob
+from keystonemiddleware import auth_token
+
+from kilonova import conf as kilonova_conf
+from kilonova.api import auth, policies
+from kilonova.context import RequestContext
+
+
+def configured(**options):
+    conf = kilonova_conf.new()
+    conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
+    for name, value in options.items():
+        group, _, option = name.rpartition('__')
+        conf.set_override(option, value, group or None)
+    return conf
+
+
+def seen(application):
+    """An application that notes the context which it is given."""
+    def app(environ, start_response):
+        application.append(environ[auth.ENVIRON_KEY])
+        start_response('200 OK', [])
+        return [b'']
+    return app
+
+
+def test_the_identity_that_keystone_vouches_for():
+    found = []
+    conf = configured()
+    app = auth.KeystoneContext(seen(found), policies.Policy(conf))
+    request = webob.Request.blank('/', headers={
+        'X-User-Id': 'u', 'X-Project-Id': 'p', 'X-Roles': 'member, reader', 'X-User-Name': 'un', 'X-Project-Name': 'pn',
+        'X-Auth-Token': 't', 'X-Service-Catalog': json.dumps([{'type': 'image', 'endpoints': []}, {'type': 'dns'}])})
+    request.environ['openstack.request_id'] = 'req-1'
+    assert request.get_response(app).status_int == 200
+    (ctxt,) = found
+    assert (ctxt.user_id, ctxt.project_id, ctxt.roles, ctxt.is_admin) == ('u', 'p', ['member', 'reader'], False)
+    assert (ctxt.user_name, ctxt.auth_token, ctxt.request_id) == ('un', 't', 'req-1')
+    assert [entry['type'] for entry in ctxt.service_catalog] == ['image']
+
+
+@pytest.mark.parametrize(('rule', 'roles', 'is_admin'), [
+    (None, 'admin', True), (None, 'member', False), ('role:boss', 'boss', True), ('role:boss', 'admin', False)])
+def test_what_makes_an_administrator(tmp_path, rule, roles, is_admin):
+    policy = tmp_path / 'policy.yaml'
+    policy.write_text(f'"context_is_admin": "{rule}"\n' if rule else '')
+    found = []
+    conf = configured()
+    made = policies.Policy(conf)
+    conf.set_override('policy_file', str(policy), 'oslo_policy')
+    made = policies.Policy(conf)
+    request = webob.Request.blank('/', headers={'X-User-Id': 'u', 'X-Project-Id': 'p', 'X-Roles': roles})
+    request.get_response(auth.KeystoneContext(seen(found), made))
+    assert found[0].is_admin is is_admin
+
+
+def test_without_an_identity_nothing_is_answered():
+    conf = configured()
+    app = auth.KeystoneContext(seen([]), policies.Policy(conf))
+    response = webob.Request.blank('/').get_response(app)
+    assert response.status_int == 401 and 'unauthorized' in response.json
+    broken = webob.Request.blank('/', headers={'X-User-Id': 'u', 'X-Service-Catalog': '{'})
+    assert broken.get_response(app).status_int == 500
+
+
+def test_the_strategy_is_an_option():
+    policy = policies.Policy(configured())
+    made = auth.authenticated(seen([]), configured(keystone_authtoken__auth_type='none'), policy)
+    assert isinstance(made, auth_token.AuthProtocol)
+    assert isinstance(auth.authenticated(seen([]), configured(api__auth_strategy='noauth2'), policy),
+                      auth.BelievedContext)
+
+
+def test_keystone_refuses_requests_without_a_token(make_site):
+    site = make_site(api__auth_strategy='keystone', keystone_authtoken__auth_type='none')
+    response = site.request('GET', '/servers', headers={'X-Auth-Token': ''})
+    assert response.status_int == 401
+    assert site.request('GET', '/', headers={'X-Auth-Token': ''}).status_int == 200
+
+
+@pytest.mark.parametrize(('token', 'user', 'project', 'is_admin'), [
+    ('bob:p', 'bob', 'p', False), ('admin:p', 'admin', 'p', True), ('admin', 'admin', 'admin', True)])
+def test_believed_tokens(token, user, project, is_admin):
+    found = []
+    webob.Request.blank('/', headers={'X-Auth-Token': token}).get_response(auth.BelievedContext(seen(found)))
+    assert (found[0].user_id, found[0].project_id, found[0].is_admin) == (user, project, is_admin)
+
+
+# --- policies --------------------------------------------------------------------------------------------------------
+def context(*roles, project='p', **values):
+    return RequestContext(user_id='u', project_id=project, roles=list(roles), overwrite=False, **values)
+
+
+@pytest.mark.parametrize(('rule', 'allowed'), [
+    ('os_compute_api:servers:show', {'reader', 'admin'}),
+    ('os_compute_api:servers:create', {'member', 'admin'}),
+    ('os_compute_api:os-migrate-server:migrate', {'manager', 'admin'}),
+    ('os_compute_api:os-services:list', {'admin'}),
+    ('os_compute_api:limits', {'reader', 'member', 'manager', 'admin', 'nothing'})])
+def test_default_roles(rule, allowed):
+    policy = policies.Policy(configured())
+    for role in ('reader', 'member', 'manager', 'admin', 'nothing'):
+        assert policy.allows(context(role), rule) == (role in allowed), role
+        elsewhere = policy.allows(context(role), rule, {'project_id': 'other', 'user_id': 'x'})
+        assert elsewhere == (role == 'admin' or rule.endswith(':limits'))
+
+
+def test_system_scope_is_not_enough():
+    policy = policies.Policy(configured())
+    assert not policy.allows(context('admin', project=None, system_scope='all'), 'os_compute_api:os-services:list')
+
+
+def test_rules_have_the_fields_form():
+    rules = policies.list_rules()
+    assert len({rule.name for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule.description
+        if ':' in rule.name:
+            assert rule.scope_types == ['project'] and rule.operations
+
+
+def test_a_malformed_policy_file_stops_the_start(tmp_path):
+    (tmp_path / 'policy.yaml').write_text(': [')
+    with pytest.raises(ValueError, match=r'.'):
+        policies.Policy(configured(oslo_policy__policy_file=str(tmp_path / 'policy.yaml')))

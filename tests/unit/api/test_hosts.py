@@ -1,0 +1,261 @@
+"""Services, hypervisors, aggregates and zones (rest-api.md §2.6 … §2.8)."""
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, services
+from kilonova.errors import Unanswered
+from tests.unit.api.conftest import moment
+
+NODE = {'vcpus': 8, 'memory_mb': 1024, 'local_gb': 100, 'vcpus_used': 2, 'memory_mb_used': 512, 'local_gb_used': 10,
+        'hypervisor_type': 'QEMU', 'hypervisor_version': 7002000, 'cpu_info': json.dumps({'arch': 'x86_64'}),
+        'free_ram_mb': 512, 'free_disk_gb': 90, 'current_workload': 0, 'running_vms': 1, 'disk_available_least': 80,
+        'host_ip': '10.0.0.1'}
+
+
+def uuid_of(number):
+    return f'{number:08d}-2222-3333-4444-555555555555'
+
+
+@pytest.fixture
+def hosts(site):
+    """h1 and h2 in cell1, h3 in cell2, a conductor; service ids by host."""
+    found = {}
+    for number, (cell, host) in enumerate(((site.cell1, 'h1'), (site.cell1, 'h2'), (site.cell2, 'h3')), start=1):
+        with cell.write() as conn:
+            service = services.get_or_create(conn, host, 'nova-compute', 'compute')
+            services.report(conn, service['id'])
+            compute_nodes.get_or_create(conn, {**NODE, 'uuid': uuid_of(number), 'host': host,
+                                               'hypervisor_hostname': f'{host}.example'})
+            found[host] = service
+        with site.databases.api().write() as conn:
+            cells.map_hosts(conn, cell.cell.id, [host])
+    with site.cell1.write() as conn:
+        found['controller'] = services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
+        services.get_or_create(conn, 'controller', 'nova-osapi_compute', 'x')
+    return found
+
+
+# --- services --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(('version', 'more'), [('2.1', set()), ('2.10', set()), ('2.11', {'forced_down'})])
+def test_services_of_each_version(site, hosts, version, more):
+    rows = site.ok('GET', '/os-services', version=version)['services']
+    assert {row['host'] for row in rows} == {'h1', 'h2', 'h3', 'controller'} and len(rows) == 4
+    assert set(rows[0]) == {'id', 'binary', 'host', 'zone', 'status', 'state', 'updated_at', 'disabled_reason'} | more
+    assert isinstance(rows[0]['id'], int)
+    zones = {row['host']: row['zone'] for row in rows}
+    assert (zones['h1'], zones['controller']) == ('nova', 'internal')
+    assert all(row['state'] == 'up' for row in rows)
+
+
+def test_services_have_uuids_from_2_53_on(site, hosts):
+    rows = site.ok('GET', '/os-services?host=h1&binary=nova-compute')['services']
+    assert [row['id'] for row in rows] == [hosts['h1']['uuid']]
+    assert site.ok('GET', '/os-services?binary=nova-conductor')['services'][0]['host'] == 'controller'
+
+
+def test_zones_come_from_aggregates(site, hosts):
+    with site.databases.api().write() as conn:
+        aggregate = aggregates.create(conn, 'a', {'availability_zone': 'z1'})
+        aggregates.add_host(conn, aggregate['id'], 'h2')
+    zones = {row['host']: row['zone'] for row in site.ok('GET', '/os-services')['services']}
+    assert (zones['h1'], zones['h2']) == ('nova', 'z1')
+    shown = site.ok('GET', '/os-availability-zone', user='bob')['availabilityZoneInfo']
+    assert shown == [{'zoneName': 'nova', 'zoneState': {'available': True}, 'hosts': None},
+                     {'zoneName': 'z1', 'zoneState': {'available': True}, 'hosts': None}]
+    detail = {zone['zoneName']: zone for zone in site.ok('GET', '/os-availability-zone/detail')['availabilityZoneInfo']}
+    assert set(detail) == {'nova', 'z1', 'internal'}
+    state = detail['z1']['hosts']['h2']['nova-compute']
+    assert (state['active'], state['available']) == (True, True)
+    site.ok('PUT', f"/os-services/{hosts['h2']['uuid']}", {'status': 'disabled'})
+    shown = site.ok('GET', '/os-availability-zone', user='bob')['availabilityZoneInfo']
+    assert shown[1]['zoneState'] == {'available': False}
+    (listed,) = site.ok('GET', '/os-aggregates')['aggregates']
+    assert listed['hosts'] == ['h2'] and listed['availability_zone'] == 'z1' and listed['uuid']
+    assert 'uuid' not in site.ok('GET', '/os-aggregates', version='2.40')['aggregates'][0]
+
+
+def test_the_verbs_of_old_versions(site, hosts):
+    def put(verb, version='2.52', **values):
+        return site.ok('PUT', f'/os-services/{verb}', {'host': 'h1', 'binary': 'nova-compute', **values},
+                       version=version)['service']
+    base = {'host': 'h1', 'binary': 'nova-compute'}
+    assert put('disable', '2.1') == {**base, 'status': 'disabled'}
+    assert put('disable-log-reason', '2.1', disabled_reason='r') == {**base, 'status': 'disabled',
+                                                                     'disabled_reason': 'r'}
+    (row,) = site.ok('GET', '/os-services?host=h1')['services']
+    assert (row['status'], row['disabled_reason']) == ('disabled', 'r')
+    assert put('enable', '2.1') == {**base, 'status': 'enabled'}
+    assert put('force-down', '2.11', forced_down='true') == {**base, 'forced_down': True}
+    (row,) = site.ok('GET', '/os-services?host=h1')['services']
+    assert (row['status'], row['state'], row['forced_down'], row['disabled_reason']) == ('enabled', 'down', True, None)
+    assert [call for _, call in site.compute.calls] == [
+        {'server': 'h1', 'host': 'h1', 'enabled': enabled} for enabled in (False, False, True)]
+    body = {'host': 'nosuch', 'binary': 'nova-compute'}
+    assert site.fault('PUT', '/os-services/enable', body, version='2.1')[0] == 404
+    assert site.fault('PUT', '/os-services/force-down', {**body, 'forced_down': True}, version='2.10')[0] == 404
+    assert site.fault('PUT', '/os-services/enable', body)[0] in (400, 404)
+
+
+def test_put_of_new_versions(site, hosts):
+    path = f"/os-services/{hosts['h3']['uuid']}"
+    row = site.ok('PUT', path, {'status': 'disabled', 'disabled_reason': 'r', 'forced_down': True})['service']
+    assert set(row) == {'binary', 'disabled_reason', 'forced_down', 'host', 'id', 'state', 'status', 'updated_at',
+                        'zone'}
+    assert (row['status'], row['state'], row['id'], row['zone']) == ('disabled', 'down', hosts['h3']['uuid'], 'nova')
+    row = site.ok('PUT', path, {'status': 'enabled', 'forced_down': False})['service']
+    assert (row['status'], row['disabled_reason'], row['forced_down']) == ('enabled', None, False)
+
+
+@pytest.mark.parametrize(('body', 'message'), [
+    ({}, 'No updates were requested'), ({'disabled_reason': 'r'}, 'requires that status'),
+    ({'status': 'enabled', 'disabled_reason': 'r'}, 'is invalid'), ({'status': 'x'}, 'not one of'),
+    ({'forced_down': 'maybe'}, 'not one of')])
+def test_bad_updates(site, hosts, body, message):
+    code, text = site.fault('PUT', f"/os-services/{hosts['h1']['uuid']}", body)
+    assert code == 400 and message in text
+
+
+def test_only_computes_can_be_updated(site, hosts):
+    code, message = site.fault('PUT', f"/os-services/{hosts['controller']['uuid']}", {'status': 'disabled'})
+    assert code == 400 and 'nova-conductor' in message
+    assert site.fault('PUT', '/os-services/nosuch', {'status': 'disabled'})[0] == 400
+    assert site.fault('PUT', f'/os-services/{uuid_of(9)}', {'status': 'disabled'}) == (
+        404, f'Service {uuid_of(9)} could not be found.')
+
+
+def test_a_host_that_cannot_be_told_is_disabled_nevertheless(site, hosts):
+    site.compute.fails = Unanswered(who='h1', reason='gone')
+    row = site.ok('PUT', f"/os-services/{hosts['h1']['uuid']}", {'status': 'disabled'})['service']
+    assert row['status'] == 'disabled'
+
+
+def test_delete_of_a_compute_service(site, hosts):
+    with site.databases.api().write() as conn:
+        aggregate = aggregates.create(conn, 'a')
+        aggregates.add_host(conn, aggregate['id'], 'h3')
+    assert site.request('DELETE', f"/os-services/{hosts['h3']['uuid']}").status_int == 204
+    assert 'h3' not in {row['host'] for row in site.ok('GET', '/os-services')['services']}
+    assert len(site.ok('GET', '/os-hypervisors')['hypervisors']) == 2
+    with site.databases.api().read() as conn:
+        assert cells.get_host(conn, 'h3') is None
+        assert aggregates.snapshot(conn)[0]['hosts'] == []
+    assert site.placement.deleted == [uuid_of(3)]
+    assert site.request('DELETE', f"/os-services/{hosts['controller']['id']}", version='2.52').status_int in (204, 400)
+
+
+def test_hosts_in_use_keep_their_service(site, hosts):
+    site.server(host='h1')
+    code, message = site.fault('DELETE', f"/os-services/{hosts['h1']['uuid']}")
+    assert code == 409 and 'hosting instances' in message
+    with site.cell1.write() as conn:
+        server = site_server(site)
+        migrations.create(conn, {'uuid': uuid_of(7), 'instance_uuid': server, 'status': 'finished',
+                                 'migration_type': 'resize', 'source_compute': 'h2', 'dest_compute': 'h1'})
+    code, message = site.fault('DELETE', f"/os-services/{hosts['h2']['uuid']}")
+    assert code == 409 and 'in-progress migrations' in message
+
+
+def site_server(site):
+    return site.ok('GET', '/servers')['servers'][0]['id']
+
+
+def test_numbers_that_mean_several_services(site, hosts):
+    """Ids are a cell's own: 1 is h1 in one cell and h3 in the other."""
+    assert site.fault('DELETE', '/os-services/1', version='2.52') == (
+        400, 'Service id 1 refers to multiple services.')
+    assert site.fault('DELETE', '/os-services/x', version='2.52')[0] == 400
+    assert site.fault('DELETE', '/os-services/99', version='2.52')[0] == 404
+
+
+# --- hypervisors -----------------------------------------------------------------------------------------------------
+NUMBERS = {'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
+           'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least', 'cpu_info'}
+BRIEF = {'id', 'hypervisor_hostname', 'state', 'status'}
+DETAIL = BRIEF | {'hypervisor_type', 'hypervisor_version', 'host_ip', 'service'}
+
+
+@pytest.mark.parametrize(('version', 'keys'), [
+    ('2.1', DETAIL | NUMBERS), ('2.53', DETAIL | NUMBERS), ('2.87', DETAIL | NUMBERS), ('2.88', DETAIL | {'uptime'})])
+def test_hypervisors_of_each_version(site, hosts, version, keys):
+    rows = site.ok('GET', '/os-hypervisors/detail', version=version)['hypervisors']
+    assert [row['hypervisor_hostname'] for row in rows] == ['h1.example', 'h2.example', 'h3.example']
+    assert set(rows[0]) == keys
+    assert set(site.ok('GET', '/os-hypervisors', version=version)['hypervisors'][0]) == BRIEF
+    shown = site.ok('GET', f"/os-hypervisors/{rows[0]['id']}", version=version)['hypervisor']
+    assert shown == rows[0]
+    assert rows[0]['service'] == {'host': 'h1', 'disabled_reason': None,
+                                  'id': hosts['h1']['uuid' if version != '2.1' else 'id']}
+
+
+def test_cpu_info_becomes_an_object_with_2_28(site, hosts):
+    for version, kind in (('2.27', str), ('2.28', dict)):
+        row = site.ok('GET', '/os-hypervisors/detail', version=version)['hypervisors'][0]
+        assert isinstance(row['cpu_info'], kind)
+
+
+def test_servers_of_hypervisors(site, hosts):
+    server = site.server(host='h1')
+    rows = site.ok('GET', '/os-hypervisors?with_servers=true', version='2.75')['hypervisors']
+    assert rows[0]['servers'] == [{'uuid': server, 'name': f"instance-{site.row(server)['id']:08x}"}]
+    assert rows[1]['servers'] == []
+    rows = site.ok('GET', '/os-hypervisors?with_servers=true', version='2.74')['hypervisors']
+    assert 'servers' in rows[0] and 'servers' not in rows[1]
+    old = site.ok('GET', '/os-hypervisors/h1/servers', version='2.52')['hypervisors']
+    assert [row['servers'][0]['uuid'] for row in old] == [server]
+    assert 'servers' not in site.ok('GET', '/os-hypervisors')['hypervisors'][0]
+    assert site.ok('GET', f'/os-hypervisors/{uuid_of(1)}?with_servers=1')['hypervisor']['servers']
+
+
+def test_patterns(site, hosts):
+    found = site.ok('GET', '/os-hypervisors?hypervisor_hostname_pattern=h3')['hypervisors']
+    assert [row['hypervisor_hostname'] for row in found] == ['h3.example']
+    assert site.fault('GET', '/os-hypervisors?hypervisor_hostname_pattern=nosuch') == (
+        404, "No hypervisor matching 'nosuch' could be found.")
+    assert site.fault('GET', '/os-hypervisors?hypervisor_hostname_pattern=h&limit=1')[0] == 400
+    found = site.ok('GET', '/os-hypervisors/h2/search', version='2.52')['hypervisors']
+    assert [row['hypervisor_hostname'] for row in found] == ['h2.example']
+    assert site.fault('GET', '/os-hypervisors/nosuch/search', version='2.52')[0] == 404
+    assert site.fault('GET', '/os-hypervisors/h2/search', version='2.53')[0] == 404
+
+
+@pytest.mark.parametrize('version', ['2.33', '2.53'])
+def test_pages_of_hypervisors(site, hosts, version):
+    paged, path = [], '/os-hypervisors?limit=2'
+    while path:
+        answer = site.ok('GET', path, version=version)
+        paged += [row['hypervisor_hostname'] for row in answer['hypervisors']]
+        links = answer.get('hypervisors_links')
+        path = links[0]['href'].removeprefix('http://localhost/v2.1') if links else None
+    assert paged == ['h1.example', 'h2.example', 'h3.example']
+    assert site.fault('GET', f'/os-hypervisors?marker={uuid_of(9)}', version=version) == (
+        400, f'marker [{uuid_of(9)}] not found')
+
+
+def test_unknown_hypervisors(site, hosts):
+    for identifier, version in (('99', '2.52'), ('x', '2.52'), (uuid_of(9), '2.53'), ('1', '2.53')):
+        assert site.fault('GET', f'/os-hypervisors/{identifier}', version=version) == (
+            404, f'Compute host {identifier} could not be found.')
+
+
+def test_statistics(site, hosts):
+    sums = site.ok('GET', '/os-hypervisors/statistics', version='2.1')['hypervisor_statistics']
+    assert (sums['count'], sums['vcpus'], sums['memory_mb_used']) == (3, 24, 1536)
+    assert set(sums) == {'count'} | NUMBERS - {'cpu_info'}
+    assert site.fault('GET', '/os-hypervisors/statistics', version='2.88')[0] == 404
+
+
+def test_uptime_is_not_reported(site, hosts):
+    assert site.fault('GET', '/os-hypervisors/2/uptime', version='2.1') == (
+        501, 'The requested functionality is not supported.')
+    assert site.fault('GET', '/os-hypervisors/99/uptime', version='2.1')[0] == 404
+    assert site.ok('GET', '/os-hypervisors/detail')['hypervisors'][0]['uptime'] is None
+
+
+def test_a_silent_host_is_down(site, hosts):
+    with site.cell1.write() as conn:
+        services.update(conn, hosts['h1']['id'], {'last_seen_up': moment(2020, 1, 1)})
+    assert site.ok('GET', '/os-hypervisors')['hypervisors'][0]['state'] == 'down'
+    assert site.ok('GET', '/os-services?host=h1')['services'][0]['state'] == 'down'
