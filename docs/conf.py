@@ -20,5 +20,6 @@ html_theme_options = {
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
+myst_enable_extensions = ['deflist']
 myst_heading_anchors = 3
 highlight_language = 'none'

@@ -153,8 +153,8 @@ class Flow:
         return True
 
     def more_attempts(self, work: Work) -> bool:
-        """Whether an alternate is left."""
-        return False
+        """Whether an alternate is left; without a ``select`` there is none."""
+        return work.attempt < min(len(work.outputs.get('select', ())), work.env.max_attempts)
 
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
         """What the last host's refusal becomes when no alternate is left."""

@@ -247,20 +247,23 @@ class Work:
         """Write the end state with ``write(conn)`` and end the row in the same transaction; wake who waited behind
         it."""
         with silence():
-            waiting = self._end(write)
+            ours, waiting = self._end(write)
+        if not ours:
+            raise self.standing() or LeaseLost(operation=self.uuid)
         self._ended = True
         if waiting:
             self.env.runner.wake(self.db, [waiting], urgent=True)
 
     @engine.retried
-    def _end(self, write: Callable[[Any], None] | None) -> str | None:
+    def _end(self, write: Callable[[Any], None] | None) -> tuple[bool, str | None]:
+        # A row that was cancelled behind our back is not ended as a success: its holder unwinds it.
+        unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
+            if not operations.end_owned(conn, self.uuid, self.env.runner.owner, cancelled=unwinding):
+                return False, None
             if write is not None:
                 write(conn)
-            waiting = None
-            if self.cancelled or operations.end(conn, self.uuid, self.instance_uuid, plain=True) == '':
-                waiting = operations.end(conn, self.uuid, self.instance_uuid)
-            return waiting
+            return True, operations.promote(conn, self.instance_uuid) if unwinding else None
 
     def close(self) -> None:
         """The last step is done: end the row unless a host or a step did."""

@@ -22,7 +22,7 @@ import datetime
 import functools
 import json
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from oslo_messaging import NoOpSerializer
@@ -193,6 +193,12 @@ class KilonovaObject(ovo.VersionedObject):
         state = self.__dict__
         return {name: state[attr] if write is None else write(self, name, state[attr])
                 for name, attr, write in self._writers if attr in state}
+
+    def columns(self, left_out: Set[str], changed_only: bool = False) -> dict[str, Any]:
+        """{column: value} of the fields that are set (or changed), for a table whose columns are its fields."""
+        data = self.primitive_data()
+        names = (self.obj_what_changed() if changed_only else data.keys()) - left_out
+        return {name: value for name, value in data.items() if name in names}
 
     def obj_to_primitive(self, target_version: str | None = None,
                          version_manifest: dict[str, str] | None = None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class BlockDeviceMapping(PersistentObject, KilonovaObject):
 
     def to_row(self) -> dict[str, Any]:
         """Columns of the fields that are set."""
-        return {name: value for name, value in self.primitive_data().items() if name not in NOT_WRITTEN}
+        return self.columns(NOT_WRITTEN)
 
     @property
     def is_root(self) -> bool:

@@ -59,9 +59,7 @@ class Migration(PersistentObject, KilonovaObject):
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
         """Columns of the fields that are set (or changed)."""
-        data = self.primitive_data()
-        names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN
-        return {name: data[name] for name in data if name in names}
+        return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:

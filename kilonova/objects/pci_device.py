@@ -45,9 +45,7 @@ class PciDevice(PersistentObject, KilonovaObject):
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
         """Columns of the fields that are set (or changed), without id and timestamps."""
-        row = self.primitive_data()
-        names = (self.obj_what_changed() if changed_only else set(row)) - NOT_INSERTED
-        row = {name: row[name] for name in row if name in names}
+        row = self.columns(NOT_INSERTED, changed_only)
         if 'extra_info' in row:
             row['extra_info'] = json.dumps(row['extra_info'])
         return row

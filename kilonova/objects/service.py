@@ -14,7 +14,8 @@ from kilonova.objects.base import (
     remotable_classmethod,
 )
 
-NOT_WRITTEN = frozenset(('id', 'compute_node', 'last_seen_up', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+NOT_WRITTEN = frozenset(('id', 'compute_node', 'availability_zone', 'last_seen_up', 'created_at', 'updated_at',
+                         'deleted_at', 'deleted'))
 
 
 @register
@@ -43,9 +44,7 @@ class Service(PersistentObject, KilonovaObject):
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
         """Columns of the fields that are set (or changed)."""
-        data = self.primitive_data()
-        names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN - {'availability_zone'}
-        return {name: data[name] for name in data if name in names}
+        return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
     def get_by_args(cls, ctxt: Any, host: str, binary: str) -> Self:

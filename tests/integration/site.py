@@ -11,14 +11,13 @@ A guard process takes the cloud down when the run ends, however it ends.
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,6 +62,10 @@ class Site:
         """What ``make up CONF=extra.conf`` does."""
         self.cloud = control.up(self.layout, hosts=DEFAULT_HOSTS, extra=self.extra)
 
+    def down(self) -> None:
+        """What ``make down`` does."""
+        control.down(self.layout)
+
     def forget(self) -> None:
         """Know nothing of the cloud that was: it is made anew."""
         self._tokens.clear()
@@ -74,6 +77,7 @@ class Site:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         self._guard.wait(120)
+        assert process.marked(self.layout.var) == {}
 
     def configure(self, text: str) -> None:
         """The text of the additional configuration file; daemons read it at their next start or SIGHUP."""
@@ -250,24 +254,6 @@ class Site:
         rows = self.call('GET', '/servers/detail?all_tenants=1', user='admin')['servers']
         return {row['id']: row for row in rows}
 
-    def watch(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """All servers, again and again; while the API doesn't answer nothing comes."""
-        while True:
-            with contextlib.suppress(OSError, AssertionError):
-                yield self.servers()
-            time.sleep(0.03)
-
-    def await_task(self, servers: Iterable[str], task: str, within: float = 20.0) -> bool:
-        """Wait until one of the servers is in the task state; False when all ended before it was seen."""
-        wanted, deadline = set(servers), time.monotonic() + within
-        for rows in self.watch():
-            mine = [row for name, row in rows.items() if name in wanted]
-            if any(row['OS-EXT-STS:task_state'] == task for row in mine):
-                return True
-            if time.monotonic() > deadline or len(mine) == len(wanted) and not any(map(under_way, mine)):
-                return False
-        raise AssertionError
-
     def settle(self, servers: Iterable[str], within: float = SETTLED_WITHIN) -> dict[str, dict[str, Any]]:
         """Wait until nothing works on these servers; each as the administrator sees it."""
         wanted, deadline = set(servers), time.monotonic() + within
@@ -282,6 +268,16 @@ class Site:
                 last = str(error)
             assert time.monotonic() < deadline, \
                 f'not ended after {within:.0f} s: {self.tell(mine)} missing {wanted - set(mine)} {last}'
+            time.sleep(0.2)
+
+    def await_status(self, servers: Iterable[str], status: str) -> dict[str, dict[str, Any]]:
+        """Wait until all of these have the status and nothing works on them."""
+        wanted, deadline = set(servers), time.monotonic() + SETTLED_WITHIN
+        while True:
+            shown = self.settle(wanted)
+            if {row['status'] for row in shown.values()} == {status}:
+                return shown
+            assert time.monotonic() < deadline, f'not {status}: {self.tell(shown)}'
             time.sleep(0.2)
 
     def tell(self, shown: dict[str, dict[str, Any]]) -> str:

@@ -140,7 +140,7 @@ def _end_api_row(work: Work, cell: Any) -> bool:
     with work.env.api.write() as conn:
         if not build_requests.exists(conn, work.instance_uuid):
             return False
-        if not operations.end_owned(conn, work.uuid, work.env.runner.owner):
+        if not operations.end_owned(conn, work.uuid, work.env.runner.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
         build_requests.destroy(conn, work.instance_uuid)
         instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell))
@@ -264,9 +264,6 @@ class Boot(Flow):
             except (LeaseLost, Unanswered) as other:
                 LOG.info('operation %s: %s', work.uuid, other)
                 work.position = 0
-
-    def more_attempts(self, work: Work) -> bool:
-        return work.attempt < min(len(work.outputs.get('select', ())), work.env.max_attempts)
 
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
         refusals = [*work.outputs.get('refusals', []), str(error)]

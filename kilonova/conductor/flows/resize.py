@@ -169,9 +169,6 @@ class Resize(Flow):
         Step('mark_resized', mark_resized, saved=False),
     )
 
-    def more_attempts(self, work: Work) -> bool:
-        return work.attempt < min(len(work.outputs.get('select', ())), work.env.max_attempts)
-
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
         refusals = [*work.outputs.get('refusals', []), str(error)]
         return NoValidHost(reason=f'Hosts said: {"; ".join(refusals)}')

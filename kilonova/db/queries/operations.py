@@ -24,6 +24,7 @@ leases = cell_models.Lease.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
+FORWARD_KINDS = ('delete', 'confirm', 'revert', 'release')
 
 
 def _row(operation: dict[str, Any], slot: str = RUN) -> dict[str, Any]:
@@ -117,15 +118,19 @@ def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[st
     with cell_db.write() as conn:
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        cancel(conn, instance_uuid)
+        # What only goes forward ends by itself; cancelled halfway it would leave what it still had to give back.
+        cancel(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
 
 
-def cancel(conn: Any, instance_uuid: str) -> int:
-    """Mark the running row of a server cancelled; its holder unwinds, after its death the next one does."""
+def cancel(conn: Any, instance_uuid: str, spared: Sequence[str] = ()) -> int:
+    """Mark the running row of a server cancelled; its holder unwinds, after its death the next one does.
+
+    ``spared``: kinds that go on all the same.
+    """
     return conn.execute(operations.update().where(
-        operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN)
+        operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind.not_in(list(spared)))
         .values(cancelled=True, not_before=0)).rowcount
 
 
@@ -196,17 +201,22 @@ def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], cancelled: 
     return conn.execute(operations.update().where(*conditions).values(**encoded)).rowcount == 1
 
 
-def end(conn: Any, uuid: str, instance_uuid: str, *, plain: bool = False) -> str | None:
-    """Delete the row; a delete that waits behind it may run now: its uuid, to wake somebody.
-
-    ``plain``: nothing can wait behind a row that was not cancelled, so one statement is enough; returns '' when the
-    row was cancelled or gone, so the caller looks again.
-    """
-    if plain:
-        hit = conn.execute(operations.delete().where(operations.c.uuid == uuid,
-                                                     operations.c.cancelled == sa.false())).rowcount
-        return None if hit else ''
+def end(conn: Any, uuid: str, instance_uuid: str) -> str | None:
+    """Delete the row whoever has it; see ``promote`` for what it returns."""
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
+    return promote(conn, instance_uuid)
+
+
+def end_owned(conn: Any, uuid: str, owner: str, cancelled: bool) -> bool:
+    """Delete a row that must be ours and, unless ``cancelled`` allows it, not cancelled."""
+    conditions = [operations.c.uuid == uuid, operations.c.owner == owner]
+    if not cancelled:
+        conditions.append(operations.c.cancelled == sa.false())
+    return conn.execute(operations.delete().where(*conditions)).rowcount == 1
+
+
+def promote(conn: Any, instance_uuid: str) -> str | None:
+    """A delete that waited behind a row which is gone may run now: its uuid, to wake somebody."""
     waiting = conn.execute(sa.select(operations.c.uuid).where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
     if waiting:
@@ -262,8 +272,3 @@ def existing(conn: Any, uuids: Sequence[str]) -> set[str]:
 def own(conn: Any, uuid: str, owner: str) -> None:
     """Own a row whose twin in the api database is ours (a repeated hand-over)."""
     conn.execute(operations.update().where(operations.c.uuid == uuid).values(owner=owner))
-
-
-def end_owned(conn: Any, uuid: str, owner: str) -> bool:
-    """Delete a row that must be ours."""
-    return conn.execute(operations.delete().where(operations.c.uuid == uuid, operations.c.owner == owner)).rowcount == 1

@@ -20,6 +20,7 @@ from kilonova import conf as kilonova_conf
 from kilonova import objects
 from kilonova.api.app import make_app
 from kilonova.db import engine, migration
+from kilonova.db.models import api as models
 from kilonova.db.queries import cells as cell_queries
 from kilonova.db.queries import instances, operations
 from kilonova.errors import ImageNotFound
@@ -173,10 +174,9 @@ class Site:
                              row['args']['tags'])
         with api.write() as conn:
             operations.end(conn, row['uuid'], uuid)
-            conn.execute(operations.build_request_table.delete().where(
-                operations.build_request_table.c.instance_uuid == uuid))
-            conn.execute(operations.mapping_table.update().where(
-                operations.mapping_table.c.instance_uuid == uuid).values(cell_id=cell.cell.id))
+            requests, mappings = models.BuildRequest.__table__, models.InstanceMapping.__table__
+            conn.execute(requests.delete().where(requests.c.instance_uuid == uuid))
+            conn.execute(mappings.update().where(mappings.c.instance_uuid == uuid).values(cell_id=cell.cell.id))
         return uuid
 
     def server(self, cell: Any = None, flavor: str | None = None, create: dict[str, Any] | None = None,

@@ -61,7 +61,7 @@ def test_claim_get_delete(placement, gpu_host):
     assert found['project_id'] == 'demo'
     assert same_allocations(found['allocations'], amount(root, VCPU=2) | amount(device, **{GPU: 1}))
     assert placement.client.provider_allocations(device) == {server: {GPU: 1}}
-    assert placement.client.usages(root)['VCPU'] == 2
+    assert placement.client.provider_allocations(root) == {server: {'VCPU': 2}}
     assert placement.client.delete_allocations(server) is True
     assert placement.client.delete_allocations(server) is False
     assert placement.client.get_allocations(server) == {'allocations': {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from kilonova.db.queries import aggregates, build_requests, instance_mappings, request_specs
+from kilonova.db.queries import aggregates, build_requests, cells, instance_mappings, request_specs
 
 
 # --- what a create writes
@@ -35,22 +35,24 @@ def test_build_requests(api, statements):
         assert [build_requests.exists(connection, uuid) for uuid in 'ab'] == [False, True]
 
 
-def test_instance_mappings(api, statements):
+def test_instance_mappings(databases, api, statements):
     def rows():
         table = instance_mappings.instance_mappings.c
         return connection.execute(sa.select(table.instance_uuid, table.cell_id, table.queued_for_delete)
-                                  .order_by(table.id)).tuples().all()
+                                  .order_by(table.id)).all()
     with api.write() as connection:
         instance_mappings.create(connection, [
             {'instance_uuid': uuid, 'project_id': 'p', 'user_id': 'u'} for uuid in ('a', 'b')])
     assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
+    uuid = cells.create_cell(databases, transport_url='rabbit://', database_connection='sqlite:////x', name='c1')
     with api.write() as connection:
-        assert instance_mappings.set_cell(connection, 'a', 7)
+        cell_id = cells.get_cell(connection, uuid)['id']
+        assert instance_mappings.set_cell(connection, 'a', cell_id)
         assert instance_mappings.set_queued_for_delete(connection, 'b')
-        assert rows() == [('a', 7, False), ('b', None, True)]
+        assert rows() == [('a', cell_id, False), ('b', None, True)]
         assert instance_mappings.destroy(connection, 'a')
         assert rows() == [('b', None, True)]
-        for act in (lambda: instance_mappings.set_cell(connection, 'a', 7),
+        for act in (lambda: instance_mappings.set_cell(connection, 'a', cell_id),
                     lambda: instance_mappings.set_queued_for_delete(connection, 'a'),
                     lambda: instance_mappings.destroy(connection, 'a')):
             assert not act()

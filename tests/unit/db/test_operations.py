@@ -100,7 +100,7 @@ def test_delete_waits_behind_what_runs_and_cancels_it(cell):
     operations.renew_lease(cell, 'me', 'h', 30)
     assert operations.take(cell, ['d1'], 'me') == []
     with cell.write() as conn:
-        assert operations.end(conn, 'o1', UUID, plain=True) == ''
+        assert not operations.end_owned(conn, 'o1', 'me', cancelled=False)
         assert operations.end(conn, 'o1', UUID) == 'd1'
     assert [row['uuid'] for row in operations.take(cell, ['d1'], 'me')] == ['d1']
 
@@ -142,7 +142,7 @@ def test_early_delete_cancels_the_boot(tmp_path):
     database = engine.Database(f'sqlite:///{tmp_path}/api.db', 'api')
     migration.sync(database, 'api')
     operations.accept_create(database, specs=[(UUID, '{}')],
-                             build_requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
+                             requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
                              mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}],
                              operations=[op('o1', 'boot')])
     assert operations.delete_build_request(database, UUID) is True
