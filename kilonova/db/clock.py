@@ -17,17 +17,19 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from kilonova.db.models.base import DateTime
 
 
-class db_now(expression.ColumnElement[float]):  # noqa: N801 - used like sqlalchemy's function names
+class db_now(expression.FunctionElement[float]):  # noqa: N801 - used like sqlalchemy's function names
     """Epoch seconds (float) when the statement started."""
 
     inherit_cache = True
+    name = 'db_now'
     type = sa.Double()
 
 
-class db_utcnow(expression.ColumnElement[Any]):  # noqa: N801 - as above
+class db_utcnow(expression.FunctionElement[Any]):  # noqa: N801 - as above
     """Naive UTC time when the statement started, in the form in which columns store it."""
 
     inherit_cache = True
+    name = 'db_utcnow'
     type = DateTime
 
 

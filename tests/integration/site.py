@@ -275,7 +275,7 @@ class Site:
         wanted, deadline = set(servers), time.monotonic() + SETTLED_WITHIN
         while True:
             shown = self.settle(wanted)
-            if {row['status'] for row in shown.values()} == {status}:
+            if all(row['status'] == status for row in shown.values()):
                 return shown
             assert time.monotonic() < deadline, f'not {status}: {self.tell(shown)}'
             time.sleep(0.2)

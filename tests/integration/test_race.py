@@ -26,3 +26,15 @@ def test_fifty_creates_race_for_eight_gpus(site: Site) -> None:
     site.audit()
     site.clean()
     site.assert_nothing_held()
+
+
+def test_four_resizes_race_for_four_gpus(site: Site) -> None:
+    """All servers of gpu1 move to gpu2 at once: each finds a device, whoever was quicker at the first choice."""
+    servers = site.boot(4, site.flavor('race', gpus=1), user='admin', host='gpu1')
+    larger = site.flavor('race-large', gpus=1, vcpus=2, ram=1024)
+    site.at_once(lambda name: site.act(name, 'resize', {'flavorRef': larger}), servers)
+    shown = site.settle(servers)
+    assert {(row['status'], row['OS-EXT-SRV-ATTR:host']) for row in shown.values()} == {('VERIFY_RESIZE', 'gpu2')}, \
+        site.tell(shown)
+    assert len({site.hostdevs('gpu2', name) for name in servers}) == 4
+    site.audit()

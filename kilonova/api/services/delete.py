@@ -8,7 +8,7 @@ from kilonova.api.services import accept
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
 from kilonova.db.queries import operations
-from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
+from kilonova.errors import InstanceNotFound, InstanceNotReady
 
 
 def delete(backend: Backend, ctxt: Any, server: Found) -> None:
@@ -31,11 +31,8 @@ def delete(backend: Backend, ctxt: Any, server: Found) -> None:
 
 
 def reset_state(backend: Backend, ctxt: Any, server: Found, state: str) -> None:
-    """Say that a server is ``active`` or in ``error``; what runs is cancelled. Not while it is being deleted."""
+    """Say that a server is ``active`` or in ``error``; what runs is cancelled, except a delete: that always wins."""
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
-    if server.row['task_state'] == states.TaskState.DELETING:
-        raise InstanceInvalidState(method='reset_state', instance_uuid=server.uuid, attr='task_state',
-                                   state=server.row['task_state'])
     operations.reset_state(server.cell, instance_uuid=server.uuid, event=f'reset.{state}',
                            action=accept.action(ctxt, 'resetState'))

@@ -21,6 +21,9 @@ from kilonova.pci import request as pci_request
 
 LOG = logging.getLogger(__name__)
 
+# Choices of one move, counted together: each time another move was quicker, so others got on meanwhile.
+CHOICES = 10
+
 
 def create_migration(work: Work) -> None:
     """The migration row; its uuid was chosen when the request was accepted."""
@@ -46,11 +49,12 @@ def new_flavor(work: Work) -> objects.Flavor:
 
 
 def select(work: Work) -> list[dict[str, Any]]:
-    """Hosts for the new flavor; nothing is claimed yet."""
+    """Hosts for the new flavor, behind those that refused before; nothing is claimed yet."""
+    refused = work.outputs.get('select', [])[:work.attempt - 1]
     found = work.env.scheduler.select_destinations(
         work.ctxt, spec_obj=move.request_spec(work), instance_uuids=[work.instance_uuid], return_objects=True,
         return_alternates=True, claim=False, deadline=now() + boot.SELECT_DEADLINE)
-    return boot.as_outputs(found[0])
+    return refused + boot.as_outputs(found[0])
 
 
 def claim_and_move(work: Work) -> None:

@@ -1,0 +1,192 @@
+"""``python -m tests.bench``: what boots and lists cost on a one-machine cloud of its own.
+
+Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
+(their ratio tells whether anything grows with what is there), and of ``GET /servers/detail`` with a thousand servers.
+"""
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_utils import uuidutils
+
+from kilonova.db import engine
+from kilonova.db.queries import instance_mappings, instances, request_specs
+from kilonova.db.queries.operations import operations
+from tests.bench import meter
+from tests.fixtures.hosts import write_host
+from tests.integration.site import Site
+from tools.cloud import control, render
+
+HOSTS = ('big1', 'big2')
+GPUS_A_HOST = 16
+SERVERS = 100
+# Every so many servers of a hundred ask for a GPU.
+WITH_GPU = 10
+AT_ONCE = 8
+LISTED = 1000
+LISTS = 15
+IDLE_SECONDS = 5.0
+BOOTED_WITHIN = 120.0
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One measurement: wall seconds and CPU-seconds by service."""
+
+    wall: float
+    cpu: dict[str, float]
+
+
+class BenchSite(Site):
+    """A cloud of two hosts that take all the servers, and its databases read beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.hosts = directory / 'hosts'
+        self.hosts.mkdir()
+        for host in HOSTS:
+            write_host(self.hosts, host, [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
+                       memory_gib=1024)
+            (self.hosts / f'{host}.conf').write_text(
+                '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n')
+        self.databases: engine.Databases
+
+    def up(self) -> None:
+        self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra)
+        data = self.layout.data('kilonova')
+        self.databases = engine.Databases(render.sqlite(data / 'api.sqlite'), render.sqlite(data / 'cell1.sqlite'))
+
+    def wait(self, servers: int) -> None:
+        """Until that many servers are there and nothing works on any; asks the databases, which costs no daemon."""
+        deadline = time.monotonic() + BOOTED_WITHIN
+        table = instances.instances
+        while True:
+            with self.databases.main().read() as conn:
+                states = dict(conn.execute(sa.select(table.c.vm_state, sa.func.count()).where(table.c.deleted == 0)
+                                           .group_by(table.c.vm_state)).all())
+                busy = conn.execute(sa.select(sa.func.count()).select_from(operations)).scalar_one()
+            if states == {'active': servers} and not busy:
+                return
+            if 'error' in states or time.monotonic() > deadline:
+                raise SystemExit(f'of {servers} servers: {states}, {busy} operations\n' + self.tell(self.servers()))
+            time.sleep(0.05)
+
+    def meter(self, act: Any) -> Spent:
+        """What ``act()`` cost."""
+        before, began = meter.cpu_seconds(self.layout.var), time.monotonic()
+        act()
+        wall = time.monotonic() - began
+        return Spent(wall, meter.used(before, meter.cpu_seconds(self.layout.var)))
+
+
+def boot(site: BenchSite, already: int, count: int) -> None:
+    """Create servers, several requests at a time, and wait until all are ACTIVE."""
+    site.at_once(lambda number: site.create(f'bench-{already + number}',
+                                            'bench-gpu' if number % WITH_GPU == 0 else 'bench'),
+                 range(count), AT_ONCE)
+    site.wait(already + count)
+
+
+def fill(site: BenchSite, count: int) -> None:
+    """Copy a server's rows until the databases hold ``count`` servers more."""
+    with site.databases.main().read() as conn:
+        uuid = conn.execute(sa.select(instances.instances.c.uuid).limit(1)).scalar_one()
+        row = instances.get(conn, uuid)
+        kept = instances.get_system_metadata(conn, uuid)
+    assert row is not None
+    values, extra = instances.split(row)
+    del values['id']
+    with site.databases.api().read() as conn:
+        spec = request_specs.get(conn, uuid)
+        mapping = instance_mappings.instance_mappings
+        mapped = dict(conn.execute(sa.select(mapping).where(mapping.c.instance_uuid == uuid)).mappings().one())
+    assert spec is not None
+    uuids = [uuidutils.generate_uuid() for _ in range(count)]
+    with site.databases.main().write() as conn:
+        for number, new in enumerate(uuids):
+            instances.create(conn, {**values, 'uuid': new, 'display_name': f'row-{number}'}, extra, kept, {})
+    with site.databases.api().write() as conn:
+        request_specs.create(conn, [(new, spec['spec']) for new in uuids])
+        instance_mappings.create(conn, [{'instance_uuid': new, **{
+            name: mapped[name] for name in ('project_id', 'user_id', 'cell_id')}} for new in uuids])
+
+
+def list_all(site: BenchSite, path: str) -> list[float]:
+    """Wall seconds of each of several lists, with the first one left out."""
+    times = []
+    for _ in range(LISTS + 1):
+        began = time.monotonic()
+        found = site.call('GET', path)['servers']
+        times.append(time.monotonic() - began)
+        assert len(found) == LISTED, len(found)
+    return times[1:]
+
+
+def table(title: str, columns: dict[str, dict[str, float]], ratio: bool = False) -> None:
+    """Print one line a service, largest first."""
+    names = list(columns)
+    print(f'\n{title}\n{"":<16}' + ''.join(f'{name:>14}' for name in names) + (f'{"ratio":>10}' if ratio else ''))
+    last = columns[names[-1]]
+    for service in sorted(last, key=lambda name: (name == 'all', -last[name])):
+        values = [columns[name].get(service, 0.0) for name in names]
+        if max(values) < 0.05:
+            continue
+        line = f'{service:<16}' + ''.join(f'{value:>14.1f}' for value in values)
+        print(line + (f'{values[-1] / values[0]:>10.2f}' if ratio and values[0] else ''))
+
+
+def run(site: BenchSite) -> None:
+    site.up()
+    site.flavor('bench')
+    site.flavor('bench-gpu', gpus=1)
+    boot(site, 0, 2 * len(HOSTS))
+    site.clean()
+    started = meter.resident_mib(site.layout.var)
+
+    idle = site.meter(lambda: time.sleep(IDLE_SECONDS))
+    first = site.meter(lambda: boot(site, 0, SERVERS))
+    second = site.meter(lambda: boot(site, SERVERS, SERVERS))
+    fill(site, LISTED - 2 * SERVERS)
+    times: dict[str, list[float]] = {}
+    lists = {path: site.meter(lambda path=path: times.update({path: list_all(site, path)}))
+             for path in ('/servers', '/servers/detail')}
+
+    print(f'\n{SERVERS} boots on {len(HOSTS)} hosts, every {WITH_GPU}th with a GPU, {AT_ONCE} requests at a time; '
+          f'then {SERVERS} more')
+    print(f'wall s: first {first.wall:.1f}, second {second.wall:.1f}, ratio {second.wall / first.wall:.2f}; '
+          f'per boot {first.wall / SERVERS:.3f} and {second.wall / SERVERS:.3f}')
+    each = 1000 / SERVERS
+    table('CPU ms per boot', {name: {service: seconds * each for service, seconds in spent.cpu.items()}
+                              for name, spent in (('first 100', first), ('second 100', second))}, ratio=True)
+    table(f'idle: CPU ms per second, {len(HOSTS)} hosts without servers', {
+        'idle': {service: 1000 * seconds / idle.wall for service, seconds in idle.cpu.items()}})
+    print(f'\n{LISTED} servers, {LISTS} lists in turn')
+    for path, spent in lists.items():
+        print(f'GET {path:<16} wall p50 {statistics.median(times[path]):.3f} s, worst {max(times[path]):.3f} s; '
+              f'CPU-s of the api {spent.cpu["api"] / (LISTS + 1):.3f} each')
+    table('resident MiB', {'after start': started, 'at the end': meter.resident_mib(site.layout.var)})
+
+
+def main() -> int:
+    directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
+    began = time.monotonic()
+    site = BenchSite(directory)
+    try:
+        run(site)
+    finally:
+        site.end()
+        shutil.rmtree(directory, ignore_errors=True)
+    print(f'\nmeasured in {time.monotonic() - began:.0f} s')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""CPU time and memory of the processes of a one-machine cloud, by the name of their service.
+
+    before = cpu_seconds(var)
+    …
+    spent = used(before, cpu_seconds(var))      # {'api': 1.25, 'compute-gpu1': 0.75, …}
+"""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tools.cloud import process
+
+_TICKS = os.sysconf('SC_CLK_TCK')
+
+
+def cpu_seconds(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
+    """User and system seconds of each service so far, with all the helpers that it ran (qemu-img …)."""
+    found: dict[str, float] = {}
+    for pid, name in process.marked(var, proc).items():
+        try:
+            stat = (proc / str(pid) / 'stat').read_text()
+        except OSError:
+            continue
+        # proc(5): utime, stime and those of waited-for children, behind the command in parentheses.
+        found[name] = found.get(name, 0.0) + sum(map(int, stat.rpartition(')')[2].split()[11:15])) / _TICKS
+    return found
+
+
+def resident_mib(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
+    """Resident memory of each service in MiB; pages that its processes share count in each of them."""
+    found: dict[str, float] = {}
+    page = os.sysconf('SC_PAGE_SIZE') / 2 ** 20
+    for pid, name in process.marked(var, proc).items():
+        try:
+            resident = int((proc / str(pid) / 'statm').read_text().split()[1])
+        except OSError:
+            continue
+        found[name] = found.get(name, 0.0) + resident * page
+    return found
+
+
+def used(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """What each service used between two looks; the computes also together."""
+    spent = {name: after[name] - before.get(name, 0.0) for name in sorted(after)}
+    computes = [seconds for name, seconds in spent.items() if name.startswith('compute-')]
+    return {**spent, 'computes': sum(computes), 'all': sum(spent.values())}
