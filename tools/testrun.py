@@ -1,4 +1,4 @@
-"""``make test`` and its parts: runs them one after the other and adds up what pytest counted.
+"""``make test`` and its parts: runs them and adds up what pytest counted.
 
     python3 -m tools.testrun                # everything
     python3 -m tools.testrun unit flows     # some parts
@@ -8,12 +8,13 @@ failed and every run found tests. A check that counts no tests (ruff, mypy …) 
 """
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -46,7 +47,7 @@ class Run:
     command: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    minutes: float = 15
+    minutes: float = 25
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
@@ -57,9 +58,15 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'functional': tuple(
         Run(f'functional-{backend}', paths=('tests/functional', 'tests/regressions'),
             env={'KILONOVA_CONCURRENCY': backend}) for backend in ('eventlet', 'threading')),
-    'flows': (Run('flows', paths=('tests/flows',)),),
+    'flows': (
+        Run('flows-steps', ('-k', 'step_fails or delete_at_a_step'), ('tests/flows',)),
+        Run('flows-faults', ('-k', 'not (step_fails or delete_at_a_step)'), ('tests/flows',)),
+    ),
     'integration': (Run('integration', paths=('tests/integration',)),),
 }
+# Parts whose runs share no ports, files or processes: as many at once as there are cores. The others wait for real
+# daemons with real time-outs and run alone.
+TOGETHER = ('unit', 'functional', 'flows')
 # Parts that make test leaves out, as another part runs the same tests.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
@@ -94,32 +101,42 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
     return [layout.bin('python'), '-m', 'pytest', *run.command, *there, f'--junit-xml={report}']
 
 
-def execute(run: Run, layout: Layout) -> Counts:
-    """Run to the end (or its time), showing its output; gives back what it amounts to."""
+def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
+    """Run to the end (or its time); gives back what it amounts to. Its output is shown as it comes, or at its end."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    report = RESULTS / f'{run.name}.xml'
+    report, log = RESULTS / f'{run.name}.xml', RESULTS / f'{run.name}.log'
     report.unlink(missing_ok=True)
-    print(f'\n=== {run.name}', flush=True)
+    print(f'\n=== {run.name} starts', flush=True)
     began = time.monotonic()
-    # In a group of its own, so that a run that hangs ends together with what it started.
-    child = subprocess.Popen(command_of(run, layout, report), cwd=ROOT, env={**os.environ, **run.env},
-                             stdin=subprocess.DEVNULL, start_new_session=True)
-    try:
-        code = child.wait(run.minutes * 60)
-    except subprocess.TimeoutExpired:
-        print(f'{run.name}: not done after {run.minutes:g} minutes, ended', flush=True)
-        code = -1
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+    with log.open('w') as output:
+        # In a group of its own, so that a run that hangs ends together with what it started.
+        child = subprocess.Popen(command_of(run, layout, report), cwd=ROOT, env={**os.environ, **run.env},
+                                 stdin=subprocess.DEVNULL, start_new_session=True,
+                                 stdout=None if shown else output, stderr=None if shown else subprocess.STDOUT)
+        try:
+            code = child.wait(run.minutes * 60)
+        except subprocess.TimeoutExpired:
+            output.write(f'{run.name}: not done after {run.minutes:g} minutes, ended\n')
+            code = -1
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
     if run.paths:
         found = judge(code, report.read_text() if report.exists() else None)
     else:
         found = Counts(failed=int(code != 0))
     outcome = str(found) if run.paths else ('ok' if code == 0 else 'failed')
-    print(f'=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s', flush=True)
+    print(f'{log.read_text()}=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s', flush=True)
     return found
+
+
+def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
+    """Runs that may go side by side, as many at once as there are cores."""
+    workers = os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        futures = {run.name: pool.submit(execute, run, layout, workers == 1 or len(runs) == 1) for run in runs}
+        return {name: future.result() for name, future in futures.items()}
 
 
 def main(names: Iterable[str]) -> int:
@@ -130,10 +147,15 @@ def main(names: Iterable[str]) -> int:
     if unknown:
         print(f'error: no part {", ".join(unknown)}; there are: {", ".join(known)}', file=sys.stderr)
         return 2
-    layout, results = Layout.at(), {}
+    layout = Layout.at()
+    results: dict[str, Counts] = {}
+    together = [run for name in chosen if name in TOGETHER for run in known[name]]
     for name in chosen:
-        for run in known[name]:
-            results[run.name] = execute(run, layout)
+        if name not in TOGETHER:
+            results |= {run.name: execute(run, layout) for run in known[name]}
+        elif together:
+            results |= execute_all(together, layout)
+            together = []
     print()
     for name, found in results.items():
         if found.failed:

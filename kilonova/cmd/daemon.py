@@ -10,6 +10,7 @@ report of all threads and options. There is no forking: one process, as started.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging as stdlib_logging
 import os
 import signal
@@ -71,6 +72,9 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str])
         LOG.exception('kilonova-%s does not start', name)
         return 1
     options.warn_unread(conf)
+    # What was made so far stays: the collector needn't look at it again and again.
+    gc.collect()
+    gc.freeze()
     LOG.info('Starting %s node (version %s)', name, options.version())
     if concurrency.backend() == 'threading':
         LOG.debug('Native threads are used, not eventlet')

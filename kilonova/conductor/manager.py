@@ -117,8 +117,9 @@ class ConductorManager:
         self._server.start()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Stop taking messages, let steps under way end, give the rows free."""
+        """Start no more work, let what is under way end, give the rows free; then stop taking messages: the hosts that
+        work for us claim and save here."""
+        self.runner.stop(timeout)
         if self._server is not None:
             self._server.stop()
             self._server.wait()
-        self.runner.stop(timeout)

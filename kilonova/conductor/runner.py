@@ -246,8 +246,9 @@ class Runner:
 
     # -- sweep ----------------------------------------------------------------------------------------------------
     def _sweep_forever(self) -> None:
-        while not self._tick.wait(self._sweep_interval):
+        while not self._stopping:
             self.sweep(YOUNG)
+            self._tick.wait(self._sweep_interval)
 
     def sweep(self, age: float = -60.0) -> int:
         """Wake every row that may be taken, is in no runner and is ``age`` seconds old; returns how many."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +19,13 @@ from kilonova.scheduler.query import Spec
 LOG = logging.getLogger(__name__)
 
 ServersOf = Callable[[str], list[dict[str, Any]]]
+
+
+@lru_cache(maxsize=2048)
+def _pools(stored: str | None, topology: str | None) -> PciPools:
+    """What the two columns say, to be copied. From one select to the next few hosts change theirs."""
+    return PciPools.from_pool_list(objects.PciDevicePoolList.from_column(stored),
+                                   sockets_of(objects.NUMATopology.from_column(topology)))
 
 
 class HostState:
@@ -87,8 +94,7 @@ class HostState:
     @cached_property
     def pci_stats(self) -> PciPools:
         """Free devices."""
-        pools = objects.PciDevicePoolList.from_column(self._node.get('pci_stats'))
-        return PciPools.from_pool_list(pools, sockets_of(objects.NUMATopology.from_column(self.numa_topology)))
+        return _pools(self._node.get('pci_stats'), self.numa_topology).copy()
 
     @cached_property
     def cpu_info(self) -> dict[str, Any]:

@@ -35,14 +35,14 @@ def test_a_malformed_device_spec_at_compute_start(site: Site) -> None:
     assert 'no-hex' in said
 
 
-@pytest.mark.parametrize('much', [{'vcpus': 999}, {'ram': 99_999_999}, {'gpus': 5}])
+@pytest.mark.parametrize('much', [{'vcpus': 999}, {'disk': 999_999}, {'gpus': 5}])
 def test_a_flavor_that_fits_nowhere(site: Site, much: dict[str, int]) -> None:
     (what,) = much
     server = site.create('bad', site.flavor(f'bad-{what}', **much))
     row = site.settle([server])[server]
     assert row['status'] == 'ERROR'
     assert row['fault']['code'] == 500
-    assert row['fault']['message'] == 'No valid host was found. There are not enough hosts available.'
+    assert row['fault']['message'].startswith('No valid host was found. There are not enough hosts available.')
     site.audit()
 
 

@@ -22,19 +22,19 @@ from kilonova.db.queries import cells, compute_nodes, services
 from kilonova.db.rows import insert_missing
 from tests.unit.db.rows import node
 from tests.unit.db.test_api_tables import (  # noqa: F401 - collected here, with the fixtures of this module
-    cell_id,
-    mapped,
     test_a_host_is_in_an_aggregate_once,
-    test_a_mapping_tells_the_cell_once_there_is_one,
     test_a_snapshot_is_three_statements,
+    test_build_requests,
     test_changes_of_an_aggregate,
+    test_instance_mappings,
     test_names_are_unique,
     test_request_specs,
-    test_servers_being_deleted_do_not_count,
+    test_what_waits_for_a_cell_counts,
     zones,
 )
 from tests.unit.db.test_clock import (  # noqa: F401 - the same
     test_age_in_seconds_and_null,
+    test_its_expressions_are_compiled_once,
     test_leases_are_written_and_compared_by_it,
     test_now_is_epoch_seconds,
     test_utcnow_reads_back_as_naive_utc,

@@ -251,7 +251,7 @@ def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, str
         record = process.running(cloud.layout, service.name)
         binary, host = service.reports
         if record is None or not any(
-                row['binary'] == binary and host in (None, row['host']) and reported(row) >= int(record.began)
+                row['binary'] == binary and host in (None, row['host']) and reported(row) > record.began
                 for row in up_now):
             names.append(service.name)
     return names

@@ -173,6 +173,19 @@ class Resize(Flow):
         Step('mark_resized', mark_resized, saved=False),
     )
 
+    def next_attempt(self, work: Work, step: Step, error: HostRejected) -> bool:
+        """The next alternate. Without one, where Placement gave the very devices to somebody else since they were
+        chosen, the scheduler chooses again: others may be free on the same host."""
+        if super().next_attempt(work, step, error):
+            return True
+        made = work.outputs.get('choices', 1)
+        if not isinstance(error.__cause__, PlacementConflict) or made == CHOICES:
+            return False
+        undo_claim_and_move(work)
+        work.outputs['choices'] = made + 1
+        work.again(self.index('select'), error)
+        return True
+
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
         refusals = [*work.outputs.get('refusals', []), str(error)]
         return NoValidHost(reason=f'Hosts said: {"; ".join(refusals)}')

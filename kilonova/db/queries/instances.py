@@ -93,7 +93,7 @@ def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_meta
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
     # created_at is when the user asked (the build request); the rest is stamped now.
-    new_id = conn.execute(instances.insert().values(**{**stamp, **values})).inserted_primary_key[0]
+    new_id = conn.execute(instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):
         if pairs:
@@ -203,10 +203,10 @@ def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str,
     now = utcnow()
     action_id = sa.select(sa.func.max(actions.c.id)).where(
         actions.c.instance_uuid == uuid, actions.c.request_id == request_id).scalar_subquery()
-    conn.execute(action_events.insert().values([
-        {'action_id': action_id, 'created_at': now, 'deleted': 0,
+    conn.execute(action_events.insert().values(action_id=action_id), [
+        {'created_at': now, 'deleted': 0,
          **{name: parse_time(event.get(name)) if name.endswith('_time') else event.get(name) for name in EVENT_COLUMNS}}
-        for event in events]))
+        for event in events])
 
 
 def add_fault(conn: Any, uuid: str, fault: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Limits of projects (API database) and what they use (cells, and build requests that have no cell yet)."""
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,11 +38,13 @@ def usage(conn: Any, project_id: str) -> dict[str, int]:
 
 
 def requested(conn: Any, project_id: str) -> dict[str, int]:
-    """The same for servers that no cell was chosen for yet. One statement."""
-    found = {'instances': 0, 'cores': 0, 'ram': 0}
-    for text in conn.execute(sa.select(requests.c.instance).where(requests.c.project_id == project_id)).scalars():
-        data = json.loads(text)['nova_object.data']
-        found['instances'] += 1
-        found['cores'] += data['vcpus']
-        found['ram'] += data['memory_mb']
-    return found
+    """The same for servers that no cell was chosen for yet. One statement, and one row whatever waits."""
+    # PostgreSQL's operators want the type, the others' functions take the text.
+    kind: Any = sa.cast if conn.dialect.name == 'postgresql' else sa.type_coerce
+    stored = kind(requests.c.instance, sa.JSON)
+
+    def total(name: str) -> Any:
+        return sa.func.coalesce(sa.func.sum(stored['nova_object.data', name].as_integer()), 0)
+    count, cores, ram = conn.execute(sa.select(sa.func.count(), total('vcpus'), total('memory_mb')).where(
+        requests.c.project_id == project_id)).one()
+    return {'instances': int(count), 'cores': int(cores), 'ram': int(ram)}

@@ -1,10 +1,12 @@
 """Request specs, build requests, instance mappings and aggregates."""
 from __future__ import annotations
 
+import json
+
 import pytest
 import sqlalchemy as sa
 
-from kilonova.db.queries import aggregates, build_requests, cells, instance_mappings, request_specs
+from kilonova.db.queries import aggregates, build_requests, cells, instance_mappings, quotas, request_specs
 
 
 # --- what a create writes
@@ -56,6 +58,21 @@ def test_instance_mappings(databases, api, statements):
                     lambda: instance_mappings.set_queued_for_delete(connection, 'a'),
                     lambda: instance_mappings.destroy(connection, 'a')):
             assert not act()
+
+
+def test_what_waits_for_a_cell_counts(api, statements):
+    def server(vcpus, memory_mb):
+        return json.dumps({'nova_object.name': 'Instance', 'nova_object.data': {
+            'vcpus': vcpus, 'memory_mb': memory_mb, 'display_name': 'vcpus": 99, "é'}})
+    with api.write() as connection:
+        assert quotas.requested(connection, 'p') == {'instances': 0, 'cores': 0, 'ram': 0}
+        build_requests.create(connection, [
+            {'instance_uuid': uuid, 'project_id': project, 'instance': server(vcpus, memory_mb)}
+            for uuid, project, vcpus, memory_mb in (('a', 'p', 2, 512), ('b', 'p', 4, 2 ** 31 - 1), ('c', 'q', 1, 1))])
+    statements.clear()
+    with api.read() as connection:
+        assert quotas.requested(connection, 'p') == {'instances': 2, 'cores': 6, 'ram': 512 + 2 ** 31 - 1}
+    assert len(statements) == 1
 
 
 # --- aggregates

@@ -57,6 +57,20 @@ def test_age_in_seconds_and_null(cell):
     assert ages['b'] is None
 
 
+def test_its_expressions_are_compiled_once(cell):
+    """Heartbeats, leases and the taking of rows run all the time."""
+    compiled = []
+    with cell.write() as connection:
+        for seconds in (30, 60):
+            result = connection.execute(sa.update(leases).where(
+                leases.c.expires < engine.db_now()).values(expires=engine.db_now() + seconds))
+            compiled.append(result.context.compiled)
+            result = connection.execute(sa.update(services).where(
+                services.c.id == 0).values(last_seen_up=engine.db_utcnow()))
+            compiled.append(result.context.compiled)
+    assert compiled[0] is compiled[2] and compiled[1] is compiled[3]
+
+
 def test_each_dialect_has_each_expression():
     from sqlalchemy.dialects import mysql, postgresql, sqlite
     expected = {

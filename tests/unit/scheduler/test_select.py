@@ -96,6 +96,14 @@ def test_the_next_server_sees_what_the_first_took():
         run(spec(), hosts, 1, filters=[NumInstancesFilter()])
 
 
+def test_what_one_select_takes_the_next_one_finds_again():
+    """Equal pools are parsed once; nobody takes from the parsed ones."""
+    first, second = (state('h1', pci_stats=pools('0000:08:00.0')) for _ in range(2))
+    first.consume(spec(gpus=(1,)))
+    assert (first.pci_stats.free, second.pci_stats.free) == (0, 1)
+    assert state('h1', pci_stats=pools('0000:08:00.0')).pci_stats.free == 1
+
+
 def test_servers_of_a_group_keep_apart():
     group = objects.InstanceGroup(policy='anti-affinity', members=[uuid('server 0'), uuid('server 1')], _rules={})
     plan = run(spec(instance_group=group), [state('a'), state('b')], 2, filters=[ServerGroupAntiAffinityFilter()])
