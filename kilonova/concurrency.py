@@ -93,7 +93,7 @@ class WsgiServer:
             return
         from cheroot import wsgi
         host, port = self._sock.getsockname()[:2]
-        self._server = wsgi.Server((host, port), self._app, numthreads=self._threads, max=self._threads * 4)
+        self._server = wsgi.Server((host, port), self._app, numthreads=self._threads, max=self._threads)
 
         def bind(*_address: Any) -> None:
             # prepare() drops the socket first and wants bind() to make one; ours is listening already.
@@ -105,7 +105,7 @@ class WsgiServer:
     def _serve_green(self) -> None:
         import eventlet
         from eventlet import wsgi
-        self._server = eventlet.GreenPool(max(self._threads, 100))
+        self._server = eventlet.GreenPool(self._threads)
         try:
             wsgi.server(self._sock, self._app, custom_pool=self._server, log=self._log, log_output=False,
                         keepalive=True, socket_timeout=900)

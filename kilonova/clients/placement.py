@@ -265,8 +265,9 @@ class PlacementClient:
                      refresh: bool = False) -> dict[str, str]:
         """Bring a compute's provider tree to what it reports; return ``{provider name: uuid}`` of the tree.
 
-        ``pci_view`` as ``kilonova.pci.placement.placement_view`` gives it; None: PCI is not reported here. Writes only
-        what differs; a repetition without changes costs one GET. ``refresh``: read again what moved since.
+        ``pci_view``: ``{provider name: {resource_class, traits, total, reserved}}``, ``reserved`` None: as it is in
+        Placement; None: PCI is not reported here. Writes only what differs; a repetition without changes costs one GET.
+        ``refresh``: read again what moved since.
         """
         return self._trees.sync(self, root_uuid, nodename, inventory, set(traits), pci_view, refresh=refresh)
 

@@ -119,8 +119,9 @@ class Trees:
         self._reported[root_uuid] = wanted
         for name, given in view.items():
             child = _ensure(client, tree, name, str(uuidlib.uuid5(uuidlib.UUID(root_uuid), name)), root_uuid)
-            total = given['total']
-            _set_inventory(client, child, {given['resource_class']: {'total': total, 'max_unit': total}})
+            total, reserved = given['total'], given.get('reserved')
+            more = {} if reserved is None else {'reserved': reserved}
+            _set_inventory(client, child, {given['resource_class']: {'total': total, 'max_unit': total, **more}})
             _set_traits(client, child, set(given['traits']) & known)
         for name in managed - view.keys():
             self._remove(client, tree, name)

@@ -30,13 +30,13 @@ def build(conf: Any) -> Any:
     databases, cells = parts.databases(conf)
     app = make_app(
         conf, databases=databases, cells=cells, image_client=parts.images(conf), placement=parts.placement(conf),
-        conductor=Client(ComputeTask, transport, options.cap(conf, 'conductor')),
+        conductor=Client(ComputeTask, transport),
         compute=Client(Compute, transport, options.cap(conf, 'compute')))
     return ApiPart(conf, app, transport)
 
 
 def threads(conf: Any) -> int:
-    """Green threads are cheap and come as needed; of native ones a tenth is started, more come with the load."""
+    """Of green threads one a connection, as they come, up to the option; of native ones a tenth of it, all started."""
     from kilonova import concurrency
     size = conf.wsgi.default_pool_size
     return size if concurrency.backend() == 'eventlet' else max(size // 10, 1)

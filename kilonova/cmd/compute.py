@@ -19,7 +19,9 @@ def main() -> int:
 
 def build(conf: Any) -> Any:
     """The daemon's parts, wired; nothing is started."""
-    from kilonova.cmd import parts
+    from oslo_config import cfg
+
+    from kilonova.cmd import options, parts
     from kilonova.compute.manager import ComputeManager
     from kilonova.db import engine
     from kilonova.objects import base
@@ -28,7 +30,10 @@ def build(conf: Any) -> Any:
     from kilonova.virt import driver
     engine.forbid('nova-compute')
     transport = parts.transport(conf)
-    conductor = Client(Conductor, transport)
+    conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
+    if not conductor.can_send(Conductor.version):
+        raise cfg.ConfigFileValueError(f'[upgrade_levels]conductor is {conductor.cap!r}: computes of this release need '
+                                       f'conductors that accept {Conductor.version}')
     base.set_indirection(conductor)
     manager = ComputeManager(conf, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
                              placement=parts.placement(conf))

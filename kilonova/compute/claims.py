@@ -79,6 +79,8 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
         if plan.dropped:
             save['usage'] = tracker.usage(plan)
     try:
+        if plan is not None and tracker.leaving is not None:
+            tracker.leaving(plan.freed)
         host.upcalls.save(ctxt, save)
     except Stopping:
         raise

@@ -73,7 +73,7 @@ class ComputeManager:
     def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: upcalls.ConductorClient,
                  placement: PlacementClient | None, ctxt: Callable[[], Any] = get_admin_context,
                  pauses: tuple[float, ...] = upcalls.PAUSES) -> None:
-        self.conf, self._ctxt, self._pauses, self._placement = conf, ctxt, pauses, placement
+        self.conf, self._ctxt, self._pauses = conf, ctxt, pauses
         self.stopping = threading.Event()
         self.host = Host(conf.host, conf, driver, upcalls.Upcalls(conductor, self.stopping, pauses), Tracker(),
                          BuildSlots(conf.max_concurrent_builds))
@@ -193,9 +193,8 @@ class ComputeManager:
 
     def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
-        if self._placement is not None:
-            with known_errors('set_host_enabled'):
-                self._placement.set_host_disabled(self.node.record.uuid, not enabled)
+        with known_errors('set_host_enabled'):
+            self.node.set_disabled(not enabled)
         return 'enabled' if enabled else 'disabled'
 
     def describe_host(self, ctxt: Any) -> Any:

@@ -6,8 +6,9 @@
 """
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from oslo_log import log as logging
@@ -40,8 +41,11 @@ class Node:
         # Only the check: an alias that can't be parsed is refused here and not at the first move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
+        self._disabled: bool | None = None
+        self._disabling = threading.Lock()
         self.service: objects.Service
         host.tracker.reload = self._reload
+        host.tracker.leaving = self._use_up
 
     @property
     def record(self) -> objects.ComputeNode:
@@ -59,8 +63,14 @@ class Node:
         self._fill_ledger(ctxt)
         self._adopt(ctxt)
         self._report(ctxt, resources, refresh=True)
+        self.set_disabled(self.service.disabled)
+
+    def set_disabled(self, disabled: bool) -> None:
+        """What the scheduler goes by: the trait on the node's provider."""
         if self._placement is not None:
-            self._placement.set_host_disabled(self.record.uuid, self.service.disabled)
+            with self._disabling:
+                self._placement.set_host_disabled(self.record.uuid, disabled)
+                self._disabled = disabled
 
     def _fill_ledger(self, ctxt: Any) -> None:
         topology = self.record.numa_topology if 'numa_topology' in self.record else None
@@ -114,7 +124,22 @@ class Node:
         LOG.debug('Auditing locally available compute resources for %s (node: %s)', host.name, host.tracker.nodename)
         every = host.conf.compute.resource_provider_association_refresh
         refresh = bool(every) and self._clock() - self._refreshed >= every
-        self._report(self._ctxt(), host.driver.get_available_resource(), refresh=refresh)
+        ctxt = self._ctxt()
+        if refresh and self._placement is not None:
+            self._follow_service(ctxt, self._placement)
+        self._report(ctxt, host.driver.get_available_resource(), refresh=refresh)
+
+    def _follow_service(self, ctxt: Any, placement: PlacementClient) -> None:
+        """Enabled or disabled while we could not be told."""
+        # Read under the lock: an older answer must not undo what we are told meanwhile.
+        with self._disabling:
+            try:
+                disabled = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY).disabled
+            except errors.ServiceNotFound:
+                return
+            if disabled != self._disabled:
+                placement.set_host_disabled(self.record.uuid, disabled)
+                self._disabled = disabled
 
     def _report(self, ctxt: Any, resources: dict[str, Any], *, refresh: bool) -> None:
         tracker = self._host.tracker
@@ -176,9 +201,21 @@ class Node:
             LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
                     pci_placement.describe_view(nodename, view))
         reported = {name: {'resource_class': provider.resource_class, 'traits': provider.traits,
-                           'total': provider.total} for name, provider in view.items()
+                           'total': provider.total, 'reserved': provider.reserved} for name, provider in view.items()
                     if provider.resource_class is not None}
         uuids = placement.sync_compute(
             self.record.uuid, nodename, inventory, self._host.driver.traits(),
             reported if self._host.conf.pci.report_in_placement else None, refresh=refresh)
         return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
+
+    def _use_up(self, addresses: Collection[str]) -> None:
+        """Before these devices are free: Placement must know of one_time_use ones that they were used.
+
+        Each look at the host tells it, too; only, a server may go before the next one.
+        """
+        if self._placement is None or not addresses or not self._host.conf.pci.report_in_placement:
+            return
+        if any(device.address in addresses and pci_placement.one_time_use(device, self._specs)
+               for device in self._host.tracker.ledger.devices()):
+            # Read again: an operator may have set ``reserved`` back since the last look.
+            self._report_to_placement(self._placement, self._inventory(), refresh=True)

@@ -103,11 +103,17 @@ class Plan:
     def changes(self) -> list[dict[str, Any]]:
         return self.pci.changes
 
+    @property
+    def freed(self) -> list[str]:
+        """Addresses of the devices that a server gives back."""
+        return self.pci.freed
+
 
 class Tracker:
     """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
 
-    ``published`` is the usage that was last written. ``reload(ctxt)`` reads the device rows again; the node sets it.
+    ``published`` is the usage that was last written. ``reload(ctxt)`` reads the device rows again, ``leaving(addresses)``
+    hears of devices before they are free; the node sets both.
     """
 
     def __init__(self) -> None:
@@ -117,6 +123,7 @@ class Tracker:
         self.failed_builds = 0
         self.published: dict[str, Any] | None = None
         self.reload: Callable[[Any], None] | None = None
+        self.leaving: Callable[[Collection[str]], None] | None = None
         self._distrusted = False
         self._entries: dict[tuple[str, str], Usage] = {}
         self._sides: dict[str, set[str]] = {}

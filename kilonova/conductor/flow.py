@@ -60,6 +60,7 @@ class Flow:
             while not work.failed and work.position < len(self.steps):
                 work.check()
                 step = self.steps[work.position]
+                work.at(work.position, step.name)
                 try:
                     work.done(step, step.do(work))
                 except HostRejected as error:
@@ -117,10 +118,11 @@ class Flow:
     def unwind(self, work: Work) -> None:
         """Undo the finished steps and the one that failed, newest first; then write how it ended."""
         if not self.forward_only:
-            for step in reversed(self.steps[:work.position + 1]):
+            for position, step in reversed(list(enumerate(self.steps[:work.position + 1]))):
                 if step.undo is None:
                     continue
                 work.check()
+                work.at(position, step.name)
                 try:
                     step.undo(work)
                 except (LeaseLost, Unanswered, Parked):
@@ -146,8 +148,10 @@ class Flow:
         first = self.index(step.again_from)
         LOG.info('%s of %s: attempt %s failed (%s); trying the next host', self.name, work.instance_uuid,
                  work.attempt, error)
-        for done in reversed(self.steps[first:work.position + 1]):
+        for position in range(work.position, first - 1, -1):
+            done = self.steps[position]
             if done.undo is not None:
+                work.at(position, done.name)
                 done.undo(work)
         work.again(first, error)
         return True

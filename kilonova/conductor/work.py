@@ -83,6 +83,7 @@ class Work:
         self.ctxt.cell = db
         self.created_at = row['created_at']
         self.held_host: str | None = None
+        self._at = (self.position, self.kind)
         self.tries = 0
         # False: the scheduler may still work on a question about this server (ours, or of whoever had the row before).
         self.select_answered = False
@@ -90,12 +91,13 @@ class Work:
         self._ended = False
 
     # -- what the steps need --------------------------------------------------------------------------------------
-    def key(self, position: int | None = None, name: str | None = None) -> str:
-        """The key of the current step (or the one named)."""
-        from kilonova.conductor import flows
-        steps = flows.FLOWS[self.kind].steps
-        position = self.position if position is None else position
-        return claims.make_key(self.uuid, position, name or steps[position].name, self.attempt)
+    def at(self, position: int, step: str) -> None:
+        """The step that is being done or undone."""
+        self._at = (position, step)
+
+    def key(self) -> str:
+        """The key of the current step in this attempt."""
+        return claims.make_key(self.uuid, *self._at, self.attempt)
 
     def instance_row(self, fresh: bool = False) -> dict[str, Any]:
         """The server's row with its extra columns; read once, again when a step changed it."""

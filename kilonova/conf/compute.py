@@ -11,7 +11,7 @@ OPTS = [
                     'the scheduler finds them. 0: not counted. The service is never disabled by itself.'),
     cfg.IntOpt('resource_provider_association_refresh', default=300, min=0,
                help='Seconds after which everything that Placement holds of this host is read again, so that changes '
-                    'by others are seen. 0: never.'),
+                    'by others are seen; so is a change of enabled and disabled that this host missed. 0: never.'),
     cfg.IntOpt('shutdown_retry_interval', default=10, min=1,
                help='Seconds between two requests to a guest to shut down, within shutdown_timeout.'),
 ]

@@ -42,7 +42,7 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 class Provider:
     """One provider. ``resource_class`` None: none of its devices is configured any more, some are still in
     use: leave what Placement has. ``reserved`` None: keep Placement's value (the operator may have set
-    it)."""
+    it, or an earlier use of a one_time_use device, which nothing takes back)."""
 
     name: str
     address: str
@@ -135,15 +135,25 @@ def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: Devi
         _check_same(provider, device, resource_class, traits)
     provider.resource_class, provider.traits = resource_class, traits
     provider.devices.append(device)
-    if spec.tags.get('one_time_use') == 'true' and device.status in OWNED:
+    if _once(spec) and device.status in OWNED:
         provider.reserved = provider.total
+
+
+def one_time_use(device: PciDevice, specs: DeviceSpecs) -> bool:
+    """Whether a device is given away only once (until an operator sets ``reserved`` back)."""
+    spec = specs.match(describe(device))
+    return spec is not None and _once(spec)
+
+
+def _once(spec: DeviceSpec) -> bool:
+    return spec.tags.get('one_time_use') == 'true'
 
 
 def _traits(spec: DeviceSpec) -> frozenset[str]:
     traits = set(spec.traits | OWN_TRAITS)
     if spec.tags.get('live_migratable') == 'true':
         traits.add(os_traits.HW_PCI_LIVE_MIGRATABLE)
-    if spec.tags.get('one_time_use') == 'true':
+    if _once(spec):
         traits.add(os_traits.HW_PCI_ONE_TIME_USE)
     return frozenset(traits)
 

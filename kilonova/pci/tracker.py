@@ -98,6 +98,11 @@ class Plan:
     relatives: dict[str, str] = field(default_factory=dict)
     open: bool = True
 
+    @property
+    def freed(self) -> list[str]:
+        """Addresses of the devices that their holder gives back."""
+        return [address for address, row in self.targets.items() if row.status not in OWNED]
+
 
 @dataclass(frozen=True)
 class Changes:

@@ -4,11 +4,15 @@ Rows 0.4, 0.5, 0.16, 1.11, 1.13, 1.15, 1.36, 1.40 of the seed map.
 """
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import pytest
 
 from kilonova.errors import Unanswered
+from kilonova.objects.image_meta import InvalidImageProperty
+from kilonova.virt.driver import GuestFailed, UnsupportedHardware
+from kilonova.virt.libvirt.driver import LibvirtDriver
 
 
 def test_boot_with_one_gpu(cloud):
@@ -167,6 +171,53 @@ def test_when_all_hosts_refuse_the_fault_says_why(cloud):
     assert 'Claim pci failed' in shown['fault']['message']
     assert cloud.placement.allocations() == {}
     cloud.assert_clean()
+
+
+def builds(cloud):
+    return [message for message in cloud.messages if message[3] == 'build_and_run_instance']
+
+
+def test_an_image_that_is_larger_than_the_flavors_disk(cloud, monkeypatch, tmp_path):
+    """No host could take it: one is asked, and the fault names both sizes."""
+    path = tmp_path / 'large.qcow2'
+    subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', str(path), '2G'], check=True)
+    monkeypatch.setattr(cloud.images, 'path', path)
+    server = cloud.boot(cloud.flavor(gpus=1, disk=1))
+    shown = cloud.show(server)
+    assert (shown['status'], shown['fault']['code']) == ('ERROR', 500)
+    assert shown['fault']['message'] == (
+        f"Build of instance {server} aborted: Flavor's disk is too small for requested image. "
+        f'Flavor disk is {1 << 30} bytes, image is {2 << 30} bytes.')
+    assert len(builds(cloud)) == 1
+    cloud.assert_clean()
+    assert cloud.owned(server) == [] and cloud.placement.allocations() == {}
+
+
+@pytest.mark.parametrize('error', [
+    UnsupportedHardware(model='floppy', virt='kvm'),
+    InvalidImageProperty(name='hw_disk_bus', reason='no such bus')])
+def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error):
+    def spawn(*args, **kwargs):
+        raise error
+    monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    assert cloud.show(server)['fault']['message'] == f'Build of instance {server} aborted: {error}'
+    assert len(builds(cloud)) == 1
+    cloud.assert_clean()
+
+
+def test_guests_that_no_hypervisor_starts(cloud, monkeypatch):
+    """Each host gets its try; the fault says what the hypervisor said, not which of our classes carried it."""
+    def spawn(self, ctxt, instance, *args, **kwargs):
+        raise GuestFailed(act='start', uuid=instance.uuid, reason='device is in use')
+    monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    message = cloud.show(server)['fault']['message']
+    assert message.startswith('Exceeded maximum number of retries.')
+    assert f'The hypervisor could not start guest {server}: device is in use' in message
+    assert len(builds(cloud)) == len(cloud.gpus)
+    cloud.assert_clean()
+    assert cloud.placement.allocations() == {}
 
 
 def test_a_lost_cast_is_found_by_the_sweep(cloud):

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from kilonova.errors import Unanswered
 from tests.fixtures.hosts import sriov_gpu
 
 
@@ -106,6 +107,42 @@ def test_delete_on_a_dead_host_leaves_a_pending_release(cloud, monkeypatch):
     cloud.assert_empty()
 
 
+def test_deleting_a_dead_hosts_service_ends_its_pending_releases(cloud, monkeypatch):
+    """Rule 23: nobody is left to give anything back."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    host = cloud.host_of(server)
+    cloud.crash_compute(host)
+    force_down(cloud, host, True)
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    cloud.settle(kinds_left=('release',))
+    assert [row['kind'] for row in cloud.rows()] == ['release']
+    (service,) = [one for one in cloud.ok('GET', '/os-services')['services'] if one['host'] == host]
+    cloud.ok('DELETE', f"/os-services/{service['id']}")
+    assert cloud.rows() == []
+    cloud.settle()
+    assert {name.split()[0] for name in cloud.devices()} == set(cloud.gpus) - {host}
+    cloud.assert_clean()
+
+
+def test_a_compute_reports_up_before_its_pending_releases_are_done(cloud, monkeypatch):
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    host = cloud.host_of(server)
+    cloud.crash_compute(host)
+    force_down(cloud, host, True)
+    cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle(kinds_left=('release',))
+    cloud.crash_conductor()
+    manager = cloud.start_compute(host)
+    assert manager.heartbeat is not None and not manager.heartbeat.lost
+    assert [row['kind'] for row in cloud.rows()] == ['release']
+    force_down(cloud, host, False)
+    cloud.start_conductor()
+    cloud.settle()
+    cloud.assert_empty()
+
+
 def marker(cloud, server, write=None, host=None):
     disk = cloud.directory / (host or cloud.host_of(server)) / 'instances' / server / 'disk'
     command = f'write -P {write} 1M 64k' if write is not None else 'read -v 1M 16'
@@ -182,3 +219,112 @@ def test_a_device_that_is_pulled_while_free_goes(cloud):
     cloud.start_compute('gpu1')
     assert 'gpu1 0000:0b:00.0' not in cloud.devices() and len(cloud.devices()) == 7
     cloud.assert_clean()
+
+
+def provider_of(cloud, address):
+    (row,) = [row for row in cloud.placement.client.list_providers() if row['name'].endswith(address.upper())]
+    return row['uuid']
+
+
+def reserved(cloud, address):
+    (inventory,) = cloud.placement.client.get_inventory(provider_of(cloud, address))[0].values()
+    return inventory['reserved']
+
+
+def offer_again(cloud, address):
+    """What an operator does once the device was cleaned."""
+    inventory, generation = cloud.placement.client.get_inventory(provider_of(cloud, address))
+    cloud.placement.client.set_inventory(provider_of(cloud, address), generation, {
+        name: {**value, 'reserved': 0} for name, value in inventory.items()})
+
+
+ONE, TWO = '0000:08:00.0', '0000:09:00.0'
+
+
+@pytest.fixture
+def once(make_cloud):
+    """One host with two devices; that at ONE is given away once."""
+    specs = [json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'address': ONE, 'one_time_use': 'true'}),
+             json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'address': TWO})]
+    return make_cloud({'gpu1': [ONE, TWO]}, specs={'gpu1': specs})
+
+
+def test_a_one_time_use_device_is_not_offered_again(once):
+    """pci.md §1: reserved = total from its first use on, and nothing of ours sets it back."""
+    assert (reserved(once, ONE), reserved(once, TWO)) == (0, 0)
+    server = once.boot(once.flavor(gpus=2))
+    once.computes['gpu1'].node.update()
+    assert (reserved(once, ONE), reserved(once, TWO)) == (1, 0)
+    once.request('DELETE', f'/servers/{server}')
+    once.settle()
+    once.computes['gpu1'].node.update()
+    assert (reserved(once, ONE), reserved(once, TWO)) == (1, 0)
+    assert once.hostdevs(once.boot(once.flavor(gpus=1))) == [TWO]
+    assert once.status(once.boot(once.flavor(gpus=1))) == 'ERROR'
+    once.crash_compute('gpu1')
+    once.start_compute('gpu1')
+    assert (reserved(once, ONE), reserved(once, TWO)) == (1, 0)
+    offer_again(once, ONE)
+    once.computes['gpu1'].node.update()
+    assert reserved(once, ONE) == 0
+    assert once.hostdevs(once.boot(once.flavor(gpus=1))) == [ONE]
+
+
+def test_a_server_that_goes_before_the_next_look_has_used_its_device_up(once):
+    """Also when an operator set ``reserved`` back since this compute last read Placement."""
+    for _ in range(2):
+        server = once.boot(once.flavor(gpus=2))
+        assert reserved(once, ONE) == 0
+        once.request('DELETE', f'/servers/{server}')
+        once.settle()
+        assert (reserved(once, ONE), reserved(once, TWO)) == (1, 0)
+        offer_again(once, ONE)
+
+
+def test_a_used_device_is_reserved_at_the_next_start(once):
+    server = once.boot(once.flavor(gpus=2))
+    once.crash_compute('gpu1')
+    once.start_compute('gpu1')
+    assert (reserved(once, ONE), reserved(once, TWO)) == (1, 0)
+    assert once.status(server) == 'ACTIVE'
+    once.assert_clean()
+
+
+def test_servers_with_used_devices_can_still_move(make_cloud):
+    specs = [json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'one_time_use': 'true'})]
+    gpus = {'gpu1': [ONE, TWO], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
+    cloud = make_cloud(gpus, specs={host: specs for host in gpus})
+    server = cloud.boot(cloud.flavor(gpus=1))
+    (first,) = cloud.hostdevs(server)
+    for host in gpus:
+        cloud.computes[host].node.update()
+    assert reserved(cloud, first) == 1
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, ram=1024)})
+    (second,) = cloud.hostdevs(server)
+    assert cloud.status(server) == 'VERIFY_RESIZE' and second != first
+    for host in gpus:
+        cloud.computes[host].node.update()
+    cloud.action(server, 'revertResize')
+    assert cloud.status(server) == 'ACTIVE' and cloud.hostdevs(server) == [first]
+    assert (reserved(cloud, first), reserved(cloud, second)) == (1, 1)
+    cloud.assert_clean()
+
+
+def test_a_host_that_missed_being_disabled_follows_its_record(cloud):
+    """It is told again by nobody; what it reads in its own time must do."""
+    def on_message(kind, topic, host, method, args, deliver):
+        if method == 'set_host_enabled':
+            raise Unanswered(who=host, reason='lost')
+        return deliver()
+    cloud.on_message = on_message
+    node = cloud.computes['gpu1'].node
+    (service,) = [one for one in cloud.ok('GET', '/os-services')['services'] if one['host'] == 'gpu1']
+    for status in ('disabled', 'enabled'):
+        cloud.ok('PUT', f"/os-services/{service['id']}", {'status': status})
+        before = 'COMPUTE_STATUS_DISABLED' in cloud.placement.client.get_traits(node.record.uuid)[0]
+        node.update()
+        assert before == ('COMPUTE_STATUS_DISABLED' in cloud.placement.client.get_traits(node.record.uuid)[0])
+        assert before == (status == 'enabled')
+        node._refreshed -= 1000
+        node.update()
+        assert before != ('COMPUTE_STATUS_DISABLED' in cloud.placement.client.get_traits(node.record.uuid)[0])

@@ -20,9 +20,9 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(running_site: Site) -> Iterator[Site]:
+def site(running_site: Site) -> Site:
     """The cloud without any server, all daemons up; whatever a test did is undone."""
     running_site.configure('')
     running_site.up()
     running_site.clean()
-    yield running_site
+    return running_site

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.cloud import control, demo, http, identity, process, render
-from tools.cloud.layout import DEFAULT_HOSTS, ROOT, CloudError, Layout
+from tools.cloud.layout import DEFAULT_HOSTS, ROOT, Layout
 from tools.cloud.services import Cloud
 
 ALIAS = 'QuadroM4000-video'
@@ -299,7 +299,7 @@ class Site:
         busy = [row for row in self.devices() if row['status'] != 'available' or row['instance_uuid']]
         assert busy == []
         assert self.allocations() == {}
-        assert {host: self.directories(host) for host in self.cloud.hosts} == dict.fromkeys(self.cloud.hosts, [])
+        assert [directory for host in self.cloud.hosts for directory in self.directories(host)] == []
         assert 'in flight' not in self.audit()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kilonova.api.services.backend import Backend
-from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, servers, services, zones
+from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services, zones
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import Conflict, Invalid, KilonovaError, MarkerNotFound, NotFound, ServiceNotFound
 
@@ -85,7 +85,7 @@ def change(backend: Backend, ctxt: Any, service: InCell, values: dict[str, Any])
     """Write ``disabled``, ``disabled_reason``, ``forced_down``; tell the host when it is enabled or disabled.
 
     The host sets the trait that keeps new servers away. One that can't be told now sets it when it next starts or
-    audits, so the change stands nevertheless.
+    refreshes what it knows of Placement, so the change stands nevertheless.
     """
     with service.cell.write() as conn:
         if not services.update(conn, service.row['id'], values):
@@ -108,12 +108,18 @@ def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete_service(backend: Backend, service: InCell) -> None:
-    """Forget a service: its nodes, their devices, its mapping, its aggregates, its providers. HostInUse (409)."""
+    """Forget a service: its nodes, their devices, its mapping, its aggregates, its providers. HostInUse (409).
+
+    What a compute still had to give back ends with it (operations.md rule 23).
+    """
     row, cell = service.row, service.cell
     if row['binary'] == COMPUTE:
         _refuse_in_use(cell, row['host'])
     with cell.write() as conn:
         nodes = services.destroy(conn, row['id'])
+        released = operations.end_releases(conn, row['host']) if row['binary'] == COMPUTE else 0
+    if released:
+        LOG.info('Compute service on host %s was deleted with %d pending releases', row['host'], released)
     if row['binary'] != COMPUTE:
         return
     with backend.api_db.write() as conn:

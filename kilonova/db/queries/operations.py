@@ -215,6 +215,11 @@ def end_owned(conn: Any, uuid: str, owner: str, cancelled: bool) -> bool:
     return conn.execute(operations.delete().where(*conditions)).rowcount == 1
 
 
+def end_releases(conn: Any, host: str) -> int:
+    """Delete the pending releases of a host that is forgotten: nobody is left to give anything back. How many."""
+    return conn.execute(operations.delete().where(operations.c.kind == 'release', operations.c.host == host)).rowcount
+
+
 def promote(conn: Any, instance_uuid: str) -> str | None:
     """A delete that waited behind a row which is gone may run now: its uuid, to wake somebody."""
     waiting = conn.execute(sa.select(operations.c.uuid).where(

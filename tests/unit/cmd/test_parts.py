@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from oslo_config import cfg
 
 from kilonova.cmd import api, compute, conductor, parts, scheduler
 from kilonova.db import engine
@@ -145,6 +146,32 @@ def test_compute_has_no_database(conf, monkeypatch):
     monkeypatch.setattr(base, 'set_indirection', told.append)
     part = compute.build(conf)
     assert told[0].interface.topic == 'conductor'
+    assert told[0].cap is None
     with pytest.raises(DBNotAllowed, match='nova-compute attempted direct database access'):
         engine.main()
     part.stop()
+
+
+def test_the_conductor_cap_is_of_what_computes_call(conf, monkeypatch):
+    made = []
+    monkeypatch.setattr(base, 'set_indirection', made.append)
+    monkeypatch.setattr('kilonova.api.app.make_app', lambda conf, **clients: made.append(clients['conductor']))
+    conf.set_override('conductor', '3.1', group='upgrade_levels')
+    api.build(conf).stop()
+    compute.build(conf).stop()
+    assert [client.cap for client in made] == [None, '3.1']
+
+
+@pytest.mark.parametrize('cap', ['3.0', '1.20'])
+def test_a_conductor_cap_under_which_no_server_could_be_claimed_refuses_the_start(conf, monkeypatch, cap):
+    monkeypatch.setattr(base, 'set_indirection', pytest.fail)
+    conf.set_override('conductor', cap, group='upgrade_levels')
+    with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]conductor is '{cap}': .* accept 3.1"):
+        compute.build(conf)
+
+
+@pytest.mark.parametrize(('backend', 'size', 'threads'), [('eventlet', 7, 7), ('threading', 100, 10), ('threading', 7, 1)])
+def test_threads_of_the_api(conf, monkeypatch, backend, size, threads):
+    monkeypatch.setattr('kilonova.concurrency.backend', lambda: backend)
+    conf.set_override('default_pool_size', size, group='wsgi')
+    assert api.threads(conf) == threads
