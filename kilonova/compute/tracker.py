@@ -112,8 +112,8 @@ class Plan:
 class Tracker:
     """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
 
-    ``published`` is the usage that was last written. ``reload(ctxt)`` reads the device rows again, ``leaving(addresses)``
-    hears of devices before they are free; the node sets both.
+    ``published`` is the usage that was last written. ``reload(ctxt)`` reads the device rows again,
+    ``leaving(addresses)`` hears of devices before they are free; the node sets both.
     """
 
     def __init__(self) -> None:

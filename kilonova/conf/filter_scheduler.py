@@ -35,8 +35,8 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt('image_properties_default_architecture', default=None,
                help='ImagePropertiesFilter: the architecture of images that name none. Unset: any host will do.'),
     cfg.BoolOpt('pci_in_placement', default=False,
-                help='The scheduler asks Placement for the PCI devices of a flavor. Read by the scheduler, and by API and '
-                     'computes, whose aliases may then name a resource class alone. Set it once every compute has '
+                help='The scheduler asks Placement for the PCI devices of a flavor. Read by the scheduler, and by API '
+                     'and computes, whose aliases may then name a resource class alone. Set it once every compute has '
                      '[pci]report_in_placement.'),
     cfg.FloatOpt('ram_weight_multiplier', default=1.0, help=_MULTIPLIER % 'free memory'),
     cfg.FloatOpt('cpu_weight_multiplier', default=1.0, help=_MULTIPLIER % 'free VCPUs'),

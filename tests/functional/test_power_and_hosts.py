@@ -175,7 +175,8 @@ def test_the_image_is_fetched_once_a_host(cloud):
 
 
 def test_pf_and_vf_of_one_card_exclude_each_other(make_cloud):
-    """pci.md §12: while a VF is in use its PF isn't there for others, and the other way round; by pools, not Placement."""
+    """pci.md §12: while a VF is in use its PF isn't there for others, and the other way round; by pools, not
+    Placement."""
     vfs = ['0000:3b:00.4', '0000:3b:00.5']
     pf_alias = json.dumps({'name': 'pf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-PF'})
     vf_alias = json.dumps({'name': 'vf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-VF'})
@@ -293,7 +294,7 @@ def test_a_used_device_is_reserved_at_the_next_start(once):
 def test_servers_with_used_devices_can_still_move(make_cloud):
     specs = [json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'one_time_use': 'true'})]
     gpus = {'gpu1': [ONE, TWO], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
-    cloud = make_cloud(gpus, specs={host: specs for host in gpus})
+    cloud = make_cloud(gpus, specs=dict.fromkeys(gpus, specs))
     server = cloud.boot(cloud.flavor(gpus=1))
     (first,) = cloud.hostdevs(server)
     for host in gpus:

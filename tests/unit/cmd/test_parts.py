@@ -170,7 +170,8 @@ def test_a_conductor_cap_under_which_no_server_could_be_claimed_refuses_the_star
         compute.build(conf)
 
 
-@pytest.mark.parametrize(('backend', 'size', 'threads'), [('eventlet', 7, 7), ('threading', 100, 10), ('threading', 7, 1)])
+@pytest.mark.parametrize(('backend', 'size', 'threads'), [
+    ('eventlet', 7, 7), ('threading', 100, 10), ('threading', 7, 1)])
 def test_threads_of_the_api(conf, monkeypatch, backend, size, threads):
     monkeypatch.setattr('kilonova.concurrency.backend', lambda: backend)
     conf.set_override('default_pool_size', size, group='wsgi')

@@ -140,8 +140,8 @@ def test_rows_given_back_are_not_taken_before_their_time(cell):
 def test_pending_releases_end_with_their_host_and_nothing_else_does(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1', host='gpu1'), action=ACTION)
     with cell.write() as conn:
-        operations.insert(conn, [op('r1', 'release', slot='r1', host='gpu1'), op('r2', 'release', slot='r2', host='gpu2'),
-                                 op('r3', 'release', slot='r3')])
+        operations.insert(conn, [op('r1', 'release', slot='r1', host='gpu1'),
+                                 op('r2', 'release', slot='r2', host='gpu2'), op('r3', 'release', slot='r3')])
         assert operations.end_releases(conn, 'gpu1') == 1
     assert set(rows(cell)) == {'o1', 'r2', 'r3'}
 
