@@ -271,3 +271,43 @@ def test_a_destination_that_refuses_sends_the_move_to_the_next(make_cloud):
     assert cloud.status(server) == 'VERIFY_RESIZE' and refused
     assert len(cloud.hostdevs(server)) == 2
     cloud.assert_clean()
+
+
+@pytest.mark.parametrize('state', ['active', 'error'])
+@pytest.mark.parametrize('when', ['before', 'after'])
+@pytest.mark.parametrize('step', ['select_destinations', 'prep_resize', 'resize_instance', 'finish_resize'])
+def test_reset_state_beside_a_running_resize(cloud, step, when, state):
+    """Rule 17: the state is what the administrator says at once; what runs unwinds and leaves that state alone."""
+    small = cloud.flavor(gpus=1)
+    server = cloud.boot(small)
+    before = (cloud.host_of(server), cloud.hostdevs(server), cloud.owned(server), cloud.placement.allocations()[server])
+    found = []
+
+    def reset():
+        response = cloud.request('POST', f'/servers/{server}/action', {'os-resetState': {'state': state}})
+        shown = cloud.show(server)
+        found.append((response.status_int, shown['status'], shown['OS-EXT-STS:task_state']))
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if method != step or found:
+            return deliver()
+        if when == 'before':
+            reset()
+            return deliver()
+        answer = deliver()
+        reset()
+        return answer
+    cloud.on_message = on_message
+    resize(cloud, server, cloud.flavor(gpus=2))
+    assert found == [(202, state.upper(), None)]
+    shown = cloud.show(server)
+    assert (shown['status'], shown['OS-EXT-STS:task_state']) == (state.upper(), None)
+    assert shown['flavor']['original_name'] == cloud.ok('GET', f'/flavors/{small}')['flavor']['name']
+    assert before == (cloud.host_of(server), cloud.hostdevs(server), cloud.owned(server),
+                      cloud.placement.allocations()[server])
+    (migration,) = cloud.ok('GET', '/os-migrations')['migrations']
+    assert migration['status'] == 'error'
+    cloud.assert_clean()
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.status(server) == 'ACTIVE' and cloud.hostdevs(server) == before[1]
+    cloud.assert_clean()

@@ -266,9 +266,13 @@ class Boot(Flow):
                 work.position = 0
 
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
-        refusals = [*work.outputs.get('refusals', []), str(error)]
+        uuid = work.instance_uuid
+        # A fault's column is short: the server is named once, what several hosts say is said once.
+        said = dict.fromkeys(
+            refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '').replace(f' {uuid}', '')
+            for refusal in (*work.outputs.get('refusals', []), str(error)))
         return MaxRetriesExceeded(reason=f'Exhausted all hosts available for retrying build failures for instance '
-                                         f'{work.instance_uuid}. Hosts said: {"; ".join(refusals)}')
+                                         f'{uuid}. Hosts said: {"; ".join(said)}')
 
     def run(self, work: Work) -> None:
         # The position after create_instance was written by the hand-over itself; claim and build save none.
