@@ -26,13 +26,13 @@ from oslo_config import cfg
 from sqlalchemy import event, exc, pool
 
 from kilonova import errors
-from kilonova.db import failures
+from kilonova.db import access, failures
 from kilonova.db.clock import db_age, db_now, db_utcnow
-from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable
+from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable, repeated
 
-__all__ = ['Database', 'Databases', 'NotConfigured', 'Options', 'api', 'configure', 'db_age', 'db_now',
-           'db_utcnow', 'forbid', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen',
-           'main', 'now', 'open', 'retried']
+__all__ = ['Database', 'Databases', 'NotConfigured', 'Options', 'after_commit', 'api', 'configure', 'db_age',
+           'db_now', 'db_utcnow', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen',
+           'main', 'now', 'open', 'repeated', 'retried']
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -42,6 +42,8 @@ Listener = Callable[[str, str, bool], None]
 SQLITE_BUSY = 10.0
 CONNECT_TIMEOUT = 10
 _WRITES = 'kilonova_writes'
+# What is to be called after the commit, in the info of a connection.
+_AFTER = 'kilonova_after_commit'
 _UNCOUNTED = ('BEGIN', 'COMMIT', 'ROLLBACK', 'PRAGMA', 'SAVEPOINT', 'RELEASE')
 
 
@@ -96,7 +98,7 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that only reads; SQLite shows it one state, servers the newest to each statement."""
-        _refuse_forbidden()
+        access.check()
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
 
@@ -106,9 +108,13 @@ class Database:
 
         It can't be nested: a second connection would wait for the first one's locks for ever.
         """
-        _refuse_forbidden()
+        access.check()
         with self._turn(), self._writer.begin() as connection:
+            connection.info.pop(_AFTER, None)
             yield connection
+            acts = connection.info.pop(_AFTER, ())
+        for act in acts:
+            act(self)
 
     def dispose(self) -> None:
         """Close the pooled connections; the database can be used again afterwards."""
@@ -155,6 +161,8 @@ class Database:
         if self.dialect == 'sqlite':
             event.listen(self._engine, 'connect', _prepare_sqlite)
             event.listen(self._engine, 'begin', _begin_sqlite)
+        elif self.dialect == 'postgresql':
+            event.listen(self._engine, 'connect', _prepare_postgresql)
         event.listen(self._engine, 'before_cursor_execute', self._before_statement)
         event.listen(self._engine, 'commit', self._before_commit)
 
@@ -178,6 +186,11 @@ class Database:
         self._engine.dispose(close=False)
 
 
+def after_commit(connection: sa.Connection, act: Callable[[Database], None]) -> None:
+    """Call ``act(database)`` once this write transaction is committed; never when it isn't. It must not raise."""
+    connection.info.setdefault(_AFTER, []).append(act)
+
+
 def _locked() -> exc.OperationalError:
     return exc.OperationalError('BEGIN IMMEDIATE', None, sqlite3.OperationalError('database is locked'))
 
@@ -191,6 +204,14 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         connection.execute('PRAGMA journal_mode = WAL')
     connection.execute('PRAGMA synchronous = NORMAL')
     connection.execute('PRAGMA foreign_keys = ON')
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    # The planner takes tables that it has no statistics of for large and compiles each statement with many columns:
+    # 0.45 s of a list of servers whose rows take 5 ms. As a statement: poolers in between refuse start-up options.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit'")
+    connection.commit()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
@@ -241,21 +262,21 @@ class Databases:
 
     def api(self) -> Database:
         """The API database; raises NotConfigured without [api_database]connection."""
-        _refuse_forbidden()
+        access.check()
         if self._api is None:
             raise NotConfigured(group='api_database')
         return self._api
 
     def main(self) -> Database:
         """The main database; raises NotConfigured without [database]connection."""
-        _refuse_forbidden()
+        access.check()
         if self._main is None:
             raise NotConfigured(group='database')
         return self._main
 
     def open(self, url: str, name: str | None = None) -> Database:
         """The database at ``url`` with the settings of [database]; a name given later replaces 'main'."""
-        _refuse_forbidden()
+        access.check()
         with self._opening:
             database = self._opened.get(url)
             if database is None:
@@ -277,12 +298,6 @@ class Databases:
 _databases_of_process: weakref.WeakSet[Database] = weakref.WeakSet()
 _listeners: list[Listener] = []
 _installed: Databases | None = None
-_forbidden: str | None = None
-
-
-def _refuse_forbidden() -> None:
-    if _forbidden is not None:
-        raise errors.DBNotAllowed(binary=_forbidden)
 
 
 def configure(conf: cfg.ConfigOpts) -> Databases:
@@ -300,7 +315,7 @@ def install(databases: Databases | None) -> None:
 
 
 def _current(group: str) -> Databases:
-    _refuse_forbidden()
+    access.check()
     if _installed is None:
         raise NotConfigured(group=group)
     return _installed
@@ -319,12 +334,6 @@ def main() -> Database:
 def open(url: str, name: str | None = None) -> Database:  # noqa: A001 - always used as engine.open
     """The database at ``url``, one object a URL."""
     return _current('database').open(url, name)
-
-
-def forbid(binary: str | None) -> None:
-    """From now on each access of this process raises DBNotAllowed for ``binary``; None allows it again."""
-    global _forbidden  # noqa: PLW0603 - what a process may do
-    _forbidden = binary
 
 
 def listen(callback: Listener) -> Callable[[], None]:
@@ -349,7 +358,8 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
         def accept(database: Database, row: dict) -> None:
             with database.write() as connection: ...
 
-    It must be safe to repeat when only the answer to its COMMIT was lost. [database]max_retries bounds it; a
+    It must be safe to repeat when only the answer to its COMMIT was lost: ``repeated()`` tells that it may have been.
+    [database]max_retries bounds it; a
     database that can't be reached at all raises at once (see ``is_unreachable``).
     """
     @functools.wraps(function)

@@ -10,6 +10,7 @@ sqlite.org/rescode.html.
 """
 from __future__ import annotations
 
+import contextvars
 import itertools
 import logging
 import random
@@ -21,6 +22,8 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy import exc
 
 LOG = logging.getLogger(__name__)
+
+_repeated: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', default=False)
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -94,12 +97,24 @@ def pauses(retries: int) -> Iterator[float]:
 
 def retry(function: Callable[P, R], retries: int, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call ``function`` until it ends without a retriable error, at most ``retries`` times more."""
-    for pause in pauses(retries):
-        try:
-            return function(*args, **kwargs)
-        except exc.DBAPIError as error:
-            if not is_retriable(error):
-                raise
-            LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
-            time.sleep(pause)
-    return function(*args, **kwargs)
+    mark = _repeated.set(False)
+    try:
+        for pause in pauses(retries):
+            try:
+                return function(*args, **kwargs)
+            except exc.DBAPIError as error:
+                if not is_retriable(error):
+                    raise
+                LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
+                if error.connection_invalidated:
+                    _repeated.set(True)
+                time.sleep(pause)
+        return function(*args, **kwargs)
+    finally:
+        _repeated.reset(mark)
+
+
+def repeated() -> bool:
+    """Whether the function that asks is called again by ``retry`` after a connection was lost: what it did may have
+    been committed, and only the answer lost."""
+    return _repeated.get()

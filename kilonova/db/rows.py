@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from kilonova.db.models.base import utcnow
+from kilonova.db.clock import db_utcnow
 
 Row = dict[str, Any]
 
@@ -54,5 +54,5 @@ def soft_delete(connection: sa.Connection, table: sa.Table, *criteria: sa.Column
     """Mark live rows deleted (``deleted`` = id); returns how many."""
     # updated_at is kept: it says when the row last meant something.
     result = connection.execute(sa.update(table).where(table.c.deleted == 0, *criteria).values(
-        deleted=table.c.id, deleted_at=utcnow(), updated_at=table.c.updated_at))
+        deleted=table.c.id, deleted_at=db_utcnow(), updated_at=table.c.updated_at))
     return result.rowcount

@@ -9,12 +9,14 @@ from sqlalchemy.orm import DeclarativeBase, mapped_column
 from kilonova.db.models.base import (
     NAMING,
     TABLE_OPTIONS,
+    DateTime,
     LeaseColumns,
     MediumText,
     OperationColumns,
     Timestamps,
     index,
     unique,
+    utcnow,
 )
 
 
@@ -164,6 +166,21 @@ class Quota(Timestamps, Base):
     hard_limit = mapped_column(sa.Integer)
 
 
+class ProjectUserQuota(Timestamps, Base):
+    """A user's own limits within a project."""
+
+    __tablename__ = 'project_user_quotas'
+    __table_args__ = (unique('project_user_quotas', 'user_id', 'project_id', 'resource'),
+                      index('project_user_quotas', 'project_id'), index('project_user_quotas', 'user_id'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    project_id = mapped_column(sa.String(255), nullable=False)
+    user_id = mapped_column(sa.String(255), nullable=False)
+    resource = mapped_column(sa.String(255), nullable=False)
+    hard_limit = mapped_column(sa.Integer)
+
+
 class QuotaClass(Timestamps, Base):
     __tablename__ = 'quota_classes'
     __table_args__ = (index('quota_classes', 'class_name'), TABLE_OPTIONS)
@@ -203,3 +220,57 @@ class AggregateMetadata(Timestamps, Base):
     key = mapped_column(sa.String(255), nullable=False)
     value = mapped_column(sa.String(255), nullable=False)
     aggregate_id = mapped_column(sa.Integer, sa.ForeignKey('aggregates.id'), nullable=False)
+
+
+class InstanceGroup(Timestamps, Base):
+    """A server group."""
+
+    __tablename__ = 'instance_groups'
+    __table_args__ = (unique('instance_groups', 'uuid'), index('instance_groups', 'project_id'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    user_id = mapped_column(sa.String(255))
+    project_id = mapped_column(sa.String(255))
+    uuid = mapped_column(sa.String(36), nullable=False)
+    name = mapped_column(sa.String(255))
+
+
+class InstanceGroupMember(Timestamps, Base):
+    """A server of a server group; it stays until the server is archived."""
+
+    __tablename__ = 'instance_group_member'
+    __table_args__ = (index('instance_group_member', 'instance_uuid'), index('instance_group_member', 'group_id'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    instance_uuid = mapped_column(sa.String(255))
+    group_id = mapped_column(sa.Integer, sa.ForeignKey('instance_groups.id'), nullable=False)
+
+
+class InstanceGroupPolicy(Timestamps, Base):
+    """A server group's policy; ``rules`` is a JSON object."""
+
+    __tablename__ = 'instance_group_policy'
+    __table_args__ = (index('instance_group_policy', 'policy'), index('instance_group_policy', 'group_id'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    policy = mapped_column(sa.String(255))
+    group_id = mapped_column(sa.Integer, sa.ForeignKey('instance_groups.id'), nullable=False)
+    rules = mapped_column(sa.Text)
+
+
+class SchedulerDecision(Base):
+    """Why a server went where it went: ``chosen`` is the host, NULL if none was; ``body`` holds compressed JSON
+    as text."""
+
+    __tablename__ = 'scheduler_decisions'
+    __table_args__ = (index('scheduler_decisions', 'instance_uuid'), index('scheduler_decisions', 'request_id'),
+                      index('scheduler_decisions', 'created_at'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    request_id = mapped_column(sa.String(255))
+    instance_uuid = mapped_column(sa.String(36))
+    created_at = mapped_column(DateTime, default=utcnow)
+    chosen = mapped_column(sa.String(255))
+    body = mapped_column(MediumText)

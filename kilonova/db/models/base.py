@@ -58,6 +58,18 @@ class SoftDelete(Timestamps):
     deleted = mapped_column(sa.Integer, default=0, sort_order=103)
 
 
+def shadow_of(table: sa.Table) -> sa.Table:
+    """``shadow_<table>`` in the same metadata: the same columns, but nothing that binds their values.
+
+    Its key is its own: SQLite gives the id of an archived row out again.
+    """
+    columns = [sa.Column(column.name, sa.String(255) if isinstance(column.type, sa.Enum) else column.type,
+                         nullable=column.nullable) for column in table.columns]
+    options: dict[str, Any] = {**TABLE_OPTIONS}
+    return sa.Table(f'shadow_{table.name}', table.metadata, sa.Column('shadow_id', sa.Integer, primary_key=True),
+                    *columns, **options)
+
+
 class OperationColumns(Timestamps):
     """Work of an instance that somebody has to finish (operations.md §1).
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
+from kilonova.db.clock import db_utcnow
 from kilonova.db.models.base import (
     NAMING,
     TABLE_OPTIONS,
@@ -16,6 +17,7 @@ from kilonova.db.models.base import (
     SoftDelete,
     Timestamps,
     index,
+    shadow_of,
     unique,
     utcnow,
 )
@@ -38,13 +40,21 @@ class Lease(LeaseColumns, Base):
     __tablename__ = 'leases'
 
 
-class Service(SoftDelete, Base):
+class Watched(SoftDelete):
+    """Rows that schedulers keep in memory: stamped by the database's clock (``queries.changes``)."""
+
+    created_at = mapped_column(DateTime, default=db_utcnow(), sort_order=100)
+    updated_at = mapped_column(DateTime, onupdate=db_utcnow(), sort_order=101)
+
+
+class Service(Watched, Base):
     """A daemon: host and binary; alive while ``last_seen_up`` (database's clock) is young."""
 
     __tablename__ = 'services'
     __table_args__ = (unique('services', 'host', 'topic', 'deleted'),
                       unique('services', 'host', 'binary', 'deleted'),
-                      unique('services', 'uuid'), TABLE_OPTIONS)
+                      unique('services', 'uuid'), index('services', 'updated_at'),
+                      index('services', 'created_at'), index('services', 'deleted_at'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
     uuid = mapped_column(sa.String(36))
@@ -59,12 +69,14 @@ class Service(SoftDelete, Base):
     version = mapped_column(sa.Integer, default=0)
 
 
-class ComputeNode(SoftDelete, Base):
+class ComputeNode(Watched, Base):
     """A hypervisor; ``mapped`` is 0 until its host has a host mapping."""
 
     __tablename__ = 'compute_nodes'
     __table_args__ = (unique('compute_nodes', 'uuid'),
-                      unique('compute_nodes', 'host', 'hypervisor_hostname', 'deleted'), TABLE_OPTIONS)
+                      unique('compute_nodes', 'host', 'hypervisor_hostname', 'deleted'),
+                      index('compute_nodes', 'updated_at'), index('compute_nodes', 'created_at'),
+                      index('compute_nodes', 'deleted_at'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
     service_id = mapped_column(sa.Integer)
@@ -376,3 +388,27 @@ class Tag(Timestamps, Base):
 
     resource_id = mapped_column(sa.String(36), primary_key=True)
     tag = mapped_column(sa.Unicode(80), primary_key=True)
+
+
+class TaskLog(SoftDelete, Base):
+    """One run of a periodic task of a host over one period: the usage audit's."""
+
+    __tablename__ = 'task_log'
+    __table_args__ = (unique('task_log', 'task_name', 'host', 'period_beginning', 'period_ending'),
+                      index('task_log', 'period_beginning'), index('task_log', 'host'),
+                      index('task_log', 'period_ending'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    task_name = mapped_column(sa.String(255), nullable=False)
+    state = mapped_column(sa.String(255), nullable=False)
+    host = mapped_column(sa.String(255), nullable=False)
+    period_beginning = mapped_column(DateTime, nullable=False, default=utcnow)
+    period_ending = mapped_column(DateTime, nullable=False, default=utcnow)
+    message = mapped_column(sa.String(255), nullable=False)
+    task_items = mapped_column(sa.Integer, default=0)
+    errors = mapped_column(sa.Integer, default=0)
+
+
+# Where archiving moves deleted rows to, by the name of their table.
+SHADOWS: dict[str, sa.Table] = {
+    table.name: shadow_of(table) for table in tuple(Base.metadata.sorted_tables) if 'deleted' in table.columns}

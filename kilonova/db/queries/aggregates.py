@@ -10,13 +10,15 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from kilonova import errors
+from kilonova.db.clock import db_utcnow
 from kilonova.db.failures import is_duplicate
-from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
+from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata, HostMapping
 from kilonova.db.rows import Row, insert_missing, many
 
 aggregates = Aggregate.__table__
 aggregate_hosts = AggregateHost.__table__
 aggregate_metadata = AggregateMetadata.__table__
+host_mappings = HostMapping.__table__
 
 
 class AggregateNotFound(errors.NotFound):
@@ -67,6 +69,26 @@ def get(connection: sa.Connection, aggregate_id: int) -> Row:
     return found[0]
 
 
+def lock(connection: sa.Connection, aggregate_id: int) -> None:
+    """Whoever else changes this aggregate waits for the end of the transaction; AggregateNotFound."""
+    if not connection.execute(sa.update(aggregates).where(aggregates.c.id == aggregate_id)
+                              .values(updated_at=db_utcnow())).rowcount:
+        raise AggregateNotFound(aggregate_id=aggregate_id)
+
+
+def lock_hosts(connection: sa.Connection, hosts: Iterable[str]) -> list[str]:
+    """Those of these hosts that are mapped. Whoever else puts them into an aggregate waits."""
+    return list(connection.execute(sa.select(host_mappings.c.host).where(
+        host_mappings.c.host.in_(list(hosts))).order_by(host_mappings.c.id).with_for_update()).scalars())
+
+
+def has_host(connection: sa.Connection, uuid: str, host: str) -> bool:
+    """Whether a host is in the aggregate of this uuid."""
+    return connection.execute(sa.select(aggregate_hosts.c.id).join(
+        aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).where(
+        aggregates.c.uuid == uuid, aggregate_hosts.c.host == host)).first() is not None
+
+
 def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None = None,
            uuid: str | None = None) -> Row:
     """Insert an aggregate; AggregateNameExists."""
@@ -88,13 +110,19 @@ def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
     """Give it another name; AggregateNotFound, AggregateNameExists."""
     try:
         result = connection.execute(
-            sa.update(aggregates).where(aggregates.c.id == aggregate_id).values(name=name))
+            sa.update(aggregates).where(aggregates.c.id == aggregate_id)
+            .values(name=name, updated_at=db_utcnow()))
     except sa.exc.IntegrityError as error:
         if is_duplicate(error):
             raise AggregateNameExists(aggregate_name=name) from error
         raise
     if not result.rowcount:
         raise AggregateNotFound(aggregate_id=aggregate_id)
+
+
+def _stamp(connection: sa.Connection, *criteria: sa.ColumnElement[bool]) -> None:
+    """Schedulers keep aggregates in memory and go by their stamps (``queries.changes``)."""
+    connection.execute(sa.update(aggregates).where(*criteria).values(updated_at=db_utcnow()))
 
 
 def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[str, str | None]) -> None:
@@ -105,6 +133,7 @@ def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[st
     insert_missing(connection, aggregate_metadata,
                    [{'aggregate_id': aggregate_id, 'key': key, 'value': value}
                     for key, value in metadata.items() if value is not None])
+    _stamp(connection, aggregates.c.id == aggregate_id)
 
 
 def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
@@ -115,14 +144,16 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
         if is_duplicate(error):
             raise AggregateHostExists(aggregate_id=aggregate_id, host=host) from error
         raise AggregateNotFound(aggregate_id=aggregate_id) from error
+    _stamp(connection, aggregates.c.id == aggregate_id)
 
 
 def remove_host(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> int:
     """Take a host out of an aggregate, or out of all of them; returns of how many."""
-    statement = sa.delete(aggregate_hosts).where(aggregate_hosts.c.host == host)
+    which = [aggregate_hosts.c.host == host]
     if aggregate_id is not None:
-        statement = statement.where(aggregate_hosts.c.aggregate_id == aggregate_id)
-    return connection.execute(statement).rowcount
+        which.append(aggregate_hosts.c.aggregate_id == aggregate_id)
+    _stamp(connection, aggregates.c.id.in_(sa.select(aggregate_hosts.c.aggregate_id).where(*which)))
+    return connection.execute(sa.delete(aggregate_hosts).where(*which)).rowcount
 
 
 def destroy(connection: sa.Connection, aggregate_id: int) -> None:

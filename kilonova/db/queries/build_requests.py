@@ -26,3 +26,11 @@ def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
     """Delete the request; False when it is gone already."""
     return connection.execute(
         sa.delete(build_requests).where(build_requests.c.instance_uuid == instance_uuid)).rowcount == 1
+
+
+def destroy_all(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[str]:
+    """Delete the requests among these that are there: their uuids."""
+    found = list(connection.execute(sa.select(build_requests.c.instance_uuid).where(
+        build_requests.c.instance_uuid.in_(list(instance_uuids))).with_for_update()).scalars())
+    connection.execute(sa.delete(build_requests).where(build_requests.c.instance_uuid.in_(found)))
+    return found

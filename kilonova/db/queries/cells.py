@@ -9,18 +9,20 @@ The functions below ``Cells`` are what kilonova-manage cell_v2 does; they return
 """
 from __future__ import annotations
 
+import logging
 import re
 import threading
+import time
 import urllib.parse
 import uuid as uuids
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from kilonova import errors
-from kilonova.db.engine import Database, Databases
+from kilonova.db.engine import Database, Databases, is_unreachable
 from kilonova.db.models.api import CellMapping, HostMapping
 from kilonova.db.models.cell import Service
 from kilonova.db.queries import compute_nodes
@@ -29,6 +31,11 @@ from kilonova.db.rows import Row, insert_missing, many, one
 cell_mappings = CellMapping.__table__
 host_mappings = HostMapping.__table__
 services = Service.__table__
+
+LOG = logging.getLogger(__name__)
+
+# Seconds after which the mappings are read again.
+REFRESH = 60.0
 
 CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 CELL0_TRANSPORT = 'none:///'
@@ -71,6 +78,14 @@ def get_hosts(connection: sa.Connection, *, hosts: Iterable[str] | None = None,
     if cell_uuid is not None:
         query = query.where(cell_mappings.c.uuid == cell_uuid)
     return many(connection.execute(query))
+
+
+def hosts_by_cell(connection: sa.Connection) -> dict[int, set[str]]:
+    """The id of each cell's mapping → its hosts."""
+    found: dict[int, set[str]] = {}
+    for cell_id, host in connection.execute(sa.select(host_mappings.c.cell_id, host_mappings.c.host)):
+        found.setdefault(cell_id, set()).add(host)
+    return found
 
 
 def map_hosts(connection: sa.Connection, cell_id: int, hosts: Iterable[str]) -> None:
@@ -150,16 +165,20 @@ class Cell:
 
 
 class Cells:
-    """The databases of all cells, read once from the API database and again when an unknown cell is asked
-    for.
+    """The databases of all cells, read from the API database, and read again when an unknown cell is asked for or the
+    mappings are ``refresh`` seconds old (None: never), so that a change needs no restart.
 
     ``transport_url`` is the local one ([DEFAULT]transport_url), for templates in the mappings.
     """
 
-    def __init__(self, databases: Databases, transport_url: str | None = None) -> None:
+    def __init__(self, databases: Databases, transport_url: str | None = None,
+                 refresh: float | None = REFRESH) -> None:
         self._databases = databases
         self._transport_url = transport_url
+        self._refresh = refresh
+        self._read_at = 0.0
         self._known: tuple[Database, ...] = ()
+        self._hosts: dict[str, int] = {}
         self._loading = threading.Lock()
 
     def reload(self) -> None:
@@ -168,12 +187,26 @@ class Cells:
             with self._databases.api().read() as connection:
                 rows = get_cells(connection)
             self._known = tuple(self._open(row) for row in rows)
+            self._hosts = {}
+            self._read_at = time.monotonic()
 
     def databases(self) -> list[Database]:
         """All cells, cell0 and disabled ones too, in the order of their ids."""
         if not self._known:
             self.reload()
+        elif self._refresh is not None and time.monotonic() - self._read_at > self._refresh:
+            self._reload_old()
         return list(self._known)
+
+    def _reload_old(self) -> None:
+        """What is known serves on while the API database is silent."""
+        self._read_at = time.monotonic()
+        try:
+            self.reload()
+        except Exception as error:
+            if not is_unreachable(error):
+                raise
+            LOG.warning('The cell mappings could not be read again: %s', error)
 
     def enabled(self) -> list[Database]:
         """The cells that new servers may go to: neither cell0 nor disabled ones."""
@@ -200,6 +233,20 @@ class Cells:
     def id_of(self, database: Database) -> int:
         """The id of the mapping of a cell's database."""
         return database.cell.id
+
+    def transport_url_of(self, host: str) -> str | None:
+        """The message queue of a host's cell, None for a host that no cell has. Costs nothing where all cells share
+        one queue, else one statement a host until the mappings are read again."""
+        urls = {database.cell.transport_url for database in self._with_hosts()}
+        if len(urls) == 1:
+            return urls.pop()
+        if host not in self._hosts:
+            with self._databases.api().read() as connection:
+                mapping = get_host(connection, host)
+            if mapping is None:
+                return None
+            self._hosts[host] = mapping['cell_id']
+        return self.by_id(self._hosts[host]).cell.transport_url
 
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
@@ -327,16 +374,20 @@ class SetUp:
 
 
 def simple_cell_setup(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
-    """cell0, one cell of [database]connection and this message queue, and the mappings of its hosts.
-
-    May be repeated. Without a compute node nothing but cell0 is made, as a cell that nobody serves helps
-    nobody.
-    """
+    """cell0, and what ``map_cell_and_hosts`` does. May be repeated."""
     cell0_created = map_cell0(databases)
+    return replace(map_cell_and_hosts(databases, transport_url, name), cell0_created=cell0_created)
+
+
+def map_cell_and_hosts(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
+    """One cell of [database]connection and this message queue, and the mappings of its hosts. May be repeated.
+
+    Without a compute node nothing is made, as a cell that nobody serves helps nobody.
+    """
     main_url = databases.main().url
     with databases.main().read() as connection:
         if not compute_nodes.any_nodes(connection):
-            return SetUp(cell0_created, False, None, ())
+            return SetUp(False, False, None, ())
     created = False
     with databases.api().read() as connection:
         known = {row['database_connection']: row['uuid'] for row in get_cells(connection)}
@@ -345,4 +396,4 @@ def simple_cell_setup(databases: Databases, transport_url: str, name: str | None
         uuid = create_cell(databases, transport_url=transport_url, database_connection=main_url, name=name)
         created = True
     found = discover_hosts(databases, cell_uuid=uuid, transport_url=transport_url)[0]
-    return SetUp(cell0_created, created, found.cell, found.hosts)
+    return SetUp(False, created, found.cell, found.hosts)

@@ -6,12 +6,14 @@ new one. Payloads are plain dicts, described at ``claim`` and ``save``.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 
 from kilonova import states
 from kilonova.db import engine
+from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import ClaimConflict, Conflict, KeyGone
@@ -57,8 +59,8 @@ def _mark(conn: Any, key: str, mark: str) -> bool:
 
 
 @engine.retried
-def claim(db: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Claim a server's place on a host.
+def claim(db: Any, request: dict[str, Any], look: Callable[[Any], None] | None = None) -> dict[str, Any]:
+    """Claim a server's place on a host; ``look(conn)`` may raise against it (see ``group_claims``).
 
     ``request``: key, instance_uuid, transition (event name), expect {instances column: value(s)}, values {instances
     columns}, extra {instance_extra columns: JSON text}, devices [{id, address, from, to, instance_uuid, request_id}],
@@ -69,6 +71,8 @@ def claim(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     with db.write() as conn:
         if not _mark(conn, request['key'], f"{request['key']}:claim"):
             return {'written': True}
+        if look is not None:
+            look(conn)
         _move(conn, request)
         _write_devices(conn, request.get('devices') or [], strict=True)
         instance_queries.update_extra(conn, uuid, request.get('extra') or {})
@@ -182,8 +186,9 @@ def _write_devices(conn: Any, changes: list[dict[str, Any]], strict: bool) -> No
 def _write_usage(conn: Any, usage: dict[str, Any] | None) -> None:
     if usage:
         values = {name: value for name, value in usage.items() if name != 'compute_node_id'}
+        # By the database's clock: schedulers read what changed since they last looked.
         conn.execute(nodes.update().where(nodes.c.id == usage['compute_node_id'])
-                     .values(updated_at=instance_queries.utcnow(), **values))
+                     .values(updated_at=db_utcnow(), **values))
 
 
 def _write_migration(conn: Any, migration: dict[str, Any] | None) -> None:

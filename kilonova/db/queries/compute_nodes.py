@@ -16,12 +16,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova import errors
-from kilonova.db.models.cell import ComputeNode, Service
+from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries.services import up
 from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
 
 compute_nodes = ComputeNode.__table__
 services = Service.__table__
+instances = Instance.__table__
+
 
 class NodeExists(errors.Conflict):
     msg_fmt = 'Node %(node)s of host %(host)s exists under another uuid.'
@@ -42,17 +44,19 @@ def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) 
 
 def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | None = None,
                hosts: Iterable[str] | None = None, after_id: int | None = None,
-               limit: int | None = None) -> list[Row]:
+               limit: int | None = None, served: bool = False) -> list[Row]:
     """Nodes by rising id, each with ``service``.
 
     ``pattern`` is a part of hypervisor_hostname, ``after_id`` the id (in this cell) of the last node of the
-    page before.
+    page before; ``served`` leaves out nodes without a service.
     """
     query = _with_service(down_time).where(LIVE).order_by(compute_nodes.c.id)
     if pattern is not None:
         query = query.where(compute_nodes.c.hypervisor_hostname.contains(pattern, autoescape=True))
     if hosts is not None:
         query = query.where(compute_nodes.c.host.in_(list(hosts)))
+    if served:
+        query = query.where(services.c.id.is_not(None))
     if after_id is not None:
         query = query.where(compute_nodes.c.id > after_id)
     if limit is not None:
@@ -83,6 +87,11 @@ def by_host(connection: sa.Connection, host: str) -> list[Row]:
     """The live nodes of a host, without their service."""
     return many(connection.execute(
         sa.select(compute_nodes).where(LIVE, compute_nodes.c.host == host).order_by(compute_nodes.c.id)))
+
+
+def hosts_of_all(connection: sa.Connection) -> list[Row]:
+    """uuid and host of every live node."""
+    return many(connection.execute(sa.select(compute_nodes.c.uuid, compute_nodes.c.host).where(LIVE)))
 
 
 def get_or_create(connection: sa.Connection, values: Row) -> Row:
@@ -132,6 +141,16 @@ def statistics(connection: sa.Connection) -> Row:
     if row is None:
         raise LookupError('an aggregate query returned no row')
     return row
+
+
+def promised(connection: sa.Connection, host: str) -> list[Row]:
+    """project_id, vcpus, memory_mb, disk_gb: sums of the flavors of a host's servers, by project."""
+    disk = sa.func.coalesce(instances.c.root_gb, 0) + sa.func.coalesce(instances.c.ephemeral_gb, 0)
+    return many(connection.execute(
+        sa.select(instances.c.project_id, sa.func.sum(instances.c.vcpus).label('vcpus'),
+                  sa.func.sum(instances.c.memory_mb).label('memory_mb'), sa.func.sum(disk).label('disk_gb'))
+        .where(instances.c.host == host, instances.c.deleted == 0)
+        .group_by(instances.c.project_id).order_by(instances.c.project_id)))
 
 
 def any_nodes(connection: sa.Connection) -> bool:

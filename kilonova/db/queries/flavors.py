@@ -50,13 +50,16 @@ def id_of(conn: Any, flavorid: str) -> int | None:
 
 def page(conn: Any, *, project_id: str | None = None, is_public: bool | None = None, min_ram: int = 0,
          min_disk: int = 0, name: str | None = None, order: Sequence[tuple[str, str]] = (), limit: int = 1000,
-         marker: Mapping[str, Any] | None = None, specs: bool = True) -> list[dict[str, Any]]:
+         marker: Mapping[str, Any] | None = None, specs: bool = True,
+         disabled: bool | None = None) -> list[dict[str, Any]]:
     """Flavors of a page; two statements. ``project_id``: only what it may see. ``name``: a regular expression."""
     full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
     query = sa.select(flavors).where(_visible(project_id), flavors.c.memory_mb >= min_ram,
                                      flavors.c.root_gb >= min_disk).limit(limit)
     if is_public is not None:
         query = query.where(flavors.c.is_public == sa.literal(is_public))
+    if disabled is not None:
+        query = query.where(sa.func.coalesce(flavors.c.disabled, sa.false()) == sa.literal(disabled))
     if name is not None:
         query = query.where(flavors.c.name.regexp_match(name))
     if marker is not None:

@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
@@ -18,6 +18,13 @@ instance_mappings = InstanceMapping.__table__
 def create(connection: sa.Connection, rows: Sequence[Row]) -> None:
     """Insert mappings (instance_uuid, project_id, user_id) in one statement."""
     connection.execute(instance_mappings.insert(), [{'queued_for_delete': False, **row} for row in rows])
+
+
+def cells_of(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, int | None]:
+    """uuid → id of its cell (None: a build request) of the servers among these that are known; one statement."""
+    found = connection.execute(sa.select(instance_mappings.c.instance_uuid, instance_mappings.c.cell_id).where(
+        instance_mappings.c.instance_uuid.in_(list(uuids))))
+    return {row.instance_uuid: row.cell_id for row in found}
 
 
 def set_cell(connection: sa.Connection, instance_uuid: str, cell_id: int) -> bool:
@@ -34,7 +41,19 @@ def set_queued_for_delete(connection: sa.Connection, instance_uuid: str) -> bool
         .values(queued_for_delete=True)).rowcount == 1
 
 
+def is_queued_for_delete(connection: sa.Connection, instance_uuid: str) -> bool:
+    """Whether ``set_queued_for_delete`` was called."""
+    return bool(connection.execute(sa.select(instance_mappings.c.queued_for_delete).where(
+        instance_mappings.c.instance_uuid == instance_uuid)).scalar())
+
+
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
     """Delete the mapping; False without one."""
     return connection.execute(
         sa.delete(instance_mappings).where(instance_mappings.c.instance_uuid == instance_uuid)).rowcount == 1
+
+
+def destroy_all(connection: sa.Connection, instance_uuids: Iterable[str]) -> None:
+    """Delete the mappings of several servers."""
+    connection.execute(sa.delete(instance_mappings).where(
+        instance_mappings.c.instance_uuid.in_(list(instance_uuids))))

@@ -12,7 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova import states
+from kilonova.db import engine
 from kilonova.db.models import cell as models
+from kilonova.db.queries import state_changes
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
 
 instances = models.Instance.__table__
@@ -56,6 +58,20 @@ def by_host(conn: Any, host: str) -> list[dict[str, Any]]:
     rows = conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)
                         .order_by(instances.c.id)).mappings()
     return [dict(row) for row in rows]
+
+
+def by_uuids(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """uuid → row as ``get`` gives it, of those that this cell has; one statement."""
+    rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0)).mappings()
+    return {row['uuid']: dict(row) for row in rows}
+
+
+def to_reclaim(conn: Any, seconds: float, limit: int) -> list[str]:
+    """Uuids of servers that were soft-deleted ``seconds`` ago or earlier, by the database's clock; the oldest first."""
+    when = sa.func.coalesce(instances.c.deleted_at, instances.c.updated_at)
+    return list(conn.execute(sa.select(instances.c.uuid).where(
+        instances.c.deleted == 0, instances.c.vm_state == states.VmState.SOFT_DELETED.value,
+        instances.c.task_state.is_(None), engine.db_age(when) >= seconds).order_by(when).limit(limit)).scalars())
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,6 +121,8 @@ def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_meta
     bdms = list(bdms)
     if bdms:
         conn.execute(bdm_table.insert(), [{**stamp, 'instance_uuid': uuid, **bdm} for bdm in bdms])
+    if state_changes.is_watched():
+        state_changes.changed(conn, uuid, (None, None), values.get('vm_state'), values.get('task_state'), created=True)
     return new_id, True
 
 
@@ -151,7 +169,27 @@ def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None =
     changes: dict[str, Any] = {**(values or {}), 'task_state': _text(rule.to_task), 'updated_at': utcnow()}
     if rule.to_vm is not None:
         changes['vm_state'] = _text(rule.to_vm)
-    return conn.execute(instances.update().where(*conditions).values(**changes)).rowcount == 1
+    before = state_changes.before(conn, uuid)
+    hit = conn.execute(instances.update().where(*conditions).values(**changes)).rowcount == 1
+    if hit:
+        state_changes.changed(conn, uuid, before, changes.get('vm_state'), changes['task_state'])
+    return hit
+
+
+def hold(conn: Any, uuid: str, vm_states: Iterable[str], method: str) -> None:
+    """What belongs to a server changes, not its state: its row is ours until the transaction ends.
+
+    ``method`` is the act's name in the 409. Raises InstanceNotFound, InstanceInvalidState (in none of ``vm_states``).
+    """
+    if conn.execute(instances.update().where(
+            instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.vm_state, vm_states))
+            .values(updated_at=utcnow())).rowcount:
+        return
+    state = conn.execute(sa.select(instances.c.vm_state).where(
+        instances.c.uuid == uuid, instances.c.deleted == 0)).first()
+    if state is None:
+        raise InstanceNotFound(instance_id=uuid)
+    raise InstanceInvalidState(method=method, instance_uuid=uuid, attr='vm_state', state=state.vm_state)
 
 
 def refuse(conn: Any, uuid: str, event: str) -> Exception:
@@ -170,11 +208,14 @@ def refuse(conn: Any, uuid: str, event: str) -> Exception:
 
 def mark_deleted(conn: Any, uuid: str) -> bool:
     """The end state of a delete: the row is soft-deleted, its state says so."""
-    now = utcnow()
-    return conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0).values(
+    now, before = utcnow(), state_changes.before(conn, uuid)
+    hit = conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0).values(
         deleted=instances.c.id, deleted_at=now, terminated_at=now, updated_at=now,
         vm_state=states.VmState.DELETED.value, task_state=None,
         power_state=int(states.PowerState.NOSTATE), host=None, node=None, compute_id=None)).rowcount == 1
+    if hit:
+        state_changes.changed(conn, uuid, before, states.VmState.DELETED.value, None)
+    return hit
 
 
 def start_action(conn: Any, uuid: str, action: dict[str, Any]) -> None:
@@ -192,6 +233,11 @@ def finish_action(conn: Any, uuid: str, request_id: str, message: str | None = N
         values['message'] = message
     conn.execute(actions.update().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id)
                  .values(**values))
+
+
+def forget_action(conn: Any, uuid: str, request_id: str) -> None:
+    """Of a request that was refused after all nothing is told; no event of it may have been written."""
+    conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
 
 def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:

@@ -24,6 +24,9 @@ LIVE = migrations.c.deleted == 0
 # Moves in these states hold nothing on any host any more.
 ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
 
+# Live migrations in these states are under way.
+LIVE_RUNNING = ('queued', 'preparing', 'running', 'post-migrating')
+
 _EQUAL = ('source_compute', 'migration_type', 'hidden', 'user_id', 'project_id')
 
 

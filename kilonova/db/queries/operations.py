@@ -14,7 +14,7 @@ from sqlalchemy import exc
 
 from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
-from kilonova.db.queries import build_requests, instance_mappings, request_specs
+from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
 
@@ -24,7 +24,9 @@ leases = cell_models.Lease.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
-FORWARD_KINDS = ('delete', 'confirm', 'revert', 'release')
+FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release')
+# What waits for a confirm or a revert.
+MOVES = ('resize', 'migration')
 
 
 def _row(operation: dict[str, Any], slot: str = RUN) -> dict[str, Any]:
@@ -46,13 +48,18 @@ def insert(conn: Any, rows: Iterable[dict[str, Any]], slot: str = RUN) -> None:
 # --- accepting -------------------------------------------------------------------------------------------------------
 @engine.retried
 def accept_create(api_db: Any, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict],
-                  mappings: Sequence[dict], operations: Sequence[dict]) -> None:
-    """A create of N servers: four INSERTs in one transaction of the api database, whatever N is."""
+                  mappings: Sequence[dict], operations: Sequence[dict], group: tuple[int, str] | None = None) -> None:
+    """A create of N servers: four INSERTs in one transaction of the api database, whatever N is; one more makes them
+    members of a server group, ``group``: its (id, uuid) (``instance_groups.GroupNotFound``)."""
     with api_db.write() as conn:
+        if engine.repeated() and request_specs.get(conn, specs[0][0]) is not None:
+            return
         request_specs.create(conn, specs)
         build_requests.create(conn, requests)
         instance_mappings.create(conn, mappings)
         insert(conn, operations)
+        if group is not None:
+            instance_groups.add_members(conn, group, [uuid for uuid, _ in specs])
 
 
 @engine.retried
@@ -65,15 +72,12 @@ def accept(cell_db: Any, *, instance_uuid: str, event: str, operation: dict[str,
     ``finish``: the action ends here (resetState). Raises InstanceInvalidState, InstanceNotFound.
     """
     with cell_db.write() as conn:
+        if _accepted(conn, instance_uuid, action):
+            return
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        if migration is not None:
-            uuid, before, after = migration
-            hit = conn.execute(migrations.update().where(
-                migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
-                .values(status=after, updated_at=instance_queries.utcnow())).rowcount
-            if not hit:
-                raise _busy(conn, instance_uuid, event)
+        if migration is not None and not _swap(conn, *migration):
+            raise _busy(conn, instance_uuid, event)
         if operation is not None:
             try:
                 insert(conn, [operation])
@@ -82,6 +86,36 @@ def accept(cell_db: Any, *, instance_uuid: str, event: str, operation: dict[str,
         instance_queries.start_action(conn, instance_uuid, action)
         if finish:
             instance_queries.finish_action(conn, instance_uuid, action['request_id'])
+
+
+def _swap(conn: Any, uuid: str, before: str, after: str) -> bool:
+    """Give a migration another status; False when it hasn't the status ``before``."""
+    return conn.execute(migrations.update().where(
+        migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
+        .values(status=after, updated_at=instance_queries.utcnow())).rowcount == 1
+
+
+def _confirming(conn: Any, instance_uuid: str) -> str | None:
+    """Whoever takes a server's move that waits for an answer confirms it: its uuid, None when there is none."""
+    uuid = conn.execute(sa.select(migrations.c.uuid).where(
+        migrations.c.instance_uuid == instance_uuid, migrations.c.status == 'finished', migrations.c.deleted == 0,
+        migrations.c.migration_type.in_(MOVES))).scalar()
+    return uuid if uuid is not None and _swap(conn, uuid, 'finished', 'confirming') else None
+
+
+def _kinds(conn: Any, instance_uuid: str) -> dict[str, str]:
+    """slot → kind of what runs and of what waits."""
+    rows = conn.execute(sa.select(operations.c.slot, operations.c.kind).where(
+        operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT])))
+    return {row.slot: row.kind for row in rows}
+
+
+def _accepted(conn: Any, instance_uuid: str, action: dict[str, Any]) -> bool:
+    """Whether the attempt before wrote this very request, and only the answer to its COMMIT was lost."""
+    table = instance_queries.actions
+    return engine.repeated() and conn.execute(sa.select(table.c.id).where(
+        table.c.instance_uuid == instance_uuid, table.c.request_id == action['request_id'],
+        table.c.action == action['action'])).first() is not None
 
 
 def _busy(conn: Any, uuid: str, event: str) -> Exception:
@@ -98,30 +132,75 @@ def accept_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any]
     being unwound it waits), or None when a delete was already accepted. Raises InstanceNotFound.
     """
     with cell_db.write() as conn:
+        if _accepted(conn, instance_uuid, action):
+            return operation['uuid']
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        rows = conn.execute(sa.select(operations.c.uuid, operations.c.kind, operations.c.slot).where(
-            operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT]))).all()
-        if any(row.kind == 'delete' for row in rows):
+        slots = _kinds(conn, instance_uuid)
+        if 'delete' in slots.values():
             return None
-        running = [row for row in rows if row.slot == RUN]
-        if running:
+        if WAIT in slots:
+            # A soft delete that hasn't begun: this one does more.
+            conn.execute(operations.delete().where(operations.c.instance_uuid == instance_uuid,
+                                                   operations.c.slot == WAIT))
+        if slots:
             cancel(conn, instance_uuid)
-        insert(conn, [operation], WAIT if running else RUN)
+        insert(conn, [operation], WAIT if slots else RUN)
         instance_queries.start_action(conn, instance_uuid, action)
     return operation['uuid']
 
 
 @engine.retried
-def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[str, Any]) -> None:
-    """resetState: the state changes at once; a running row is cancelled and unwinds without touching the state."""
+def accept_soft_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any], action: dict[str, Any]) -> str:
+    """Accept a soft delete beside what runs and can be unwound; a move that waits for an answer is confirmed first.
+
+    Returns the uuid of the operation to wake somebody for. Raises InstanceInvalidState (deleted already; or a confirm
+    or revert is under way, which can't be stopped), InstanceNotFound.
+    """
+    event = 'soft_delete.start'
     with cell_db.write() as conn:
+        if _accepted(conn, instance_uuid, action):
+            return operation['uuid']
+        values = {'deleted_at': engine.db_utcnow()}
+        if not instance_queries.transition(conn, instance_uuid, event, values):
+            raise instance_queries.refuse(conn, instance_uuid, event)
+        slots = _kinds(conn, instance_uuid)
+        if not set(FORWARD_KINDS).isdisjoint(slots.values()):
+            raise _busy(conn, instance_uuid, event)
+        moved = _confirming(conn, instance_uuid)
+        if moved is not None:
+            operation = {**operation, 'args': {**operation['args'], 'migration_uuid': moved}}
+        if slots:
+            cancel(conn, instance_uuid)
+        insert(conn, [operation], WAIT if slots else RUN)
+        instance_queries.start_action(conn, instance_uuid, action)
+    return operation['uuid']
+
+
+@engine.retried
+def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[str, Any],
+                operation: dict[str, Any]) -> str | None:
+    """resetState: the state changes at once; a running row is cancelled and unwinds without touching the state.
+
+    A move that waits for an answer would wait for ever in the new state: it is confirmed by ``operation``, whose uuid
+    is returned then, to wake somebody.
+    """
+    with cell_db.write() as conn:
+        if _accepted(conn, instance_uuid, action):
+            return operation['uuid'] if get(conn, operation['uuid']) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         # What only goes forward ends by itself; cancelled halfway it would leave what it still had to give back.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
+        slots = _kinds(conn, instance_uuid)
+        # Of what runs beside such a move only a delete is left, and that takes the move along.
+        moved = None if slots else _confirming(conn, instance_uuid)
+        if moved is None:
+            return None
+        insert(conn, [{**operation, 'args': {**operation['args'], 'migration_uuid': moved}}])
+    return operation['uuid']
 
 
 def cancel(conn: Any, instance_uuid: str, spared: Sequence[str] = ()) -> int:
@@ -138,9 +217,12 @@ def cancel(conn: Any, instance_uuid: str, spared: Sequence[str] = ()) -> int:
 def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
     """Early delete (rule 18): True when the build request was still there; its boot row is cancelled with it."""
     with api_db.write() as conn:
+        if engine.repeated() and instance_mappings.is_queued_for_delete(conn, instance_uuid):
+            return True
         if not build_requests.destroy(conn, instance_uuid):
             return False
         cancel(conn, instance_uuid)
+        instance_groups.remove_members(conn, [instance_uuid])
         instance_mappings.set_queued_for_delete(conn, instance_uuid)
     return True
 
@@ -251,6 +333,12 @@ def renew_lease(db: Any, owner: str, host: str, seconds: float) -> None:
         if not conn.execute(leases.update().where(leases.c.owner == owner).values(expires=expires)).rowcount:
             conn.execute(leases.insert().values(owner=owner, host=host, expires=expires))
             conn.execute(leases.delete().where(leases.c.expires < engine.db_now() - 3600))
+
+
+def living(conn: Any) -> list[tuple[str, str]]:
+    """(owner, what it says of its process) of the leases that haven't run out."""
+    return [(row.owner, row.host) for row in conn.execute(
+        sa.select(leases.c.owner, leases.c.host).where(leases.c.expires > engine.db_now()))]
 
 
 @engine.retried

@@ -1,50 +1,190 @@
-"""Limits of projects (API database) and what they use (cells, and build requests that have no cell yet)."""
+"""Limits of projects, users and classes (API database) and what is used of them (cells, and build requests that have no
+cell yet).
+"""
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
+from kilonova.db.rows import Row, insert_missing, many
+from kilonova.states import VmState
 
 quotas = api_models.Quota.__table__
+user_quotas = api_models.ProjectUserQuota.__table__
 classes = api_models.QuotaClass.__table__
 requests = api_models.BuildRequest.__table__
+groups = api_models.InstanceGroup.__table__
+mappings = api_models.InstanceMapping.__table__
+specs = api_models.RequestSpec.__table__
 instances = cell_models.Instance.__table__
+operations = cell_models.Operation.__table__
 
 # The only class whose limits count: those of all projects.
 DEFAULT_CLASS = 'default'
+# What servers use, and the column that says how much (None: each counts one).
+COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
 
-def limits(conn: Any, project_id: str | None) -> dict[str, int]:
-    """resource → limit where the database says one: the project's own, else the default class's. One statement."""
-    parts = [sa.select(sa.literal(0).label('own'), classes.c.resource, classes.c.hard_limit).where(
-        classes.c.class_name == DEFAULT_CLASS)]
+class Parts(NamedTuple):
+    """Numbers by resource: a project's, and those of one of its users."""
+
+    shared: dict[str, int]
+    own: dict[str, int]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+def limits(conn: Any, project_id: str | None, user_id: str | None = None) -> Parts:
+    """resource → limit where the database says one: the project's own, else the default class's; and those that were
+    given to the user alone. One statement."""
+    parts = [_said(0, classes, classes.c.class_name == DEFAULT_CLASS)]
     if project_id is not None:
-        parts.append(sa.select(sa.literal(1).label('own'), quotas.c.resource, quotas.c.hard_limit).where(
-            quotas.c.project_id == project_id))
-    rows = sorted((tuple(row) for row in conn.execute(sa.union_all(*parts))), key=lambda row: row[0])
-    return {resource: limit for _, resource, limit in rows if limit is not None}
+        parts.append(_said(1, quotas, quotas.c.project_id == project_id))
+        if user_id is not None:
+            parts.append(_said(2, user_quotas, user_quotas.c.project_id == project_id,
+                               user_quotas.c.user_id == user_id))
+    # Classes have no unique key: of two rows the newer counts.
+    rows = sorted(tuple(row) for row in conn.execute(sa.union_all(*parts)))
+    return Parts({resource: limit for rank, _, resource, limit in rows if rank < 2},
+                 {resource: limit for rank, _, resource, limit in rows if rank == 2})
 
 
-def usage(conn: Any, project_id: str) -> dict[str, int]:
-    """What the servers of a project in one cell use: {instances, cores, ram (MiB)}. One statement."""
-    count, cores, ram = conn.execute(sa.select(
-        sa.func.count(), sa.func.coalesce(sa.func.sum(instances.c.vcpus), 0),
-        sa.func.coalesce(sa.func.sum(instances.c.memory_mb), 0)).where(
-        instances.c.project_id == project_id, instances.c.deleted == 0)).one()
-    return {'instances': int(count), 'cores': int(cores), 'ram': int(ram)}
+def _said(rank: int, table: sa.Table, *criteria: Any) -> sa.Select[Any]:
+    return sa.select(sa.literal(rank).label('rank'), table.c.id, table.c.resource, table.c.hard_limit).where(
+        *criteria, table.c.hard_limit.is_not(None))
 
 
-def requested(conn: Any, project_id: str) -> dict[str, int]:
-    """The same for servers that no cell was chosen for yet. One statement, and one row whatever waits."""
+def class_limits(conn: Any, name: str) -> dict[str, int]:
+    """What a class says of itself."""
+    rows = conn.execute(_said(0, classes, classes.c.class_name == name).order_by(classes.c.id))
+    return {row.resource: row.hard_limit for row in rows}
+
+
+def given_to_users(conn: Any, project_id: str, but: str | None = None) -> dict[str, int]:
+    """The sum of what the users of a project were given, ``but`` one of them; without limit counts nothing."""
+    query = sa.select(user_quotas.c.resource, sa.func.sum(user_quotas.c.hard_limit)).where(
+        user_quotas.c.project_id == project_id, user_quotas.c.hard_limit >= 0).group_by(user_quotas.c.resource)
+    if but is not None:
+        query = query.where(user_quotas.c.user_id != but)
+    return {resource: int(total) for resource, total in conn.execute(query)}
+
+
+@engine.retried
+def set_limits(database: Any, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
+    """Give limits to a project, or to one of its users; others that it has stay."""
+    if not values:
+        return
+    table, key = _owner(project_id, user_id)
+    with database.write() as conn:
+        insert_missing(conn, table, [{**key, 'resource': name, 'hard_limit': limit} for name, limit in values.items()])
+        conn.execute(table.update().where(
+            *(table.c[name] == value for name, value in key.items()), table.c.resource.in_(list(values))).values(
+            hard_limit=sa.case(dict(values), value=table.c.resource)))
+
+
+@engine.retried
+def set_class_limits(database: Any, name: str, values: Mapping[str, int]) -> None:
+    """Give limits to a class; others that it has stay."""
+    if not values:
+        return
+    with database.write() as conn:
+        conn.execute(classes.delete().where(classes.c.class_name == name, classes.c.resource.in_(list(values))))
+        conn.execute(classes.insert(), [{'class_name': name, 'resource': resource, 'hard_limit': limit}
+                                        for resource, limit in values.items()])
+
+
+@engine.retried
+def delete_limits(database: Any, project_id: str, user_id: str | None = None) -> None:
+    """Forget the limits of a user, or those of a project with all its users'."""
+    with database.write() as conn:
+        conn.execute(user_quotas.delete().where(
+            user_quotas.c.project_id == project_id, *([user_quotas.c.user_id == user_id] if user_id else [])))
+        if user_id is None:
+            conn.execute(quotas.delete().where(quotas.c.project_id == project_id))
+
+
+def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, str]]:
+    if user_id is None:
+        return quotas, {'project_id': project_id}
+    return user_quotas, {'project_id': project_id, 'user_id': user_id}
+
+
+# --- usage -----------------------------------------------------------------------------------------------------------
+def usage(conn: Any, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
+    """What the servers of a project, and those of one of its users, use in one cell: {instances, cores, ram (MiB)}.
+
+    A server that is being resized to more counts with what it will have; one that waits for its deletion (soft-delete)
+    doesn't count; those ``besides`` (uuids) were counted elsewhere. One statement.
+    """
+    args = _json(conn, operations.c.args)
+    amounts = {name: sa.literal(1) if column is None else _larger(
+        instances.c[column], args['flavor', 'nova_object.data', column].as_integer())
+        for name, column in COUNTED.items()}
+    query = sa.select(*_sums(amounts, instances.c.user_id, user_id)).select_from(instances.outerjoin(
+        operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
+        instances.c.project_id == project_id, instances.c.deleted == 0,
+        sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value)
+    if besides:
+        query = query.where(instances.c.uuid.not_in(list(besides)))
+    return _parts(conn.execute(query).one())
+
+
+def _larger(present: Any, wanted: Any) -> Any:
+    return sa.case((wanted > present, wanted), else_=sa.func.coalesce(present, 0))
+
+
+def _sums(amounts: Mapping[str, Any], owner: Any, user_id: str | None) -> Iterable[Any]:
+    for amount in amounts.values():
+        yield sa.func.coalesce(sa.func.sum(amount), 0)
+    if user_id is not None:
+        for amount in amounts.values():
+            yield sa.func.coalesce(sa.func.sum(sa.case((owner == user_id, amount), else_=0)), 0)
+
+
+def _parts(row: Sequence[Any]) -> Parts:
+    numbers = [int(value) for value in row]
+    return Parts(dict(zip(COUNTED, numbers, strict=False)), dict(zip(COUNTED, numbers[len(COUNTED):], strict=False)))
+
+
+def waiting(conn: Any, project_id: str) -> list[Row]:
+    """uuid, user_id and what each server uses (by resource) of those that no cell was chosen for yet. One statement."""
+    stored = _json(conn, requests.c.instance)
+    columns = [sa.func.coalesce(stored['nova_object.data', column].as_integer(), 0).label(name)
+               for name, column in COUNTED.items() if column]
+    return many(conn.execute(sa.select(
+        requests.c.instance_uuid.label('uuid'), stored['nova_object.data', 'user_id'].as_string().label('user_id'),
+        sa.literal(1).label('instances'), *columns).where(requests.c.project_id == project_id)))
+
+
+def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
+              besides: Sequence[str] = ()) -> Parts:
+    """``usage`` of cells that don't answer, as the API database knows it: their servers by their mappings, what each
+    uses by what it was last asked to be. One statement."""
+    flavor = _json(conn, specs.c.spec)
+    amounts = {name: sa.literal(1) if column is None else sa.func.coalesce(
+        flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
+        for name, column in COUNTED.items()}
+    query = sa.select(*_sums(amounts, mappings.c.user_id, user_id)).select_from(mappings.outerjoin(
+        specs, specs.c.instance_uuid == mappings.c.instance_uuid)).where(
+        mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == project_id,
+        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    if besides:
+        query = query.where(mappings.c.instance_uuid.not_in(list(besides)))
+    return _parts(conn.execute(query).one())
+
+
+def server_groups(conn: Any, project_id: str, user_id: str | None = None) -> tuple[int, int]:
+    """How many server groups a project has, and how many of them are the user's. One statement."""
+    own = sa.func.coalesce(sa.func.sum(sa.case((groups.c.user_id == user_id, 1), else_=0)), 0)
+    total, mine = conn.execute(sa.select(sa.func.count(), own).where(groups.c.project_id == project_id)).one()
+    return int(total), int(mine)
+
+
+def _json(conn: Any, column: Any) -> Any:
     # PostgreSQL's operators want the type, the others' functions take the text.
     kind: Any = sa.cast if conn.dialect.name == 'postgresql' else sa.type_coerce
-    stored = kind(requests.c.instance, sa.JSON)
-
-    def total(name: str) -> Any:
-        return sa.func.coalesce(sa.func.sum(stored['nova_object.data', name].as_integer()), 0)
-    count, cores, ram = conn.execute(sa.select(sa.func.count(), total('vcpus'), total('memory_mb')).where(
-        requests.c.project_id == project_id)).one()
-    return {'instances': int(count), 'cores': int(cores), 'ram': int(ram)}
+    return kind(column, sa.JSON)

@@ -33,3 +33,8 @@ def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
     """Delete a server's spec; False when it has none."""
     return connection.execute(
         sa.delete(request_specs).where(request_specs.c.instance_uuid == instance_uuid)).rowcount == 1
+
+
+def destroy_all(connection: sa.Connection, instance_uuids: Iterable[str]) -> None:
+    """Delete the specs of several servers."""
+    connection.execute(sa.delete(request_specs).where(request_specs.c.instance_uuid.in_(list(instance_uuids))))

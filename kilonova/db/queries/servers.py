@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova.db import engine
+from kilonova.db.collation import by_code_point
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import patterns
@@ -33,6 +34,8 @@ requests = api_models.BuildRequest.__table__
 specs = api_models.RequestSpec.__table__
 
 IMAGE_PREFIX = 'image_'
+# The key of the system metadata that says why a server is locked.
+LOCKED_REASON = 'locked_reason'
 _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
 # Long, and seen by few.
 _BULKY = frozenset(('user_data', 'key_data'))
@@ -49,6 +52,7 @@ class Filters:
 
     ``equal``: column → accepted values (None: NULL). ``regex``: column → pattern. ``states``: (vm_state, task states,
     whether they are the accepted or the refused ones), of which one must fit; None = any. ``deleted`` None: both.
+    ``soft_deleted``: servers that wait to be reclaimed count, as deleted ones where those are asked for.
     ``changed``: (since, before) of updated_at, naive UTC. ``nothing``: no server fits.
     """
 
@@ -56,6 +60,7 @@ class Filters:
     regex: Mapping[str, str] = field(default_factory=dict)
     states: Sequence[tuple[str, frozenset[str], bool]] | None = None
     deleted: bool | None = False
+    soft_deleted: bool = True
     changed: tuple[datetime.datetime | None, datetime.datetime | None] = (None, None)
     tags: Sequence[str] = ()
     tags_any: Sequence[str] = ()
@@ -67,8 +72,13 @@ class Filters:
         """As SQL."""
         found: list[Any] = []
         if self.deleted is not None:
-            found.append(instances.c.deleted != 0 if self.deleted else instances.c.deleted == 0)
-        found.extend(_among(instances.c[name], values) for name, values in self.equal.items())
+            gone, waiting = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
+            if self.deleted:
+                found.append(sa.or_(gone, waiting) if self.soft_deleted else gone)
+            else:
+                found.append(sa.not_(gone))
+                found.extend([] if self.soft_deleted else [sa.or_(instances.c.vm_state.is_(None), sa.not_(waiting))])
+        found.extend(_among(_column(name), values) for name, values in self.equal.items())
         found.extend(instances.c[name].regexp_match(pattern) for name, pattern in self.regex.items())
         if self.states is not None:
             found.append(sa.or_(sa.false(), *(_state(*state) for state in self.states)))
@@ -96,6 +106,13 @@ class Filters:
         own = set(row.get('tags', ()))
         return (own.issuperset(self.tags) and (not self.tags_any or bool(own.intersection(self.tags_any)))
                 and not (self.not_tags and own.issuperset(self.not_tags)) and own.isdisjoint(self.not_tags_any))
+
+
+def _column(name: str) -> Any:
+    """A column to compare and sort by. Enums as text: databases order them by their definition, and refuse other
+    words."""
+    column = instances.c[name]
+    return sa.cast(column, sa.String(255)) if isinstance(column.type, sa.Enum) else column
 
 
 def _among(column: Any, values: Sequence[Any]) -> Any:
@@ -146,12 +163,17 @@ def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
 
 def _order_by(order: Sequence[tuple[str, str]]) -> Iterable[Any]:
     for name, direction in full_order(order):
-        column = instances.c[name]
+        column = _ordered(name)
         turn = sa.desc if direction == 'desc' else sa.asc
         if name not in _SOLID:
             # The databases disagree about where NULL belongs: below everything.
             yield turn(sa.case((column.is_(None), 0), else_=1))
         yield turn(column)
+
+
+def _ordered(name: str) -> Any:
+    column = _column(name)
+    return by_code_point(column) if isinstance(column.type, sa.String) else column
 
 
 def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
@@ -160,16 +182,25 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
     options = []
     after: sa.ColumnElement[bool]
     for name, direction in full_order(order):
-        column, value, down = instances.c[name], marker.get(name), direction == 'desc'
+        column, value, down = _ordered(name), marker.get(name), direction == 'desc'
         if value is None:
             after = _ALL[down] if name == 'id' else (sa.false() if down else column.is_not(None))
             equal = sa.false() if name == 'id' else column.is_(None)
         else:
-            after = sa.or_(column < value, column.is_(None)) if down else column > value
+            after = _beyond(column, value, down)
             equal = column == value
         options.append(sa.and_(*reached, after))
         reached.append(equal)
     return sa.or_(*options)
+
+
+def _beyond(column: Any, value: Any, down: bool) -> Any:
+    """NULL is below everything, and true above false, which not every database can compare."""
+    if isinstance(value, bool):
+        further = column == sa.literal(not down) if value == down else sa.false()
+    else:
+        further = column < value if down else column > value
+    return sa.or_(further, column.is_(None)) if down else further
 
 
 # --- the api database ------------------------------------------------------------------------------------------------
@@ -247,6 +278,23 @@ def mapped(conn: Any, cell_ids: Sequence[int], project_id: str | None, limit: in
     return [dict(row) for row in conn.execute(query.order_by(mappings.c.id.desc()).limit(limit)).mappings()]
 
 
+def known(conn: Any, uuid: str) -> dict[str, Any] | None:
+    """What the API database knows of a server whose cell doesn't answer: uuid, project_id, user_id, created_at, flavor,
+    image_ref and availability_zone as far as its request says; None when it is being deleted or unknown."""
+    row = conn.execute(sa.select(
+        mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.user_id, mappings.c.created_at,
+        specs.c.spec).join_from(mappings, specs, specs.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
+        mappings.c.instance_uuid == uuid,
+        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())).mappings().first()
+    if row is None:
+        return None
+    found = dict(row)
+    text = found.pop('spec')
+    spec = json.loads(text)['nova_object.data'] if text else {}
+    flavor, image = ((spec.get(name) or {}).get('nova_object.data', {}) for name in ('flavor', 'image'))
+    return {**found, 'flavor': flavor, 'image_ref': image.get('id'), 'availability_zone': spec.get('availability_zone')}
+
+
 # --- a cell ----------------------------------------------------------------------------------------------------------
 def _select(bulky: bool) -> Any:
     columns = [*COLUMNS, *([instances.c.user_data] if bulky else [])]
@@ -302,10 +350,11 @@ def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     return _plain(row) if row else None
 
 
-def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True,
-          with_image: bool = False) -> dict[str, dict[str, Any]]:
-    """uuid → {metadata, tags, image_properties} in one statement; what a server has none of is empty."""
-    found: dict[str, dict[str, Any]] = {uuid: {'metadata': {}, 'tags': [], 'image_properties': {}} for uuid in uuids}
+def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True, with_image: bool = False,
+          with_reason: bool = False) -> dict[str, dict[str, Any]]:
+    """uuid → {metadata, tags, image_properties, locked_reason} in one statement; what a server has none of is empty."""
+    found: dict[str, dict[str, Any]] = {
+        uuid: {'metadata': {}, 'tags': [], 'image_properties': {}, 'locked_reason': None} for uuid in uuids}
     if not found:
         return found
     wanted = list(found)
@@ -314,16 +363,19 @@ def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True,
     if with_tags:
         parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null()).where(
             tags.c.resource_id.in_(wanted)))
-    if with_image:
-        table = system_metadata
-        parts.append(sa.select(table.c.instance_uuid, sa.literal('i'), table.c.key, table.c.value).where(
-            table.c.instance_uuid.in_(wanted), table.c.deleted == 0,
-            table.c.key.startswith(IMAGE_PREFIX, autoescape=True)))
+    column = system_metadata.c.key
+    keys = [*([column.startswith(IMAGE_PREFIX, autoescape=True)] if with_image else []),
+            *([column == LOCKED_REASON] if with_reason else [])]
+    if keys:
+        parts.append(sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value).where(
+            system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)))
     for uuid, kind, key, value in conn.execute(sa.union_all(*parts)):
         if kind == 'm':
             found[uuid]['metadata'][key] = value
         elif kind == 't':
             found[uuid]['tags'].append(key)
+        elif key == LOCKED_REASON:
+            found[uuid]['locked_reason'] = value
         else:
             found[uuid]['image_properties'][key[len(IMAGE_PREFIX):]] = value
     for fact in found.values():

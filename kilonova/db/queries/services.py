@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,6 +24,22 @@ compute_nodes = ComputeNode.__table__
 pci_devices = PciDevice.__table__
 
 LIVE = services.c.deleted == 0
+COMPUTE = 'nova-compute'
+# Seconds since the last report of a row.
+_AGE = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
+_FORCED = sa.func.coalesce(services.c.forced_down, sa.false())
+# Computes whose reports tell something.
+_REPORTING = (LIVE, services.c.binary == COMPUTE, sa.not_(_FORCED))
+
+
+class Heard(NamedTuple):
+    """A compute's last report; ``age`` of it and of the ``newest`` one of all computes, in seconds."""
+
+    host: str
+    age: float
+    forced_down: bool
+    newest: float
+
 
 
 def up(down_time: float) -> sa.ColumnElement[bool]:
@@ -71,9 +87,9 @@ def create(connection: sa.Connection, values: Row) -> Row:
 
 
 def report(connection: sa.Connection, service_id: int) -> bool:
-    """A heartbeat, one statement; False when the row is gone."""
+    """A heartbeat, one statement; False when the row is gone. ``updated_at`` stays: it tells of other changes."""
     result = connection.execute(sa.update(services).where(services.c.id == service_id, LIVE).values(
-        report_count=services.c.report_count + 1, last_seen_up=db_utcnow()))
+        report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at))
     return result.rowcount == 1
 
 
@@ -104,6 +120,29 @@ def host_is_up(connection: sa.Connection, host: str, binary: str, down_time: flo
     """Whether the daemon of a host is up; None when it has no service."""
     return connection.execute(
         sa.select(up(down_time)).where(LIVE, services.c.host == host, services.c.binary == binary)).scalar()
+
+
+def newest_report(connection: sa.Connection) -> float | None:
+    """Age in seconds of the newest report of any compute that isn't forced down; None when there is none."""
+    return connection.execute(sa.select(sa.func.min(_AGE)).where(*_REPORTING)).scalar()
+
+
+def report_of(connection: sa.Connection, host: str) -> Heard | None:
+    """How long ago a compute reported, None when it has no service. One statement."""
+    newest = sa.select(sa.func.min(_AGE)).where(*_REPORTING).correlate(None).scalar_subquery()
+    row = connection.execute(sa.select(
+        services.c.host, _AGE.label('age'), _FORCED.label('forced'),
+        sa.func.coalesce(newest, _AGE).label('newest')).where(
+        LIVE, services.c.binary == COMPUTE, services.c.host == host)).first()
+    return Heard(row[0], float(row[1]), bool(row[2]), float(row[3])) if row is not None else None
+
+
+def silent_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
+    """Computes that get no servers only because their last report is older than ``down_time``. One statement."""
+    newest = sa.select(sa.func.min(_AGE)).where(*_REPORTING).correlate(None).scalar_subquery()
+    rows = connection.execute(sa.select(services.c.host, _AGE.label('age'), newest.label('newest')).where(
+        *_REPORTING, sa.not_(sa.func.coalesce(services.c.disabled, sa.false())), down_time < _AGE))
+    return [Heard(row[0], float(row[1]), False, float(row[2])) for row in rows]
 
 
 def minimum_version(connection: sa.Connection, binary: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
-from kilonova.db.models.cell import ComputeNode, Instance
+from kilonova.db.models.cell import ComputeNode, Instance, InstanceSystemMetadata
 from kilonova.db.rows import Row, many
 
 aggregates = Aggregate.__table__
@@ -18,8 +18,10 @@ aggregate_hosts = AggregateHost.__table__
 aggregate_metadata = AggregateMetadata.__table__
 compute_nodes = ComputeNode.__table__
 instances = Instance.__table__
+system_metadata = InstanceSystemMetadata.__table__
 
 ZONE_KEY = 'availability_zone'
+IMAGE_PREFIX = 'image_'
 
 
 def aggregates_of(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
@@ -57,10 +59,25 @@ def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Ite
     return many(connection.execute(query.order_by(compute_nodes.c.id)))
 
 
-def servers_on(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
-    """``{host: [instances rows]}`` of the live servers of these hosts."""
+def servers_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, list[Row]]:
+    """``{host: [instances rows]}`` of the live servers of these hosts; none given: of all."""
     found: dict[str, list[Row]] = {}
-    for row in many(connection.execute(sa.select(instances).where(
-            instances.c.deleted == 0, instances.c.host.in_(list(hosts))))):
+    names = list(hosts)
+    which = instances.c.host.in_(names) if names else instances.c.host.is_not(None)
+    for row in many(connection.execute(sa.select(instances).where(instances.c.deleted == 0, which))):
         found.setdefault(row['host'], []).append(row)
+    return found
+
+
+def image_properties_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, dict[str, dict[str, str]]]:
+    """``{host: {server: {property: value}}}`` of the images of live servers of these hosts; none given: of all."""
+    names = list(hosts)
+    which = instances.c.host.in_(names) if names else instances.c.host.is_not(None)
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for host, uuid, key, value in connection.execute(
+            sa.select(instances.c.host, instances.c.uuid, system_metadata.c.key, system_metadata.c.value)
+            .join(system_metadata, system_metadata.c.instance_uuid == instances.c.uuid)
+            .where(instances.c.deleted == 0, system_metadata.c.deleted == 0, which,
+                   system_metadata.c.key.startswith(IMAGE_PREFIX, autoescape=True))):
+        found.setdefault(host, {}).setdefault(uuid, {})[key.removeprefix(IMAGE_PREFIX)] = value
     return found

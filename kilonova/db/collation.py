@@ -1,0 +1,32 @@
+"""One order of texts for all databases.
+
+    select(...).order_by(by_code_point(instances.c.display_name))
+
+Rows of several cells are merged here, by code points. SQLite and our MySQL tables (utf8mb4_bin) compare so too;
+PostgreSQL goes by the locale that its database was made with, unless told.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import expression
+
+
+class by_code_point(expression.FunctionElement[str]):  # noqa: N801 - it reads as a function
+    """A text, to be compared and ordered by code points."""
+
+    type = sa.String()
+    inherit_cache = True
+    name = 'by_code_point'
+
+
+@compiles(by_code_point)
+def _plain(element: Any, compiler: Any, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+@compiles(by_code_point, 'postgresql')
+def _collated(element: Any, compiler: Any, **options: Any) -> str:
+    return f'({compiler.process(element.clauses, **options)} COLLATE "C")'

@@ -1,0 +1,192 @@
+"""Archiving: deleted rows go to the shadow tables, a server with all that belongs to it; and the end of the shadows.
+
+    moved = archive(databases.api(), cell, max_rows=1000)       # {'instances': 3, …, 'API_DB.instance_mappings': 3}
+    purge(cell, before)                                         # {'shadow_instances': 3, …}
+
+Each chunk is a transaction of the cell; what the API database knows of its servers goes first, so that a program that
+dies between the two leaves servers that the next run takes. A server that an operation works on stays. Pending releases
+are operations without a server: they outlive it, and so do the devices that they hold (operations.md rule 23).
+"""
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db import engine
+from kilonova.db.models import api as api_models
+from kilonova.db.models import cell as models
+from kilonova.db.queries.operations import RUN, WAIT
+
+instances = models.Instance.__table__
+actions = models.InstanceAction.__table__
+events = models.InstanceActionEvent.__table__
+tags = models.Tag.__table__
+nodes = models.ComputeNode.__table__
+devices = models.PciDevice.__table__
+task_logs = models.TaskLog.__table__
+operations = models.Operation.__table__
+
+# Stands before the names of tables of the API database.
+API = 'API_DB.'
+CHUNK = 1000
+SERVERS = 100
+# Tables that point at a server; the events of its actions point at those.
+DEPENDANTS = tuple(table for table in models.Base.metadata.sorted_tables
+                   if any(key.column.table is instances for key in table.foreign_keys))
+# Rows that are deleted while what they point at lives: children before their parents.
+LOOSE = tuple(table for table in reversed(models.Base.metadata.sorted_tables)
+              if table.name in models.SHADOWS and table is not instances and table is not task_logs)
+OF_SERVERS = (api_models.InstanceGroupMember.__table__, api_models.InstanceMapping.__table__,
+              api_models.RequestSpec.__table__, api_models.BuildRequest.__table__)
+
+
+def of_cells(moved: Mapping[str, int]) -> int:
+    """How many of the rows were a cell's: those that ``max_rows`` counts."""
+    return sum(count for name, count in moved.items() if not name.startswith(API))
+
+
+def archive(api: Any, cell: Any, *, max_rows: int, before: datetime.datetime | None = None,
+            task_log: bool = False) -> Counter[str]:
+    """Move at most ``max_rows`` rows of a cell's database (one server may take more) that were deleted ``before``; what
+    was moved, by table. ``task_log``: that table too, by when its rows were last written."""
+    moved: Counter[str] = Counter()
+    for step in (_servers, _loose, *((_task_log,) if task_log else ())):
+        while (left := max_rows - of_cells(moved)) > 0:
+            found = step(api, cell, min(left, CHUNK), before)
+            if not found:
+                break
+            moved += found
+    return moved
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+def _servers(api: Any, cell: Any, limit: int, before: datetime.datetime | None) -> Counter[str]:
+    with cell.read() as conn:
+        uuids = _next_servers(conn, limit, before)
+    with api.read() as conn:
+        # A boot that is handed over counts in the API database alone (operations.md rule 19).
+        busy = set(conn.execute(sa.select(operations.c.instance_uuid).where(
+            operations.c.instance_uuid.in_(uuids))).scalars()) if uuids else set()
+    uuids = [uuid for uuid in uuids if uuid not in busy]
+    if not uuids:
+        return Counter()
+    return _forget(api, uuids) + _move_servers(cell, uuids)
+
+
+def _next_servers(conn: Any, limit: int, before: datetime.datetime | None) -> list[str]:
+    """As many deleted servers as have ``limit`` rows together, or one."""
+    busy = sa.exists().where(operations.c.instance_uuid == instances.c.uuid, operations.c.slot.in_([RUN, WAIT]))
+    query = sa.select(instances.c.uuid).where(instances.c.deleted != 0, ~busy).order_by(instances.c.id)
+    if before is not None:
+        query = query.where(instances.c.deleted_at < before)
+    found = list(conn.execute(query.limit(min(limit, SERVERS))).scalars())
+    counts = _counts(conn, found) if found else {}
+    chosen: list[str] = []
+    rows = 0
+    for uuid in found:
+        rows += 1 + counts.get(uuid, 0)
+        if chosen and rows > limit:
+            break
+        chosen.append(uuid)
+    return chosen
+
+
+def _counts(conn: Any, uuids: Sequence[str]) -> dict[str, int]:
+    """How many rows point at each server; one statement."""
+    parts = [sa.select(table.c.instance_uuid, sa.func.count().label('rows')).where(table.c.instance_uuid.in_(uuids))
+             .group_by(table.c.instance_uuid) for table in DEPENDANTS]
+    parts.append(sa.select(actions.c.instance_uuid, sa.func.count().label('rows')).join_from(
+        events, actions, events.c.action_id == actions.c.id).where(actions.c.instance_uuid.in_(uuids))
+        .group_by(actions.c.instance_uuid))
+    every = sa.union_all(*parts).subquery()
+    return {uuid: int(rows) for uuid, rows in conn.execute(sa.select(every.c.instance_uuid, sa.func.sum(every.c.rows))
+                                                           .group_by(every.c.instance_uuid))}
+
+
+@engine.retried
+def _forget(api: Any, uuids: Sequence[str]) -> Counter[str]:
+    with api.write() as conn:
+        found = {table.name: conn.execute(sa.delete(table).where(table.c.instance_uuid.in_(uuids))).rowcount
+                 for table in OF_SERVERS}
+    return +Counter({API + name: count for name, count in found.items()})
+
+
+@engine.retried
+def _move_servers(cell: Any, uuids: Sequence[str]) -> Counter[str]:
+    moved: Counter[str] = Counter()
+    with cell.write() as conn:
+        own = sa.select(actions.c.id).where(actions.c.instance_uuid.in_(uuids))
+        moved[events.name] = _move(conn, events, events.c.action_id.in_(own))
+        for table in DEPENDANTS:
+            moved[table.name] = _move(conn, table, table.c.instance_uuid.in_(uuids))
+        # A tag is not kept: it has no column that would tell when its server was deleted.
+        conn.execute(sa.delete(tags).where(tags.c.resource_id.in_(uuids)))
+        moved[instances.name] = _move(conn, instances, instances.c.uuid.in_(uuids))
+    return +moved
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+def _loose(api: Any, cell: Any, limit: int, before: datetime.datetime | None) -> Counter[str]:
+    for table in LOOSE:
+        wanted = [table.c.deleted != 0, *([table.c.deleted_at < before] if before is not None else [])]
+        if table is nodes:
+            wanted.append(~sa.exists().where(devices.c.compute_node_id == nodes.c.id))
+        elif table is actions:
+            wanted.append(~sa.exists().where(events.c.action_id == actions.c.id))
+        moved = _move_some(cell, table, limit, wanted)
+        if moved:
+            return Counter({table.name: moved})
+    return Counter()
+
+
+def _task_log(api: Any, cell: Any, limit: int, before: datetime.datetime | None) -> Counter[str]:
+    stamp = sa.func.coalesce(task_logs.c.updated_at, task_logs.c.created_at)
+    wanted = [stamp < before] if before is not None else []
+    return +Counter({task_logs.name: _move_some(cell, task_logs, limit, wanted)})
+
+
+@engine.retried
+def _move_some(cell: Any, table: sa.Table, limit: int, wanted: Sequence[Any]) -> int:
+    with cell.write() as conn:
+        return _move(conn, table, *wanted, limit=limit)
+
+
+def _move(conn: Any, table: sa.Table, *wanted: Any, limit: int | None = None) -> int:
+    """Copy these rows to the shadow table and delete them, by their ids: a row that comes meanwhile stays."""
+    ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
+    shadow, names = models.SHADOWS[table.name], table.columns.keys()
+    for chunk in _chunks(ids):
+        conn.execute(sa.insert(shadow).from_select(names, sa.select(table).where(table.c.id.in_(chunk)),
+                                                   include_defaults=False))
+        conn.execute(sa.delete(table).where(table.c.id.in_(chunk)))
+    return len(ids)
+
+
+def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[start:start + CHUNK] for start in range(0, len(ids), CHUNK))
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+def purge(cell: Any, before: datetime.datetime | None = None) -> Counter[str]:
+    """Delete archived rows, all or those deleted ``before`` (those that were never deleted themselves: last written
+    before); how many, by shadow table."""
+    removed: Counter[str] = Counter()
+    for shadow in models.SHADOWS.values():
+        while count := _purge_some(cell, shadow, before):
+            removed[shadow.name] += count
+    return removed
+
+
+@engine.retried
+def _purge_some(cell: Any, shadow: sa.Table, before: datetime.datetime | None) -> int:
+    stamp = sa.func.coalesce(shadow.c.deleted_at, shadow.c.updated_at, shadow.c.created_at)
+    query = sa.select(shadow.c.shadow_id).where(*([stamp < before] if before is not None else []))
+    with cell.write() as conn:
+        ids = list(conn.execute(query.order_by(shadow.c.shadow_id).limit(CHUNK)).scalars())
+        if ids:
+            conn.execute(sa.delete(shadow).where(shadow.c.shadow_id.in_(ids)))
+    return len(ids)

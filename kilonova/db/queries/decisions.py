@@ -1,0 +1,51 @@
+"""Why servers went where they went, as schedulers wrote it down: ``scheduler_decisions`` of the api database.
+
+    add(connection, [{'request_id', 'instance_uuid', 'created_at', 'chosen', 'body': {...}}])
+    find(connection, server_uuid_or_request_id)         # oldest first
+"""
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.models.api import SchedulerDecision
+from kilonova.db.rows import Row, many
+
+decisions = SchedulerDecision.__table__
+
+
+def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Write them in one statement; ``body`` is what json takes."""
+    connection.execute(sa.insert(decisions), [{**row, 'body': pack(row['body'])} for row in rows])
+
+
+def find(connection: sa.Connection, which: str) -> list[Row]:
+    """Those of a server or of a request, oldest first; one statement."""
+    found = many(connection.execute(sa.select(decisions).where(
+        sa.or_(decisions.c.instance_uuid == which, decisions.c.request_id == which)).order_by(decisions.c.id)))
+    return [{**row, 'body': unpack(row['body'])} for row in found]
+
+
+def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
+    """Drop those written before a time, and all but about the ``keep`` newest; returns how many. Two statements."""
+    newest = connection.execute(sa.select(sa.func.max(decisions.c.id))).scalar()
+    if newest is None:
+        return 0
+    return connection.execute(sa.delete(decisions).where(
+        sa.or_(decisions.c.created_at < before, decisions.c.id <= newest - keep))).rowcount
+
+
+def pack(body: Any) -> str:
+    """Compressed JSON as text."""
+    return base64.b64encode(zlib.compress(json.dumps(body, separators=(',', ':')).encode(), 1)).decode()
+
+
+def unpack(text: str | None) -> Any:
+    """The opposite; None of nothing."""
+    return None if not text else json.loads(zlib.decompress(base64.b64decode(text)))

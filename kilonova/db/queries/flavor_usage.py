@@ -1,0 +1,96 @@
+"""How many servers of a project have which flavor: what quotas of resource classes and PCI aliases are counted by.
+
+The servers' own copies of their flavors count, so a flavor that was changed or deleted since changes nothing. Results
+have a row for each combination of sizes and extra specs, however many servers have it; one statement each.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from kilonova.db.models import api as api_models
+from kilonova.db.models import cell as cell_models
+from kilonova.states import VmState
+
+requests = api_models.BuildRequest.__table__
+mappings = api_models.InstanceMapping.__table__
+specs = api_models.RequestSpec.__table__
+instances = cell_models.Instance.__table__
+extras = cell_models.InstanceExtra.__table__
+operations = cell_models.Operation.__table__
+
+SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap')
+
+Flavor = dict[str, Any]
+
+
+class Alike(NamedTuple):
+    """``number`` servers with equal flavors {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs}; ``wanted``:
+    the flavor that they are being resized to."""
+
+    number: int
+    flavor: Flavor
+    wanted: Flavor | None = None
+
+
+def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
+    """The servers of a cell but those ``besides``; soft-deleted ones don't count."""
+    stored, args = _json(conn, extras.c.flavor), _json(conn, operations.c.args)
+    columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
+               *_columns(args, ('flavor', 'nova_object.data'), 'want')]
+    query = sa.select(*columns).select_from(
+        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
+            operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
+        instances.c.project_id == project_id, instances.c.deleted == 0,
+        sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value)
+    if besides:
+        query = query.where(instances.c.uuid.not_in(list(besides)))
+    return _alike(conn, query)
+
+
+def waiting(conn: Any, project_id: str) -> list[tuple[str, Alike]]:
+    """(uuid, its flavor) of each server that no cell was chosen for yet."""
+    stored = _json(conn, requests.c.instance)
+    query = sa.select(requests.c.instance_uuid, *_columns(stored, (
+        'nova_object.data', 'flavor', 'nova_object.data'), 'have')).where(requests.c.project_id == project_id)
+    return [(row['instance_uuid'], Alike(1, _flavor(row, 'have') or {})) for row in conn.execute(query).mappings()]
+
+
+def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
+    """The servers of cells that don't answer, as the API database knows them."""
+    stored = _json(conn, specs.c.spec)
+    query = sa.select(*_columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have')).select_from(
+        mappings.outerjoin(specs, specs.c.instance_uuid == mappings.c.instance_uuid)).where(
+        mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == project_id,
+        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    if besides:
+        query = query.where(mappings.c.instance_uuid.not_in(list(besides)))
+    return _alike(conn, query)
+
+
+def _columns(stored: Any, path: tuple[str, ...], prefix: str) -> list[Any]:
+    return [*(stored[(*path, name)].as_integer().label(f'{prefix}_{name}') for name in SIZES),
+            stored[(*path, 'extra_specs')].as_string().label(f'{prefix}_extra_specs')]
+
+
+def _alike(conn: Any, query: Any) -> list[Alike]:
+    # Grouped outside: PostgreSQL doesn't see that two expressions with parameters are the same.
+    inside = query.subquery()
+    rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
+    return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]
+
+
+def _flavor(row: Any, prefix: str) -> Flavor | None:
+    if row.get(f'{prefix}_vcpus') is None:
+        return None
+    sizes = {name: row[f'{prefix}_{name}'] or 0 for name in SIZES}
+    return {**sizes, 'extra_specs': json.loads(row[f'{prefix}_extra_specs'] or '{}')}
+
+
+def _json(conn: Any, column: Any) -> Any:
+    # PostgreSQL's operators want the type, the others' functions take the text.
+    kind: Any = sa.cast if conn.dialect.name == 'postgresql' else sa.type_coerce
+    return kind(column, sa.JSON)

@@ -1,0 +1,67 @@
+"""The last look at a server group's policy, in the transaction that claims a server's place on a host.
+
+Schedulers choose at the same time and don't see each other's choices. Claims of one group wait for one another here:
+each holds the group's row in the API database until its claim in the cell is committed, and reads members and places
+behind that lock. So of two servers that must be apart only one is claimed on a host, and of the first two of a group
+that must be together the second one is claimed where the first is, or nowhere.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kilonova.db import engine
+from kilonova.db.queries import claims, instance_groups
+from kilonova.errors import GroupPolicyViolated
+
+AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
+
+
+@engine.retried
+def claim(api_db: Any, cells: Any, cell_db: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """``claims.claim`` of a request with ``group``: {'uuid', 'host'}. GroupPolicyViolated: it doesn't allow the host.
+
+    A group that is gone, or whose policy is only a wish, allows every host.
+    """
+    group = request['group']
+    with api_db.write() as conn:
+        found = instance_groups.locked(conn, group['uuid'])
+        if found is None or found[0]['policy'] not in (AFFINITY, ANTI_AFFINITY):
+            return claims.claim(cell_db, request)
+        row, members = found
+        members.pop(request['instance_uuid'], None)
+        # Servers of another cell are on other hosts: only affinity asks for them.
+        elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
+
+        def look(cell_conn: Any) -> None:
+            refuse(row, {**elsewhere, **instance_groups.places(cell_conn, members)}, group['host'])
+        return claims.claim(cell_db, request, look)
+
+
+def refuse(group: Mapping[str, Any], places: Mapping[str, set[str]], host: str) -> None:
+    """GroupPolicyViolated where the group's policy doesn't allow another server on ``host``; ``places``: {other server:
+    hosts}, two for a server that moves."""
+    if group['policy'] == ANTI_AFFINITY:
+        most = int(group['rules'].get('max_server_per_host', 1))
+        if sum(host in hosts for hosts in places.values()) >= most:
+            raise GroupPolicyViolated(policy='Anti-affinity')
+    elif places and {host} not in places.values():
+        raise GroupPolicyViolated(policy='Affinity')
+
+
+def _elsewhere(cells: Any, here: Any, members: Mapping[str, int | None]) -> dict[str, set[str]]:
+    by_cell: dict[int, list[str]] = {}
+    for server, cell_id in members.items():
+        if cell_id is not None:
+            by_cell.setdefault(cell_id, []).append(server)
+    found: dict[str, set[str]] = {}
+    for cell_id, servers in by_cell.items():
+        database = cells.by_id(cell_id)
+        if database.url != here.url:
+            found |= _places(database, servers)
+    return found
+
+
+def _places(database: Any, servers: Iterable[str]) -> dict[str, set[str]]:
+    with database.read() as conn:
+        return instance_groups.places(conn, servers)

@@ -1,0 +1,171 @@
+"""Server groups: servers that want to be together or apart (API database), and where their members are (cells).
+
+    group = get(conn, uuid)         # {'id', 'uuid', 'name', 'policy', 'rules': {…}, 'members': [server uuids], …}
+    places(cell_conn, members)      # {server: {hosts}}, those of moves under way too
+
+A server is a member from its create to the end of its delete: then its mapping is queued for deletion, and its row
+here, which nobody reads any more, goes with the mapping.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from kilonova import errors
+from kilonova.db import engine
+from kilonova.db.models.api import InstanceGroup, InstanceGroupMember, InstanceGroupPolicy, InstanceMapping
+from kilonova.db.models.cell import Instance, Migration
+from kilonova.db.queries.migrations import ENDED
+from kilonova.db.rows import Row, many, one
+
+groups = InstanceGroup.__table__
+members = InstanceGroupMember.__table__
+policies = InstanceGroupPolicy.__table__
+mappings = InstanceMapping.__table__
+instances = Instance.__table__
+migrations = Migration.__table__
+
+# Rows of a statement that names servers.
+CHUNK = 1000
+
+
+class GroupNotFound(errors.NotFound):
+    msg_fmt = 'Instance group %(group_uuid)s could not be found.'
+
+
+# A member that is no server any more has such a mapping, or none.
+_LIVING = sa.and_(mappings.c.instance_uuid == members.c.instance_uuid,
+                  sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+def _groups() -> sa.Select[Any]:
+    return sa.select(groups, policies.c.policy, policies.c.rules).select_from(
+        groups.outerjoin(policies, policies.c.group_id == groups.c.id))
+
+
+def _read(row: Row) -> Row:
+    return {**row, 'rules': json.loads(row['rules'] or '{}'), 'members': []}
+
+
+def get(conn: Any, uuid: str) -> Row | None:
+    """One group with its members; two statements."""
+    found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
+    if found is None:
+        return None
+    group = _read(found)
+    group['members'] = _members(conn, [group['id']]).get(group['id'], [])
+    return group
+
+
+def page(conn: Any, project_id: str | None, limit: int, offset: int = 0) -> list[Row]:
+    """Groups of a project (None: of all) with their members, by id; two statements."""
+    query = _groups().order_by(groups.c.id).limit(limit).offset(offset)
+    if project_id is not None:
+        query = query.where(groups.c.project_id == project_id)
+    rows = [_read(row) for row in many(conn.execute(query))]
+    found = _members(conn, [row['id'] for row in rows]) if rows else {}
+    return [{**row, 'members': found.get(row['id'], [])} for row in rows]
+
+
+def _members(conn: Any, group_ids: Sequence[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for group_id, uuid in conn.execute(sa.select(members.c.group_id, members.c.instance_uuid).join(
+            mappings, _LIVING).where(members.c.group_id.in_(group_ids)).order_by(members.c.id)):
+        found.setdefault(group_id, []).append(uuid)
+    return found
+
+
+@engine.retried
+def create(api_db: Any, values: Row, policy: str, rules: dict[str, str]) -> None:
+    """``values``: uuid, name, project_id, user_id."""
+    with api_db.write() as conn:
+        if engine.repeated() and conn.execute(sa.select(groups.c.id).where(groups.c.uuid == values['uuid'])).first():
+            return
+        key = conn.execute(groups.insert().values(values)).inserted_primary_key
+        conn.execute(policies.insert().values(group_id=key[0], policy=policy, rules=json.dumps(rules)))
+
+
+@engine.retried
+def destroy(api_db: Any, uuid: str) -> bool:
+    """Delete a group; its servers stay. False: there was none."""
+    with api_db.write() as conn:
+        group_id = _lock(conn, uuid)
+        if group_id is None:
+            return False
+        for table in (members, policies):
+            conn.execute(table.delete().where(table.c.group_id == group_id))
+        conn.execute(groups.delete().where(groups.c.id == group_id))
+    return True
+
+
+def _lock(conn: Any, uuid: str) -> int | None:
+    return conn.execute(sa.select(groups.c.id).where(groups.c.uuid == uuid).with_for_update()).scalar()
+
+
+# --- members ---------------------------------------------------------------------------------------------------------
+def add_members(conn: Any, group: tuple[int, str], uuids: Sequence[str]) -> None:
+    """One INSERT; ``group``: its id and uuid. GroupNotFound when it was deleted meanwhile."""
+    group_id, group_uuid = group
+    try:
+        conn.execute(members.insert(), [{'group_id': group_id, 'instance_uuid': uuid} for uuid in uuids])
+    except exc.IntegrityError as error:
+        raise GroupNotFound(group_uuid=group_uuid) from error
+
+
+def remove_members(conn: Any, uuids: Iterable[str]) -> None:
+    """These servers leave whatever group they are in."""
+    conn.execute(members.delete().where(members.c.instance_uuid.in_(list(uuids))))
+
+
+def count_members(conn: Any, group_id: int) -> int:
+    """How many servers a group has."""
+    return int(conn.execute(sa.select(sa.func.count()).select_from(members.join(mappings, _LIVING)).where(
+        members.c.group_id == group_id)).scalar_one())
+
+
+def of_server(conn: Any, uuid: str) -> list[str]:
+    """uuids of the groups of a server; one statement."""
+    return list(conn.execute(sa.select(groups.c.uuid).join(members, members.c.group_id == groups.c.id).where(
+        members.c.instance_uuid == uuid).order_by(groups.c.id)).scalars())
+
+
+# --- where they are --------------------------------------------------------------------------------------------------
+def cells_of_members(conn: Any, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
+    """A group without its members, and {member: id of its cell, None while it has none}; None: it is gone."""
+    found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
+    if found is None:
+        return None
+    rows = conn.execute(sa.select(members.c.instance_uuid, mappings.c.cell_id).select_from(
+        members.join(mappings, _LIVING)).where(members.c.group_id == found['id']).order_by(members.c.id))
+    return _read(found), {row.instance_uuid: row.cell_id for row in rows}
+
+
+def locked(conn: Any, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
+    """The same; until the end of the transaction nobody else holds this group."""
+    return cells_of_members(conn, uuid) if _lock(conn, uuid) is not None else None
+
+
+def places(conn: Any, uuids: Iterable[str]) -> dict[str, set[str]]:
+    """{server: hosts} of those of these servers that are on a host of this cell. A move that hasn't ended holds both
+    of its hosts: it may be reverted, and what is confirmed isn't known before. One statement for a thousand servers.
+    """
+    names = list(uuids)
+    found: dict[str, set[str]] = {}
+    for start in range(0, len(names), CHUNK):
+        some = names[start:start + CHUNK]
+        under_way = sa.and_(migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0,
+                            migrations.c.status.not_in(ENDED))
+        # UNION ALL of three looks at indexes, as OR would be none.
+        for uuid, host in conn.execute(sa.union_all(
+                sa.select(instances.c.uuid, instances.c.host).where(instances.c.uuid.in_(some),
+                                                                    instances.c.deleted == 0),
+                sa.select(migrations.c.instance_uuid, migrations.c.source_compute).where(under_way),
+                sa.select(migrations.c.instance_uuid, migrations.c.dest_compute).where(under_way))):
+            if host is not None:
+                found.setdefault(uuid, set()).add(host)
+    return found

@@ -1,0 +1,69 @@
+"""Tags of servers (``tags``). Changes hold the server's row, so that two of them can't exceed the limit together."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova import states
+from kilonova.db import engine
+from kilonova.db.collation import by_code_point
+from kilonova.db.models.cell import Tag
+from kilonova.db.queries import instances
+from kilonova.db.rows import insert_missing
+from kilonova.errors import Invalid
+
+tags = Tag.__table__
+
+
+class TooManyTags(Invalid):
+    msg_fmt = 'The number of tags exceeded the per-server limit %(limit)d'
+
+
+def words(conn: Any, uuid: str) -> list[str]:
+    """The tags of a server, sorted."""
+    return list(conn.execute(sa.select(tags.c.tag).where(tags.c.resource_id == uuid)
+                             .order_by(by_code_point(tags.c.tag))).scalars())
+
+
+@engine.retried
+def replace(database: Any, uuid: str, wanted: Iterable[str]) -> None:
+    """These and no others: one DELETE, one INSERT."""
+    wanted = list(dict.fromkeys(wanted))
+    with database.write() as conn:
+        instances.hold(conn, uuid, states.EDITABLE, 'update tags')
+        conn.execute(tags.delete().where(tags.c.resource_id == uuid, tags.c.tag.not_in(wanted)))
+        insert_missing(conn, tags, [{'resource_id': uuid, 'tag': word} for word in wanted])
+
+
+@engine.retried
+def add(database: Any, uuid: str, word: str, limit: int) -> bool:
+    """One more; False when it was there. Raises TooManyTags."""
+    with database.write() as conn:
+        instances.hold(conn, uuid, states.EDITABLE, 'update tag')
+        there = words(conn, uuid)
+        if word in there:
+            return False
+        if len(there) >= limit:
+            raise TooManyTags(limit=limit)
+        conn.execute(tags.insert(), {'resource_id': uuid, 'tag': word})
+        return True
+
+
+@engine.retried
+def remove(database: Any, uuid: str, word: str) -> bool:
+    """One less; False when it wasn't there, and then nothing changes."""
+    with database.write() as conn:
+        if word not in words(conn, uuid):
+            return False
+        instances.hold(conn, uuid, states.EDITABLE, 'delete tag')
+        return conn.execute(tags.delete().where(tags.c.resource_id == uuid, tags.c.tag == word)).rowcount == 1
+
+
+@engine.retried
+def clear(database: Any, uuid: str) -> None:
+    """None is left."""
+    with database.write() as conn:
+        instances.hold(conn, uuid, states.EDITABLE, 'delete tags')
+        conn.execute(tags.delete().where(tags.c.resource_id == uuid))

@@ -1,0 +1,82 @@
+"""What servers existed in a period, and what the hosts' audits of usage said (a cell's database)."""
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
+from kilonova.db.rows import Row, insert_missing, many
+
+instances = Instance.__table__
+extras = InstanceExtra.__table__
+services = Service.__table__
+task_log = TaskLog.__table__
+
+_COLUMNS = tuple(instances.c[name] for name in (
+    'id', 'uuid', 'project_id', 'display_name', 'vm_state', 'launched_at', 'terminated_at', 'vcpus', 'memory_mb',
+    'root_gb', 'ephemeral_gb'))
+
+
+def active(conn: Any, begin: datetime.datetime, end: datetime.datetime, *, project_id: str | None = None,
+           limit: int, after: int = 0, with_flavor: bool = False) -> list[Row]:
+    """Servers, deleted ones too, that were there at some time between ``begin`` and ``end`` (naive UTC), by id from
+    behind ``after``; ``with_flavor``: with the flavor's name as 'flavor'. One statement."""
+    query = sa.select(*_COLUMNS).where(
+        instances.c.id > after, instances.c.launched_at < end,
+        sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin))
+    if project_id is not None:
+        query = query.where(instances.c.project_id == project_id)
+    if with_flavor:
+        query = query.add_columns(extras.c.flavor).outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
+    rows = many(conn.execute(query.order_by(instances.c.id).limit(limit)))
+    for row in rows if with_flavor else ():
+        row['flavor'] = json.loads(row['flavor'])['cur']['nova_object.data']['name'] if row['flavor'] else ''
+    return rows
+
+
+def position(conn: Any, uuid: str) -> int | None:
+    """The id of a server, deleted or not; None where it isn't in this cell."""
+    return conn.execute(sa.select(instances.c.id).where(instances.c.uuid == uuid)).scalar()
+
+
+def audits(conn: Any, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
+    """host, state, task_items, errors and message of the runs of a task over just this period."""
+    columns = [task_log.c[name] for name in ('host', 'state', 'task_items', 'errors', 'message')]
+    return many(conn.execute(sa.select(*columns).where(
+        task_log.c.task_name == task, task_log.c.period_beginning == begin, task_log.c.period_ending == end,
+        task_log.c.deleted == 0).order_by(task_log.c.host)))
+
+
+def begin_audit(conn: Any, values: dict[str, Any]) -> int | None:
+    """A run of a task begins: task_name, state, host, period_beginning, period_ending, task_items. Its id; None: there
+    was one already."""
+    there = [task_log.c[name] == values[name] for name in ('task_name', 'host', 'period_beginning', 'period_ending')]
+    if conn.execute(sa.select(task_log.c.id).where(*there)).first() is not None:
+        return None
+    insert_missing(conn, task_log, [{'message': '', 'errors': 0, **values}])
+    return conn.execute(sa.select(task_log.c.id).where(*there)).scalar()
+
+
+def end_audit(conn: Any, task_id: int, state: str, errors: int, message: str) -> None:
+    """How it ended."""
+    conn.execute(task_log.update().where(task_log.c.id == task_id).values(
+        state=state, errors=errors, message=message[:255]))
+
+
+def of_host(conn: Any, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
+    """uuids of the servers that were on a host at some time in a period, by id. A deleted one belongs to the host that
+    it was launched on: its row names no other."""
+    gone = sa.and_(instances.c.host.is_(None), instances.c.deleted != 0, instances.c.launched_on == host)
+    return list(conn.execute(sa.select(instances.c.uuid).where(
+        sa.or_(instances.c.host == host, gone), instances.c.launched_at < end,
+        sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin)).order_by(
+            instances.c.id)).scalars())
+
+
+def hosts(conn: Any, binary: str) -> list[str]:
+    """Names of the hosts that have a service, disabled ones too."""
+    return list(conn.execute(sa.select(services.c.host).where(
+        services.c.binary == binary, services.c.deleted == 0).order_by(services.c.host)).scalars())

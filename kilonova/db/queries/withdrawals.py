@@ -1,0 +1,52 @@
+"""Take back what was accepted a moment ago and turned out to be too much: as if it had never been asked for."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db import engine
+from kilonova.db.models.api import InstanceGroupMember
+from kilonova.db.queries import build_requests, instance_mappings, instances, request_specs
+from kilonova.db.queries.operations import RUN, WAIT, operations
+
+members = InstanceGroupMember.__table__
+
+
+@engine.retried
+def create(api_db: Any, instance_uuids: Sequence[str]) -> list[str]:
+    """Take back what ``operations.accept_create`` wrote; the uuids of servers that aren't build requests any more.
+
+    Rows that a conductor took are cancelled, as by an early delete: their holder forgets the rest.
+    """
+    with api_db.write() as conn:
+        waiting = build_requests.destroy_all(conn, instance_uuids)
+        rows = operations.c.instance_uuid.in_(waiting)
+        conn.execute(operations.delete().where(rows, operations.c.owner.is_(None)))
+        taken = set(conn.execute(sa.select(operations.c.instance_uuid).where(rows)).scalars())
+        if taken:
+            conn.execute(operations.update().where(rows).values(cancelled=True, not_before=0))
+        untouched = [uuid for uuid in waiting if uuid not in taken]
+        request_specs.destroy_all(conn, untouched)
+        instance_mappings.destroy_all(conn, untouched)
+        conn.execute(members.delete().where(members.c.instance_uuid.in_(untouched)))
+    return [uuid for uuid in instance_uuids if uuid not in waiting]
+
+
+@engine.retried
+def operation(cell_db: Any, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
+    """Take back what ``operations.accept`` wrote: the server is moved by ``event``, the action is forgotten.
+
+    False when a conductor has the row already, or a delete waits behind it: then it is cancelled and unwinds.
+    """
+    with cell_db.write() as conn:
+        rows = conn.execute(sa.select(operations.c.uuid, operations.c.owner).where(
+            operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT])).with_for_update()).all()
+        if [tuple(row) for row in rows] == [(uuid, None)]:
+            conn.execute(operations.delete().where(operations.c.uuid == uuid))
+            instances.transition(conn, instance_uuid, event)
+            instances.forget_action(conn, instance_uuid, request_id)
+            return True
+        conn.execute(operations.update().where(operations.c.uuid == uuid).values(cancelled=True, not_before=0))
+    return False
