@@ -32,9 +32,10 @@ def choose(configured: str | None = None) -> str:
 def setup(name: str) -> None:
     """Choose the backend of this process: 'eventlet' patches the standard library, 'threading' changes nothing."""
     global _backend  # noqa: PLW0603 - a process is patched once
+    # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes. (Oslo libraries
+    # import eventlet for threads, too, and that resolver is a tenth of what a process imports.)
+    os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     if name == 'eventlet':
-        # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes.
-        os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
         import warnings
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -100,6 +101,8 @@ class WsgiServer:
             self._server.socket = self._sock
         self._server.bind = bind
         self._server.prepare()
+        # Another worker may take the connection that select() told of: then accept() must not wait for the next one.
+        self._sock.settimeout(0)
         self._thread = spawn(self._server.serve, name='wsgi')
 
     def _serve_green(self) -> None:

@@ -7,7 +7,21 @@ below them carry the field's text. The flow errors at the end steer operations a
 """
 from __future__ import annotations
 
+import re
 from typing import Any
+
+# An absolute path: not a part of a URL, a relative path or a word with slashes.
+_PATH = re.compile(r"(?<![\w.:/~-])(?:/[^\s/'\":,;()]+)*/([^\s/'\":,;()]+)/?")
+
+
+def without_paths(text: str) -> str:
+    """A text for users: of absolute paths, which tell how a host is laid out, only the last name is left.
+
+    >>> without_paths("Could not open '/srv/instances/x/disk': No space left")
+    "Could not open 'disk': No space left"
+    """
+    return _PATH.sub(r'\1', text)
+
 
 
 class KilonovaError(Exception):
@@ -93,6 +107,10 @@ class CellMappingNotFound(NotFound):
     msg_fmt = 'Cell %(uuid)s has no mapping.'
 
 
+class ConsoleNotAvailable(NotFound):
+    msg_fmt = 'Guest does not have a console available.'
+
+
 class MarkerNotFound(Invalid):
     msg_fmt = 'marker [%(marker)s] not found'
 
@@ -176,6 +194,12 @@ class HostRejected(KilonovaError):
     safe = True
 
 
+class GroupPolicyViolated(HostRejected):
+    """The server's group doesn't allow this host: others of the group came first."""
+
+    msg_fmt = '%(policy)s instance group policy was violated.'
+
+
 class BuildAbort(KilonovaError):
     """No host can take it: no other attempt makes sense."""
 
@@ -188,6 +212,10 @@ class Unanswered(KilonovaError):
 
     msg_fmt = '%(who)s does not answer: %(reason)s'
     code = 503
+
+
+class Unsent(Unanswered):
+    """The message didn't even leave this process: that says nothing about the one it was for."""
 
 
 class KeyGone(KilonovaError):

@@ -41,6 +41,11 @@ class TaskState(enum.StrEnum):
     REBOOTING_HARD = 'rebooting_hard'
     POWERING_OFF = 'powering-off'
     POWERING_ON = 'powering-on'
+    IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
+    IMAGE_SNAPSHOT = 'image_snapshot'
+    IMAGE_UPLOADING = 'image_uploading'
+    SOFT_DELETING = 'soft-deleting'
+    RESTORING = 'restoring'
     DELETING = 'deleting'
 
 
@@ -53,10 +58,20 @@ class PowerState(enum.IntEnum):
     SUSPENDED = 7
 
 
+# What diagnostics call them.
+POWER_WORDS = {PowerState.NOSTATE: 'pending', PowerState.RUNNING: 'running', PowerState.PAUSED: 'paused',
+               PowerState.SHUTDOWN: 'shutdown', PowerState.CRASHED: 'crashed', PowerState.SUSPENDED: 'suspended'}
+
 _V, _T = VmState, TaskState
 ANY: frozenset = frozenset(['*'])
 IDLE = frozenset([None])
+# In these vm states metadata and tags may be changed, whatever the server is at.
+EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
 RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
+SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_UPLOADING])
+# A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
+NOT_DELETING = frozenset([None, *(task for task in _T if task not in (_T.DELETING, _T.SOFT_DELETING))])
+KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DELETED, _V.DELETED))
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,13 @@ TRANSITIONS: dict[str, Rule] = {
     'build.failed':    _rule(_V.BUILDING, _BUILD, _V.ERROR, None, 'build'),
     'delete.start':    _rule(ANY, ANY, None, _T.DELETING, 'delete'),
     'delete.done':     _rule(ANY, ANY, _V.DELETED, None, 'delete'),
+    'soft_delete.start': _rule(KEPT, NOT_DELETING, None, _T.SOFT_DELETING, 'soft_delete'),
+    # A reset of the state in the middle doesn't stop it: what was asked for is that the server goes.
+    'soft_delete.done': _rule(ANY, (_T.SOFT_DELETING, None), _V.SOFT_DELETED, None, 'soft_delete'),
+    'reclaim.start':   _rule(_V.SOFT_DELETED, IDLE, None, _T.DELETING, 'delete'),
+    'restore.start':   _rule(_V.SOFT_DELETED, IDLE, None, _T.RESTORING, 'restore'),
+    'restore.done':    _rule(_V.SOFT_DELETED, _T.RESTORING, _V.ACTIVE, None, 'restore'),
+    'restore.failed':  _rule(ANY, _T.RESTORING, None, None, 'restore'),
     'stop.start':      _rule((_V.ACTIVE, _V.ERROR), IDLE, None, _T.POWERING_OFF, 'stop'),
     'stop.done':       _rule(ANY, _T.POWERING_OFF, _V.STOPPED, None, 'stop'),
     'stop.failed':     _rule(ANY, _T.POWERING_OFF, None, None, 'stop'),
@@ -104,6 +126,12 @@ TRANSITIONS: dict[str, Rule] = {
                                None, _T.REBOOTING_HARD, 'reboot'),
     'reboot.done':     _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), _V.ACTIVE, None, 'reboot'),
     'reboot.failed':   _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), None, None, 'reboot'),
+    'snapshot.start':  _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING,
+                             'createImage'),
+    'snapshot.copying': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_SNAPSHOT, 'createImage'),
+    'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
+    'snapshot.done':   _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
+    'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
     'migrate.start':   _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
     'resize.migrating': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATING), None, _T.RESIZE_MIGRATING, 'resize'),

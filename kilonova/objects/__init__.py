@@ -15,7 +15,15 @@ from kilonova.objects.device_metadata import (
     NetworkInterfaceMetadata,
     PCIDeviceBus,
 )
+from kilonova.objects.diagnostics import (
+    CpuDiagnostics,
+    Diagnostics,
+    DiskDiagnostics,
+    MemoryDiagnostics,
+    NicDiagnostics,
+)
 from kilonova.objects.ec2_ids import EC2Ids
+from kilonova.objects.external_event import InstanceExternalEvent
 from kilonova.objects.flavor import Flavor, FlavorList
 from kilonova.objects.host_mapping import HostMapping, HostMappingList
 from kilonova.objects.image_meta import ImageMeta, ImageMetaProps
@@ -35,6 +43,7 @@ from kilonova.objects.instance_pci_requests import InstancePCIRequest, InstanceP
 from kilonova.objects.keypair import KeyPair, KeyPairList
 from kilonova.objects.migration import Migration, MigrationList
 from kilonova.objects.migration_context import MigrationContext
+from kilonova.objects.monitor_metric import MonitorMetric, MonitorMetricList
 from kilonova.objects.network_request import NetworkRequest, NetworkRequestList
 from kilonova.objects.numa import NetworkMetadata, NUMACell, NUMAPagesTopology, NUMATopology, NUMATopologyLimits
 from kilonova.objects.pci_device import PciDevice, PciDeviceList
@@ -52,20 +61,23 @@ from kilonova.objects.security_group import SecurityGroup, SecurityGroupList
 from kilonova.objects.selection import Selection
 from kilonova.objects.service import Service, ServiceList
 from kilonova.objects.tag import Tag, TagList
+from kilonova.objects.task_log import TaskLog
 from kilonova.objects.trusted_certs import TrustedCerts
 from kilonova.objects.vcpu_model import VirtCPUFeature, VirtCPUModel, VirtCPUTopology
 
 __all__ = (
     'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildRequest', 'BuildRequestList',
-    'CellMapping', 'CellMappingList', 'ComputeNode', 'ComputeNodeList', 'Destination', 'DeviceBus', 'DeviceMetadata',
-    'DiskMetadata', 'EC2Ids', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
-    'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
-    'InstanceActionList', 'InstanceDeviceMetadata', 'InstanceFault', 'InstanceFaultList', 'InstanceGroup',
-    'InstanceGroupList', 'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList',
-    'InstanceNUMACell', 'InstanceNUMATopology', 'InstancePCIRequest', 'InstancePCIRequests', 'KeyPair', 'KeyPairList',
-    'LibvirtVPMEMDevice', 'Migration', 'MigrationContext', 'MigrationList', 'NUMACell', 'NUMAPagesTopology',
-    'NUMATopology', 'NUMATopologyLimits', 'NetworkInterfaceMetadata', 'NetworkMetadata', 'NetworkRequest',
-    'NetworkRequestList', 'PCIDeviceBus', 'PciDevice', 'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList',
-    'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'Resource', 'ResourceList', 'ResourceMetadata',
-    'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList', 'Selection', 'Service', 'ServiceList',
-    'Tag', 'TagList', 'TrustedCerts', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')
+    'CellMapping', 'CellMappingList', 'ComputeNode', 'ComputeNodeList', 'CpuDiagnostics', 'Destination', 'DeviceBus',
+    'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata', 'EC2Ids', 'Flavor', 'FlavorList', 'HVSpec',
+    'HostMapping', 'HostMappingList', 'ImageMeta', 'ImageMetaProps', 'Instance', 'InstanceAction',
+    'InstanceActionEvent', 'InstanceActionEventList', 'InstanceActionList', 'InstanceDeviceMetadata',
+    'InstanceExternalEvent', 'InstanceFault', 'InstanceFaultList', 'InstanceGroup', 'InstanceGroupList',
+    'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList', 'InstanceNUMACell',
+    'InstanceNUMATopology', 'InstancePCIRequest', 'InstancePCIRequests', 'KeyPair', 'KeyPairList', 'LibvirtVPMEMDevice',
+    'MemoryDiagnostics', 'Migration', 'MigrationContext', 'MigrationList', 'MonitorMetric', 'MonitorMetricList',
+    'NUMACell', 'NUMAPagesTopology', 'NUMATopology', 'NUMATopologyLimits', 'NetworkInterfaceMetadata',
+    'NetworkMetadata', 'NetworkRequest', 'NetworkRequestList', 'NicDiagnostics', 'PCIDeviceBus', 'PciDevice',
+    'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList', 'RequestGroup', 'RequestLevelParams', 'RequestSpec',
+    'Resource', 'ResourceList', 'ResourceMetadata', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup',
+    'SecurityGroupList', 'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts',
+    'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')

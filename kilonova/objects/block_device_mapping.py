@@ -1,7 +1,8 @@
 """BlockDeviceMapping: one disk of a server (table ``block_device_mapping``)."""
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
@@ -59,3 +60,8 @@ class BlockDeviceMapping(PersistentObject, KilonovaObject):
 class BlockDeviceMappingList(ListBase, KilonovaObject):
     VERSION = '1.18'
     fields = {'objects': fields.ListOfObjectsField('BlockDeviceMapping')}
+
+    @classmethod
+    def of_server(cls, ctxt: Any, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """A server's disks from columns, of the table or about to be written."""
+        return cls.of(ctxt, (BlockDeviceMapping(ctxt, **{**row, 'instance_uuid': instance_uuid}) for row in rows))

@@ -170,6 +170,13 @@ PciDeviceStatusField = enum('PciDeviceStatus', (
     'available', 'claimed', 'allocated', 'removed', 'deleted', 'unavailable', 'unclaimable'))
 PciDeviceTypeField = enum('PciDeviceType', ('type-PCI', 'type-PF', 'type-VF', 'vdpa'))
 PCINUMAAffinityPolicyField = enum('PCINUMAAffinityPolicy', ('required', 'legacy', 'preferred', 'socket'))
+InstancePowerStateField = enum('InstancePowerState', (
+    'pending', 'running', 'paused', 'shutdown', 'crashed', 'suspended'))
+HypervisorDriverField = enum('HypervisorDriver', ('libvirt', 'xenapi', 'vmwareapi', 'ironic', 'hyperv'))
+ExternalEventNameField = enum('ExternalEventName', (
+    'network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted', 'volume-extended',
+    'power-update', 'accelerator-request-bound', 'volume-reimaged'))
+ExternalEventStatusField = enum('ExternalEventStatus', ('failed', 'completed', 'in-progress'))
 MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migration', 'evacuation'))
 
 

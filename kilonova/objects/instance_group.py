@@ -9,7 +9,11 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class InstanceGroup(PersistentObject, KilonovaObject):
-    """``policy``: affinity, anti-affinity, soft-affinity, soft-anti-affinity; ``hosts`` where its members run."""
+    """``policy``: affinity, anti-affinity, soft-affinity, soft-anti-affinity; ``hosts`` where its members run.
+
+    ``places``: {server: hosts} as a scheduler found them, those of moves under way and those that it just sent
+    somewhere among them; it isn't part of the object and doesn't travel. None: nobody looked.
+    """
 
     VERSION = '1.11'
     fields = {
@@ -24,6 +28,21 @@ class InstanceGroup(PersistentObject, KilonovaObject):
         'policy': fields.StringField(nullable=True),
         '_rules': fields.DictOfStringsField(),
     }
+
+    places: dict[str, set[str]] | None = None
+    members: Any
+    hosts: Any
+
+    def put(self, server: str, host: str) -> None:
+        """A server of the group was just sent to a host."""
+        self.members = [*dict.fromkeys([*((self.members if 'members' in self else None) or ()), server])]
+        self.hosts = [*((self.hosts if 'hosts' in self else None) or ()), host]
+        if self.places is not None:
+            self.places = {**self.places, server: {host}}
+
+    def count(self, host: str, but: str | None = None) -> int:
+        """How many members a host has, ``but`` not counted."""
+        return sum(host in hosts for server, hosts in (self.places or {}).items() if server != but)
 
     @property
     def rules(self) -> dict[str, Any]:

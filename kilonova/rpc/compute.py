@@ -15,7 +15,7 @@ class Compute(Interface):
     """Everything that a conductor asks of a host."""
 
     topic = 'compute'
-    version = '6.6'
+    version = '6.7'
 
     @long_call('6.0', key='6.6')
     def build_and_run_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None,
@@ -39,6 +39,18 @@ class Compute(Interface):
     @long_call('6.0', key='6.6')
     def reboot_instance(self, ctxt: Any, instance: Instance, block_device_info: Any, reboot_type: str,
                         key: str | None = None) -> Any: ...
+
+    @long_call('6.7')
+    def soft_delete_instance(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.7')
+    def restore_instance(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.7')
+    def snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any: ...
+
+    @long_call('6.7')
+    def undo_snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any: ...
 
     @long_call('6.0', key='6.6')
     def prep_resize(self, ctxt: Any, image: dict[str, Any] | None, instance: Instance, flavor: Flavor,
@@ -86,3 +98,18 @@ class Compute(Interface):
 
     @call('6.6')
     def describe_host(self, ctxt: Any) -> Any: ...
+
+    @call('6.7')
+    def get_diagnostics(self, ctxt: Any, instance: Instance) -> Any: ...
+
+    @call('6.7')
+    def get_instance_diagnostics(self, ctxt: Any, instance: Instance) -> Any: ...
+
+    @call('6.7')
+    def get_console_output(self, ctxt: Any, instance: Instance, tail_length: int | None) -> Any: ...
+
+    @cast('6.7')
+    def external_instance_event(self, ctxt: Any, instances: list[Instance], events: list[Any]) -> Any: ...
+
+    @call('6.7')
+    def get_host_uptime(self, ctxt: Any) -> Any: ...

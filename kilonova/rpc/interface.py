@@ -108,17 +108,21 @@ class Transport(Protocol):
 
 class Client:
     """Sends each declared method at a version that the peer accepts. ``cap``: newest version of the peer, None =
-    ours."""
+    ours; or a function that gives it, asked for each message."""
 
-    def __init__(self, interface: type[Interface], transport: Transport, cap: str | None = None) -> None:
-        self.interface, self.cap = interface, cap
-        self._transport = transport
+    def __init__(self, interface: type[Interface], transport: Transport,
+                 cap: str | Callable[[], str | None] | None = None) -> None:
+        self.interface = interface
+        self._cap, self._transport = cap, transport
+
+    @property
+    def cap(self) -> str | None:
+        """The newest version that the peer accepts, as far as is known now."""
+        return self._cap() if callable(self._cap) else self._cap
 
     def can_send(self, version: str) -> bool:
         """Whether the peer accepts a message of this version."""
-        if self.cap is None:
-            return True
-        return key(version)[0] == key(self.cap)[0] and key(version) <= key(self.cap)
+        return within(version, self.cap)
 
     def __getattr__(self, name: str) -> Callable:
         func = self.interface.methods().get(name)
@@ -137,18 +141,19 @@ class Client:
         return send
 
     def _fit(self, declared: Declared, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        if not self.can_send(declared.since):
-            raise VersionCapError(version=declared.since, cap=self.cap)
+        cap = self.cap
+        if not within(declared.since, cap):
+            raise VersionCapError(version=declared.since, cap=cap)
         version, args = declared.since, dict(kwargs)
         for name, since in declared.args_since.items():
             if name not in args:
                 continue
-            if not self.can_send(since):
+            if not within(since, cap):
                 del args[name]
             elif args[name] is not None:
                 version = max(version, since, key=key)
         for name, since in declared.objects_since.items():
-            if args.get(name) is not None and not self.can_send(since):
+            if args.get(name) is not None and not within(since, cap):
                 args[name] = _primitive(args[name])
             elif name in args:
                 version = max(version, since, key=key)
@@ -162,6 +167,11 @@ def _primitive(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_primitive(item) for item in value]
     return value
+
+
+def within(version: str, cap: str | None) -> bool:
+    """Whether a peer that accepts messages up to ``cap`` (None: any) accepts one of this version."""
+    return cap is None or (key(version)[0] == key(cap)[0] and key(version) <= key(cap))
 
 
 def key(version: str) -> tuple[int, ...]:

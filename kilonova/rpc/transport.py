@@ -16,17 +16,24 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import kombu.exceptions
 import oslo_messaging as messaging
 from oslo_serialization import jsonutils
 
 from kilonova import concurrency
 from kilonova.context import RequestContext
-from kilonova.errors import REMOTE_MODULES, KilonovaError, Unanswered
+from kilonova.errors import REMOTE_MODULES, KilonovaError, Unanswered, Unsent
+from kilonova.rpc.baseapi import Base, BaseApi
 from kilonova.rpc.interface import Interface, key
 
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'nova'
+# What sending comes to while the broker is away: oslo.messaging lets some of what is below it through.
+BROKER_AWAY = (messaging.MessageDeliveryFailure, kombu.exceptions.OperationalError, kombu.exceptions.ConnectionError,
+               OSError)
+# A call for whom no queue stands (the broker began anew, the receiver isn't back) ends at once, not after the time-out.
+FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
 
 
 class Entities:
@@ -114,16 +121,17 @@ class OsloTransport:
             if kind == 'long':
                 options.update(timeout=self._conf.long_rpc_timeout,
                                call_monitor_timeout=self._conf.rpc_response_timeout)
-            return client.prepare(retry=2, **options).call(ctxt, method, **args)
+            return client.prepare(retry=2, transport_options=FOR_SOMEBODY, **options).call(ctxt, method, **args)
         except KilonovaError as error:
             raise _as_own(error) from error
         except messaging.MessagingTimeout as error:
             raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: timed out') from error
-        except (messaging.MessageDeliveryFailure, messaging.MessageUndeliverable, OSError) as error:
+        except (messaging.MessageUndeliverable, *BROKER_AWAY) as error:
             if kind == 'cast':
                 LOG.warning('cast of %s.%s not sent (%s); its row will be found by the sweep', topic, method, error)
                 return None
-            raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
+            silence = Unanswered if isinstance(error, messaging.MessageUndeliverable) else Unsent
+            raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
 
     def _client(self, topic: str, namespace: str | None) -> Any:
         with self._lock:
@@ -134,9 +142,10 @@ class OsloTransport:
             return self._clients[topic, namespace]
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
-        """A server with start(), stop(), wait(); it refuses endpoints whose signatures drifted."""
+        """A server with start(), stop(), wait(); it refuses endpoints whose signatures drifted. It answers ``BaseApi``,
+        too."""
         target = messaging.Target(topic=topic, server=server)
-        made = [_endpoint(interface, implementation) for interface, implementation in endpoints]
+        made = [_endpoint(interface, implementation) for interface, implementation in with_base(topic, endpoints)]
         executor = 'eventlet' if concurrency.backend() == 'eventlet' else 'threading'
         return messaging.get_rpc_server(self._transport, target, made, executor=executor, serializer=self._serializer,
                                         access_policy=messaging.DefaultRPCAccessPolicy)
@@ -144,6 +153,11 @@ class OsloTransport:
     def close(self) -> None:
         """Give back the connections."""
         self._transport.cleanup()
+
+
+def with_base(topic: str, endpoints: Sequence[tuple[type[Interface], object]]) -> list[tuple[type[Interface], object]]:
+    """The endpoints of a server, and the one that all servers have."""
+    return [*endpoints, (BaseApi, Base(topic))]
 
 
 class _Direct:
@@ -179,7 +193,7 @@ class DirectTransport:
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> _Direct:
         for interface, implementation in endpoints:
             interface.check_server(implementation)
-        return _Direct(self, topic, server, endpoints)
+        return _Direct(self, topic, server, with_base(topic, endpoints))
 
     def register(self, topic: str, server: str, endpoints: Sequence) -> None:
         self._servers.setdefault(topic, {})[server] = endpoints

@@ -1,0 +1,36 @@
+"""FlavorPayload: a flavor, alone or inside of a server's payload."""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import register
+from kilonova.objects.notifications.base import About, Payload
+
+
+@register
+class FlavorPayload(Payload):
+    """``projects`` is null where nobody asked who may use it."""
+
+    VERSION = '1.4'
+    fields = {
+        'flavorid': fields.StringField(nullable=True),
+        'memory_mb': fields.IntegerField(nullable=True),
+        'vcpus': fields.IntegerField(nullable=True),
+        'root_gb': fields.IntegerField(nullable=True),
+        'ephemeral_gb': fields.IntegerField(nullable=True),
+        'name': fields.StringField(),
+        'swap': fields.IntegerField(),
+        'rxtx_factor': fields.FloatField(nullable=True),
+        'vcpu_weight': fields.IntegerField(nullable=True),
+        'disabled': fields.BooleanField(),
+        'is_public': fields.BooleanField(),
+        'extra_specs': fields.DictOfStringsField(),
+        'projects': fields.ListOfStringsField(nullable=True),
+        'description': fields.StringField(nullable=True),
+    }
+
+    @classmethod
+    def of(cls, about: About, *, flavor: Any) -> Self:
+        """``flavor``: an object, or a row with its extra specs."""
+        return cls.like(flavor)

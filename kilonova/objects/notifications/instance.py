@@ -1,0 +1,337 @@
+"""Payloads about a server.
+
+    InstanceActionPayload.of(about, instance=instance, moved='stop.done', values={'power_state': 4})
+
+``instance`` is the object in hand. What was written since it was read is told beside it: ``moved`` is the transition
+(states.TRANSITIONS), ``values`` are the columns.
+"""
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.audit_period import last_period, present_period
+from kilonova.objects.base import register
+from kilonova.objects.fields import InstancePowerStateField
+from kilonova.objects.instance import Instance
+from kilonova.objects.notifications.base import (
+    About,
+    DiskConfigTypeField,
+    InstanceStateField,
+    InstanceTaskStateField,
+    Payload,
+    power_word,
+    value,
+)
+from kilonova.objects.notifications.exception import ExceptionPayload
+from kilonova.objects.notifications.flavor import FlavorPayload
+from kilonova.objects.notifications.nouns import KeypairPayload
+from kilonova.states import TRANSITIONS
+
+# Fields of a payload that a server has under its own name.
+SAME = ('uuid', 'user_id', 'reservation_id', 'display_name', 'display_description', 'host', 'node', 'os_type',
+        'architecture', 'availability_zone', 'key_name', 'kernel_id', 'ramdisk_id', 'created_at', 'launched_at',
+        'terminated_at', 'deleted_at', 'updated_at', 'task_state', 'progress', 'locked')
+OTHER = {'tenant_id': 'project_id', 'host_name': 'hostname', 'state': 'vm_state'}
+
+
+def as_written(instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None) -> Instance:
+    """The server as it is since ``moved`` and ``values`` were written; the object in hand stays as it is."""
+    values = {name: one for name, one in (values or {}).items() if name in Instance.fields}
+    if moved is not None:
+        rule = TRANSITIONS[moved]
+        values['task_state'] = rule.to_task
+        if rule.to_vm is not None:
+            values['vm_state'] = rule.to_vm
+    return instance.replaced(**values) if values else instance
+
+
+@register
+class IpPayload(Payload):
+    """One address of a server, with the port that has it."""
+
+    VERSION = '1.0'
+    fields = {
+        'label': fields.StringField(),
+        'mac': fields.MACAddressField(),
+        'meta': fields.DictOfStringsField(),
+        'port_uuid': fields.UUIDField(nullable=True),
+        'version': fields.IntegerField(),
+        'address': fields.IPAddressField(),
+        'device_name': fields.StringField(nullable=True),
+    }
+
+    @classmethod
+    def all_of(cls, vifs: Iterable[dict[str, Any]]) -> list[Self]:
+        """From the server's network model."""
+        return [cls.made({
+            'label': vif['network']['label'], 'mac': vif['address'], 'meta': vif.get('meta') or {},
+            'port_uuid': vif.get('id'), 'version': ip['version'], 'address': ip['address'],
+            'device_name': vif.get('devname')})
+            for vif in vifs for subnet in vif['network'].get('subnets') or () for ip in subnet.get('ips') or ()]
+
+
+@register
+class BlockDevicePayload(Payload):
+    """One volume of a server."""
+
+    VERSION = '1.0'
+    fields = {
+        'device_name': fields.StringField(nullable=True),
+        'boot_index': fields.IntegerField(nullable=True),
+        'delete_on_termination': fields.BooleanField(default=False),
+        'volume_id': fields.UUIDField(),
+        'tag': fields.StringField(nullable=True),
+    }
+
+
+@register
+class SharePayload(Payload):
+    """One share of a server."""
+
+    VERSION = '1.0'
+    fields = {
+        'share_mapping_uuid': fields.UUIDField(),
+        'share_id': fields.UUIDField(),
+        'status': fields.StringField(),
+        'tag': fields.StringField(),
+        'export_location': fields.StringField(),
+        'share_proto': fields.StringField(),
+    }
+
+
+@register
+class AuditPeriodPayload(Payload):
+    """The time that a usage is told for."""
+
+    VERSION = '1.0'
+    fields = {
+        'audit_period_beginning': fields.DateTimeField(),
+        'audit_period_ending': fields.DateTimeField(),
+    }
+
+    @classmethod
+    def of(cls, about: About, *, whole: bool = False) -> Self:
+        """The present period until now, or the last one that is over."""
+        begin, end = period_of(about, whole)
+        return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
+
+
+def period_of(about: About, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
+    """Begin and end, naive UTC: the last ``whole`` period, or the present one until now."""
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    return (last_period if whole else present_period)(about.audit_period, now)
+
+
+@register
+class InstanceStateUpdatePayload(Payload):
+    """From which states to which."""
+
+    VERSION = '1.0'
+    fields = {
+        'old_state': fields.StringField(nullable=True),
+        'state': fields.StringField(nullable=True),
+        'old_task_state': fields.StringField(nullable=True),
+        'new_task_state': fields.StringField(nullable=True),
+    }
+
+
+FIELDS = {
+    'uuid': fields.UUIDField(),
+    'user_id': fields.StringField(nullable=True),
+    'tenant_id': fields.StringField(nullable=True),
+    'reservation_id': fields.StringField(nullable=True),
+    'display_name': fields.StringField(nullable=True),
+    'display_description': fields.StringField(nullable=True),
+    'host_name': fields.StringField(nullable=True),
+    'host': fields.StringField(nullable=True),
+    'node': fields.StringField(nullable=True),
+    'os_type': fields.StringField(nullable=True),
+    'architecture': fields.StringField(nullable=True),
+    'availability_zone': fields.StringField(nullable=True),
+    'flavor': fields.ObjectField('FlavorPayload'),
+    'image_uuid': fields.UUIDField(nullable=True),
+    'key_name': fields.StringField(nullable=True),
+    'kernel_id': fields.StringField(nullable=True),
+    'ramdisk_id': fields.StringField(nullable=True),
+    'created_at': fields.DateTimeField(nullable=True),
+    'launched_at': fields.DateTimeField(nullable=True),
+    'terminated_at': fields.DateTimeField(nullable=True),
+    'deleted_at': fields.DateTimeField(nullable=True),
+    'updated_at': fields.DateTimeField(nullable=True),
+    'state': InstanceStateField(nullable=True),
+    'power_state': InstancePowerStateField(nullable=True),
+    'task_state': InstanceTaskStateField(nullable=True),
+    'progress': fields.IntegerField(nullable=True),
+    'ip_addresses': fields.ListOfObjectsField('IpPayload'),
+    'block_devices': fields.ListOfObjectsField('BlockDevicePayload', nullable=True),
+    'metadata': fields.DictOfStringsField(),
+    'locked': fields.BooleanField(),
+    'auto_disk_config': DiskConfigTypeField(),
+    'request_id': fields.StringField(nullable=True),
+    'action_initiator_user': fields.StringField(nullable=True),
+    'action_initiator_project': fields.StringField(nullable=True),
+    'locked_reason': fields.StringField(nullable=True),
+    'shares': fields.ListOfObjectsField('SharePayload'),
+}
+
+
+@register
+class InstancePayload(Payload):
+    """What every event of a server says of it. ``metadata`` stays away where it wasn't read with the server."""
+
+    VERSION = '1.9'
+    fields = dict(FIELDS)
+
+    @classmethod
+    def of(cls, about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
+           bdms: Iterable[Any] = (), **facts: Any) -> Self:
+        """``bdms``: the server's disks, of which volumes are told where the operator asked for it."""
+        server = as_written(instance, moved, values)
+        return cls.made({**_server(server), **_context(about), 'block_devices': _volumes(about, bdms),
+                         **cls.more(about, server, **facts)})
+
+    @classmethod
+    def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+        """What a kind of payload has besides."""
+        return {}
+
+
+def _server(server: Instance) -> dict[str, Any]:
+    cache = value(server, 'info_cache')
+    metadata = {'metadata': dict(server.metadata)} if 'metadata' in server else {}
+    return {
+        **{name: value(server, name) for name in SAME}, **{name: value(server, own) for name, own in OTHER.items()},
+        **metadata, 'flavor': FlavorPayload.like(server.flavor), 'image_uuid': value(server, 'image_ref') or None,
+        'locked': bool(value(server, 'locked')), 'power_state': power_word(value(server, 'power_state')),
+        'auto_disk_config': 'AUTO' if value(server, 'auto_disk_config') else 'MANUAL',
+        'ip_addresses': IpPayload.all_of((cache.network_info or ()) if cache is not None else ()), 'shares': [],
+        'locked_reason': (value(server, 'system_metadata') or {}).get('locked_reason')}
+
+
+def _context(about: About) -> dict[str, Any]:
+    ctxt = about.ctxt
+    return {'request_id': ctxt.request_id, 'action_initiator_user': ctxt.user_id,
+            'action_initiator_project': ctxt.project_id}
+
+
+def _volumes(about: About, bdms: Iterable[Any]) -> list[BlockDevicePayload]:
+    if not about.bdms:
+        return []
+    return [BlockDevicePayload.like(bdm) for bdm in bdms if value(bdm, 'volume_id') is not None]
+
+
+@register
+class InstanceActionPayload(InstancePayload):
+    """Something was done with a server; ``fault`` says why it failed."""
+
+    VERSION = '1.9'
+    fields = {**FIELDS, 'fault': fields.ObjectField('ExceptionPayload', nullable=True)}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, fault: BaseException | None = None,
+             **facts: Any) -> dict[str, Any]:
+        return {'fault': ExceptionPayload.of(about, error=fault) if fault is not None else None}
+
+
+@register
+class InstanceActionResizePrepPayload(InstanceActionPayload):
+    """With the flavor that the server is to have."""
+
+    VERSION = '1.4'
+    fields = {**InstanceActionPayload.fields, 'new_flavor': fields.ObjectField('FlavorPayload', nullable=True)}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, new_flavor: Any = None, **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts), 'new_flavor': FlavorPayload.like(new_flavor)}
+
+
+@register
+class InstanceActionSnapshotPayload(InstanceActionPayload):
+    """With the image that is made of the server."""
+
+    VERSION = '1.10'
+    fields = {**InstanceActionPayload.fields, 'snapshot_image_id': fields.UUIDField()}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, snapshot_image_id: str = '', **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts), 'snapshot_image_id': snapshot_image_id}
+
+
+@register
+class InstanceCreatePayload(InstanceActionPayload):
+    """With what only a create brings."""
+
+    VERSION = '1.13'
+    fields = {
+        **InstanceActionPayload.fields,
+        'keypairs': fields.ListOfObjectsField('KeypairPayload'),
+        'tags': fields.ListOfStringsField(),
+        'trusted_image_certificates': fields.ListOfStringsField(nullable=True),
+        'instance_name': fields.StringField(nullable=True),
+    }
+
+    @classmethod
+    def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+        certificates = value(server, 'trusted_certs')
+        return {**super().more(about, server, **facts),
+                'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
+                'tags': tag_words(server), 'instance_name': hypervisor_name(about, server),
+                'trusted_image_certificates': list(certificates.ids) if certificates is not None else None}
+
+
+def tag_words(server: Instance) -> list[str]:
+    """The tags that came with the server."""
+    return [tag.tag for tag in value(server, 'tags', ())]
+
+
+def hypervisor_name(about: About, server: Instance) -> str | None:
+    """[DEFAULT]instance_name_template filled with the id, or with %(uuid)s and the like, as ``virt.driver`` does."""
+    if 'id' not in server:
+        return None
+    try:
+        return about.name_template % server.id
+    except TypeError:
+        return about.name_template % {'id': server.id, 'uuid': server.uuid, 'project_id': server.project_id}
+
+
+@register
+class InstanceExistsPayload(InstancePayload):
+    """The usage of a server in a period. ``whole``: the last period that is over, not the present one until now."""
+
+    VERSION = '2.1'
+    fields = {**FIELDS, 'audit_period': fields.ObjectField('AuditPeriodPayload')}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
+        return {'audit_period': AuditPeriodPayload.of(about, whole=whole)}
+
+
+@register
+class InstanceUpdatePayload(InstancePayload):
+    """A server changed: its states, its name, its tags or metadata.
+
+    ``before`` and ``after`` are (vm state, task state); without them the states didn't change, and are only told.
+    """
+
+    VERSION = '2.1'
+    fields = {
+        **FIELDS,
+        'state_update': fields.ObjectField('InstanceStateUpdatePayload'),
+        'audit_period': fields.ObjectField('AuditPeriodPayload'),
+        'old_display_name': fields.StringField(nullable=True),
+        'tags': fields.ListOfStringsField(),
+    }
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, before: tuple[str | None, str | None] | None = None,
+             after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
+             **facts: Any) -> dict[str, Any]:
+        state, task = after or (value(server, 'vm_state'), value(server, 'task_state'))
+        changed: dict[str, Any] = {'state': state}
+        if before is not None:
+            changed.update(old_state=before[0], old_task_state=before[1], new_task_state=task)
+        return {'state_update': InstanceStateUpdatePayload.made(changed), 'audit_period': AuditPeriodPayload.of(about),
+                'state': state, 'task_state': task, 'old_display_name': old_display_name, 'tags': tag_words(server)}

@@ -1,0 +1,158 @@
+"""Payloads of the unversioned notifications: plain dicts under the old names.
+
+What is missing is an empty text there, times are texts of two kinds; consumers know it so.
+"""
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from kilonova.objects.base import KilonovaObject
+from kilonova.objects.image_meta import SYSMETA_PREFIX
+from kilonova.objects.instance import Instance
+from kilonova.objects.notifications.base import About, value
+from kilonova.objects.notifications.instance import as_written, period_of, tag_words
+
+
+def usage(about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
+          fault: BaseException | None = None, **facts: Any) -> dict[str, Any]:
+    """A server, as all events of servers tell it; with its failure, if any."""
+    server = as_written(instance, moved, values)
+    flavor = server.flavor
+    metadata = value(server, 'system_metadata') or {}
+    payload = {
+        'tenant_id': value(server, 'project_id'), 'user_id': value(server, 'user_id'), 'instance_id': server.uuid,
+        'display_name': value(server, 'display_name'), 'reservation_id': value(server, 'reservation_id'),
+        'hostname': value(server, 'hostname'), 'instance_type': flavor.name, 'instance_type_id': flavor.id,
+        'instance_flavor_id': flavor.flavorid, 'architecture': value(server, 'architecture'),
+        'memory_mb': flavor.memory_mb, 'disk_gb': flavor.root_gb + flavor.ephemeral_gb, 'vcpus': flavor.vcpus,
+        'root_gb': flavor.root_gb, 'ephemeral_gb': flavor.ephemeral_gb, 'host': value(server, 'host'),
+        'node': value(server, 'node'), 'availability_zone': value(server, 'availability_zone'),
+        'cell_name': _text(value(server, 'cell_name')), 'created_at': str(value(server, 'created_at') or ''),
+        'terminated_at': _time(value(server, 'terminated_at')), 'deleted_at': _time(value(server, 'deleted_at')),
+        'launched_at': _time(value(server, 'launched_at')),
+        'image_ref_url': _image_url(about, value(server, 'image_ref')), 'os_type': value(server, 'os_type'),
+        'kernel_id': value(server, 'kernel_id'), 'ramdisk_id': value(server, 'ramdisk_id'),
+        'state': value(server, 'vm_state'), 'state_description': _text(value(server, 'task_state')),
+        'progress': _text(value(server, 'progress')), 'access_ip_v4': _address(value(server, 'access_ip_v4')),
+        'access_ip_v6': _address(value(server, 'access_ip_v6')),
+        'image_meta': {name.removeprefix(SYSMETA_PREFIX): one for name, one in metadata.items()
+                       if name.startswith(SYSMETA_PREFIX)},
+        'metadata': dict(value(server, 'metadata', {}))}
+    if fault is not None:
+        payload.update(message=str(fault), code=getattr(fault, 'code', 500), exception=type(fault).__name__)
+    return payload
+
+
+def _text(word: Any) -> str:
+    return '' if word is None else str(word)
+
+
+def _time(moment: datetime.datetime | None) -> str:
+    return '' if moment is None else moment.strftime('%Y-%m-%dT%H:%M:%S.%f')
+
+
+def _address(address: Any) -> str | None:
+    return None if address is None else str(address)
+
+
+def _image_url(about: About, image: str | None) -> str:
+    """Where the image is, by the caller's catalog; the bare id where that doesn't say."""
+    for service in about.ctxt.service_catalog if image else ():
+        for endpoint in service.get('endpoints') or ():
+            if service.get('type') == 'image' and endpoint.get('publicURL'):
+                return f"{endpoint['publicURL'].rstrip('/')}/images/{image}"
+    return image or ''
+
+
+def create(about: About, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
+    """``done``: the end, which says so in words and tells the addresses."""
+    payload = usage(about, **facts)
+    if image_name is not None:
+        payload['image_name'] = image_name
+    if done:
+        payload.update(message='Success', fixed_ips=[])
+    return payload
+
+
+def resize_prep(about: About, *, new_flavor: Any, done: bool = False, **facts: Any) -> dict[str, Any]:
+    """Only the end names the new flavor."""
+    payload = usage(about, **facts)
+    if done:
+        payload.update(new_instance_type=new_flavor.name, new_instance_type_id=new_flavor.id)
+    return payload
+
+
+def exists(about: About, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
+    """The usage in a period."""
+    return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}
+
+
+def _period(about: About, whole: bool = False) -> dict[str, str]:
+    begin, end = period_of(about, whole)
+    return {'audit_period_beginning': _time(begin), 'audit_period_ending': _time(end)}
+
+
+def update(about: About, *, before: tuple[str | None, str | None] | None = None,
+           after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
+           **facts: Any) -> dict[str, Any]:
+    """A server changed."""
+    payload = usage(about, **facts)
+    if after is not None:
+        payload.update(state=after[0], state_description=_text(after[1]))
+    if before is not None and after is not None:
+        payload.update(old_state=before[0], old_task_state=before[1], new_task_state=after[1])
+    if old_display_name is not None:
+        payload['old_display_name'] = old_display_name
+    return {**payload, **_period(about), 'bandwidth': {}, 'tags': tag_words(facts['instance'])}
+
+
+def select(about: About, *, request_spec: Any) -> dict[str, Any]:
+    """What was asked of the scheduler."""
+    return {'request_spec': _request(request_spec)}
+
+
+def _request(request_spec: Any) -> dict[str, Any]:
+    return _plain(request_spec.to_legacy_request_spec_dict())
+
+
+def _plain(entity: Any) -> Any:
+    """Objects in it as envelopes without change marks."""
+    if isinstance(entity, dict):
+        return {name: _plain(one) for name, one in entity.items()}
+    return entity.stored_primitive() if isinstance(entity, KilonovaObject) else entity
+
+
+def compute_task(about: About, *, method: str, instance_uuid: str, request_spec: Any, state: str | None,
+                 record: dict[str, Any]) -> dict[str, Any]:
+    """A server that could not be scheduled."""
+    request = _request(request_spec)
+    return {'request_spec': request, 'instance_properties': request['instance_properties'],
+            'instance_id': instance_uuid, 'state': state, 'method': method, 'reason': record.get('message')}
+
+
+def exception(about: About, *, error: BaseException, method: str) -> dict[str, Any]:
+    """What left an RPC method."""
+    return {'exception': str(error), 'args': {'method': method}}
+
+
+def keypair(about: About, *, keypair: Any) -> dict[str, Any]:
+    """``keypair``: an object or a row."""
+    held = keypair if isinstance(keypair, dict) else {name: value(keypair, name) for name in ('user_id', 'name')}
+    return {'tenant_id': about.ctxt.project_id, 'user_id': held['user_id'], 'key_name': held['name']}
+
+
+def aggregate(about: About, *, aggregate: Any, **changes: Any) -> dict[str, Any]:
+    """The aggregate's id (its name before it has one), and what is being changed: {'host': …}, {'meta_data': …}."""
+    held = aggregate if isinstance(aggregate, dict) else {
+        name: value(aggregate, name) for name in ('id', 'name', 'hosts', 'metadata')}
+    return {'aggregate_id': held.get('id') or held['name'], 'name': held['name'],
+            'availability_zone': (held.get('metadata') or {}).get('availability_zone'), **changes}
+
+
+def server_group(about: About, *, group: Any) -> dict[str, Any]:
+    """``group``: an InstanceGroup or a row."""
+    names = ('uuid', 'name', 'user_id', 'project_id', 'policy', 'members')
+    held = group if isinstance(group, dict) else {name: value(group, name) for name in names}
+    return {'server_group_id': held['uuid'], **{name: held.get(name) for name in names if name != 'uuid'},
+            'policies': [held['policy']] if held.get('policy') else []}

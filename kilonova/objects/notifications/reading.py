@@ -1,0 +1,23 @@
+"""Read a server as its row stands, for notifications that are made where no object is in hand."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.objects import storage
+from kilonova.objects.instance import Instance
+from kilonova.objects.tag import TagList
+
+
+def server(ctxt: Any, database: Any, uuid: str) -> Instance | None:
+    """With its metadata and tags; deleted ones too. Three statements. None: the cell doesn't have it."""
+    with database.read() as conn:
+        instances = storage.queries('instances')
+        row = instances.get(conn, uuid, deleted=True)
+        if row is None:
+            return None
+        facts = storage.queries('servers').facts(conn, [uuid])[uuid]
+        system_metadata = instances.get_system_metadata(conn, uuid)
+    values, extra = instances.split(row)
+    found = Instance.from_row(ctxt, values, extra, metadata=facts['metadata'], system_metadata=system_metadata)
+    found.load((('tags', TagList.from_words(ctxt, uuid, facts['tags'])),))
+    return found

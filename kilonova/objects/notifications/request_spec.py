@@ -1,0 +1,259 @@
+"""Payloads of scheduling: what was asked of the scheduler, and what could not be scheduled."""
+from __future__ import annotations
+
+from typing import Any, Self
+
+from kilonova.objects import fields
+from kilonova.objects.base import register
+from kilonova.objects.image_properties import PROPERTIES
+from kilonova.objects.notifications.base import About, InstanceStateField, Payload, value
+from kilonova.objects.notifications.exception import ExceptionPayload
+from kilonova.objects.notifications.flavor import FlavorPayload
+from kilonova.objects.notifications.nouns import ServerGroupPayload
+
+
+@register
+class ImageMetaPropsPayload(Payload):
+    """The image's properties; those that it hasn't stay away."""
+
+    VERSION = '1.20'
+    fields = dict(PROPERTIES)
+
+
+@register
+class ImageMetaPayload(Payload):
+    """Sizes in bytes, ``min_disk`` in GiB, ``min_ram`` in MiB."""
+
+    VERSION = '1.0'
+    fields = {
+        'id': fields.UUIDField(),
+        'name': fields.StringField(),
+        'status': fields.StringField(),
+        'visibility': fields.StringField(),
+        'protected': fields.FlexibleBooleanField(),
+        'checksum': fields.StringField(),
+        'owner': fields.StringField(),
+        'size': fields.IntegerField(),
+        'virtual_size': fields.IntegerField(),
+        'container_format': fields.StringField(),
+        'disk_format': fields.StringField(),
+        'created_at': fields.DateTimeField(nullable=True),
+        'updated_at': fields.DateTimeField(nullable=True),
+        'tags': fields.ListOfStringsField(),
+        'direct_url': fields.StringField(),
+        'min_ram': fields.IntegerField(),
+        'min_disk': fields.IntegerField(),
+        'properties': fields.ObjectField('ImageMetaPropsPayload'),
+    }
+
+    @classmethod
+    def of_image(cls, image: Any) -> Self:
+        """From an ImageMeta."""
+        return cls.like(image, properties=ImageMetaPropsPayload.like(image.properties)
+                        if 'properties' in image else None)
+
+
+@register
+class VirtCPUTopologyPayload(Payload):
+    """How a cell's CPUs look to the guest."""
+
+    VERSION = '1.0'
+    fields = {
+        'sockets': fields.IntegerField(nullable=True),
+        'cores': fields.IntegerField(nullable=True),
+        'threads': fields.IntegerField(nullable=True),
+    }
+
+
+@register
+class InstanceNUMACellPayload(Payload):
+    """``memory`` in MiB, ``pagesize`` in KiB."""
+
+    VERSION = '1.2'
+    fields = {
+        'id': fields.IntegerField(),
+        'cpuset': fields.SetOfIntegersField(),
+        'pcpuset': fields.SetOfIntegersField(),
+        'cpuset_reserved': fields.SetOfIntegersField(nullable=True),
+        'memory': fields.IntegerField(),
+        'pagesize': fields.IntegerField(nullable=True),
+        'cpu_topology': fields.ObjectField('VirtCPUTopologyPayload', nullable=True),
+        'cpu_pinning_raw': fields.DictOfIntegersField(nullable=True),
+        'cpu_policy': fields.CPUAllocationPolicyField(nullable=True),
+        'cpu_thread_policy': fields.CPUThreadAllocationPolicyField(nullable=True),
+    }
+
+    @classmethod
+    def of_cell(cls, cell: Any) -> Self:
+        """From an InstanceNUMACell."""
+        topology = value(cell, 'cpu_topology')
+        return cls.like(cell, cpu_topology=None if topology is None else VirtCPUTopologyPayload.like(topology))
+
+
+@register
+class InstanceNUMATopologyPayload(Payload):
+    """The NUMA cells that a guest is to have."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'cells': fields.ListOfObjectsField('InstanceNUMACellPayload'),
+        'emulator_threads_policy': fields.CPUEmulatorThreadsPolicyField(nullable=True),
+    }
+
+    @classmethod
+    def of_topology(cls, topology: Any) -> Self:
+        """From an InstanceNUMATopology."""
+        return cls.like(topology, cells=[InstanceNUMACellPayload.of_cell(cell) for cell in topology.cells])
+
+
+@register
+class InstancePCIRequestPayload(Payload):
+    """Passthrough devices of one alias."""
+
+    VERSION = '1.0'
+    fields = {
+        'count': fields.IntegerField(),
+        'spec': fields.ListOfDictOfNullableStringsField(),
+        'alias_name': fields.StringField(nullable=True),
+        'request_id': fields.UUIDField(nullable=True),
+        'numa_policy': fields.PCINUMAAffinityPolicyField(nullable=True),
+    }
+
+
+@register
+class InstancePCIRequestsPayload(Payload):
+    """All passthrough devices that a server asks for."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'requests': fields.ListOfObjectsField('InstancePCIRequestPayload'),
+    }
+
+    @classmethod
+    def of_requests(cls, requests: Any) -> Self:
+        """From InstancePCIRequests."""
+        return cls.like(requests, requests=[InstancePCIRequestPayload.like(one) for one in requests.requests])
+
+
+@register
+class CellMappingPayload(Payload):
+    """A cell, without the URLs that hold its passwords."""
+
+    VERSION = '2.0'
+    fields = {
+        'uuid': fields.UUIDField(),
+        'name': fields.StringField(nullable=True),
+        'disabled': fields.BooleanField(),
+    }
+
+
+@register
+class DestinationPayload(Payload):
+    """Where the server may go."""
+
+    VERSION = '1.0'
+    fields = {
+        'host': fields.StringField(),
+        'node': fields.StringField(nullable=True),
+        'cell': fields.ObjectField('CellMappingPayload', nullable=True),
+        'aggregates': fields.ListOfStringsField(nullable=True),
+    }
+
+    @classmethod
+    def of_destination(cls, destination: Any) -> Self:
+        """From a Destination."""
+        cell = value(destination, 'cell')
+        return cls.like(destination, cell=None if cell is None else CellMappingPayload.like(cell))
+
+
+@register
+class SchedulerRetriesPayload(Payload):
+    """Which hosts were tried."""
+
+    VERSION = '1.0'
+    fields = {
+        'num_attempts': fields.IntegerField(),
+        'hosts': fields.ListOfStringsField(),
+    }
+
+    @classmethod
+    def of_retries(cls, retries: Any) -> Self:
+        """From SchedulerRetries."""
+        return cls.made({'num_attempts': retries.num_attempts, 'hosts': [node.host for node in retries.hosts]})
+
+
+@register
+class SchedulerLimitsPayload(Payload):
+    """How far a claim may go. Memory in MiB, disk in GiB."""
+
+    VERSION = '1.0'
+    fields = {
+        'vcpu': fields.IntegerField(nullable=True),
+        'disk_gb': fields.IntegerField(nullable=True),
+        'memory_mb': fields.IntegerField(nullable=True),
+    }
+
+
+@register
+class RequestSpecPayload(Payload):
+    """What a server needs of a host."""
+
+    VERSION = '1.1'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'project_id': fields.StringField(nullable=True),
+        'user_id': fields.StringField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+        'flavor': fields.ObjectField('FlavorPayload', nullable=True),
+        'image': fields.ObjectField('ImageMetaPayload', nullable=True),
+        'numa_topology': fields.ObjectField('InstanceNUMATopologyPayload', nullable=True),
+        'pci_requests': fields.ObjectField('InstancePCIRequestsPayload', nullable=True),
+        'num_instances': fields.IntegerField(default=1),
+        'ignore_hosts': fields.ListOfStringsField(nullable=True),
+        'force_hosts': fields.ListOfStringsField(nullable=True),
+        'force_nodes': fields.ListOfStringsField(nullable=True),
+        'requested_destination': fields.ObjectField('DestinationPayload', nullable=True),
+        'retry': fields.ObjectField('SchedulerRetriesPayload', nullable=True),
+        'limits': fields.ObjectField('SchedulerLimitsPayload', nullable=True),
+        'instance_group': fields.ObjectField('ServerGroupPayload', nullable=True),
+        'scheduler_hints': fields.DictOfListOfStringsField(nullable=True),
+        'security_groups': fields.ListOfStringsField(),
+    }
+
+    @classmethod
+    def of(cls, about: About, *, request_spec: Any) -> Self:
+        """From a RequestSpec."""
+        makers: dict[str, Any] = {
+            'flavor': FlavorPayload.like, 'image': ImageMetaPayload.of_image,
+            'numa_topology': InstanceNUMATopologyPayload.of_topology,
+            'pci_requests': InstancePCIRequestsPayload.of_requests,
+            'requested_destination': DestinationPayload.of_destination, 'retry': SchedulerRetriesPayload.of_retries,
+            'limits': SchedulerLimitsPayload.like,
+            'instance_group': lambda group: ServerGroupPayload.of(about, group=group)}
+        held = {name: value(request_spec, name) for name in makers}
+        made = {name: None if one is None else makers[name](one) for name, one in held.items()}
+        groups = value(request_spec, 'security_groups')
+        return cls.like(request_spec, **made, security_groups=groups.names() if groups is not None else [])
+
+
+@register
+class ComputeTaskPayload(Payload):
+    """A server that could not be scheduled, and why. ``state``: the vm state that it has now."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'request_spec': fields.ObjectField('RequestSpecPayload', nullable=True),
+        'state': InstanceStateField(nullable=True),
+        'reason': fields.ObjectField('ExceptionPayload'),
+    }
+
+    @classmethod
+    def of(cls, about: About, *, instance_uuid: str, request_spec: Any, state: str | None, record: dict[str, Any],
+           **facts: Any) -> Self:
+        """``record``: what the operation row keeps of the error."""
+        return cls.made({
+            'instance_uuid': instance_uuid, 'state': state, 'reason': ExceptionPayload.of_record(record),
+            'request_spec': RequestSpecPayload.of(about, request_spec=request_spec)})

@@ -1,0 +1,64 @@
+"""Messages to hosts of several cells: each cell has a message queue of its own.
+
+    transport = RoutedTransport(local, local_url, cells.transport_url_of, open)
+    Client(Compute, transport).reboot_instance(ctxt, server='gpu7', …)     # over the queue of gpu7's cell
+
+Everything that names no host goes over the local queue ([DEFAULT]transport_url), and so does what names a host that no
+cell has yet.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kilonova.db.engine import is_unreachable
+from kilonova.errors import Unanswered
+from kilonova.rpc.interface import Interface
+
+HOSTS = 'compute'
+
+
+class RoutedTransport:
+    """``url_of(host)``: the queue of its cell, None where no cell has it; ``open(url)`` makes a transport, once."""
+
+    def __init__(self, local: Any, local_url: str, url_of: Callable[[str], str | None],
+                 open: Callable[[str], Any]) -> None:  # noqa: A002 - what it does
+        self._local, self._local_url = local, local_url
+        self._url_of, self._open = url_of, open
+        self._opened: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
+             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+        """As every transport; Unanswered also when nobody can tell where the host is."""
+        return self._to(topic, server).send(kind, topic, namespace, server, version, ctxt, method, args)
+
+    def _to(self, topic: str, server: str | None) -> Any:
+        url = self._ask(server) if topic == HOSTS and server is not None else None
+        if url is None or url == self._local_url:
+            return self._local
+        with self._lock:
+            if url not in self._opened:
+                self._opened[url] = self._open(url)
+            return self._opened[url]
+
+    def _ask(self, host: str) -> str | None:
+        try:
+            return self._url_of(host)
+        except Exception as error:
+            if not is_unreachable(error):
+                raise
+            raise Unanswered(who='the database', reason=f'where {host} is: {error}') from error
+
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
+        """Servers listen on the local queue."""
+        return self._local.serve(topic, server, endpoints)
+
+    def close(self) -> None:
+        """Give back the connections to all queues."""
+        self._local.close()
+        with self._lock:
+            for transport in self._opened.values():
+                transport.close()
+            self._opened.clear()

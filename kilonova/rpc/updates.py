@@ -1,0 +1,52 @@
+"""instance.update for states: each committed change of a server's states, by [notifications]notify_on_state_change.
+
+    updates.follow(notify)          # in a process that writes states: the API, a conductor
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_context import context as oslo_context
+
+from kilonova.context import RequestContext, get_admin_context
+from kilonova.db.queries import state_changes
+from kilonova.db.queries.state_changes import Change
+from kilonova.objects.notifications import reading
+from kilonova.rpc.notify import CONDUCTOR, Notifications
+
+
+def follow(notify: Notifications) -> None:
+    """Tell what this process commits from now on; where nobody asked for it nothing is looked at."""
+    if notify.on_states is None:
+        state_changes.watch(None)
+        return
+    only_vm_state = notify.on_states == 'vm_state'
+
+    def tell(change: Change) -> None:
+        if only_vm_state and change.before[0] == change.after[0]:
+            return
+        ctxt = _context()
+
+        def read() -> dict[str, Any] | None:
+            instance = reading.server(ctxt, change.database, change.uuid)
+            if instance is None:
+                return None
+            return {'instance': instance, 'before': change.before, 'after': change.after}
+        # A new server is told by the conductor in its own name, as the field has it.
+        notify.later(ctxt, 'instance.update', read, binary=CONDUCTOR if change.created else None)
+    state_changes.watch(tell)
+
+
+def _context() -> RequestContext:
+    """Whoever this thread works for."""
+    current = oslo_context.get_current()
+    return current if isinstance(current, RequestContext) else get_admin_context()
+
+
+def server_changed(notify: Notifications, ctxt: Any, database: Any, uuid: str, event: str = 'instance.update',
+                   binary: str | None = None, **facts: Any) -> None:
+    """Tell an event of a server whose object isn't in hand."""
+    def read() -> dict[str, Any] | None:
+        instance = reading.server(ctxt, database, uuid)
+        return None if instance is None else {'instance': instance, **facts}
+    notify.later(ctxt, event, read, binary=binary)

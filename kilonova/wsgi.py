@@ -1,0 +1,83 @@
+"""The compute API for a WSGI server, instead of kilonova-api.
+
+    gunicorn --threads 10 --worker-class gthread kilonova.wsgi:application
+
+``application`` is built with the first request of a process, so that nothing is open when a server forks. Its
+configuration: the files of KILONOVA_CONFIG_FILES (or OS_KILONOVA_CONFIG_FILES; several with ';' between), relative ones
+in OS_KILONOVA_CONFIG_DIR (default /etc/kilonova); without the variable what kilonova-api reads without arguments. The
+server brings the threads: green ones are not patched in here.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kilonova import concurrency
+
+__all__ = ['application']
+
+PROG = 'kilonova-api'
+FILES = ('KILONOVA_CONFIG_FILES', 'OS_KILONOVA_CONFIG_FILES')
+DIRECTORY = 'OS_KILONOVA_CONFIG_DIR'
+
+
+def config_arguments(environment: Mapping[str, str]) -> list[str]:
+    """kilonova-api's command line for these environment variables."""
+    named = next((environment[name] for name in FILES if environment.get(name)), '')
+    directory = Path(environment.get(DIRECTORY) or '/etc/kilonova')
+    files = [directory / name.strip() for name in named.split(';') if name.strip()]
+    if not files and environment.get(DIRECTORY):
+        files = [directory / 'kilonova.conf']
+    return [part for path in files for part in ('--config-file', str(path))]
+
+
+def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
+    """The application from the configuration; a mistake in it is a SystemExit, as for the daemon."""
+    # The oslo libraries import eventlet whatever is chosen, and it says at each import that it is deprecated.
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    concurrency.setup('threading')
+    from kilonova.cmd import api, caps, options
+    conf = options.parse(config_arguments(environment), PROG)
+    options.setup_logging(conf)
+    part = api.build(conf)
+    caps.refuse_old_computes(conf, part.cells)
+    options.warn_unread(conf)
+    logging.getLogger('kilonova.wsgi').info('Starting api node (version %s)', options.version())
+    return part.app
+
+
+class Application:
+    """Built by the first request; one that comes meanwhile waits. A mistake in the configuration is logged and
+    answered with 500 until it is mended."""
+
+    def __init__(self, make: Callable[[], Callable[..., Iterable[bytes]]]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._built: Callable[..., Iterable[bytes]] | None = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            built = self._application()
+        except (Exception, SystemExit) as error:
+            logging.getLogger('kilonova.wsgi').critical('The compute API does not start: %s', error,
+                                                        exc_info=not isinstance(error, SystemExit))
+            body = b'The compute API is not configured.\n'
+            start_response('500 Internal Server Error', [('Content-Type', 'text/plain'),
+                                                         ('Content-Length', str(len(body)))])
+            return [body]
+        return built(environ, start_response)
+
+    def _application(self) -> Callable[..., Iterable[bytes]]:
+        if self._built is None:
+            with self._lock:
+                if self._built is None:
+                    self._built = self._make()
+        return self._built
+
+
+application = Application(lambda: build(os.environ))
