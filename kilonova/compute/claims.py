@@ -14,24 +14,27 @@ from kilonova import errors, objects
 from kilonova.compute.events import readable, trace_of
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Work
-from kilonova.compute.tracker import Plan, Usage
+from kilonova.compute.tracker import RUN, Plan, Usage
 from kilonova.compute.upcalls import Stopping
 
 LOG = logging.getLogger(__name__)
 
 
 def take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flavor: objects.Flavor,
-         requests: objects.InstancePCIRequests | None, **fields: Any) -> list[objects.PciDevice]:
+         requests: objects.InstancePCIRequests | None, wanted: objects.InstanceNUMATopology | None = None,
+         **fields: Any) -> list[objects.PciDevice]:
     """Claim CPU, memory, disk and devices for a server; the devices it got.
 
-    ``fields``: transition, expect, values, extra, migration; a callable ``extra`` gets the devices. HostRejected: an
-    alternate may take it. KeyGone, Conflict: the operation or the server moved on. Nothing stays claimed then.
+    ``wanted``: the NUMA cells that it asks for; where it got them ``tracker.topology(instance_uuid, side)`` tells.
+    ``fields``: transition, expect, values, extra, migration, group; a callable ``extra`` gets the devices.
+    HostRejected: an alternate may take it. KeyGone, Conflict: the operation or the server moved on. Nothing stays
+    claimed then.
     """
     usage = Usage.of(flavor)
     LOG.info('Attempting claim: memory %d MB, disk %d GB, vcpus %d CPU', usage.memory_mb, usage.local_gb, usage.vcpus,
              instance_uuid=instance_uuid)
     try:
-        devices = _take(host, work, ctxt, instance_uuid, side, flavor, requests, fields)
+        devices = _take(host, work, ctxt, instance_uuid, side, flavor, requests, wanted, fields)
     except errors.KilonovaError as error:
         LOG.info('Failed to claim: %s', error, instance_uuid=instance_uuid)
         raise
@@ -39,18 +42,26 @@ def take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flavo
     return devices
 
 
+def group_of(host: Host, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
+    """What a claim says of the server's group, so that its policy is looked at once more when the claim is written."""
+    group = (request_spec.instance_group if request_spec is not None and 'instance_group' in request_spec else None)
+    if group is None or 'uuid' not in group or host.conf.workarounds.disable_group_policy_check_upcall:
+        return None
+    return {'uuid': group.uuid, 'host': host.name}
+
+
 def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flavor: objects.Flavor,
-          requests: objects.InstancePCIRequests | None, fields: dict[str, Any]) -> list[objects.PciDevice]:
+          requests: objects.InstancePCIRequests | None, wanted: objects.InstanceNUMATopology | None,
+          fields: dict[str, Any]) -> list[objects.PciDevice]:
     tracker = host.tracker
     extra = fields.pop('extra', None)
     with tracker.writing(ctxt):
-        plan = tracker.plan(instance_uuid, side, flavor, requests)
+        plan = tracker.plan(instance_uuid, side, flavor, requests, wanted)
         usage = tracker.usage(plan)
         try:
             host.upcalls.claim(ctxt, {
                 'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid,
-                'extra': extra(plan.devices) if callable(extra) else extra, 'devices': plan.changes,
-                'usage': usage, **fields})
+                'extra': _extra(extra, plan, side), 'devices': plan.changes, 'usage': usage, **fields})
         except errors.ClaimConflict as error:
             # Somebody else wrote rows of this node: what we know of them is no longer true.
             tracker.abort(plan)
@@ -64,6 +75,14 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
         tracker.commit(plan)
         tracker.published = usage
     return plan.devices
+
+
+def _extra(extra: Any, plan: Plan, side: str) -> dict[str, str | None] | None:
+    """A claim's columns of instance_extra: a server at home keeps its place there, one that arrives in its context."""
+    made = extra(plan.devices) if callable(extra) else extra
+    if side == RUN and plan.topology is not None:
+        made = {**(made or {}), 'numa_topology': plan.topology.to_json()}
+    return made
 
 
 def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | None = None, **fields: Any) -> None:

@@ -23,6 +23,9 @@ from kilonova.compute.upcalls import Stopping
 
 LOG = logging.getLogger(__name__)
 
+# Nothing went wrong here: somebody else decided, or another host shall try.
+EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, Stopping)
+
 
 @dataclass(frozen=True)
 class Order:
@@ -56,6 +59,8 @@ class Dispatcher:
             except Exception as error:
                 told = _told(error, verdict)
                 _log(method, key, error)
+                if not isinstance(error, EXPECTED):
+                    self._host.notify.emit(ctxt, 'compute.exception', error=error, method=method)
                 if told is error:
                     raise
                 raise told from error
@@ -90,7 +95,7 @@ def known_errors(method: str) -> Iterator[None]:
 
 
 def _log(method: str, key: str | None, error: Exception) -> None:
-    if isinstance(error, (errors.KeyGone, errors.Cancelled, errors.HostRejected, Stopping)):
+    if isinstance(error, EXPECTED):
         LOG.info('%s %s: %s', method, key, error)
     elif isinstance(error, errors.KilonovaError):
         LOG.error('%s %s failed: %s', method, key, error)

@@ -21,8 +21,9 @@ def now() -> str:
 
 
 def readable(error: BaseException) -> str:
-    """What a user may read: our own texts; of anything else only the class, its text may hold paths and addresses."""
-    text = str(error) if isinstance(error, errors.KilonovaError) else ''
+    """What a user may read: our own texts, without paths of this host; of anything else only the class, its text may
+    hold anything."""
+    text = errors.without_paths(str(error)) if isinstance(error, errors.KilonovaError) else ''
     return text or f'{type(error).__name__} on the compute host'
 
 

@@ -20,6 +20,8 @@ LOG = logging.getLogger(__name__)
 
 # What a guest is called that its server's vm_state wants running.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED)
+# A host that was down when its server was soft-deleted comes back with the guest running.
+WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED)
 
 
 class Guests:
@@ -111,7 +113,7 @@ class Guests:
         wanted, there = instance.vm_state in WANTED_RUNNING, state == PowerState.RUNNING
         if instance.vm_state == VmState.ACTIVE and state in (PowerState.SHUTDOWN, PowerState.CRASHED):
             self._say_off(ctxt, instance, state)
-        elif instance.vm_state == VmState.STOPPED and there:
+        elif instance.vm_state in WANTED_OFF and there:
             LOG.warning('Instance is not stopped. It is stopped again', instance_uuid=instance.uuid)
             self._host.driver.power_off(instance)
         elif state != instance.power_state:
@@ -143,6 +145,6 @@ def _agrees(instance: objects.Instance, states: dict[str, int]) -> bool:
     if instance.vm_state in (VmState.BUILDING, VmState.ERROR):
         return True
     running = state == PowerState.RUNNING
-    if (instance.vm_state, running) in ((VmState.ACTIVE, False), (VmState.STOPPED, True)):
+    if (instance.vm_state == VmState.ACTIVE and not running) or (instance.vm_state in WANTED_OFF and running):
         return False
     return state == instance.power_state

@@ -16,6 +16,7 @@ from kilonova.compute.keys import Work
 from kilonova.compute.locks import Locks
 from kilonova.compute.tracker import Tracker
 from kilonova.compute.upcalls import Upcalls
+from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver
 
 # How often somebody who waits for a build slot looks whether the build was cancelled, in seconds.
@@ -23,14 +24,14 @@ SLOT_LOOK = 0.5
 
 
 class BuildSlots:
-    """At most ``limit`` builds at once; 0 = no limit."""
+    """At most ``limit`` builds (or snapshots) at once; 0 = no limit."""
 
     def __init__(self, limit: int) -> None:
         self._slots = threading.Semaphore(limit) if limit else None
 
     @contextlib.contextmanager
     def hold(self, work: Work) -> Iterator[None]:
-        """Wait for a slot; a cancelled build stops waiting."""
+        """Wait for a slot; work that is cancelled stops waiting."""
         if self._slots is None:
             yield
             return
@@ -52,8 +53,10 @@ class Host:
     upcalls: Upcalls
     tracker: Tracker
     build_slots: BuildSlots
+    snapshot_slots: BuildSlots = field(default_factory=lambda: BuildSlots(0))
     locks: Locks = field(default_factory=Locks)
     clock: Callable[[], float] = time.monotonic
+    notify: Notifications = OFF
 
     def event(self, name: str) -> Event:
         """An action event of this host that begins now."""

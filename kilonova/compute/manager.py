@@ -27,24 +27,33 @@ from kilonova.compute.node import Node
 from kilonova.compute.ops import (
     build,
     confirm,
+    console,
+    diagnostics,
+    external_events,
     finish_resize,
     power,
     prep_resize,
     resize_instance,
     revert,
+    snapshot,
+    soft_delete,
     terminate,
+    usage,
 )
 from kilonova.compute.report import Heartbeat
 from kilonova.compute.timers import Timers
 from kilonova.compute.tracker import Tracker
 from kilonova.context import get_admin_context
 from kilonova.objects import Flavor, Instance, Migration, RequestSpec
+from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
 # Seconds between two looks at servers that a flow worked on when the host came up.
 LOOK_AGAIN = 5
+# Seconds between two looks whether a period of usage is over.
+AUDIT_PERIOD = 60
 # Seconds that timers get to end.
 STOP_TIMEOUT = 10.0
 
@@ -54,6 +63,10 @@ ORDERS = {
     'stop_instance': Order(power.stop),
     'start_instance': Order(power.start),
     'reboot_instance': Order(power.reboot),
+    'soft_delete_instance': Order(soft_delete.run, forward=True),
+    'restore_instance': Order(soft_delete.restore),
+    'snapshot_instance': Order(snapshot.run, check=False),
+    'undo_snapshot_instance': Order(snapshot.undo, check=False, forward=True),
     'prep_resize': Order(prep_resize.run, check=False),
     'resize_instance': Order(resize_instance.run),
     'finish_resize': Order(finish_resize.run),
@@ -72,11 +85,12 @@ class ComputeManager:
 
     def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: upcalls.ConductorClient,
                  placement: PlacementClient | None, ctxt: Callable[[], Any] = get_admin_context,
-                 pauses: tuple[float, ...] = upcalls.PAUSES) -> None:
+                 pauses: tuple[float, ...] = upcalls.PAUSES, notify: Notifications = OFF) -> None:
         self.conf, self._ctxt, self._pauses = conf, ctxt, pauses
         self.stopping = threading.Event()
         self.host = Host(conf.host, conf, driver, upcalls.Upcalls(conductor, self.stopping, pauses), Tracker(),
-                         BuildSlots(conf.max_concurrent_builds))
+                         BuildSlots(conf.max_concurrent_builds), BuildSlots(conf.max_concurrent_snapshots),
+                         notify=notify)
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
         self.guests = Guests(self.host, ctxt, self.node.recount)
@@ -94,18 +108,24 @@ class ComputeManager:
             return
         if serve is not None:
             serve()
-        self.heartbeat = Heartbeat(self.node.service)
+        self.heartbeat = Heartbeat(self.node.service, self.node.follow, self.conf.service_down_time)
         self.heartbeat.beat()
         self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
         self.timers.every(LOOK_AGAIN, self.guests.look_again, 'look_again')
         if self.conf.periodic_enable:
             self.timers.every(self.conf.update_resources_interval, self.node.update, 'update_available_resource')
             self.timers.every(self.conf.sync_power_state_interval, self.guests.sync, 'sync_power_states')
+            if self.conf.instance_usage_audit:
+                self.timers.every(AUDIT_PERIOD, self.audit_usage, 'instance_usage_audit')
 
     def stop(self) -> None:
         """End the timers and all asking; work under way ends with the RPC server, which the caller stops first."""
         self.stopping.set()
         self.timers.join(STOP_TIMEOUT)
+
+    def audit_usage(self) -> None:
+        """Tell the usage of the last period, if that isn't done."""
+        usage.audit(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
         """A conductor or Placement that doesn't answer yet is waited for."""
@@ -130,7 +150,8 @@ class ComputeManager:
                                key: str | None = None) -> Any:
         retry = (filter_properties or {}).get('retry') or {}
         request = build.Request(instance, image or {}, request_spec, admin_password,
-                                [tuple(pair) for pair in injected_files or ()], retry.get('num_attempts', 1))
+                                [tuple(pair) for pair in injected_files or ()], retry.get('num_attempts', 1),
+                                list(block_device_mapping or ()))
         return self._run('build_and_run_instance', ctxt, key, request,
                          verdict=lambda error: build.verdict(error, instance.uuid))
 
@@ -147,6 +168,18 @@ class ComputeManager:
     def reboot_instance(self, ctxt: Any, instance: Instance, block_device_info: Any, reboot_type: str,
                         key: str | None = None) -> Any:
         return self._run('reboot_instance', ctxt, key, instance, reboot_type)
+
+    def soft_delete_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
+        return self._run('soft_delete_instance', ctxt, key, instance)
+
+    def restore_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
+        return self._run('restore_instance', ctxt, key, instance)
+
+    def snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any:
+        return self._run('snapshot_instance', ctxt, key, instance, image_id)
+
+    def undo_snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any:
+        return self._run('undo_snapshot_instance', ctxt, key, instance, image_id)
 
     def prep_resize(self, ctxt: Any, image: dict[str, Any] | None, instance: Instance, flavor: Flavor,
                     request_spec: RequestSpec, filter_properties: dict[str, Any] | None, node: str | None,
@@ -191,11 +224,31 @@ class ComputeManager:
         """Running work of this operation (or step) stops at its next boundary; it isn't waited for."""
         LOG.info('Cancelled %s: %d at work', key_prefix, self.keys.cancel(key_prefix))
 
+    def get_diagnostics(self, ctxt: Any, instance: Instance) -> Any:
+        with known_errors('get_diagnostics'):
+            return diagnostics.flat(self.host, instance)
+
+    def get_instance_diagnostics(self, ctxt: Any, instance: Instance) -> Any:
+        with known_errors('get_instance_diagnostics'):
+            return diagnostics.standard(self.host, instance)
+
+    def get_console_output(self, ctxt: Any, instance: Instance, tail_length: int | None) -> Any:
+        with known_errors('get_console_output'):
+            return console.output(self.host, instance, tail_length)
+
+    def external_instance_event(self, ctxt: Any, instances: list[Instance], events: list[Any]) -> Any:
+        external_events.handle(instances, events)
+
     def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
         with known_errors('set_host_enabled'):
             self.node.set_disabled(not enabled)
         return 'enabled' if enabled else 'disabled'
+
+    def get_host_uptime(self, ctxt: Any) -> Any:
+        """What uptime(1) says here; None: the driver can't tell."""
+        with known_errors('get_host_uptime'):
+            return self.host.driver.uptime()
 
     def describe_host(self, ctxt: Any) -> Any:
         """What really is here, for the audit: domains with their devices, and the servers' directories."""

@@ -24,6 +24,7 @@ from kilonova.pci.pools import sockets_of
 from kilonova.pci.request import Aliases
 from kilonova.pci.spec import DeviceSpecs
 from kilonova.pci.tracker import PciLedger
+from kilonova.virt.hardware import numa
 
 LOG = logging.getLogger(__name__)
 
@@ -56,8 +57,9 @@ class Node:
         """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.get_available_resource()
-        self.service = records.service(ctxt, host.name)
+        self.service = records.service(ctxt, host.name, host.notify)
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
+        self._take_cells(resources)
         if 'service_id' not in self.record or self.record.service_id != self.service.id:
             self.record.service_id = self.service.id
         self._fill_ledger(ctxt)
@@ -73,10 +75,13 @@ class Node:
                 self._disabled = disabled
 
     def _fill_ledger(self, ctxt: Any) -> None:
-        topology = self.record.numa_topology if 'numa_topology' in self.record else None
-        sockets = sockets_of(objects.NUMATopology.from_json(topology)) if topology else {}
-        self._host.tracker.replace_ledger(PciLedger.from_devices(
-            self._specs, records.devices(ctxt, self.record.id), self.record.id, sockets))
+        tracker = self._host.tracker
+        tracker.replace_ledger(PciLedger.from_devices(
+            self._specs, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells)))
+
+    def _take_cells(self, resources: dict[str, Any]) -> None:
+        """The NUMA cells as the driver tells them; what servers use of them is the ledger's."""
+        self._host.tracker.cells = objects.NUMATopology.from_column(resources['numa_topology'])
 
     def _reload(self, ctxt: Any) -> None:
         """The device rows were written by somebody else; called by a writer of the tracker."""
@@ -97,15 +102,18 @@ class Node:
     def _adopt_one(self, instance: objects.Instance, migration: objects.Migration | None) -> None:
         tracker, name = self._host.tracker, self._host.name
         finished = migration is not None and 'old_flavor' in instance and instance.old_flavor is not None
+        context = move.context_of(instance, migration) if migration is not None else None
         if migration is None or migration.dest_compute != name:
-            tracker.adopt(instance.uuid, RUN, instance.flavor if migration is None else move.old_flavor(instance))
+            tracker.adopt(instance.uuid, RUN, instance.flavor if migration is None else move.old_flavor(instance),
+                          topology=move.place_of(instance) if context is None else context.old_numa_topology)
         elif move.same_host(migration):
             move.learn(self._host, instance, migration, instance.flavor if finished else None)
             if not tracker.sides(instance.uuid):
-                tracker.adopt(instance.uuid, RUN, instance.flavor)
+                tracker.adopt(instance.uuid, RUN, instance.flavor, topology=move.place_of(instance))
         else:
             # Until finish_resize nobody has told us how big the server will be; finish_resize does.
-            tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None)
+            tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None,
+                          topology=context.new_numa_topology if context is not None else None)
 
     def recount(self, ctxt: Any, instance_uuid: str) -> None:
         """Count a server anew: what it was in the middle of when this process started is over."""
@@ -125,12 +133,15 @@ class Node:
         every = host.conf.compute.resource_provider_association_refresh
         refresh = bool(every) and self._clock() - self._refreshed >= every
         ctxt = self._ctxt()
-        if refresh and self._placement is not None:
-            self._follow_service(ctxt, self._placement)
+        if refresh:
+            self.follow()
         self._report(ctxt, host.driver.get_available_resource(), refresh=refresh)
 
-    def _follow_service(self, ctxt: Any, placement: PlacementClient) -> None:
+    def follow(self) -> None:
         """Enabled or disabled while we could not be told."""
+        placement, ctxt = self._placement, self._ctxt()
+        if placement is None:
+            return
         # Read under the lock: an older answer must not undo what we are told meanwhile.
         with self._disabling:
             try:
@@ -148,6 +159,10 @@ class Node:
         inventory = self._inventory()
         tracker.capacity = Capacity.of(inventory)
         self._save_record(resources, inventory)
+        self._take_cells(resources)
+        tracker.numa_limits = numa.Limits(
+            self.record.cpu_allocation_ratio, self.record.ram_allocation_ratio,
+            self._host.conf.compute.packing_host_numa_cells_allocation_strategy)
         providers = {}
         if self._placement is not None:
             providers = self._report_to_placement(self._placement, inventory, refresh)

@@ -6,26 +6,27 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.rpc.notify import OFF, Notifications
+from kilonova.rpc.versions import SERVICE_VERSION
 
 LOG = logging.getLogger(__name__)
 
 BINARY, TOPIC = 'nova-compute', 'compute'
-# What a peer may expect of this release, in the field's numbering (rpc-objects-db.md §1 'Version negotiation').
-SERVICE_VERSION = 73
 
 
 class InvalidNodeConfiguration(errors.Invalid):
     msg_fmt = 'Invalid node identity configuration: %(reason)s'
 
 
-def service(ctxt: Any, host: str) -> objects.Service:
-    """This host's service record, created when it isn't there."""
+def service(ctxt: Any, host: str, notify: Notifications = OFF) -> objects.Service:
+    """This host's service record, created (and told) when it isn't there."""
     try:
         record = objects.Service.get_by_args(ctxt, host, BINARY)
     except errors.ServiceNotFound:
         record = objects.Service(ctxt, host=host, binary=BINARY, topic=TOPIC, report_count=0, disabled=False,
                                  disabled_reason=None, forced_down=False, version=SERVICE_VERSION)
         record.create()
+        notify.emit(ctxt, 'service.create', service=record)
         return record
     if record.version != SERVICE_VERSION:
         record.version = SERVICE_VERSION
@@ -54,7 +55,8 @@ def node(ctxt: Any, host: str, resources: dict[str, Any], host_ip: str) -> objec
 
 def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
     """What the driver tells, without what the ledger knows better."""
-    return {name: value for name, value in resources.items() if not name.endswith('_used')}
+    return {name: value for name, value in resources.items()
+            if not name.endswith('_used') and name != 'numa_topology'}
 
 
 def devices(ctxt: Any, node_id: int) -> list[objects.PciDevice]:

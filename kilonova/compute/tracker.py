@@ -27,6 +27,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.pci.tracker import RUN, PciLedger
 from kilonova.pci.tracker import Plan as PciPlan
+from kilonova.virt.hardware import constraints, numa
 
 LOG = logging.getLogger(__name__)
 
@@ -42,23 +43,28 @@ def side_of(migration: objects.Migration) -> str:
 
 @dataclass(frozen=True)
 class Usage:
-    """What one server takes: vCPUs, MiB, GiB."""
+    """What one server takes: shared vCPUs, MiB, GiB, dedicated CPUs; its place on the NUMA cells, which no sum has."""
 
     vcpus: int = 0
     memory_mb: int = 0
     local_gb: int = 0
+    pcpus: int = 0
+    topology: objects.InstanceNUMATopology | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, flavor: objects.Flavor) -> Usage:
+    def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None) -> Usage:
         """What a server of this flavor takes; swap counts as disk, in whole GiB."""
         swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
-        return cls(flavor.vcpus, flavor.memory_mb, flavor.root_gb + flavor.ephemeral_gb + swap)
+        return cls(constraints.shared_cpus(flavor, topology), flavor.memory_mb,
+                   flavor.root_gb + flavor.ephemeral_gb + swap, constraints.dedicated_cpus(topology), topology)
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb)
+        return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb,
+                     self.pcpus + other.pcpus)
 
     def __sub__(self, other: Usage) -> Usage:
-        return Usage(self.vcpus - other.vcpus, self.memory_mb - other.memory_mb, self.local_gb - other.local_gb)
+        return Usage(self.vcpus - other.vcpus, self.memory_mb - other.memory_mb, self.local_gb - other.local_gb,
+                     self.pcpus - other.pcpus)
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Capacity:
     vcpus: float | None = None
     memory_mb: float | None = None
     local_gb: float | None = None
+    pcpus: float | None = None
 
     @classmethod
     def of(cls, inventory: Mapping[str, Mapping[str, Any]]) -> Capacity:
@@ -75,12 +82,12 @@ class Capacity:
         def limit(name: str) -> float | None:
             given = inventory.get(name)
             return given['total'] * given['allocation_ratio'] if given else None
-        return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'))
+        return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'), limit('PCPU'))
 
     def lacking(self, used: Usage) -> str | None:
         """What ``used`` goes beyond, as text for users and log, or None."""
         pairs = (('memory', 'MB', used.memory_mb, self.memory_mb), ('disk', 'GB', used.local_gb, self.local_gb),
-                 ('vcpus', '', used.vcpus, self.vcpus))
+                 ('vcpus', '', used.vcpus, self.vcpus), ('pcpus', '', used.pcpus, self.pcpus))
         for name, unit, wanted, limit in pairs:
             if limit is not None and wanted > limit:
                 return f'{name} {wanted:.2f}{unit and " " + unit} used of {limit:.2f}{unit and " " + unit}'
@@ -89,11 +96,13 @@ class Capacity:
 
 @dataclass
 class Plan:
-    """A change of the ledger that isn't written yet. ``devices``: the server's as they will be; ``changes``: rows."""
+    """A change of the ledger that isn't written yet. ``devices``: the server's as they will be; ``changes``: rows;
+    ``topology``: the place of a claim on the host's NUMA cells, if it asks for one."""
 
     pci: PciPlan
     added: dict[tuple[str, str], Usage] = field(default_factory=dict)
     dropped: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    topology: objects.InstanceNUMATopology | None = None
 
     @property
     def devices(self) -> list[objects.PciDevice]:
@@ -112,14 +121,17 @@ class Plan:
 class Tracker:
     """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
 
-    ``published`` is the usage that was last written. ``reload(ctxt)`` reads the device rows again,
-    ``leaving(addresses)`` hears of devices before they are free; the node sets both.
+    ``cells`` is the host's NUMA topology without what servers use of it, ``published`` the usage that was last
+    written. ``reload(ctxt)`` reads the device rows again, ``leaving(addresses)`` hears of devices before they are free;
+    the node sets both.
     """
 
     def __init__(self) -> None:
         self.node: objects.ComputeNode
         self.ledger: PciLedger
         self.capacity = Capacity()
+        self.cells: objects.NUMATopology | None = None
+        self.numa_limits = numa.Limits()
         self.failed_builds = 0
         self.published: dict[str, Any] | None = None
         self.reload: Callable[[Any], None] | None = None
@@ -153,24 +165,41 @@ class Tracker:
 
     # -- plans ---------------------------------------------------------------------------------------------------------
     def plan(self, instance_uuid: str, side: str, flavor: objects.Flavor,
-             requests: objects.InstancePCIRequests | None) -> Plan:
+             requests: objects.InstancePCIRequests | None,
+             wanted: objects.InstanceNUMATopology | None = None) -> Plan:
         """Reserve what a server needs here, or raise HostRejected and reserve nothing.
 
-        PCI devices: exactly those of the providers that Placement allocated, where the requests name them.
+        PCI devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
+        the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them.
         """
-        usage, key = Usage.of(flavor), (instance_uuid, side)
+        key = instance_uuid, side
         with self._lock:
+            placed = self._entries[key].topology if key in self._entries else self._place(wanted, requests)
+            usage = Usage.of(flavor, placed)
             added = {} if key in self._entries else {key: usage}
             lacking = self.capacity.lacking(self._used + usage) if added else None
             if lacking:
                 raise errors.HostRejected(reason=lacking)
             try:
-                pci = self.ledger.plan_claim(instance_uuid, requests, side=side)
+                cells = [cell.id for cell in placed.cells] if placed is not None else None
+                pci = self.ledger.plan_claim(instance_uuid, requests, cells, side=side)
             except errors.KilonovaError as error:
                 LOG.info('Claim of PCI devices failed: %s', error, instance_uuid=instance_uuid)
                 raise errors.HostRejected(reason='Claim pci failed') from error
             self._add(added)
-            return Plan(pci, added=added)
+            return Plan(pci, added=added, topology=placed)
+
+    def _place(self, wanted: objects.InstanceNUMATopology | None,
+               requests: objects.InstancePCIRequests | None) -> objects.InstanceNUMATopology | None:
+        if wanted is None:
+            return None
+        host = self.numa_topology()
+        placed = None
+        if host is not None:
+            placed = numa.fit(host, wanted, self.numa_limits, numa.Devices(self.ledger.pools.copy(), requests))
+        if placed is None:
+            raise errors.HostRejected(reason='Requested instance NUMA topology cannot fit the given host NUMA topology')
+        return placed
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
         """Claimed devices become allocated."""
@@ -232,6 +261,20 @@ class Tracker:
         other = self._addresses(instance_uuid, [side])
         return [device for device in self.ledger.devices_of(instance_uuid) if device.address not in other]
 
+    def topology(self, instance_uuid: str, side: str) -> objects.InstanceNUMATopology | None:
+        """The place of a server on the host's NUMA cells under ``side``."""
+        with self._lock:
+            held = self._entries.get((instance_uuid, side))
+            return held.topology if held is not None else None
+
+    def numa_topology(self) -> objects.NUMATopology | None:
+        """The host's NUMA cells with what all servers here use of them; None: it has none."""
+        with self._lock:
+            if self.cells is None:
+                return None
+            return numa.used(self.cells, [
+                held.topology for held in self._entries.values() if held.topology is not None])
+
     def sides(self, instance_uuid: str) -> set[str]:
         """Under which sides a server holds something here."""
         with self._lock:
@@ -251,11 +294,13 @@ class Tracker:
         """Columns of the node's row as they will be once ``plan`` is written: absolute values."""
         node = self.node
         pools = self.ledger.pool_list(plan.pci if plan else None)
+        cells = self.numa_topology()
         return {'compute_node_id': node.id, 'vcpus_used': self._used.vcpus,
                 'memory_mb_used': self._used.memory_mb, 'local_gb_used': self._used.local_gb,
                 'free_ram_mb': node.memory_mb - self._used.memory_mb,
                 'free_disk_gb': node.local_gb - self._used.local_gb,
-                'running_vms': self.instances, 'pci_stats': pools.to_json(), 'stats': json.dumps(self.stats())}
+                'running_vms': self.instances, 'pci_stats': pools.to_json(), 'stats': json.dumps(self.stats()),
+                'numa_topology': cells.to_json() if cells is not None else None}
 
     def stats(self) -> dict[str, str]:
         """What weighers may look at besides the columns."""
@@ -263,16 +308,21 @@ class Tracker:
 
     # -- filling -------------------------------------------------------------------------------------------------------
     def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,
-              addresses: Collection[str] | None = None) -> None:
+              addresses: Collection[str] | None = None,
+              topology: objects.InstanceNUMATopology | None = None) -> None:
         """A server that is known to hold this much here (after a restart); an entry that is there stays.
 
         ``flavor`` None: nobody has told yet how much. ``addresses``: the devices that it holds under ``side``; None:
-        all that it holds here.
+        all that it holds here. ``topology``: its place on the host's NUMA cells.
         """
-        usage, key = Usage.of(flavor) if flavor is not None else Usage(), (instance_uuid, side)
+        key = instance_uuid, side
+        usage = Usage.of(flavor, topology) if flavor is not None else Usage(topology=topology)
         with self._lock:
-            if self._entries.get(key) == Usage():
-                self._drop({key: Usage()})
+            before = self._entries.get(key)
+            if before == Usage():
+                self._drop({key: before})
+                if usage.topology is None:
+                    usage = Usage.of(flavor, before.topology) if flavor is not None else before
             if key not in self._entries:
                 self._add({key: usage})
             held = [device.address for device in self.ledger.devices_of(instance_uuid)]

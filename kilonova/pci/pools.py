@@ -27,7 +27,7 @@ from kilonova.objects import (
     PciDevicePoolList,
 )
 from kilonova.pci.device import AVAILABLE, CHILD_TYPES, PF, STANDARD, VDPA, describe, pool_address
-from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list
+from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list, group_name
 from kilonova.pci.spec import DeviceSpecs
 
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
@@ -186,6 +186,25 @@ class PciPools:
         taken = trial.take(as_list(requests), provider_mapping, numa_cells)
         self.pools = trial.pools
         return taken
+
+    def providers(self, requests: Requests) -> dict[str, list[str]] | None:
+        """Placement's mappings {group: [provider]} if these pools serve the requests of flavors; None: they can't."""
+        trial = self.copy()
+        mappings: dict[str, list[str]] = {}
+        trial.pools = [pool for pool in trial.pools if pool.rp_uuid is not None]
+        for request in as_list(requests):
+            index = 0
+            for pool in trial._filter(request, Counter(), set()) or ():  # noqa: SLF001 - a copy of one's own
+                if pool not in trial.pools:
+                    continue
+                number = min(request.count - index, pool.count)
+                for _ in range(number):
+                    mappings[group_name(request.request_id, index)] = [pool.rp_uuid or '']
+                    index += 1
+                trial._take_from(pool, number)  # noqa: SLF001 - the same
+            if index < request.count:
+                return None
+        return mappings
 
     def take(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
              numa_cells: Iterable[Any] | None) -> list[tuple[PciDevice, str]]:

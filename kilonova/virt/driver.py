@@ -19,6 +19,8 @@ Rules that hold for every driver:
   key_name, key_data, launch_index, availability_zone too.
 - ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
   the old one in ``finish_revert_migration``.
+- ``instance.numa_topology`` (objects.InstanceNUMATopology, placed, or None) is where on the host's NUMA cells the
+  domain shall be: host CPUs, memory, pages.
 - ``pci_devices`` are ``kilonova.objects.PciDevice`` (address, extra_info are read): exactly those become
   hostdevs, whatever ``instance.pci_devices`` says.
 - ``image_meta`` is the plain dict of the image service: id, disk_format, min_disk, size, properties {}.
@@ -33,7 +35,7 @@ from typing import IO, Any, Protocol, runtime_checkable
 import stevedore
 from oslo_config import cfg
 
-from kilonova import errors
+from kilonova import errors, objects
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +46,10 @@ Context = Any
 Instance = Any
 Flavor = Any
 PciDevice = Any
+BlockDevice = Any
 ImageFetch = Callable[[str, IO[bytes]], Any]
+# Called often by what takes long; what it raises ends that.
+Check = Callable[[], None]
 
 
 class HypervisorUnavailable(errors.Unavailable):
@@ -87,8 +92,14 @@ class FlavorDiskSmallerThanImage(errors.Invalid):
 class ImageClient(Protocol):
     """Where images come from (``kilonova.clients.image.ImageClient``, or a test's)."""
 
+    def get(self, image_id: str) -> dict[str, Any]:
+        """The image's record: id, status …; errors.ImageNotFound."""
+
     def download(self, image_id: str, file: IO[bytes]) -> Any:
         """Write the image's bytes to ``file`` and check them against the image's checksum; raise else."""
+
+    def upload(self, image_id: str, file: IO[bytes], check: Check) -> None:
+        """Send ``file`` as the data of an image that has none; ``check()`` is called all the time."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +134,14 @@ class ComputeDriver(Protocol):
         memory_mb_used (both 0: servers are counted by the compute's ledger), local_gb_used,
         hypervisor_type, hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node,
         lasting), cpu_info (JSON string), disk_available_least (GiB), numa_topology (JSON string of a
-        NUMATopology envelope, or None), stats {}, pci_passthrough_devices: a list (not JSON) of *all* PCI
-        devices of the host, in address order, as dicts of pci.md §4: dev_id, address, vendor_id,
-        product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
+        NUMATopology envelope in which nothing is used, or None), stats {}, pci_passthrough_devices: a list (not
+        JSON) of *all* PCI devices of the host, in address order, as dicts of pci.md §4: dev_id, address,
+        vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
         parent_ifname where known.
         """
 
     def inventory(self, existing: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-        """Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB.
+        """Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB, and PCPU where there are dedicated CPUs.
 
         Each value: total, reserved, min_unit, max_unit, step_size, allocation_ratio. ``existing`` is what
         Placement has now: its ratio stays where the configuration sets none (libvirt.md §6). The options
@@ -139,6 +150,9 @@ class ComputeDriver(Protocol):
 
     def traits(self) -> set[str]:
         """Traits of the root provider that the driver owns; operators' CUSTOM_ ones aren't among them."""
+
+    def uptime(self) -> str | None:
+        """What uptime(1) prints on this host, without the end of line; None where nobody can tell."""
 
     def list_instance_uuids(self) -> list[str]:
         """Uuids of all domains, running or not."""
@@ -156,11 +170,14 @@ class ComputeDriver(Protocol):
 
     def spawn(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any], *,
               pci_devices: Iterable[PciDevice] = (), admin_password: str | None = None,
-              files: Sequence[tuple[str, str]] = (), image_fetch: ImageFetch | None = None) -> None:
+              files: Sequence[tuple[str, str]] = (), image_fetch: ImageFetch | None = None,
+              block_devices: Sequence[BlockDevice] = ()) -> None:
         """Make the disks and the domain and start it; returns when it runs.
 
         ``files`` are (path, base64 content) for the config drive. ``image_fetch(image_id, file)`` is used
-        instead of the driver's image client when given. Errors: errors.ImageUnacceptable,
+        instead of the driver's image client when given. ``block_devices``: disks as the user asked for them
+        (``kilonova.objects.BlockDeviceMapping`` by shape), instead of the flavor's ephemeral and swap disks;
+        the driver keeps what it must know of them with the disks, through moves too. Errors: errors.ImageUnacceptable,
         FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor, UnsupportedHardware, GuestFailed,
         whatever the download raises; what was made until then stays for ``destroy``.
         """
@@ -182,6 +199,37 @@ class ComputeDriver(Protocol):
                pci_devices: Iterable[PciDevice] = ()) -> None:
         """'SOFT': let the guest shut down and start it again, turning to HARD when it doesn't go;
         'HARD': cut, build the domain afresh, start."""
+
+    # -- looking at a guest: these may come beside other calls for the same instance ------------------
+
+    def get_console_output(self, instance: Instance) -> str:
+        """The end of what its serial console logged (some 100 KiB); '' when there is nothing.
+
+        Raises errors.ConsoleNotAvailable where there is a log that can't be read.
+        """
+
+    def get_diagnostics(self, instance: Instance) -> dict[str, Any]:
+        """What the hypervisor measures of a running guest, by names of its own (numbers).
+
+        Raises errors.KilonovaError when the guest isn't there any more.
+        """
+
+    def get_instance_diagnostics(self, instance: Instance) -> objects.Diagnostics:
+        """The same in the words that all drivers share; what this one can't tell is None."""
+
+    # -- images of a guest ---------------------------------------------------------------------------
+
+    def snapshot(self, ctxt: Context, instance: Instance, image_id: str, check: Check, copied: Check) -> None:
+        """Send the root disk as it stands now (qcow2, without backing file) to an image that has no data yet.
+
+        A running guest is held still while its disk is copied. ``copied()`` is called when that is done; the guest
+        goes on before. A repeated call sends what was copied, and does nothing for an image that has its data.
+        What it raised with the copy made (the image service is silent) leaves the copy for the next call. Errors:
+        errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, whatever ``check`` raises.
+        """
+
+    def forget_snapshot(self, instance: Instance, image_id: str) -> None:
+        """Let a guest that is held go on and delete the copy; fine if there is none. The image isn't touched."""
 
     # -- disk moves (resize, cold migrate) -----------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import threading
 import uuid as uuidlib
@@ -22,8 +23,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from kilonova import errors
-from kilonova.states import PowerState
+from kilonova import errors, objects
+from kilonova.states import POWER_WORDS, PowerState
 from kilonova.virt import driver, inventory
 
 
@@ -70,7 +71,8 @@ def _scripted(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class FakeDriver:
-    """ComputeDriver in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host."""
+    """ComputeDriver in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host; ``consoles`` holds
+    what guests wrote, by uuid."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
@@ -80,8 +82,10 @@ class FakeDriver:
         self.machine = machine or _MACHINE
         self.disks = self.machine.disks[self.host]
         self.domains: dict[str, FakeDomain] = {}
+        self.copies: dict[str, str] = {}
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
         self.pci_devices: list[dict[str, Any]] = []
+        self.consoles: dict[str, str] = {}
         self.calls: list[tuple[str, str | None]] = []
         self._failures: dict[str, list[tuple[Exception, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
@@ -140,6 +144,10 @@ class FakeDriver:
     def traits(self) -> set[str]:
         return set(inventory.COMMON_TRAITS)
 
+    @_scripted
+    def uptime(self) -> str | None:
+        return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
+
     def list_instance_uuids(self) -> list[str]:
         return list(self.domains)
 
@@ -161,7 +169,7 @@ class FakeDriver:
     @_scripted
     def spawn(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], *, pci_devices: Iterable[Any] = (),
               admin_password: str | None = None, files: Sequence[tuple[str, str]] = (),
-              image_fetch: driver.ImageFetch | None = None) -> None:
+              image_fetch: driver.ImageFetch | None = None, block_devices: Sequence[Any] = ()) -> None:
         self.disks[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
         self._start(instance, pci_devices)
 
@@ -185,6 +193,49 @@ class FakeDriver:
     def reboot(self, ctxt: Any, instance: Any, reboot_type: str, image_meta: dict[str, Any],
                pci_devices: Iterable[Any] = ()) -> None:
         self._start(instance, pci_devices)
+
+    # -- looking at a guest --------------------------------------------------------------------------
+
+    @_scripted
+    def get_console_output(self, instance: Any) -> str:
+        return self.consoles.get(instance.uuid, '')
+
+    @_scripted
+    def get_diagnostics(self, instance: Any) -> dict[str, Any]:
+        domain = self._running(instance)
+        return {**{f'cpu{number}_time': 17300000000 for number in range(domain.vcpus)},
+                'memory': domain.memory_mb * 1024, 'vda_errors': -1, 'vda_read': 262144, 'vda_read_req': 112,
+                'vda_write': 5778432, 'vda_write_req': 488}
+
+    @_scripted
+    def get_instance_diagnostics(self, instance: Any) -> objects.Diagnostics:
+        domain = self._running(instance)
+        # The enum has no word for a fake: it passes for the driver that it stands in for.
+        return objects.Diagnostics(
+            state=POWER_WORDS[PowerState(domain.state)], driver='libvirt', hypervisor='fake', hypervisor_os='fake-os',
+            uptime=46664, config_drive=False,
+            memory_details=objects.MemoryDiagnostics(maximum=domain.memory_mb, used=0),
+            cpu_details=[objects.CpuDiagnostics(id=number, time=17300000000, utilisation=15)
+                         for number in range(domain.vcpus)],
+            nic_details=[], disk_details=[objects.DiskDiagnostics(
+                read_bytes=262144, read_requests=112, write_bytes=5778432, write_requests=488, errors_count=1)],
+            num_cpus=domain.vcpus, num_nics=0, num_disks=1)
+
+    # -- images of a guest ---------------------------------------------------------------------------
+
+    @_scripted
+    def snapshot(self, ctxt: Any, instance: Any, image_id: str, check: driver.Check, copied: driver.Check) -> None:
+        if self.image_client is None or self.image_client.get(image_id)['status'] == 'active':
+            return
+        check()
+        content = self.copies.setdefault(image_id, self._disk(instance).content)
+        copied()
+        self.image_client.upload(image_id, io.BytesIO(content.encode()), check)
+        del self.copies[image_id]
+
+    @_scripted
+    def forget_snapshot(self, instance: Any, image_id: str) -> None:
+        self.copies.pop(image_id, None)
 
     # -- disk moves ----------------------------------------------------------------------------------
 
@@ -254,6 +305,12 @@ class FakeDriver:
         self._define(instance, pci_devices, power_on)
 
     # -- parts ---------------------------------------------------------------------------------------
+
+    def _running(self, instance: Any) -> FakeDomain:
+        domain = self.domains.get(instance.uuid)
+        if domain is None or domain.state != PowerState.RUNNING:
+            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it does not run')
+        return domain
 
     def _disk(self, instance: Any) -> FakeDisk:
         if instance.uuid not in self.disks:

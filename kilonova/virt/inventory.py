@@ -21,16 +21,19 @@ Inventories = dict[str, dict[str, Any]]
 
 
 def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,
-         existing: Inventories | None = None) -> Inventories:
-    """VCPU, MEMORY_MB and DISK_GB of one host, ready for a PUT; a resource that the host lacks is left out.
+         existing: Inventories | None = None, pcpus: int = 0) -> Inventories:
+    """VCPU, PCPU, MEMORY_MB and DISK_GB of one host, ready for a PUT; a resource that the host lacks is left out.
 
-    ``existing`` is Placement's present inventory: its ratios stay where [DEFAULT]*_allocation_ratio is unset.
+    ``vcpus`` are shared CPUs, ``pcpus`` those that are given to one vCPU each. ``existing`` is Placement's present
+    inventory: its ratios stay where [DEFAULT]*_allocation_ratio is unset.
     """
     disk_reserved = math.ceil(conf.reserved_host_disk_mb / 1024)
     rows = (('VCPU', vcpus, conf.reserved_host_cpus, conf.cpu_allocation_ratio, conf.initial_cpu_allocation_ratio),
             ('MEMORY_MB', memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio,
              conf.initial_ram_allocation_ratio),
-            ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio))
+            ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio),
+            # Given once each; what Placement says of them doesn't count.
+            ('PCPU', pcpus, 0, 1.0, 1.0))
     found = {}
     for name, total, reserved, configured, initial in rows:
         if total <= 0:

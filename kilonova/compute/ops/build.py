@@ -36,6 +36,7 @@ class Request:
     admin_password: str | None = None
     files: list[tuple[str, str]] = field(default_factory=list)
     attempt: int = 1
+    block_devices: list[objects.BlockDeviceMapping] = field(default_factory=list)
 
     @property
     def pci_requests(self) -> objects.InstancePCIRequests | None:
@@ -43,6 +44,14 @@ class Request:
         for holder in (self.instance, self.request_spec):
             if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
                 return holder.pci_requests
+        return None
+
+    @property
+    def numa_topology(self) -> objects.InstanceNUMATopology | None:
+        """What the server asks of the host's NUMA cells."""
+        for holder in (self.request_spec, self.instance):
+            if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
+                return holder.numa_topology
         return None
 
 
@@ -59,16 +68,19 @@ def _build(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any
     with Undo('build') as undo:
         # 1. A place: CPU, memory, disk, devices. Nothing to undo when this fails.
         work.check()
+        host.notify.emit(ctxt, 'instance.create.start', instance=instance, image_name=request.image.get('name') or '',
+                         bdms=request.block_devices)
         undo.add(_refused, host, work, ctxt, instance, event, undo)
         devices = claims.take(host, work, ctxt, instance.uuid, RUN, instance.flavor, request.pci_requests,
-                              **_claim(host, ctxt, request))
+                              request.numa_topology, **_claim(host, ctxt, request))
+        instance.numa_topology = host.tracker.topology(instance.uuid, RUN)
         # 2. The guest.
         undo.add(_release, host, work, ctxt, instance, event, undo)
         work.check()
         _spawn(host, ctxt, request, devices)
         # 3. The end state, and with it the operation's end.
         work.check()
-        _save(host, work, ctxt, instance, event)
+        _save(host, work, ctxt, request, event)
     LOG.info('Took %0.2f seconds to build instance.', host.clock() - began, instance_uuid=instance.uuid)
     return {'host': host.name, 'node': host.tracker.nodename}
 
@@ -82,20 +94,20 @@ def _claim(host: Host, ctxt: Any, request: Request) -> dict[str, Any]:
     requests = request.pci_requests
     extra = {'pci_requests': requests.to_column()} if requests is not None and request.attempt > 1 else {}
     return {'transition': 'build.claim', 'expect': {'host': [None, host.name]}, 'values': values, 'extra': extra,
-            'migration': None}
+            'migration': None, 'group': claims.group_of(host, request.request_spec)}
 
 
 def _spawn(host: Host, ctxt: Any, request: Request, devices: list[objects.PciDevice]) -> None:
     instance, began = request.instance, host.clock()
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
     host.driver.spawn(ctxt, instance, request.image, pci_devices=devices, admin_password=request.admin_password,
-                      files=request.files)
+                      files=request.files, block_devices=request.block_devices)
     LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
              instance_uuid=instance.uuid)
 
 
-def _save(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event) -> None:
-    tracker = host.tracker
+def _save(host: Host, work: Work, ctxt: Any, request: Request, event: Event) -> None:
+    tracker, instance = host.tracker, request.instance
     fields: dict[str, Any] = {
         'transition': 'build.done', 'expect': {'host': host.name}, 'event': event.success(), 'end': True,
         'values': {'power_state': host.driver.get_info(instance), 'launched_at': now()}}
@@ -107,10 +119,15 @@ def _save(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: 
         if failed:
             fields['usage'] = tracker.usage(plan)
         claims.tell(host, work, ctxt, instance.uuid, plan, **fields)
+    home = {'host': host.name, 'node': tracker.nodename, 'launched_on': host.name}
+    host.notify.emit(ctxt, 'instance.create.end', instance=instance, moved='build.done', bdms=request.block_devices,
+                     values={**home, **fields['values']})
 
 
 def _refused(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
     """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
+    if not isinstance(undo.error, (errors.KeyGone, errors.Cancelled)):
+        host.notify.emit(ctxt, 'instance.create.error', instance=instance, fault=undo.error)
     if isinstance(undo.error, errors.HostRejected):
         claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
 
@@ -119,7 +136,9 @@ def _release(host: Host, work: Work, ctxt: Any, instance: objects.Instance, even
     """Guest and files go; devices are free; the server belongs to no host."""
     if host.conf.compute.consecutive_build_service_disable_threshold and not isinstance(undo.error, TOLD):
         host.tracker.failed_builds += 1
+    host.notify.emit(ctxt, 'instance.shutdown.start', instance=instance, moved='build.claim')
     destroy(host, work, ctxt, instance, event=event.failure(undo.error))
+    host.notify.emit(ctxt, 'instance.shutdown.end', instance=instance, moved='build.claim')
 
 
 def destroy(host: Host, work: Work, ctxt: Any, instance: objects.Instance, **fields: Any) -> None:

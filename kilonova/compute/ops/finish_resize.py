@@ -28,6 +28,7 @@ def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dic
         extra = _become_new(host, instance, migration, request_spec)
         devices = host.tracker.devices(uuid, side)
         move.check_devices(instance, instance.pci_requests, devices)
+        host.notify.emit(ctxt, 'instance.resize_finish.start', instance=instance, moved='resize.finishing')
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(host.driver.cleanup_move_dest, instance, both)
         host.driver.finish_migration(ctxt, instance, image_of(instance, image), devices, power_on, disk_info)
@@ -48,10 +49,13 @@ def _become_new(host: Host, instance: objects.Instance, migration: objects.Migra
     instance.set_flavor(new)
     instance.old_flavor, instance.new_flavor = old, new
     instance.pci_requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
-    return instance.extra_values({'flavor', 'pci_requests'})
+    instance.numa_topology = host.tracker.topology(instance.uuid, side_of(migration))
+    move.check_place(instance, request_spec.numa_topology if 'numa_topology' in request_spec else None)
+    return instance.extra_values({'flavor', 'pci_requests', 'numa_topology'})
 
 
 def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
+    host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
     claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
 
 

@@ -42,17 +42,18 @@ def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
     known = tracker.sides(uuid)
     if migration.dest_compute != host.name:
         return
+    context = context_of(instance, migration)
     if not same_host(migration):
         if not known - {side}:
-            tracker.adopt(uuid, side, new_flavor)
+            tracker.adopt(uuid, side, new_flavor, topology=context.new_numa_topology if context is not None else None)
         return
-    context = context_of(instance, migration)
     if context is None:
         return
     arrived = {device.address for device in context.new_pci_devices or ()}
     if not known - {side}:
-        tracker.adopt(uuid, RUN, old_flavor(instance), {device.address for device in tracker.devices(uuid)} - arrived)
-    tracker.adopt(uuid, side, new_flavor, arrived)
+        tracker.adopt(uuid, RUN, old_flavor(instance), {device.address for device in tracker.devices(uuid)} - arrived,
+                      context.old_numa_topology)
+    tracker.adopt(uuid, side, new_flavor, arrived, context.new_numa_topology)
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
@@ -79,6 +80,17 @@ def check_devices(instance: objects.Instance, requests: objects.InstancePCIReque
                                    'on this host.')
 
 
+def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
+    """Where on its host's NUMA cells a server is, by its row."""
+    return instance.numa_topology if 'numa_topology' in instance else None
+
+
+def check_place(instance: objects.Instance, wanted: objects.InstanceNUMATopology | None) -> None:
+    """A guest must never be built with CPUs and pages that nobody counts."""
+    if (wanted is None) != (instance.numa_topology is None):
+        raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')
+
+
 def flavor_values(flavor: objects.Flavor) -> dict[str, Any]:
     """The columns of instances that follow the flavor."""
     return {'memory_mb': flavor.memory_mb, 'vcpus': flavor.vcpus, 'root_gb': flavor.root_gb,
@@ -93,5 +105,6 @@ def go_back(instance: objects.Instance, context: objects.MigrationContext | None
     names = {'flavor'}
     if context is not None:
         instance.pci_requests = context.old_pci_requests
-        names.add('pci_requests')
+        instance.numa_topology = context.old_numa_topology
+        names |= {'pci_requests', 'numa_topology'}
     return instance.extra_values(names)

@@ -15,8 +15,12 @@ from kilonova.compute.events import readable
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
+from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
+
+# What notifications call them.
+TOLD_AS = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot'}
 
 
 def stop(host: Host, work: Work, ctxt: Any, instance: objects.Instance, clean_shutdown: bool) -> dict[str, Any]:
@@ -53,6 +57,7 @@ def _run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, verb: st
     event = host.event(f'compute_{verb}_instance')
     with host.locks.hold(instance.uuid):
         work.check()
+        host.notify.emit(ctxt, f'instance.{TOLD_AS[verb]}.start', instance=instance)
         failed = _try(act, verb, instance)
         fields: dict[str, Any] = {'transition': f'{verb}.done', 'event': event.success()}
         if failed is not None:
@@ -61,7 +66,19 @@ def _run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, verb: st
         power_state = host.driver.get_info(instance)
         claims.tell(host, work, ctxt, instance.uuid, end=True, expect={'host': host.name},
                     values={'power_state': power_state}, **fields)
+    _notify(host, ctxt, instance, verb, power_state, failed)
     return {'power_state': power_state, 'error': None if failed is None else readable(failed)}
+
+
+def _notify(host: Host, ctxt: Any, instance: objects.Instance, verb: str, power_state: int,
+            failed: Exception | None) -> None:
+    """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
+    name = f'instance.{TOLD_AS[verb]}'
+    if failed is not None and verb == 'reboot':
+        host.notify.emit(ctxt, f'{name}.error', instance=instance, moved='reboot.failed', fault=failed)
+    if failed is None or (verb == 'reboot' and power_state == PowerState.RUNNING):
+        host.notify.emit(ctxt, f'{name}.end', instance=instance, values={'power_state': power_state},
+                         moved=f"{verb}.{'done' if failed is None else 'failed'}")
 
 
 def _try(act: Callable[[], None], verb: str, instance: objects.Instance) -> Exception | None:

@@ -25,6 +25,9 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
     event = host.event('compute_prep_resize')
     with host.locks.hold(instance.uuid), Undo('prep_resize') as undo:
         work.check()
+        host.notify.emit(ctxt, 'instance.exists', instance=instance)
+        host.notify.emit(ctxt, 'instance.resize_prep.start', instance=instance, new_flavor=flavor)
+        undo.add(_notify_failure, host, ctxt, instance, flavor, undo)
         check_host(host, instance, migration)
         undo.add(_free, host, work, ctxt, instance, migration, event, undo)
         disk = host.driver.prepare_move()
@@ -32,7 +35,14 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
         work.check()
         LOG.info('Migrating', instance_uuid=instance.uuid)
         claims.tell(host, work, ctxt, instance.uuid, event=event.success())
+    host.notify.emit(ctxt, 'instance.resize_prep.end', instance=instance, new_flavor=flavor)
     return {'disk': disk}
+
+
+def _notify_failure(host: Host, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor, undo: Undo) -> None:
+    """The end of the preparation is told even so, as the field has it."""
+    host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
+    host.notify.emit(ctxt, 'instance.resize_prep.end', instance=instance, new_flavor=flavor)
 
 
 def check_host(host: Host, instance: objects.Instance, migration: objects.Migration) -> None:
@@ -45,13 +55,17 @@ def check_host(host: Host, instance: objects.Instance, migration: objects.Migrat
 def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
            request_spec: objects.RequestSpec, migration: objects.Migration) -> None:
     requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
-    node = host.tracker.node
+    node, side = host.tracker.node, side_of(migration)
     old = _old_devices(host, ctxt, instance, migration)
 
     def extra(devices: list[objects.PciDevice]) -> dict[str, str | None]:
-        return {'migration_context': _context(instance, request_spec, migration, old, devices)}
-    claims.take(host, work, ctxt, instance.uuid, side_of(migration), flavor, requests,
+        placed = host.tracker.topology(instance.uuid, side)
+        return {'migration_context': _context(instance, request_spec, migration, old, devices, placed)}
+    claims.take(host, work, ctxt, instance.uuid, side, flavor, requests,
+                request_spec.numa_topology if 'numa_topology' in request_spec else None,
                 expect={'host': migration.source_compute, 'task_state': ['resize_prep']}, values={}, extra=extra,
+                # A server that stays on its host changes nothing for its group.
+                group=claims.group_of(host, request_spec) if migration.source_compute != host.name else None,
                 migration={'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
                            'dest_compute_id': node.id, 'dest_host': host.conf.my_ip})
 
@@ -69,13 +83,14 @@ def _old_devices(host: Host, ctxt: Any, instance: objects.Instance,
 
 
 def _context(instance: objects.Instance, request_spec: objects.RequestSpec, migration: objects.Migration,
-             old: list[objects.PciDevice], new: list[objects.PciDevice]) -> str:
+             old: list[objects.PciDevice], new: list[objects.PciDevice],
+             placed: objects.InstanceNUMATopology | None) -> str:
     taken = {(device.compute_node_id, device.address) for device in new}
     before = [device for device in old if (device.compute_node_id, device.address) not in taken]
     return objects.MigrationContext(
         instance_uuid=instance.uuid, migration_id=migration.id,
-        old_numa_topology=instance.numa_topology if 'numa_topology' in instance else None,
-        new_numa_topology=request_spec.numa_topology if 'numa_topology' in request_spec else None,
+        old_numa_topology=move.place_of(instance),
+        new_numa_topology=placed,
         old_pci_devices=objects.PciDeviceList(objects=before), new_pci_devices=objects.PciDeviceList(objects=new),
         old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
         new_pci_requests=_requests(instance, request_spec), old_resources=None, new_resources=None).to_json()

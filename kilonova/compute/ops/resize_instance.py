@@ -26,19 +26,22 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
         raise errors.ResizeError(reason='the destination did not say where the disk shall go')
     with host.locks.hold(instance.uuid), Undo('resize_instance') as undo:
         work.check()
+        host.notify.emit(ctxt, 'instance.resize.start', instance=instance, moved='resize.migrating')
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(_put_back, host, ctxt, instance, image, migration)
         timeout, retry = host.shutdown_wait(instance, clean_shutdown)
         info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry)
         work.check()
+        values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}
         claims.tell(host, work, ctxt, instance.uuid, transition='resize.migrated', expect={'host': host.name},
-                    values={'host': migration.dest_compute, 'node': migration.dest_node,
-                            'compute_id': migration.dest_compute_id},
-                    migration={'uuid': migration.uuid, 'status': 'post-migrating'}, event=event.success())
+                    values=values, migration={'uuid': migration.uuid, 'status': 'post-migrating'},
+                    event=event.success())
+    host.notify.emit(ctxt, 'instance.resize.end', instance=instance, moved='resize.migrated', values=values)
     return info
 
 
 def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
+    host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
     claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
 
 

@@ -20,6 +20,8 @@ def destination(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
     """The new guest, the copy of the disks and the new devices go."""
     event, both = host.event('compute_revert_resize'), move.same_host(migration)
     with host.locks.hold(instance.uuid):
+        host.notify.emit(ctxt, 'instance.exists', instance=instance)
+        host.notify.emit(ctxt, 'instance.resize_revert.start', instance=instance)
         move.learn(host, instance, migration)
         if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
             host.driver.cleanup_move_dest(instance, both)

@@ -10,10 +10,16 @@ from kilonova.compute.keys import Work
 
 
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
-    """Both sides of an unconfirmed move go as well, if they are here. The server's end state is the flow's."""
+    """Both sides of an unconfirmed move go as well, if they are here. The server's end state is the flow's,
+    and so are the notifications of its begin and end."""
     event = host.event('compute_terminate_instance')
+    at_home = instance.host == host.name
     with host.locks.hold(instance.uuid):
+        if at_home:
+            host.notify.emit(ctxt, 'instance.shutdown.start', instance=instance)
         host.driver.destroy(instance)
+        if at_home:
+            host.notify.emit(ctxt, 'instance.shutdown.end', instance=instance)
         # An undo's save: both hosts of a move get this order under one key, and neither may pass for the other's.
         claims.give_back(host, work, ctxt, instance.uuid, undo=True, event=event.success())
     return {}

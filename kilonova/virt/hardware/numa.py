@@ -1,14 +1,36 @@
-"""NUMA cells of a host.
+"""NUMA cells of a host, and where on them a server fits. One code for the scheduler's filter and the host's claim.
 
-    spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # two cells of 32 CPUs, 128 GiB
-    to_json(cells)                                                      # compute_nodes.numa_topology
+    cells = spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # two cells of 32 CPUs, 128 GiB
+    host = topology_of(cells, offer)                                             # objects.NUMATopology, nothing used
+    host = used(host, [placed for each server here])
+    placed = fit(host, constraints.of(flavor, image.properties), Limits(cpu_ratio=4.0))     # None: it doesn't
+    consume(host, placed)
+
+A placed topology names in each cell the host's cell (``id``), the host CPU of each dedicated vCPU (``cpu_pinning``),
+the CPUs of isolated emulator threads (``cpuset_reserved``) and the size of the pages in KiB. Dedicated CPUs and pages
+of a given size are never given twice; shared CPUs and memory as often as the ratios say.
 """
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from kilonova.objects import (
+    InstanceNUMACell,
+    InstanceNUMATopology,
+    NetworkMetadata,
+    NUMACell,
+    NUMAPagesTopology,
+    NUMATopology,
+    VirtCPUTopology,
+)
+from kilonova.pci.pools import PciPools, ProviderMapping, Requests
+from kilonova.pci.request import as_list
+from kilonova.virt.hardware import pinning
+from kilonova.virt.hardware.constraints import ANY, LARGE, SMALL
+from kilonova.virt.hardware.offer import Offer
 
 
 @dataclass(frozen=True)
@@ -40,22 +62,212 @@ def spread(cells: int, sockets: int, cores: int, threads: int, memory_mb: int) -
     return found
 
 
-def _envelope(name: str, version: str, data: dict[str, Any]) -> dict[str, Any]:
-    return {'nova_object.name': name, 'nova_object.namespace': 'nova', 'nova_object.version': version,
-            'nova_object.data': data}
-
-
-def to_json(cells: Sequence[HostCell]) -> str | None:
-    """The NUMATopology 1.2 envelope (rpc-objects-db.md §3); None for a host that tells of no cells."""
+def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
+    """The host as servers may use it, with nothing used; None for a host that tells of no cells."""
     if not cells:
         return None
-    return json.dumps(_envelope('NUMATopology', '1.2', {'cells': [
-        _envelope('NUMACell', '1.5', {
-            'id': cell.id, 'cpuset': sorted(cell.cpus), 'pcpuset': [], 'memory': cell.memory_mb,
-            'cpu_usage': 0, 'memory_usage': 0, 'pinned_cpus': [],
-            'siblings': [sorted(pair) for pair in cell.siblings], 'socket': cell.socket,
-            'mempages': [_envelope('NUMAPagesTopology', '1.1',
-                                   {'size_kb': size, 'total': total, 'used': 0, 'reserved': 0})
-                         for size, total in sorted(cell.pages.items())],
-            'network_metadata': _envelope('NetworkMetadata', '1.0', {'physnets': [], 'tunneled': False})})
-        for cell in cells]}))
+    return NUMATopology(cells=[NUMACell(
+        id=cell.id, cpuset=set(cell.cpus & offer.shared), pcpuset=set(cell.cpus & offer.dedicated),
+        memory=cell.memory_mb, cpu_usage=0, memory_usage=0, pinned_cpus=set(),
+        siblings=[set(group) for group in cell.siblings], socket=cell.socket,
+        mempages=[NUMAPagesTopology(size_kb=size, total=total, used=0, reserved=offer.reserved_pages(cell.id, size))
+                  for size, total in sorted(cell.pages.items())],
+        network_metadata=NetworkMetadata(physnets=set(), tunneled=False)) for cell in cells])
+
+
+# -- what servers use --------------------------------------------------------------------------------------------------
+def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopology:
+    """A copy of the host with these servers on it."""
+    copy = host.obj_clone()
+    for topology in placed:
+        consume(copy, topology)
+    return copy
+
+
+def consume(host: NUMATopology, placed: InstanceNUMATopology) -> None:
+    """Count a server that has its place; cells that the host no longer has are left out."""
+    cells = {cell.id: cell for cell in host.cells}
+    for cell in placed.cells:
+        if cell.id in cells:
+            _consume(cells[cell.id], cell)
+
+
+def _consume(host: NUMACell, cell: InstanceNUMACell) -> None:
+    host.cpu_usage = host.cpu_usage + len(cell.cpuset)
+    host.memory_usage = host.memory_usage + cell.memory
+    host.pinned_cpus = set(host.pinned_cpus) | cpus_of(cell, host.siblings)
+    size = _value(cell, 'pagesize')
+    for pages in host.mempages:
+        if pages.size_kb == size:
+            pages.used = pages.used + cell.memory * 1024 // size
+
+
+def cpus_of(cell: InstanceNUMACell, siblings: Sequence[Any] = ()) -> set[int]:
+    """Host CPUs that a placed cell keeps from others."""
+    pins = {int(vcpu): cpu for vcpu, cpu in (_value(cell, 'cpu_pinning_raw') or {}).items()}
+    return pinning.occupied(pins, _value(cell, 'cpuset_reserved') or (), siblings, _value(cell, 'cpu_thread_policy'))
+
+
+def _value(cell: InstanceNUMACell, name: str) -> Any:
+    return getattr(cell, name) if name in cell else None
+
+
+# -- where a server fits -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Limits:
+    """How often shared CPUs and memory may be given; ``pack``: fill cells that are in use before others."""
+
+    cpu_ratio: float = 1.0
+    ram_ratio: float = 1.0
+    pack: bool = False
+
+
+class Devices:
+    """The PCI devices that go with a server: which host cells they allow."""
+
+    def __init__(self, pools: PciPools, requests: Requests, mapping: ProviderMapping | None = None) -> None:
+        self._pools, self._requests, self._mapping = pools, as_list(requests), mapping
+        self._near = [request.replaced(numa_policy='required') for request in self._requests]
+        self._answers: dict[tuple[tuple[int, ...], bool], bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def cells(self) -> set[int]:
+        """Host cells with free devices: of those that are asked for, or of any when none are."""
+        specs = [spec for request in self._requests for spec in request.spec]
+        return {pool.keys['numa_node'] for pool in self._pools.pools
+                if pool.count and pool.keys.get('numa_node') is not None
+                and (not specs or any(pool.matches(spec) for spec in specs))}
+
+    def allow(self, cells: Collection[int], near: bool) -> bool:
+        """Whether a server on these cells can have its devices; ``near``: all of them on these very cells."""
+        key = tuple(sorted(cells)), near
+        if key not in self._answers:
+            self._answers[key] = self._pools.support_requests(self._near if near else self._requests, self._mapping,
+                                                              key[0])
+        return self._answers[key]
+
+
+def fit(host: NUMATopology, wanted: InstanceNUMATopology, limits: Limits = Limits(),
+        devices: Devices | None = None) -> InstanceNUMATopology | None:
+    """``wanted`` placed on the host, or None. Changes neither; where ``wanted`` was placed before means nothing.
+
+    Each of its cells gets a host cell of its own, all of them pages of one size. Cells near the devices come first, for
+    a server without devices those that have none.
+    """
+    if not wanted.cells or len(wanted.cells) > len(host.cells):
+        return None
+    for size in _page_sizes(host, wanted):
+        table = _Table(host, wanted, size, limits)
+        order = [cell for cell in _order(host, wanted, limits, devices) if table.takes_any(cell)]
+        for near in (True, False) if devices else (False,):
+            for placed in table.placements(order):
+                if not devices or devices.allow([cell.id for cell in placed], near):
+                    return _assembled(wanted, placed)
+    return None
+
+
+def _assembled(wanted: InstanceNUMATopology, cells: list[InstanceNUMACell]) -> InstanceNUMATopology:
+    return wanted.replaced(cells=cells)
+
+
+def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | None]:
+    """The page sizes to try, best first; [None]: nothing is said of pages."""
+    asked = _value(wanted.cells[0], 'pagesize')
+    if asked is None:
+        return [None]
+    sizes = sorted({pages.size_kb for cell in host.cells for pages in cell.mempages})
+    if asked == SMALL:
+        return list(sizes[:1])
+    if asked in (LARGE, ANY):
+        return list(reversed(sizes[1:] if asked == LARGE else sizes))
+    return [size for size in sizes if size == asked]
+
+
+def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: Limits,
+           devices: Devices | None) -> list[NUMACell]:
+    """The host's cells, those to be tried first at the front."""
+    pinned = any(cell.pcpuset for cell in wanted.cells)
+    gpus = devices.cells() if devices is not None else set()
+    asks = bool(devices)
+
+    def room(cell: NUMACell) -> tuple[int, int, int]:
+        return len(cell.free_pcpus) if pinned else 0, -cell.cpu_usage, cell.avail_memory
+    cells = sorted(host.cells, key=lambda cell: cell.id)
+    cells.sort(key=room, reverse=not limits.pack)
+    cells.sort(key=lambda cell: (cell.id in gpus) != asks)
+    return cells
+
+
+class _Table:
+    """Which host cell takes which cell of the server, worked out once."""
+
+    def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: Limits) -> None:
+        self._wanted, self._size, self._limits = wanted.cells, size, limits
+        isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
+        # The emulator's threads live beside the first cell.
+        self._reserve = [int(isolated and not number) for number in range(len(wanted.cells))]
+        self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
+
+    def at(self, number: int, host: NUMACell) -> InstanceNUMACell | None:
+        """The server's cell of this number, placed there."""
+        key = number, host.id
+        if key not in self._found:
+            self._found[key] = _fit_cell(host, self._wanted[number], self._size, self._reserve[number], self._limits)
+        return self._found[key]
+
+    def takes_any(self, host: NUMACell) -> bool:
+        return any(self.at(number, host) is not None for number in range(len(self._wanted)))
+
+    def placements(self, order: Sequence[NUMACell]) -> Iterator[list[InstanceNUMACell]]:
+        """One placement for each set of host cells that has any, first ones first."""
+        for cells in itertools.combinations(order, len(self._wanted)):
+            placed = self._match(0, cells)
+            if placed is not None:
+                yield placed
+
+    def _match(self, number: int, left: tuple[NUMACell, ...]) -> list[InstanceNUMACell] | None:
+        if number == len(self._wanted):
+            return []
+        for index, host in enumerate(left):
+            cell = self.at(number, host)
+            rest = self._match(number + 1, left[:index] + left[index + 1:]) if cell is not None else None
+            if cell is not None and rest is not None:
+                return [cell, *rest]
+        return None
+
+
+def _fit_cell(host: NUMACell, wanted: InstanceNUMACell, size: int | None, reserve: int,
+              limits: Limits) -> InstanceNUMACell | None:
+    shared = len(wanted.cpuset)
+    if shared and (shared > len(host.cpuset) or host.cpu_usage + shared > len(host.cpuset) * limits.cpu_ratio):
+        return None
+    if not _has_memory(host, wanted.memory, size, limits.ram_ratio):
+        return None
+    pinned = pinning.pin(host.free_pcpus, host.siblings, wanted.pcpuset, _value(wanted, 'cpu_thread_policy'), reserve)
+    if pinned is None:
+        return None
+    layout = None
+    if wanted.pcpuset and not shared:
+        layout = VirtCPUTopology(sockets=1, cores=len(wanted.pcpuset) // pinned.threads, threads=pinned.threads)
+    return wanted.replaced(
+        id=host.id, pagesize=size, cpu_topology=layout, cpuset_reserved=set(pinned.reserved) or None,
+        cpu_pinning_raw={str(vcpu): cpu for vcpu, cpu in pinned.pins.items()} or None)
+
+
+def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) -> bool:
+    """Whether a cell has so much memory left, in pages of ``size`` (None: small ones, overcommitted by ``ratio``)."""
+    if memory_mb > host.memory or host.memory_usage + memory_mb > host.memory * ratio:
+        return False
+    pages = sorted(host.mempages, key=lambda one: one.size_kb)
+    wanted_kb = memory_mb * 1024
+    if size is not None and not any(one.size_kb == size and wanted_kb % size == 0 and one.free_kb >= wanted_kb
+                                    for one in pages):
+        return False
+    if not pages or (size is not None and size != pages[0].size_kb):
+        return True
+    # Small pages: memory that lies in larger ones is not among them.
+    total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
+    used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
+    return wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)

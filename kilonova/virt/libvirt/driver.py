@@ -21,21 +21,26 @@ import libvirt
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from kilonova import objects
 from kilonova.states import PowerState
 from kilonova.virt import driver, identity
 from kilonova.virt import inventory as shared_inventory
-from kilonova.virt.libvirt import inventory, settings
+from kilonova.virt.hardware.offer import Offer
+from kilonova.virt.libvirt import diagnostics, inventory, settings
 from kilonova.virt.libvirt.capabilities import HostCapabilities, parse
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.domain import builder
+from kilonova.virt.libvirt.domain import disk as domain_disk
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec, Settings
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
-from kilonova.virt.libvirt.storage import files
+from kilonova.virt.libvirt.storage import asked as wishes
+from kilonova.virt.libvirt.storage import command, files
 from kilonova.virt.libvirt.storage.cache import ImageCache, Limits
 from kilonova.virt.libvirt.storage.instance import CONSOLE, InstanceDirectory
 from kilonova.virt.libvirt.storage.move import COMING, KEPT, DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -74,6 +79,7 @@ class LibvirtDriver:
                                  limits=Limits(conf.libvirt.images_cpu_time_limit,
                                                conf.libvirt.images_address_space_limit))
         self._disks = ServerDisks(conf, self._cache, image_client.download if image_client else None)
+        self._images = image_client
         self._mover = DiskMover(conf.host, self._instances_path, base_path)
         self._host = host or Host(settings.connection_uri(conf), conf.host)
         self._soft_reboot_timeout: int = conf.libvirt.wait_soft_reboot_seconds
@@ -88,7 +94,7 @@ class LibvirtDriver:
         found = self._host.libvirt_version()
         if found < _OLDEST_LIBVIRT:
             raise driver.DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
-        LOG.debug('Guests of this host: %s', self._settings)
+        LOG.debug('Guests of this host: %s, on %s', self._settings, self._offer)
         self._clear_leftovers()
 
     def _clear_leftovers(self) -> None:
@@ -105,23 +111,38 @@ class LibvirtDriver:
         return parse(self._host.capabilities_xml(), test=self._host.is_test)
 
     @functools.cached_property
+    def _offer(self) -> Offer:
+        """What of the host's CPUs and pages servers may have."""
+        cells = inventory.cells(self._host, self._capabilities)
+        return Offer.read(self._conf, {cpu for cell in cells for cpu in cell.cpus} or set(range(self._host.info()[2])))
+
+    @functools.cached_property
     def _settings(self) -> Settings:
-        return settings.read(self._conf, self._capabilities, test=self._host.is_test)
+        return settings.read(self._conf, self._capabilities, test=self._host.is_test, offer=self._offer,
+                             cells=inventory.cells(self._host, self._capabilities))
 
     @_translated
     def get_available_resource(self) -> dict[str, Any]:
         return inventory.available(self._host, self._capabilities, self._instances_path,
-                                   identity.node_uuid(self._conf.state_path))
+                                   identity.node_uuid(self._conf.state_path), self._offer)
 
     @_translated
     def inventory(self, existing: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
         info = self._host.info()
         disk_gb = shutil.disk_usage(self._instances_path).total >> 30
-        return shared_inventory.root(self._conf, info[2], info[1], disk_gb, existing)
+        return shared_inventory.root(self._conf, len(self._offer.shared), info[1], disk_gb, existing,
+                                     len(self._offer.dedicated))
 
     @_translated
     def traits(self) -> set[str]:
-        return inventory.traits(self._capabilities)
+        return inventory.traits(self._host, self._capabilities)
+
+    def uptime(self) -> str | None:
+        try:
+            return command.run('uptime').removesuffix('\n')
+        except command.CommandFailed as error:
+            LOG.warning('This host does not tell how long it is up: %s', error)
+            return None
 
     @_translated
     def list_instance_uuids(self) -> list[str]:
@@ -156,13 +177,16 @@ class LibvirtDriver:
     @_translated
     def spawn(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], *, pci_devices: Iterable[Any] = (),
               admin_password: str | None = None, files: Sequence[tuple[str, str]] = (),
-              image_fetch: driver.ImageFetch | None = None) -> None:
+              image_fetch: driver.ImageFetch | None = None, block_devices: Sequence[Any] = ()) -> None:
         # 1. the XML: what can't be is refused before a byte is copied
-        xml = self._guest_xml(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
+        asked = wishes.read(block_devices, instance.flavor)
+        guest = self._guest_spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
+        xml = self._guest_xml(guest)
         # 2. an earlier try's guest must not hold the disks that are replaced
         self._forget(instance)
         # 3. disks
-        self._disks.create(instance, image_meta, admin_password=admin_password, files=files, fetch=image_fetch)
+        self._disks.create(instance, image_meta, admin_password=admin_password, files=files, fetch=image_fetch,
+                           asked=asked, devices=domain_disk.tagged(guest))
         # 4. the guest
         self._replace_guest(instance, xml, power_on=True)
         LOG.debug('Guest created on hypervisor', instance_uuid=instance.uuid)
@@ -206,6 +230,72 @@ class LibvirtDriver:
         self._build_guest(instance, image_meta, pci_devices, power_on=True)
         LOG.info('Instance soft rebooted successfully.' if soft else 'Instance rebooted successfully.',
                  instance_uuid=instance.uuid)
+
+    # -- images of a guest ---------------------------------------------------------------------------
+
+    @_translated
+    def snapshot(self, ctxt: Any, instance: Any, image_id: str, check: driver.Check, copied: driver.Check) -> None:
+        if self._images is None:
+            raise driver.DriverMisconfigured(reason='there is no image client to send images with')
+        made = self._snapshot(image_id)
+        if not made.is_made():
+            # Looked at first: nobody is held still for an image that is gone, or a service that is silent.
+            if self._images.get(image_id)['status'] == 'active':
+                return
+            format_ = self._copy_root_disk(instance, made, check)
+            made.flatten(format_, check)
+        copied()
+        with open(made.path, 'rb') as stream:
+            self._images.upload(image_id, stream, check)
+        made.remove()
+
+    @_translated
+    def forget_snapshot(self, instance: Any, image_id: str) -> None:
+        made = self._snapshot(image_id)
+        self._let_go_on(instance, made)
+        made.remove()
+
+    def _snapshot(self, image_id: str) -> Snapshot:
+        return Snapshot(self._conf.libvirt.snapshots_directory, image_id)
+
+    def _copy_root_disk(self, instance: Any, made: Snapshot, check: driver.Check) -> str:
+        """Copy the file while the guest can't write; its format."""
+        root = self._disks.present(instance.uuid)[0]
+        guest = self._host.find(instance.uuid)
+        if guest is not None and guest.power_state() == PowerState.RUNNING:
+            made.hold()
+            guest.hold()
+        try:
+            made.copy(root.path, check)
+        finally:
+            self._let_go_on(instance, made)
+        return root.format
+
+    def _let_go_on(self, instance: Any, made: Snapshot) -> None:
+        if made.is_held():
+            guest = self._host.find(instance.uuid)
+            if guest is not None:
+                guest.go_on()
+            made.let_go()
+
+    # -- looking at a guest --------------------------------------------------------------------------
+
+    def get_console_output(self, instance: Any) -> str:
+        return self._disks.directory(instance.uuid).console()
+
+    @_translated
+    def get_diagnostics(self, instance: Any) -> dict[str, Any]:
+        return diagnostics.flat(self._measured(instance))
+
+    @_translated
+    def get_instance_diagnostics(self, instance: Any) -> objects.Diagnostics:
+        return diagnostics.standard(self._measured(instance), instance, self._settings.virt_type)
+
+    def _measured(self, instance: Any) -> diagnostics.Measured:
+        guest = self._host.find(instance.uuid)
+        if guest is None:
+            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it is not there')
+        return diagnostics.measure(guest)
 
     # -- disk moves ----------------------------------------------------------------------------------
 
@@ -271,19 +361,23 @@ class LibvirtDriver:
     def _build_guest(self, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
                      power_on: bool) -> None:
         """The domain of a server that has its disks here, made afresh."""
-        xml = self._guest_xml(instance, image_meta, self._disks.present(instance.uuid), pci_devices)
+        xml = self._guest_xml(self._guest_spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices))
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
         self._replace_guest(instance, xml, power_on)
 
-    def _guest_xml(self, instance: Any, image_meta: dict[str, Any], disks: tuple[GuestDisk, ...],
-                   pci_devices: Iterable[Any]) -> str:
-        LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', disks, image_meta, instance_uuid=instance.uuid)
-        xml = builder.build(GuestSpec(
+    def _guest_spec(self, instance: Any, image_meta: dict[str, Any], disks: tuple[GuestDisk, ...],
+                    pci_devices: Iterable[Any]) -> GuestSpec:
+        return GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._settings,
             image_meta=image_meta, disks=disks, hostdevs=tuple(pci.host_devices(pci_devices)),
-            console_log=self._disks.directory(instance.uuid).file(CONSOLE))).to_xml()
-        LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=instance.uuid)
+            console_log=self._disks.directory(instance.uuid).file(CONSOLE))
+
+    def _guest_xml(self, guest: GuestSpec) -> str:
+        uuid = guest.instance.uuid
+        LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', guest.disks, guest.image_meta, instance_uuid=uuid)
+        xml = builder.build(guest).to_xml()
+        LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=uuid)
         return xml
 
     def _replace_guest(self, instance: Any, xml: str, power_on: bool) -> Guest:

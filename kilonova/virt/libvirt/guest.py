@@ -63,6 +63,16 @@ class Guest:
         """What libvirt holds of it now."""
         return self._host.call(self._domain.XMLDesc, 0)
 
+    def measured(self, method: str, *args: Any) -> Any:
+        """What a method of the domain counts; None where this hypervisor doesn't count that."""
+        try:
+            return self._host.call(getattr(self._domain, method), *args)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
+                                              libvirt.VIR_ERR_INVALID_ARG):
+                raise
+            return None
+
     def start(self) -> None:
         """Raises GuestFailed."""
         try:
@@ -89,6 +99,23 @@ class Guest:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise driver.GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
+
+    def hold(self) -> None:
+        """Stop its CPUs; QEMU writes out what it holds of the disks. Raises GuestFailed."""
+        try:
+            self._host.call(self._domain.suspend)
+        except libvirt.libvirtError as error:
+            if self.power_state() != PowerState.PAUSED:
+                raise driver.GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
+
+    def go_on(self) -> None:
+        """Let a held guest run again; one that is off or runs stays so."""
+        if self.power_state() == PowerState.PAUSED:
+            try:
+                self._host.call(self._domain.resume)
+            except libvirt.libvirtError as error:
+                if not self._gone(error):
+                    raise driver.GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
 
     def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:
         """Ask it to go down and wait up to ``timeout`` seconds; asked again each ``retry_interval`` seconds."""

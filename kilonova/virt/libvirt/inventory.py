@@ -7,6 +7,8 @@ from typing import Any
 
 from kilonova.virt import inventory
 from kilonova.virt.hardware import numa
+from kilonova.virt.hardware.numa import HostCell
+from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import HostCapabilities
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.host import Host
@@ -14,15 +16,24 @@ from kilonova.virt.libvirt.host import Host
 _BUSES = ('IDE', 'SATA', 'SCSI', 'USB', 'VIRTIO')
 
 
-def available(host: Host, capabilities: HostCapabilities, instances_path: str, node_uuid: str) -> dict[str, Any]:
+def cells(host: Host, capabilities: HostCapabilities) -> tuple[HostCell, ...]:
+    """The host's NUMA cells; of one that tells only how many of each it has, spread evenly."""
+    if capabilities.cells:
+        return capabilities.cells
+    memory_mb, _cpus, _mhz, nodes, sockets, cores, threads = host.info()[1:8]
+    return tuple(numa.spread(nodes, sockets, cores, threads, memory_mb))
+
+
+def available(host: Host, capabilities: HostCapabilities, instances_path: str, node_uuid: str,
+              offer: Offer) -> dict[str, Any]:
     """The host as it stands; keys as ``driver.ComputeDriver.get_available_resource`` says."""
     info = host.info()
-    memory_mb, cpus, nodes, sockets, cores, threads = info[1], info[2], *info[4:8]
+    memory_mb, nodes, sockets, cores, threads = info[1], *info[4:8]
     disk = shutil.disk_usage(instances_path)
-    cells = capabilities.cells or numa.spread(nodes, sockets, cores, threads, memory_mb)
+    topology = numa.topology_of(cells(host, capabilities), offer)
     return {
         'supported_instances': capabilities.supported(),
-        'vcpus': cpus, 'memory_mb': memory_mb, 'local_gb': disk.total >> 30,
+        'vcpus': len(offer.shared), 'memory_mb': memory_mb, 'local_gb': disk.total >> 30,
         'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': disk.used >> 30,
         'hypervisor_type': host.kind(), 'hypervisor_version': host.version(),
         'hypervisor_hostname': host.name, 'uuid': node_uuid,
@@ -31,11 +42,14 @@ def available(host: Host, capabilities: HostCapabilities, instances_path: str, n
             'topology': {'cells': nodes, 'sockets': sockets, 'cores': cores, 'threads': threads},
             'features': list(capabilities.cpu_features)}),
         'disk_available_least': disk.free >> 30,
-        'numa_topology': numa.to_json(cells), 'stats': {},
+        'numa_topology': topology.to_json() if topology is not None else None, 'stats': {},
         'pci_passthrough_devices': pci.discover(host.node_devices())}
 
 
-def traits(capabilities: HostCapabilities) -> set[str]:
+def traits(host: Host, capabilities: HostCapabilities) -> set[str]:
     """What servers can ask of this host besides devices."""
-    return {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{capabilities.arch.upper()}',
-            *(f'COMPUTE_STORAGE_BUS_{bus}' for bus in _BUSES)}
+    found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{capabilities.arch.upper()}',
+             'COMPUTE_SOCKET_PCI_NUMA_AFFINITY', *(f'COMPUTE_STORAGE_BUS_{bus}' for bus in _BUSES)}
+    if any(cell.siblings for cell in cells(host, capabilities)):
+        found.add('HW_CPU_HYPERTHREADING')
+    return found

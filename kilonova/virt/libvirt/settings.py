@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+from collections.abc import Sequence
 
 from oslo_config import cfg
 
 from kilonova.virt import identity
 from kilonova.virt.driver import DriverMisconfigured
+from kilonova.virt.hardware.numa import HostCell
+from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import HostCapabilities
 from kilonova.virt.libvirt.domain.guest import Settings
 from kilonova.virt.libvirt.storage import files
@@ -21,8 +24,9 @@ def connection_uri(conf: cfg.ConfigOpts) -> str:
     return conf.libvirt.connection_uri or DEFAULT_URI
 
 
-def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool) -> Settings:
-    """The settings of this host's guests; raises DriverMisconfigured."""
+def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer: Offer | None = None,
+         cells: Sequence[HostCell] = ()) -> Settings:
+    """The settings of this host's guests, on ``cells`` with what ``offer`` gives; raises DriverMisconfigured."""
     options = conf.libvirt
     if options.virt_type not in ('kvm', 'qemu'):
         raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not served here')
@@ -40,7 +44,10 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool) -> Se
         memory_stats_period=options.mem_stats_period_seconds, rng_source=options.rng_dev_path or None,
         serial_number=_serial_number(options.sysinfo_serial, capabilities),
         disk_cache=_cache_mode(options.disk_cachemodes, conf.instances_path), disk_discard=options.hw_disk_discard,
-        version=_version())
+        version=_version(),
+        shared_cpus=offer.shared if offer is not None and offer.said else frozenset(),
+        cells={cell.id: cell.cpus & offer.shared for cell in cells} if offer is not None else {},
+        small_page=min((size for cell in cells for size in cell.pages), default=4))
 
 
 def _flag(flag: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.domain.hostdev import HostdevConfigurator
 from kilonova.virt.libvirt.domain.memory import MemoryConfigurator
 from kilonova.virt.libvirt.domain.metadata import MetadataConfigurator
+from kilonova.virt.libvirt.domain.numa import NumaConfigurator
 from kilonova.virt.libvirt.domain.os import OsConfigurator
 from kilonova.virt.libvirt.domain.rng import RngConfigurator
 from kilonova.virt.libvirt.domain.serial import SerialConfigurator
@@ -36,6 +37,7 @@ class Configurator(Protocol):
 CONFIGURATORS: tuple[Configurator, ...] = (
     MemoryConfigurator(),
     CpuConfigurator(),
+    NumaConfigurator(),
     MetadataConfigurator(),
     SysinfoConfigurator(),
     OsConfigurator(),

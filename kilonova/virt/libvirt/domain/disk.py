@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter
+from typing import Any, NamedTuple
 
 from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
@@ -12,21 +13,50 @@ from kilonova.virt.libvirt.xml.domain import Domain
 _PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
 
 
+# A bus as a guest's metadata names it.
+_METADATA_BUS = {'virtio': 'pci', 'scsi': 'scsi', 'ide': 'ide', 'usb': 'usb'}
+
+
+class Place(NamedTuple):
+    """Where a guest finds a disk: ``target`` such as 'vda'."""
+
+    disk: GuestDisk
+    bus: str
+    target: str
+
+
+def places(guest: GuestSpec) -> list[Place]:
+    """The guest's disks with their names, in the order given; UnsupportedHardware for a bus that nobody knows."""
+    names: Counter[str] = Counter()
+    found = []
+    for disk in guest.disks:
+        bus = _bus(guest, disk)
+        prefix = _PREFIX[bus]
+        found.append(Place(disk, bus, prefix + _letters(names[prefix])))
+        names[prefix] += 1
+    return found
+
+
+def _letters(number: int) -> str:
+    """0 → 'a', 25 → 'z', 26 → 'aa'."""
+    head, last = divmod(number, 26)
+    return (_letters(head - 1) if head else '') + string.ascii_lowercase[last]
+
+
+def tagged(guest: GuestSpec) -> list[dict[str, Any]]:
+    """What the guest's metadata says of the disks that were given tags. Their addresses aren't known yet."""
+    return [{'type': 'disk', 'bus': _METADATA_BUS.get(place.bus, 'none'), 'address': 'none',
+             'path': f'/dev/{place.target}', 'tags': [place.disk.tag]} for place in places(guest) if place.disk.tag]
+
+
 class DiskConfigurator:
     """In the order given: root, ephemeral, swap, config drive."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        names: Counter[str] = Counter()
-        buses = set()
-        for disk in guest.disks:
-            bus = self._bus(guest, disk)
-            prefix = _PREFIX[bus]
-            letter = string.ascii_lowercase[names[prefix]]
-            names[prefix] += 1
-            buses.add(bus)
-            domain.devices.append(self._device(guest, disk, bus, prefix + letter))
+        found = places(guest)
+        domain.devices.extend(self._device(guest, *place) for place in found)
         model = guest.image_property('hw_scsi_model')
-        if 'scsi' in buses and model:
+        if model and any(place.bus == 'scsi' for place in found):
             domain.devices.append(Controller('scsi', model=model, index=0))
 
     def _device(self, guest: GuestSpec, disk: GuestDisk, bus: str, target: str) -> FileDisk:
@@ -37,13 +67,14 @@ class DiskConfigurator:
         return FileDisk(disk.path, disk.format, target, bus, cache=guest.settings.disk_cache,
                         io='native' if native else None, discard=guest.settings.disk_discard)
 
-    def _bus(self, guest: GuestSpec, disk: GuestDisk) -> str:
-        if disk.device == 'cdrom':
-            default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
-                'ide' if guest.settings.arch in ('x86_64', 'i686') else 'scsi')
-            bus = guest.image_property('hw_cdrom_bus', default)
-        else:
-            bus = guest.image_property('hw_disk_bus', 'virtio')
-        if bus not in _PREFIX:
-            raise UnsupportedHardware(model=bus, virt=guest.settings.virt_type)
-        return bus
+
+def _bus(guest: GuestSpec, disk: GuestDisk) -> str:
+    if disk.device == 'cdrom':
+        default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
+            'ide' if guest.settings.arch in ('x86_64', 'i686') else 'scsi')
+        bus = disk.bus or guest.image_property('hw_cdrom_bus', default)
+    else:
+        bus = disk.bus or guest.image_property('hw_disk_bus', 'virtio')
+    if bus not in _PREFIX:
+        raise UnsupportedHardware(model=bus, virt=guest.settings.virt_type)
+    return bus

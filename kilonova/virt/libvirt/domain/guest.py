@@ -4,11 +4,13 @@ Configurators read it and change only the domain: what they may ask of conf, ins
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from oslo_utils import strutils
 
+from kilonova.objects.image_meta import ImageMetaProps
 from kilonova.virt.libvirt.devices.pci import HostDevice
 
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
@@ -17,11 +19,13 @@ _MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 
 
 @dataclass(frozen=True)
 class GuestDisk:
-    """A file that the guest sees as a disk ('disk') or CD ('cdrom')."""
+    """A file that the guest sees as a disk ('disk') or CD ('cdrom'). ``bus``, ``tag``: as its user asked for."""
 
     path: str
     format: str
     device: str = 'disk'
+    bus: str | None = None
+    tag: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ class Settings:
     disk_cache: str | None = None
     disk_discard: str | None = None
     version: str = ''
+    # CPUs that guests without dedicated ones are kept on; empty: the host's choice.
+    shared_cpus: frozenset[int] = frozenset()
+    # {NUMA cell of the host: its shared CPUs}, and the smallest page in KiB.
+    cells: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    small_page: int = 4
 
     @property
     def is_qemu(self) -> bool:
@@ -80,6 +89,17 @@ class GuestSpec:
             if strutils.bool_from_string(value):
                 return True
         return False
+
+    @property
+    def topology(self) -> Any:
+        """The guest's place on the host's NUMA cells (objects.InstanceNUMATopology), or None."""
+        return getattr(self.instance, 'numa_topology', None)
+
+    @property
+    def properties(self) -> ImageMetaProps:
+        """What the image says of CPUs and memory, typed."""
+        return ImageMetaProps.from_dict({name: value for name, value in (
+            self.image_meta.get('properties') or {}).items() if name.startswith(('hw_cpu_', 'hw_locked_memory'))})
 
     @property
     def machine(self) -> str | None:

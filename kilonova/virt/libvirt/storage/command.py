@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from collections.abc import Callable
 
 from kilonova import errors
 
 _ENVIRONMENT = {**os.environ, 'LC_ALL': 'C'}
+# Seconds between two looks whether a program shall go on.
+_LOOK = 0.2
 
 
 class CommandFailed(errors.KilonovaError):
@@ -29,6 +33,39 @@ def run(*argv: str) -> str:
         raise CommandFailed(command=' '.join(argv[:3]),
                             reason=done.stderr.strip() or f'exit code {done.returncode}')
     return done.stdout
+
+
+def watched(check: Callable[[], None], *argv: str) -> None:
+    """``run`` for what takes long: ``check()`` is called all the time, what it raises ends the program."""
+    check()
+    # What it says goes to a file: nobody reads a pipe meanwhile.
+    with tempfile.TemporaryFile('w+', errors='replace') as stderr:
+        try:
+            process = subprocess.Popen(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=stderr, text=True)
+        except FileNotFoundError as error:
+            raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
+        with process:
+            try:
+                while _works(process):
+                    check()
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            stderr.seek(0)
+            raise CommandFailed(command=' '.join(argv[:3]),
+                                reason=stderr.read().strip() or f'exit code {process.returncode}')
+
+
+def _works(process: subprocess.Popen) -> bool:
+    """Whether a program still works after a moment. Not ``communicate``: under eventlet its TimeoutExpired is of a
+    class that nobody can name."""
+    try:
+        process.wait(_LOOK)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def limited(*argv: str, cpu_seconds: int, address_space_gib: int) -> str:

@@ -40,8 +40,8 @@ def required(conf: cfg.ConfigOpts, instance: Any, image_meta: dict[str, Any]) ->
 
 
 def content(instance: Any, admin_password: str | None = None,
-            files: Sequence[tuple[str, str]] = ()) -> dict[str, bytes]:
-    """The drive's files by path. ``files``: (path in the guest, base64 content)."""
+            files: Sequence[tuple[str, str]] = (), devices: Sequence[dict[str, Any]] = ()) -> dict[str, bytes]:
+    """The drive's files by path. ``files``: (path in the guest, base64 content). ``devices``: those with tags."""
     def given(name: str) -> Any:
         """Servers come with the fields that were read for them, not with all."""
         return getattr(instance, name, None)
@@ -49,13 +49,15 @@ def content(instance: Any, admin_password: str | None = None,
     meta: dict[str, Any] = {
         'uuid': instance.uuid, 'name': given('display_name'), 'hostname': given('hostname'),
         'launch_index': given('launch_index') or 0, 'availability_zone': given('availability_zone'),
-        'project_id': given('project_id'), 'devices': [], 'dedicated_cpus': [],
+        'project_id': given('project_id'), 'devices': list(devices), 'dedicated_cpus': [],
         'random_seed': base64.b64encode(secrets.token_bytes(512)).decode()}
     if given('metadata'):
         meta['meta'] = dict(instance.metadata)
     if given('key_name'):
         meta['public_keys'] = {instance.key_name: given('key_data')}
-        meta['keys'] = [{'name': instance.key_name, 'type': 'ssh', 'data': given('key_data')}]
+        kinds = {pair.name: pair.type for pair in given('keypairs') or ()}
+        meta['keys'] = [{'name': instance.key_name, 'type': kinds.get(instance.key_name, 'ssh'),
+                         'data': given('key_data')}]
     if admin_password:
         meta['admin_pass'] = admin_password
     found: dict[str, bytes] = {}

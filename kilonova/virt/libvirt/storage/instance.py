@@ -8,11 +8,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 
+from oslo_log import log as logging
+
+from kilonova import errors
 from kilonova.virt.libvirt.storage import disk, files
+from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
-DISK, CONFIG, SWAP, INFO = 'disk', 'disk.config', 'disk.swap', 'disk.info'
+__all__ = ('ASKED', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'MOVE', 'SWAP', 'InstanceDirectory')
+INFO, ASKED = 'disk.info', 'disk.asked'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
+# How much of the console log is read, in bytes (libvirt.md §4).
+CONSOLE_LIMIT = 100 * 1024
+
+LOG = logging.getLogger(__name__)
 
 
 class InstanceDirectory:
@@ -49,6 +59,21 @@ class InstanceDirectory:
         return {name: disk.look(self.file(name), format_) for name, format_ in self.formats().items()
                 if os.path.exists(self.file(name))}
 
+    # -- what its user asked for ---------------------------------------------------------------------
+
+    def asked(self) -> dict[str, Wish]:
+        """Name of a disk → wish; {} where flavor and image say everything."""
+        with contextlib.suppress(FileNotFoundError), open(self.file(ASKED), encoding='utf-8') as stream:
+            return {name: Wish.from_dict(values) for name, values in json.load(stream).items()}
+        return {}
+
+    def keep_asked(self, asked: Mapping[str, Wish]) -> None:
+        """Note it beside the disks, which carry it along."""
+        if asked:
+            files.write_whole(self.file(ASKED), json.dumps({name: wish.to_dict() for name, wish in asked.items()}))
+        else:
+            files.remove(self.file(ASKED))
+
     # -- which move it belongs to --------------------------------------------------------------------
 
     def move(self) -> str | None:
@@ -62,6 +87,21 @@ class InstanceDirectory:
 
     def unmark_move(self) -> None:
         files.remove(self.file(MOVE))
+
+    # -- the console ---------------------------------------------------------------------------------
+
+    def console(self) -> str:
+        """The end of the console log; '' without one. Raises ConsoleNotAvailable when it can't be read."""
+        try:
+            with open(self.file(CONSOLE), 'rb') as stream:
+                size = stream.seek(0, os.SEEK_END)
+                stream.seek(max(size - CONSOLE_LIMIT, 0))
+                return stream.read().decode(errors='replace')
+        except FileNotFoundError:
+            return ''
+        except OSError as error:
+            LOG.error('The console log of a guest cannot be read: %s', error)
+            raise errors.ConsoleNotAvailable from error
 
     # -- the XML for people --------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from kilonova import errors
 from kilonova.virt import identity
+from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import command, disk, files
 from kilonova.virt.libvirt.storage.instance import MOVE, SWAP, InstanceDirectory
 
@@ -43,10 +44,10 @@ class DiskMover:
     def check(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
         """Raise ResizeError for a move that can't be; nothing has changed then."""
         old = instance.flavor
-        if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < old.ephemeral_gb:
+        source = self._source(instance.uuid)
+        if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
         self._check_reachable(dest)
-        source = self._source(instance.uuid)
         found = source.disks()
         root = found.get('disk')
         # A flavor without root_gb takes the image's size, so the flavors alone don't tell.

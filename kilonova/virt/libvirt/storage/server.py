@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
 
 from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch
 from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk
+from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache
 from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, SWAP, InstanceDirectory
 
-EPHEMERAL = 'disk.eph0'
-# The order in which guests see them.
-_ORDER = (DISK, EPHEMERAL, SWAP, CONFIG)
-_EPHEMERAL_LABEL = 'ephemeral0'
+# The one that a flavor has.
+EPHEMERAL = f'{wishes.EPHEMERAL}0'
 
 
 class ServerDisks:
@@ -41,16 +41,14 @@ class ServerDisks:
 
     # -- what the guest sees -------------------------------------------------------------------------
 
-    def plan(self, instance: Any, image_meta: dict[str, Any]) -> tuple[GuestDisk, ...]:
-        """The disks of a server that is about to be built."""
-        wanted = {DISK: self.format}
-        if instance.flavor.ephemeral_gb:
-            wanted[EPHEMERAL] = self.format
-        if instance.flavor.swap:
-            wanted[SWAP] = self.format
+    def plan(self, instance: Any, image_meta: dict[str, Any],
+             asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
+        """The disks of a server that is about to be built; ``asked`` None: what its directory keeps of that."""
+        asked = self.directory(instance.uuid).asked() if asked is None else asked
+        wanted = dict.fromkeys((DISK, *self._blanks(instance, image_meta, asked)), self.format)
         if configdrive.required(self._conf, instance, image_meta):
             wanted[CONFIG] = 'raw'
-        return self._guest_disks(instance.uuid, wanted)
+        return self._guest_disks(instance.uuid, wanted, asked)
 
     def present(self, uuid: str) -> tuple[GuestDisk, ...]:
         """The disks that a server has here; GuestFailed if its root disk isn't among them."""
@@ -58,35 +56,43 @@ class ServerDisks:
                    if os.path.exists(self.directory(uuid).file(name))}
         if DISK not in formats:
             raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
-        return self._guest_disks(uuid, formats)
+        return self._guest_disks(uuid, formats, self.directory(uuid).asked())
 
-    def _guest_disks(self, uuid: str, formats: dict[str, str]) -> tuple[GuestDisk, ...]:
-        return tuple(GuestDisk(self.directory(uuid).file(name), formats[name],
-                               'cdrom' if name == CONFIG else 'disk')
-                     for name in _ORDER if name in formats)
+    def _guest_disks(self, uuid: str, formats: dict[str, str], asked: Mapping[str, Wish]) -> tuple[GuestDisk, ...]:
+        ranked = {name: rank for name in formats if (rank := wishes.rank(name)) is not None}
+        found = []
+        for name in sorted(ranked, key=ranked.__getitem__):
+            wish = asked.get(name, Wish())
+            found.append(GuestDisk(self.directory(uuid).file(name), formats[name],
+                                   wish.device or ('cdrom' if name == CONFIG else 'disk'), wish.bus, wish.tag))
+        return tuple(found)
 
     # -- making them ---------------------------------------------------------------------------------
 
     def create(self, instance: Any, image_meta: dict[str, Any], *, admin_password: str | None = None,
-               files: Sequence[tuple[str, str]] = (), fetch: ImageFetch | None = None) -> None:
-        """All disks of a new server, replacing what an earlier try left."""
+               files: Sequence[tuple[str, str]] = (), fetch: ImageFetch | None = None,
+               asked: Mapping[str, Wish] | None = None, devices: Sequence[dict[str, Any]] = ()) -> None:
+        """All disks of a new server, replacing what an earlier try left. ``devices``: for its metadata."""
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
         base = self._image(instance, image_meta, fetch, most)
         directory.create()
+        if asked is not None:
+            directory.keep_asked(asked)
         self._make(directory, DISK, base, most or base.virtual_size)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
-            configdrive.build(directory.file(CONFIG), configdrive.content(instance, admin_password, files),
+            configdrive.build(directory.file(CONFIG), configdrive.content(instance, admin_password, files, devices),
                               self._conf.mkisofs_cmd)
             directory.record(CONFIG, 'raw')
 
     def grow(self, instance: Any, image_meta: dict[str, Any]) -> None:
         """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
         directory = self.directory(instance.uuid)
-        formats = directory.formats()
+        formats, kept = directory.formats(), directory.asked()
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
-            if name in formats and size:
+            # An ephemeral disk of the size that was asked for stays so.
+            if name in formats and size and not (name == EPHEMERAL and name in kept):
                 disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self._add_blanks(instance, image_meta, directory)
 
@@ -104,16 +110,30 @@ class ServerDisks:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
 
     def _add_blanks(self, instance: Any, image_meta: dict[str, Any], directory: InstanceDirectory) -> None:
-        """Ephemeral and swap disks that the flavor has and the directory doesn't."""
-        flavor = instance.flavor
+        """Ephemeral and swap disks that the server shall have and the directory doesn't."""
         present = directory.disks()
+        for name, (base_name, size) in self._blanks(instance, image_meta, directory.asked()).items():
+            if name not in present or (name == SWAP and present[name].virtual_size < size):
+                self._make(directory, name, self._blank(base_name), size)
+
+    def _blanks(self, instance: Any, image_meta: dict[str, Any],
+                asked: Mapping[str, Wish]) -> dict[str, tuple[str, int]]:
+        """Name of the disk → (name of its formatted base, bytes): those asked for, else the flavor's."""
+        flavor = instance.flavor
         file_system = self._conf.default_ephemeral_format or (
             'vfat' if (image_meta.get('properties') or {}).get('os_type') == 'windows' else 'ext4')
-        for name, base_name, size in (
-                (EPHEMERAL, f'ephemeral_{flavor.ephemeral_gb}_{file_system}', flavor.ephemeral_gb * disk.GIB),
-                (SWAP, f'swap_{flavor.swap}', flavor.swap * disk.MIB)):
-            if size and (name not in present or (name == SWAP and present[name].virtual_size < size)):
-                self._make(directory, name, self._blank(base_name), size)
+        wanted = wishes.ephemerals(asked)
+        if not wanted and flavor.ephemeral_gb:
+            wanted = {EPHEMERAL: Wish(size=flavor.ephemeral_gb)}
+        found = {}
+        for name, wish in wanted.items():
+            number = name.removeprefix(wishes.EPHEMERAL)
+            base = f'ephemeral_{wish.size}_{wish.file_system or file_system}' + (f'_{number}' if number != '0' else '')
+            found[name] = base, (wish.size or 0) * disk.GIB
+        swap = wishes.swap_mb(asked, flavor)
+        if swap:
+            found[SWAP] = f'swap_{swap}', swap * disk.MIB
+        return found
 
     def _make(self, directory: InstanceDirectory, name: str, base: disk.Base, size: int) -> None:
         make = disk.create_overlay if self.format == 'qcow2' else disk.create_copy
@@ -136,11 +156,11 @@ class ServerDisks:
         kind, _, rest = name.partition('_')
         if kind == 'swap':
             return self._cache.blank(name, int(rest) * disk.MIB, 'mkswap', '-q')
-        size, _, file_system = rest.partition('_')
+        size, file_system, number = [*rest.split('_'), '0'][:3]
         label = '-n' if file_system == 'vfat' else '-L'
         quiet = () if file_system == 'vfat' else ('-q',)
         return self._cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label,
-                                 _EPHEMERAL_LABEL)
+                                 f'ephemeral{number}')
 
 
 def _is_blank(backing: str) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kilonova.virt.libvirt.xml.devices import Device
 from kilonova.virt.libvirt.xml.element import Element, node, to_text
+from kilonova.virt.libvirt.xml.numa import CpuTune, GuestCell, MemoryBacking, NumaTune
 
 
 @dataclass
@@ -32,18 +33,22 @@ class Clock:
 
 @dataclass
 class Cpu:
-    """The CPU that the guest sees. ``features``: (name, policy)."""
+    """The CPU that the guest sees. ``features``: (name, policy); ``cells``: its NUMA cells."""
 
     mode: str | None = None
     model: str | None = None
     sockets: int = 1
+    cores: int = 1
+    threads: int = 1
     features: list[tuple[str, str]] = field(default_factory=list)
+    cells: list[GuestCell] = field(default_factory=list)
 
     def element(self) -> Element:
         return node('cpu',
                     node('model', self.model) if self.model else None,
-                    node('topology', sockets=self.sockets, cores=1, threads=1),
+                    node('topology', sockets=self.sockets, cores=self.cores, threads=self.threads),
                     *(node('feature', name=name, policy=policy) for name, policy in self.features),
+                    node('numa', *(cell.element() for cell in self.cells)) if self.cells else None,
                     mode=self.mode, match='exact' if self.mode in ('host-model', 'custom') else None)
 
 
@@ -72,7 +77,11 @@ class Domain:
     uuid: str
     name: str
     memory_kib: int = 0
+    memory_backing: MemoryBacking | None = None
+    numatune: NumaTune | None = None
     vcpus: int = 1
+    cpuset: str | None = None
+    cputune: CpuTune | None = None
     metadata: Element | None = None
     sysinfo: dict[str, str] = field(default_factory=dict)
     os: Os | None = None
@@ -85,13 +94,16 @@ class Domain:
         return node(
             'domain',
             node('uuid', self.uuid), node('name', self.name), node('memory', str(self.memory_kib)),
-            node('vcpu', str(self.vcpus)),
+            self.memory_backing.element() if self.memory_backing else None,
+            self.numatune.element() if self.numatune else None,
+            node('vcpu', str(self.vcpus), cpuset=self.cpuset),
             node('metadata', self.metadata) if self.metadata is not None else None,
             node('sysinfo', node('system', *(node('entry', value, name=name)
                                              for name, value in self.sysinfo.items())),
                  type='smbios') if self.sysinfo else None,
             self.os.element() if self.os else None,
             node('features', *self.features) if self.features else None,
+            self.cputune.element() if self.cputune else None,
             self.clock.element() if self.clock else None,
             self.cpu.element() if self.cpu else None,
             node('devices', *(device.element() for device in self.devices)),

@@ -1,0 +1,353 @@
+"""What a flavor and an image ask of a host's NUMA cells and CPUs, as an InstanceNUMATopology that has no place yet.
+
+    wanted = constraints.of(flavor, image.properties)       # None: they ask for nothing
+    placed = numa.fit(host, wanted)
+
+Cells are numbered from 0; ``cpuset`` holds the cell's vCPUs that float over shared CPUs, ``pcpuset`` those that get a
+CPU of their own. ``pagesize`` is a size in KiB, or SMALL, LARGE, ANY until the cell is placed. Everything that is
+refused here is the user's or the operator's request, and answered with 400.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Set
+from typing import Any
+
+from oslo_utils import strutils
+
+from kilonova import errors
+from kilonova.objects import InstanceNUMACell, InstanceNUMATopology
+from kilonova.virt.hardware import cpuset
+from kilonova.virt.hardware.pinning import ISOLATE, PREFER, REQUIRE
+
+SHARED, DEDICATED, MIXED = 'shared', 'dedicated', 'mixed'
+SHARE = 'share'
+# Page sizes that only a host can say: its smallest, any larger one, whatever fits.
+SMALL, LARGE, ANY = -1, -2, -3
+_PAGE_WORDS = {'small': SMALL, 'large': LARGE, 'any': ANY}
+_PAGE_SIZE = re.compile(r'(?P<number>\d{1,15})((?P<prefix>[kKMGT])i?)?(?P<unit>b|bit|B)?')
+_PREFIXES = {'k': 1, 'K': 1, 'M': 1024, 'G': 1024 ** 2, 'T': 1024 ** 3}
+# No guest has more cells; a number beyond it is a slip.
+MOST_CELLS = 1024
+
+
+class InvalidNUMANodesNumber(errors.Invalid):
+    msg_fmt = "The property 'numa_nodes' cannot be '%(nodes)s'. It must be a number greater than 0"
+
+
+class ImageNUMATopologyIncomplete(errors.Invalid):
+    msg_fmt = 'CPU and memory allocation must be provided for all NUMA nodes'
+
+
+class ImageNUMATopologyForbidden(errors.Invalid):
+    msg_fmt = "Image property '%(name)s' is not permitted to override NUMA configuration set against the flavor"
+
+
+class ImageNUMATopologyAsymmetric(errors.Invalid):
+    msg_fmt = ('Instance CPUs and/or memory cannot be evenly distributed across instance NUMA nodes. Explicit '
+               'assignment of CPUs and memory to nodes is required')
+
+
+class ImageNUMATopologyCPUOutOfRange(errors.Invalid):
+    msg_fmt = 'CPU number %(cpunum)d is larger than max %(cpumax)d'
+
+
+class ImageNUMATopologyCPUDuplicates(errors.Invalid):
+    msg_fmt = 'CPU number %(cpunum)d is assigned to two nodes'
+
+
+class ImageNUMATopologyCPUsUnassigned(errors.Invalid):
+    msg_fmt = 'CPU number %(cpuset)s is not assigned to any node'
+
+
+class ImageNUMATopologyMemoryOutOfRange(errors.Invalid):
+    msg_fmt = '%(memsize)d MB of memory assigned, but expected %(memtotal)d MB'
+
+
+class InvalidNUMAValue(errors.Invalid):
+    msg_fmt = "Invalid value '%(value)s' of '%(name)s': %(reason)s"
+
+
+class InvalidCPUAllocationPolicy(errors.Invalid):
+    msg_fmt = "CPU policy requested from 'flavor' is invalid, given: '%(requested)s', available: '%(available)s'."
+
+
+class InvalidCPUThreadAllocationPolicy(errors.Invalid):
+    msg_fmt = ("CPU thread policy requested from 'flavor' is invalid, given: '%(requested)s', available: "
+               "'%(available)s'.")
+
+
+class InvalidEmulatorThreadsPolicy(errors.Invalid):
+    msg_fmt = ("CPU emulator threads option requested is invalid, given: '%(requested)s', available: "
+               "'%(available)s'.")
+
+
+class ImageCPUPinningForbidden(errors.Invalid):
+    msg_fmt = ("Image property 'hw_cpu_policy' is not permitted to override CPU pinning policy set against the "
+               'flavor')
+
+
+class ImageCPUThreadPolicyForbidden(errors.Invalid):
+    msg_fmt = ("Image property 'hw_cpu_thread_policy' is not permitted to override CPU thread pinning policy set "
+               'against the flavor')
+
+
+class CPUThreadPolicyConfigurationInvalid(errors.Invalid):
+    msg_fmt = 'Cannot set cpu thread pinning policy in a non dedicated cpu pinning policy'
+
+
+class RequiredMixedInstancePolicy(errors.Invalid):
+    msg_fmt = "Cannot specify 'hw:cpu_dedicated_mask' without the 'mixed' policy."
+
+
+class RequiredMixedOrRealtimeCPUMask(errors.Invalid):
+    msg_fmt = "Must specify 'hw:cpu_dedicated_mask' when using 'mixed' CPU policy."
+
+
+class InvalidMixedInstanceDedicatedMask(errors.Invalid):
+    msg_fmt = ("Mixed instance must have at least 1 pinned vCPU and 1 unpinned vCPU. See 'hw:cpu_dedicated_mask'.")
+
+
+class BadRequirementEmulatorThreadsPolicy(errors.Invalid):
+    msg_fmt = 'An isolated CPU emulator threads option requires a dedicated CPU policy option.'
+
+
+class CPUResourcesConflict(errors.Invalid):
+    msg_fmt = ("It is not allowed to use the 'resources:VCPU' or 'resources:PCPU' in combination with 'hw:cpu_policy' "
+               'or the image property hw_cpu_policy')
+
+
+class MemoryPageSizeInvalid(errors.Invalid):
+    msg_fmt = "Invalid memory page size '%(pagesize)s'"
+
+
+class MemoryPageSizeForbidden(errors.Invalid):
+    msg_fmt = "Page size %(pagesize)s forbidden against '%(against)s'"
+
+
+class FlavorImageLockedMemoryConflict(errors.Invalid):
+    msg_fmt = 'locked_memory value in image (%(image)s) and flavor (%(flavor)s) conflict'
+
+
+class LockMemoryForbidden(errors.Invalid):
+    msg_fmt = 'locked_memory value in image or flavor is forbidden when mem_page_size is not set'
+
+
+def of(flavor: Any, properties: Any = None) -> InstanceNUMATopology | None:
+    """``flavor``: objects.Flavor by shape (vcpus, memory_mb, extra_specs); ``properties``: objects.ImageMetaProps.
+
+    None: nothing is asked for. Raises the errors above.
+    """
+    specs = flavor.extra_specs or {}
+    policy = cpu_policy(specs, properties)
+    thread_policy = cpu_thread_policy(specs, properties)
+    dedicated = _dedicated(specs, policy, flavor.vcpus)
+    emulator = emulator_threads_policy(specs)
+    size = page_size(specs, properties)
+    check_locked_memory(specs, properties, size)
+    if not dedicated:
+        if thread_policy is not None:
+            raise CPUThreadPolicyConfigurationInvalid
+        if emulator == ISOLATE:
+            raise BadRequirementEmulatorThreadsPolicy
+    nodes = _nodes(specs, properties)
+    if nodes is None and not dedicated and size is None:
+        return None
+    cells = _cells(specs, properties, nodes or 1, flavor.vcpus, flavor.memory_mb)
+    return InstanceNUMATopology(
+        emulator_threads_policy=emulator,
+        cells=[InstanceNUMACell(
+            id=number, cpuset=cpus - dedicated, pcpuset=cpus & dedicated, cpuset_reserved=None, memory=memory,
+            pagesize=size, cpu_topology=None, cpu_pinning_raw=None, cpu_policy=policy,
+            cpu_thread_policy=thread_policy) for number, (cpus, memory) in enumerate(cells)])
+
+
+def dedicated_cpus(topology: InstanceNUMATopology | None) -> int:
+    """How many host CPUs a topology takes for itself, those of isolated emulator threads among them."""
+    if topology is None:
+        return 0
+    isolated = 'emulator_threads_policy' in topology and topology.emulator_threads_policy == ISOLATE
+    return sum(len(cell.pcpuset) for cell in topology.cells) + int(isolated)
+
+
+def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
+    """How many of a server's vCPUs float over the host's shared CPUs."""
+    return flavor.vcpus - (sum(len(cell.pcpuset) for cell in topology.cells) if topology is not None else 0)
+
+
+# -- CPUs --------------------------------------------------------------------------------------------------------------
+def cpu_policy(specs: Mapping[str, str], properties: Any = None) -> str | None:
+    """'dedicated', 'mixed', 'shared' or None. A flavor that says shared or mixed isn't overridden by its image."""
+    flavor = _word(specs, 'hw:cpu_policy', (SHARED, DEDICATED, MIXED), InvalidCPUAllocationPolicy)
+    image = _property(properties, 'hw_cpu_policy')
+    if 'resources:PCPU' in specs:
+        if flavor is not None or image is not None:
+            raise CPUResourcesConflict
+        return DEDICATED
+    if 'resources:VCPU' in specs and (flavor or image) in (DEDICATED, MIXED):
+        raise CPUResourcesConflict
+    if image is not None and flavor in (SHARED, MIXED) and image not in (flavor, SHARED):
+        raise ImageCPUPinningForbidden
+    return flavor or image
+
+
+def cpu_thread_policy(specs: Mapping[str, str], properties: Any = None) -> str | None:
+    """'prefer', 'isolate', 'require' or None."""
+    flavor = _word(specs, 'hw:cpu_thread_policy', (PREFER, ISOLATE, REQUIRE), InvalidCPUThreadAllocationPolicy)
+    image = _property(properties, 'hw_cpu_thread_policy')
+    if flavor in (None, PREFER):
+        return image or flavor
+    if image is not None and image != flavor:
+        raise ImageCPUThreadPolicyForbidden
+    return flavor
+
+
+def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
+    """'isolate', 'share' or None."""
+    return _word(specs, 'hw:emulator_threads_policy', (ISOLATE, SHARE), InvalidEmulatorThreadsPolicy)
+
+
+def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int) -> set[int]:
+    """The vCPUs that get host CPUs of their own."""
+    everything, mask = set(range(vcpus)), specs.get('hw:cpu_dedicated_mask')
+    if policy != MIXED:
+        if mask is not None:
+            raise RequiredMixedInstancePolicy
+        return everything if policy == DEDICATED else set()
+    if mask is None:
+        raise RequiredMixedOrRealtimeCPUMask
+    found = _cpus('hw:cpu_dedicated_mask', mask, everything)
+    if not found & everything or found >= everything:
+        raise InvalidMixedInstanceDedicatedMask
+    if found - everything:
+        raise ImageNUMATopologyCPUOutOfRange(cpunum=max(found), cpumax=vcpus - 1)
+    return found
+
+
+def _cpus(name: str, value: str, among: Set[int] = frozenset()) -> set[int]:
+    try:
+        return cpuset.parse(value, among)
+    except ValueError as error:
+        raise InvalidNUMAValue(name=name, value=value, reason=error) from None
+
+
+def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: type[errors.Invalid]) -> str | None:
+    value = specs.get(name)
+    if value is not None and value not in words:
+        raise error(requested=value, available=', '.join(words))
+    return value
+
+
+def _property(properties: Any, name: str) -> Any:
+    return properties.get(name) if properties is not None else None
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+def page_size(specs: Mapping[str, str], properties: Any = None) -> int | None:
+    """KiB, SMALL, LARGE, ANY or None. An image may only narrow down what its flavor leaves open (large, any)."""
+    flavor, image = specs.get('hw:mem_page_size'), _property(properties, 'hw_mem_page_size')
+    of_flavor = None if flavor is None else parse_page_size(flavor)
+    of_image = None if image is None else parse_page_size(image)
+    if of_image is None:
+        return of_flavor
+    if of_flavor not in (LARGE, ANY):
+        raise MemoryPageSizeForbidden(pagesize=image, against=flavor)
+    return of_image
+
+
+def parse_page_size(text: str) -> int:
+    """'large' → LARGE, '2048' and '2MB' → 2048 (KiB). Raises MemoryPageSizeInvalid."""
+    word = text.strip()
+    if word in _PAGE_WORDS:
+        return _PAGE_WORDS[word]
+    found = _PAGE_SIZE.fullmatch(word)
+    if found is None:
+        raise MemoryPageSizeInvalid(pagesize=text)
+    # A bare number counts KiB, a number with a unit what the unit says.
+    number = int(found['number']) * (_PREFIXES[found['prefix']] * 1024 if found['prefix'] else 1)
+    if not (found['prefix'] or found['unit']):
+        number *= 1024
+    if found['unit'] in ('b', 'bit'):
+        number //= 8
+    if number < 1024 or number % 1024:
+        raise MemoryPageSizeInvalid(pagesize=text)
+    return number // 1024
+
+
+def locked_memory(specs: Mapping[str, str], properties: Any = None) -> bool:
+    """Whether the guest's memory must stay in the host's. FlavorImageLockedMemoryConflict: they disagree."""
+    flavor, image = specs.get('hw:locked_memory'), _property(properties, 'hw_locked_memory')
+    wanted = None if flavor is None else strutils.bool_from_string(flavor)
+    if wanted is not None and image is not None and wanted != image:
+        raise FlavorImageLockedMemoryConflict(image=image, flavor=flavor)
+    return bool(wanted or image)
+
+
+def check_locked_memory(specs: Mapping[str, str], properties: Any, size: int | None) -> None:
+    """LockMemoryForbidden: without a page size the host would count memory that it has given away twice."""
+    if locked_memory(specs, properties) and size is None:
+        raise LockMemoryForbidden
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+def _nodes(specs: Mapping[str, str], properties: Any) -> int | None:
+    flavor, image = specs.get('hw:numa_nodes'), _property(properties, 'hw_numa_nodes')
+    if flavor is not None and image is not None:
+        raise ImageNUMATopologyForbidden(name='hw_numa_nodes')
+    value = image if flavor is None else flavor
+    if value is None:
+        return None
+    text = str(value).strip()
+    if not text.isdecimal() or not 0 < int(text) <= MOST_CELLS:
+        raise InvalidNUMANodesNumber(nodes=value)
+    return int(text)
+
+
+def _cells(specs: Mapping[str, str], properties: Any, nodes: int, vcpus: int,
+           memory_mb: int) -> list[tuple[set[int], int]]:
+    """The vCPUs and MiB of each cell, as told or evenly."""
+    cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
+    memory = _per_cell(specs, properties, 'numa_mem', _mib)
+    if not cpus and not memory:
+        if vcpus % nodes or memory_mb % nodes:
+            raise ImageNUMATopologyAsymmetric
+        share = vcpus // nodes
+        return [(set(range(first, first + share)), memory_mb // nodes) for first in range(0, vcpus, share)]
+    if cpus.keys() != set(range(nodes)) or memory.keys() != cpus.keys() or not all(cpus.values()) or min(
+            memory.values()) < 1:
+        raise ImageNUMATopologyIncomplete
+    _check_cells(cpus, memory, vcpus, memory_mb)
+    return [(cpus[number], memory[number]) for number in range(nodes)]
+
+
+def _per_cell(specs: Mapping[str, str], properties: Any, name: str, parse: Any) -> dict[int, Any]:
+    """{cell: value} of hw:<name>.N, or else of the image's property."""
+    found = {}
+    for key, value in specs.items():
+        matching = re.fullmatch(rf'hw:{name}\.(\d{{1,9}})', key)
+        if matching is not None:
+            found[int(matching[1])] = parse(key, value)
+    image = _property(properties, f'hw_{name}')
+    if found and image:
+        raise ImageNUMATopologyForbidden(name=f'hw_{name}')
+    return found or dict(enumerate(image or ()))
+
+
+def _mib(name: str, value: str) -> int:
+    if not value.strip().isdecimal() or not int(value):
+        raise InvalidNUMAValue(name=name, value=value, reason='it must be a number of MiB greater than 0')
+    return int(value)
+
+
+def _check_cells(cpus: Mapping[int, set[int]], memory: Mapping[int, int], vcpus: int, memory_mb: int) -> None:
+    seen: set[int] = set()
+    for of_cell in cpus.values():
+        if max(of_cell) >= vcpus:
+            raise ImageNUMATopologyCPUOutOfRange(cpunum=max(of_cell), cpumax=vcpus - 1)
+        if seen & of_cell:
+            raise ImageNUMATopologyCPUDuplicates(cpunum=min(seen & of_cell))
+        seen |= of_cell
+    if len(seen) != vcpus:
+        raise ImageNUMATopologyCPUsUnassigned(cpuset=cpuset.text(set(range(vcpus)) - seen))
+    if sum(memory.values()) != memory_mb:
+        raise ImageNUMATopologyMemoryOutOfRange(memsize=sum(memory.values()), memtotal=memory_mb)

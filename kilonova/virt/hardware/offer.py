@@ -1,0 +1,79 @@
+"""What of a host's CPUs and pages servers may have, by the configuration.
+
+    offer = Offer.read(conf, online={0, 1, 2, 3})
+    offer.shared, offer.dedicated
+
+Nothing configured: all CPUs are shared. With ``[compute]cpu_dedicated_set`` or ``cpu_shared_set`` only those are
+offered; a CPU is never both.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from oslo_config import cfg
+
+from kilonova.virt.driver import DriverMisconfigured
+from kilonova.virt.hardware import constraints, cpuset
+
+
+@dataclass(frozen=True)
+class Offer:
+    """``shared``: CPUs that vCPUs float over; ``dedicated``: those given to one vCPU each; ``said``: whether the shared
+    ones are configured (guests are kept on them then); ``pages``: {(cell, size in KiB): pages kept for the host}."""
+
+    shared: frozenset[int]
+    dedicated: frozenset[int] = frozenset()
+    said: bool = False
+    pages: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, conf: cfg.ConfigOpts, online: Set[int]) -> Offer:
+        """``online``: the host's CPUs. Raises DriverMisconfigured."""
+        shared = _set(conf, 'cpu_shared_set', online)
+        dedicated = _set(conf, 'cpu_dedicated_set', online)
+        if shared is None and dedicated is None:
+            return cls(frozenset(online), pages=_reserved(conf))
+        if conf.reserved_host_cpus:
+            raise DriverMisconfigured(reason='[DEFAULT]reserved_host_cpus does not go with [compute]cpu_shared_set or '
+                                             'cpu_dedicated_set: leave the CPUs out of the sets')
+        both = (shared or frozenset()) & (dedicated or frozenset())
+        if both:
+            raise DriverMisconfigured(reason='[compute]cpu_shared_set and [compute]cpu_dedicated_set overlap: '
+                                             f'{cpuset.text(both)}')
+        return cls(shared or frozenset(), dedicated or frozenset(), bool(shared), _reserved(conf))
+
+    def reserved_pages(self, cell: int, size_kb: int) -> int:
+        """Pages of a cell that are the host's own."""
+        return self.pages.get((cell, size_kb), 0)
+
+
+def _set(conf: cfg.ConfigOpts, name: str, online: Set[int]) -> frozenset[int] | None:
+    value = conf.compute[name]
+    if not value:
+        return None
+    try:
+        found = frozenset(cpuset.parse(value))
+    except ValueError as error:
+        raise DriverMisconfigured(reason=f"[compute]{name} '{value}': {error}") from None
+    if not found:
+        raise DriverMisconfigured(reason=f"[compute]{name} '{value}' names no CPU")
+    if found - online:
+        raise DriverMisconfigured(reason=f'[compute]{name} names CPUs that this host does not have: '
+                                         f'{cpuset.text(found - online)}')
+    return found
+
+
+def _reserved(conf: cfg.ConfigOpts) -> dict[tuple[int, int], int]:
+    """node:N,size:S,count:C entries; a size without a unit counts KiB."""
+    found: dict[tuple[int, int], int] = {}
+    for entry in conf.reserved_huge_pages or ():
+        try:
+            node, count = int(entry['node']), int(entry['count'])
+            size = constraints.parse_page_size(entry['size'])
+        except (KeyError, ValueError, constraints.MemoryPageSizeInvalid):
+            node = count = size = -1
+        if min(node, count) < 0 or size < 1:
+            raise DriverMisconfigured(reason=f'[DEFAULT]reserved_huge_pages {entry} is not node:N,size:S,count:C')
+        found[node, size] = found.get((node, size), 0) + count
+    return found

@@ -1,0 +1,114 @@
+"""Sockets, cores and threads that a guest sees.
+
+    choose(8, limits_of(flavor.extra_specs, image.properties)).sockets == 8
+
+Flavors and images say what they would like (hw:cpu_sockets …) and the most that there may be (hw:cpu_max_sockets …);
+an image may ask for less than the flavor's most, never for more.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova import errors
+from kilonova.objects import VirtCPUTopology
+
+PARTS = ('sockets', 'cores', 'threads')
+# What nobody limits.
+MOST = 65536
+
+
+class InvalidCPUTopology(errors.Invalid):
+    msg_fmt = "Invalid value '%(value)s' of '%(name)s': it must be a whole number greater than 0"
+
+
+class ImageVCPULimitsRangeExceeded(errors.Invalid):
+    msg_fmt = ("Image vCPU topology limits (hw_cpu_max_%(part)s = %(image)d) exceed the flavor's "
+               '(hw:cpu_max_%(part)s = %(flavor)d)')
+
+
+class ImageVCPUTopologyRangeExceeded(errors.Invalid):
+    msg_fmt = 'Requested vCPU topology (%(part)s = %(wanted)d) exceeds the limit of %(most)d'
+
+
+class ImageVCPULimitsRangeImpossible(errors.Invalid):
+    msg_fmt = ('Requested vCPU limits %(sockets)d:%(cores)d:%(threads)d are impossible to satisfy for vcpus count '
+               '%(vcpus)d')
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``liked``: the parts that somebody asked for; ``most``: the most of each."""
+
+    liked: dict[str, int]
+    most: dict[str, int]
+
+
+def limits_of(extra_specs: Mapping[str, str], properties: Any = None) -> Limits:
+    """What flavor and image (objects.ImageMetaProps) say. Raises the errors above."""
+    most, liked = {}, {}
+    for part in PARTS:
+        flavor = _flavor(extra_specs, f'hw:cpu_max_{part}')
+        image = _image(properties, f'hw_cpu_max_{part}')
+        if flavor is not None and image is not None and image > flavor:
+            raise ImageVCPULimitsRangeExceeded(part=part, image=image, flavor=flavor)
+        most[part] = image or flavor or MOST
+    of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
+    of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
+    # An image's wishes count where the flavor has none at all: halves of two layouts make no layout.
+    wishes = of_flavor if any(of_flavor.values()) else of_image
+    for part, wanted in wishes.items():
+        if wanted is not None and wanted > most[part]:
+            raise ImageVCPUTopologyRangeExceeded(part=part, wanted=wanted, most=most[part])
+        if wanted is not None:
+            liked[part] = wanted
+    return Limits(liked, most)
+
+
+def choose(vcpus: int, limits: Limits, threads: int | None = None) -> VirtCPUTopology:
+    """The layout that meets most wishes; of those the one with most sockets, then most cores.
+
+    ``threads``: how many neighbouring vCPUs are pinned to threads of one core. ImageVCPULimitsRangeImpossible: none is
+    allowed.
+    """
+    liked = dict(limits.liked)
+    if threads is not None and 'threads' not in liked:
+        liked['threads'] = threads
+    if vcpus < 1:
+        # Nobody can run it, and the hypervisor says so.
+        return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
+    possible = [layout for layout in _layouts(vcpus) if all(layout[part] <= limits.most[part] for part in PARTS)]
+    if not possible:
+        most = limits.most
+        raise ImageVCPULimitsRangeImpossible(
+            vcpus=vcpus, sockets=most['sockets'], cores=most['cores'], threads=most['threads'])
+    best = max(possible, key=lambda layout: (
+        sum(layout[part] == wanted for part, wanted in liked.items()), layout['sockets'], layout['cores']))
+    return VirtCPUTopology(**best)
+
+
+def _layouts(vcpus: int) -> Iterator[dict[str, int]]:
+    for sockets in range(1, vcpus + 1):
+        if vcpus % sockets:
+            continue
+        rest = vcpus // sockets
+        for cores in range(1, rest + 1):
+            if not rest % cores:
+                yield {'sockets': sockets, 'cores': cores, 'threads': rest // cores}
+
+
+def _flavor(extra_specs: Mapping[str, str], name: str) -> int | None:
+    value = extra_specs.get(name)
+    if value is None:
+        return None
+    if not value.strip().isdecimal() or int(value) < 1:
+        raise InvalidCPUTopology(name=name, value=value)
+    return int(value)
+
+
+def _image(properties: Any, name: str) -> int | None:
+    value = properties.get(name) if properties is not None else None
+    if value is not None and value < 1:
+        raise InvalidCPUTopology(name=name, value=value)
+    return value

@@ -1,0 +1,114 @@
+"""What libvirt counts of a running guest: as it stands (libvirt's names) and in the words of all drivers.
+
+    found = measure(guest)
+    flat(found)                                     # {'cpu0_time': …, 'memory': …, 'vda_read': …, 'vnet1_rx': …}
+    standard(found, instance, 'kvm')                # objects.Diagnostics
+"""
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from kilonova import objects
+from kilonova.states import POWER_WORDS, PowerState
+from kilonova.virt.libvirt.guest import Guest
+
+# In the order in which libvirt counts.
+_DISK = ('read_req', 'read', 'write_req', 'write', 'errors')
+_NIC = ('rx', 'rx_packets', 'rx_errors', 'rx_drop', 'tx', 'tx_packets', 'tx_errors', 'tx_drop')
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``cpus``: the time of each in nanoseconds, None where it isn't counted. Memory in KiB. ``disks``: target →
+    counters; ``nics``: target → (MAC, counters); counters are {} where the hypervisor has none."""
+
+    state: PowerState
+    cpus: tuple[int | None, ...]
+    memory_max: int
+    memory_now: int
+    memory: dict[str, int]
+    disks: dict[str, dict[str, int]]
+    nics: dict[str, tuple[str | None, dict[str, int]]]
+
+
+def measure(guest: Guest) -> Measured:
+    """A handful of questions, one a disk and a network device."""
+    state = guest.power_state()
+    _, memory_max, memory_now, count, _ = guest.measured('info')
+    vcpus = guest.measured('vcpus')
+    times = tuple(vcpu[2] for vcpu in vcpus[0]) if vcpus else (None,) * count
+    tree = ElementTree.fromstring(guest.xml())
+    disks, nics = {}, {}
+    for disk in tree.iterfind('devices/disk'):
+        target = _attribute(disk, 'target', 'dev')
+        if target is not None and disk.get('device') != 'cdrom':
+            disks[target] = _counted(_DISK, guest.measured('blockStats', target))
+    for nic in tree.iterfind('devices/interface'):
+        target = _attribute(nic, 'target', 'dev')
+        if target is not None:
+            nics[target] = (_attribute(nic, 'mac', 'address'),
+                            _counted(_NIC, guest.measured('interfaceStats', target)))
+    return Measured(state, times, memory_max, memory_now, guest.measured('memoryStats') or {}, disks, nics)
+
+
+def _attribute(device: ElementTree.Element, tag: str, name: str) -> str | None:
+    found = device.find(tag)
+    return None if found is None else found.get(name)
+
+
+def _counted(names: tuple[str, ...], counters: Any) -> dict[str, int]:
+    return dict(zip(names, counters, strict=True)) if counters else {}
+
+
+def flat(found: Measured) -> dict[str, int]:
+    """One level, libvirt's names."""
+    values = {f'cpu{number}_time': spent for number, spent in enumerate(found.cpus) if spent is not None}
+    values['memory'] = found.memory_max
+    values.update((f'memory-{name}', value) for name, value in found.memory.items())
+    for target, counters in found.disks.items():
+        values.update((f'{target}_{name}', value) for name, value in counters.items())
+    for target, (_, counters) in found.nics.items():
+        values.update((f'{target}_{name}', value) for name, value in counters.items())
+    return values
+
+
+def standard(found: Measured, instance: Any, hypervisor: str) -> objects.Diagnostics:
+    """``hypervisor``: kvm or qemu."""
+    return objects.Diagnostics(
+        state=POWER_WORDS[found.state], driver='libvirt', hypervisor=hypervisor, hypervisor_os='linux',
+        uptime=_uptime(instance), config_drive=bool(getattr(instance, 'config_drive', None)),
+        memory_details=objects.MemoryDiagnostics(maximum=found.memory_max // 1024, used=_used(found)),
+        cpu_details=[objects.CpuDiagnostics(id=number, time=spent, utilisation=None)
+                     for number, spent in enumerate(found.cpus)],
+        nic_details=[_nic(mac, counters) for mac, counters in found.nics.values()],
+        disk_details=[_disk(counters) for counters in found.disks.values()],
+        num_cpus=len(found.cpus), num_nics=len(found.nics), num_disks=len(found.disks))
+
+
+def _used(found: Measured) -> int:
+    """MiB: what the guest's balloon says, else what the guest was given."""
+    if {'available', 'unused'} <= found.memory.keys():
+        return (found.memory['available'] - found.memory['unused']) // 1024
+    return found.memory_now // 1024
+
+
+def _uptime(instance: Any) -> int | None:
+    """Seconds since the server was launched."""
+    launched = getattr(instance, 'launched_at', None)
+    return None if launched is None else int((datetime.datetime.now(datetime.UTC) - launched).total_seconds())
+
+
+def _nic(mac: str | None, counters: dict[str, int]) -> objects.NicDiagnostics:
+    values = {f'{way}_{what}': counters.get(f'{way}_{what}') for way in ('rx', 'tx')
+              for what in ('errors', 'drop', 'packets')}
+    return objects.NicDiagnostics(mac_address=mac, rx_octets=counters.get('rx'), tx_octets=counters.get('tx'),
+                                  rx_rate=None, tx_rate=None, **values)
+
+
+def _disk(counters: dict[str, int]) -> objects.DiskDiagnostics:
+    return objects.DiskDiagnostics(
+        read_bytes=counters.get('read'), read_requests=counters.get('read_req'), write_bytes=counters.get('write'),
+        write_requests=counters.get('write_req'), errors_count=counters.get('errors'))
