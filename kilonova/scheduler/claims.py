@@ -39,9 +39,11 @@ class Claims:
     def __init__(self, placement: PlacementClient, neighbours: Neighbours, room: Room, query: Query, *,
                  project_id: str, user_id: str, host_of: Callable[[Collection[str]], HostState | None],
                  deadline: float | None = None) -> None:
-        self._placement, self._neighbours, self._room, self._query = placement, neighbours, room, query
+        self._placement, self._neighbours, self._room, self.query = placement, neighbours, room, query
         self._project_id, self._user_id = project_id, user_id
         self._host_of, self._deadline = host_of, deadline
+        # The same question to hosts that report no dedicated CPUs.
+        self.fallback: Query | None = None
         self._claimed: set[str] = set()
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
@@ -51,8 +53,7 @@ class Claims:
                 return None
             self.check_deadline()
             try:
-                self._placement.claim(uuid, request['allocations'], request.get('mappings'),
-                                      project_id=self._project_id, user_id=self._user_id)
+                self.put(uuid, request)
             except errors.PlacementConflict as error:
                 self._neighbours.failed(mark)
                 if is_consumer_conflict(error):
@@ -65,8 +66,13 @@ class Claims:
                 self._neighbours.failed(mark)
                 LOG.warning('Placement refuses an allocation on %(host)s: %(error)s', {'host': host, 'error': error})
                 return None
-        self._claimed.add(uuid)
         return Choice(host, request)
+
+    def put(self, uuid: str, request: Request) -> None:
+        """Write the allocation; PlacementConflict, PlacementInvalid: it isn't written."""
+        self._placement.claim(uuid, request['allocations'], request.get('mappings'), project_id=self._project_id,
+                              user_id=self._user_id)
+        self._claimed.add(uuid)
 
     def existing(self, uuid: str) -> Choice | None:
         """What the server has already, as a choice; None when it has nothing.
@@ -77,7 +83,9 @@ class Claims:
         if not allocations:
             return None
         host = self._host_of(allocations.keys())
-        mappings = mappings_of(self._query, allocations, lambda rp: self._placement.get_traits(rp)[0])
+        mappings = None
+        for query in filter(None, (self.query, self.fallback)):
+            mappings = mappings or mappings_of(query, allocations, lambda rp: self._placement.get_traits(rp)[0])
         if host is None or mappings is None:
             LOG.warning('Server %(uuid)s holds an allocation that is not of this request: %(allocations)s',
                         {'uuid': uuid, 'allocations': allocations})

@@ -22,24 +22,26 @@ MAX_CHOICES = 64
 
 
 def expand(requests: list[Request], query: Query, clones: dict[str, list[str]], room: Room,
-           usable: Callable[[str], bool] = lambda provider: True) -> list[Request]:
+           usable: Callable[[str], bool] = lambda provider: True,
+           near: Callable[[str], Any] = lambda provider: 0) -> list[Request]:
     """The requests, all of one host, with the left out groups filled in.
 
-    ``usable`` may rule out providers that the host itself wouldn't give.
+    ``usable`` may rule out providers that the host itself wouldn't give; those of which ``near`` says the same are
+    neighbours.
     """
     for kept, others in clones.items():
-        requests = list(_expand_one(requests, query, [kept, *others], room, usable))
+        requests = list(_expand_one(requests, query, [kept, *others], room, usable, near))
     return requests
 
 
 def _expand_one(requests: list[Request], query: Query, groups: list[str], room: Room,
-                usable: Callable[[str], bool]) -> Iterator[Request]:
+                usable: Callable[[str], bool], near: Callable[[str], Any]) -> Iterator[Request]:
     resources = query.groups[groups[0]].resources
     isolate = query.policy == 'isolate'
     for base, providers in _by_base(requests, groups[0], resources):
         taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
         slots = []
-        for provider in providers:
+        for provider in sorted(providers, key=near):
             if provider not in taken and usable(provider):
                 times = 1 if isolate else len(groups)
                 slots.extend([provider] * room.times(provider, resources, base, times))

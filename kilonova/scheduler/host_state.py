@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from kilonova import objects
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.query import Spec
+from kilonova.virt.hardware import constraints
+from kilonova.virt.hardware.numa import Devices, Limits, fit, used
 
 LOG = logging.getLogger(__name__)
 
@@ -22,19 +24,27 @@ ServersOf = Callable[[str], list[dict[str, Any]]]
 
 
 @lru_cache(maxsize=2048)
-def _pools(stored: str | None, topology: str | None) -> PciPools:
+def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
     """What the two columns say, to be copied. From one select to the next few hosts change theirs."""
     return PciPools.from_pool_list(objects.PciDevicePoolList.from_column(stored),
                                    sockets_of(objects.NUMATopology.from_column(topology)))
+
+
+@lru_cache(maxsize=2048)
+def parsed_topology(text: str | None) -> objects.NUMATopology | None:
+    """What ``compute_nodes.numa_topology`` says; nobody changes it."""
+    return objects.NUMATopology.from_column(text)
 
 
 class HostState:
     """Memory in MiB, disk in MiB or GiB as named. ``service`` is the row of the compute service, with ``up``."""
 
     def __init__(self, node: dict[str, Any], cell_uuid: str, aggregates: list[dict[str, Any]] | None = None,
-                 servers_of: ServersOf | None = None) -> None:
-        """``node``: a row of ``queries.compute_nodes.snapshot``; ``servers_of(host)``: rows of its servers."""
+                 servers_of: ServersOf | None = None, taken: Sequence[Any] = ()) -> None:
+        """``node``: a row of ``compute_nodes`` with its ``service``; ``servers_of(host)``: rows of its servers;
+        ``taken``: what this scheduler gave away there (``table.Taken``) and the row doesn't count yet."""
         self._node = node
+        self._taken = taken
         self._servers_of = servers_of
         self.host: str = node['host']
         self.nodename: str = node['hypervisor_hostname']
@@ -48,6 +58,10 @@ class HostState:
         self.hypervisor_type = node.get('hypervisor_type')
         self.hypervisor_version = node.get('hypervisor_version')
         self.limits: dict[str, Any] = {}
+        # Whether NUMA cells in use are filled first; NUMATopologyFilter says so.
+        self.pack_cells = False
+        # {server: where on the host's NUMA cells this select put it}
+        self.placed: dict[str, objects.InstanceNUMATopology] = {}
         self.allocation_candidates: list[dict[str, Any]] | None = []
         self.cpu_allocation_ratio = node.get('cpu_allocation_ratio')
         self.ram_allocation_ratio = node.get('ram_allocation_ratio')
@@ -67,6 +81,11 @@ class HostState:
         self.free_disk_mb: int = (free_disk_gb if least is None else min(least, free_disk_gb)) * 1024
         self.vcpus_total: int = node['vcpus']
         self.vcpus_used: int = node['vcpus_used']
+        for one in self._taken:
+            self.free_ram_mb -= one.memory_mb
+            self.free_disk_mb -= one.disk_mb
+            self.disk_mb_used += one.disk_mb
+            self.vcpus_used += one.vcpus
 
     # What is parsed or fetched when somebody reads it
 
@@ -76,11 +95,11 @@ class HostState:
 
     @cached_property
     def num_instances(self) -> int:
-        return int(self.stats.get('num_instances') or self._node.get('running_vms') or 0)
+        return int(self.stats.get('num_instances') or self._node.get('running_vms') or 0) + len(self._taken)
 
     @cached_property
     def num_io_ops(self) -> int:
-        return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0)
+        return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + len(self._taken)
 
     @cached_property
     def failed_builds(self) -> int:
@@ -92,9 +111,21 @@ class HostState:
         return self._node.get('numa_topology')
 
     @cached_property
+    def numa(self) -> objects.NUMATopology | None:
+        """The same as an object, with what was just given away; not to be changed."""
+        host = parsed_topology(self.numa_topology)
+        given = [one.topology for one in self._taken if one.topology is not None]
+        return used(host, given) if host is not None and given else host
+
+    @property
+    def numa_limits(self) -> Limits:
+        """How far shared CPUs and memory of its NUMA cells may be overcommitted."""
+        return Limits(self.cpu_allocation_ratio or 1.0, self.ram_allocation_ratio or 1.0, self.pack_cells)
+
+    @cached_property
     def pci_stats(self) -> PciPools:
-        """Free devices."""
-        return _pools(self._node.get('pci_stats'), self.numa_topology).copy()
+        """Free devices. Those that were just given away are still among them: Placement's answer knows."""
+        return parsed_pools(self._node.get('pci_stats'), self.numa_topology).copy()
 
     @cached_property
     def cpu_info(self) -> dict[str, Any]:
@@ -107,8 +138,13 @@ class HostState:
         return json.loads(self._node.get('supported_instances') or '[]')
 
     @cached_property
-    def metrics(self) -> list[dict[str, Any]]:
-        return json.loads(self._node.get('metrics') or '[]')
+    def metrics(self) -> objects.MonitorMetricList:
+        """What monitors measured on the host; empty as well when its row holds nonsense."""
+        try:
+            return objects.MonitorMetricList.from_column(self._node.get('metrics'))
+        except (ValueError, TypeError, AttributeError) as error:
+            LOG.warning('The metrics of %s cannot be read: %s', self.host, error)
+            return objects.MonitorMetricList.from_column(None)
 
     @cached_property
     def instances(self) -> dict[str, objects.Instance]:
@@ -116,6 +152,12 @@ class HostState:
         rows = self._servers_of(self.host) if self._servers_of is not None else []
         return {row['uuid']: objects.Instance.from_row(None, row) for row in rows
                 if row['node'] in (None, self.nodename)}
+
+    @cached_property
+    def image_properties(self) -> dict[str, dict[str, str]]:
+        """{server: properties of the image that it was made from} of the host's servers."""
+        read = getattr(self._servers_of, 'image_properties', None)
+        return read(self.host) if read is not None else {}
 
     @cached_property
     def aggregates(self) -> list[objects.Aggregate]:
@@ -136,22 +178,45 @@ class HostState:
         counts = [pool.count for pool in self.pci_stats.pools if pool.rp_uuid == provider]
         return not counts or any(counts)
 
-    def consume(self, spec: Spec, allocation: dict[str, Any] | None = None) -> None:
-        """Take what the request takes; devices of the providers in ``allocation``'s mappings where it has any."""
+    def cell_of(self, provider: str) -> int:
+        """The NUMA cell of this provider's devices; -1: not known."""
+        return next((pool.keys['numa_node'] for pool in self.pci_stats.pools
+                     if pool.rp_uuid == provider and pool.keys.get('numa_node') is not None), -1)
+
+    def consume(self, spec: Spec, allocation: dict[str, Any] | None = None, uuid: str | None = None) -> None:
+        """Take what the request takes; devices of the providers in ``allocation``'s mappings where it has any.
+
+        ``uuid``: the server, to be found in ``placed`` afterwards if it asks for NUMA cells.
+        """
         disk_mb = (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0)
         self.free_ram_mb -= spec.memory_mb
         self.free_disk_mb -= disk_mb
         self.disk_mb_used += disk_mb
-        self.vcpus_used += spec.vcpus
         self.num_instances += 1
         self.num_io_ops += 1
         requests = spec.pci_requests if 'pci_requests' in spec else None
+        wanted = spec.numa_topology if 'numa_topology' in spec else None
+        self.vcpus_used += constraints.shared_cpus(spec, wanted)
+        if wanted is not None:
+            self._place(wanted, requests, (allocation or {}).get('mappings'), uuid)
         if requests is not None and requests.requests:
             try:
                 self.pci_stats.apply_requests(requests, provider_mapping=(allocation or {}).get('mappings'))
             except PciDeviceRequestFailed:
                 # A forced host wasn't filtered, and a host may have taken the devices of an earlier claim already.
                 LOG.debug('%s has no free devices for %s', self, requests)
+
+    def _place(self, wanted: objects.InstanceNUMATopology, requests: Any, mapping: Any, uuid: str | None) -> None:
+        host = self.numa
+        placed = fit(host, wanted, self.numa_limits, Devices(
+            self.pci_stats, requests, mapping)) if host is not None else None
+        if host is None or placed is None:
+            LOG.debug('%s has no place on its NUMA cells for %s', self, wanted)
+            return
+        self.numa = used(host, [placed])
+        self.numa_topology = self.numa.to_json()
+        if uuid is not None:
+            self.placed[uuid] = placed
 
     def __repr__(self) -> str:
         return (f'({self.host}, {self.nodename}) ram: {self.free_ram_mb}MB disk: {self.free_disk_mb}MB '

@@ -3,13 +3,17 @@
     manager = SchedulerManager(conf, databases, cells, PlacementClient(session.adapter(conf, 'placement')))
     transport.serve('scheduler', conf.host, manager.endpoints()).start()
 
-One select costs one question to Placement, one claim a server, and two statements (with one cell).
+One select costs one question to Placement, one claim a server, and two statements (with one cell, when no host changed
+since the last one).
 """
 from __future__ import annotations
 
 import json
 import logging
+import random
+import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oslo_config import cfg
@@ -17,10 +21,13 @@ from oslo_config import cfg
 from kilonova import errors, objects
 from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementInvalid
 from kilonova.pci.request import PciInvalidAlias
+from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
-from kilonova.scheduler import expand, filters, plugins, prefilters
+from kilonova.scheduler import expand, filters, groups, plugins, prefilters, reasons
 from kilonova.scheduler import query as queries
 from kilonova.scheduler.claims import Claims
+from kilonova.scheduler.decisions import Decisions, Trace
+from kilonova.scheduler.direct import Direct, claimed
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import Spec
 from kilonova.scheduler.room import Neighbours, Request, Room
@@ -29,18 +36,37 @@ from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
+# How often one select chooses when nothing but lost claims stands against a host, and the growing pause between (s).
+TRIES = 5
+PAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All that Placement offers for a request: its summaries, and each host with its requests. ``query`` and ``clones``
+    are what ``expand`` needs."""
+
+    summaries: dict[str, Any]
+    hosts: list[tuple[HostState, list[Request]]]
+    query: queries.Query
+    clones: dict[str, list[str]]
+    silent: list[str]
+
 
 class SchedulerManager:
     """One a process; its methods may run in many threads at once."""
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Any, cells: Any, placement: PlacementClient, *,
-                 enabled_filters: Sequence[Any] | None = None, weighers: Sequence[Any] | None = None) -> None:
+                 enabled_filters: Sequence[Any] | None = None, weighers: Sequence[Any] | None = None,
+                 notify: Notifications = OFF) -> None:
         """Loads filters and weighers by the options unless they are given; an unknown name raises."""
-        self._conf, self._placement = conf, placement
+        self._conf, self._placement, self.notify = conf, placement, notify
         self._snapshot = Snapshot(conf, databases, cells)
         self._neighbours = Neighbours()
         self._filters = list(plugins.load_filters(conf) if enabled_filters is None else enabled_filters)
         self._weighers = list(plugins.load_weighers(conf) if weighers is None else weighers)
+        self._prefilters = (*prefilters.ALL, *plugins.load_prefilters())
+        self._decisions = Decisions(conf, databases)
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:
         """What a transport serves."""
@@ -50,9 +76,11 @@ class SchedulerManager:
         """Say how hosts will be chosen."""
         LOG.info('Filters: %s', ', '.join(type(one).__name__ for one in self._filters))
         LOG.info('Weighers: %s', ', '.join(type(one).__name__ for one in self._weighers))
+        self._decisions.start()
 
     def stop(self) -> None:
-        """Let go of the threads that ask cells."""
+        """Write the last decisions down, let go of the threads that ask cells."""
+        self._decisions.stop()
         self._snapshot.close()
 
     def select_destinations(self, ctxt: Any, spec_obj: Spec, instance_uuids: Sequence[str],
@@ -66,53 +94,180 @@ class SchedulerManager:
         """
         uuids = list(instance_uuids or [spec_obj.instance_uuid])
         LOG.debug('Starting to schedule for instances: %s', uuids)
+        self.notify.emit(ctxt, 'scheduler.select_destinations.start', request_spec=spec_obj)
         alternates = self._conf.scheduler.max_attempts - 1 if return_alternates and return_objects else 0
-        select = _Select(self._conf, self._snapshot, self._placement, self._neighbours, self._filters, self._weighers,
-                         spec_obj, alternates)
+        trace = self._decisions.trace()
         try:
-            plan = select.rebuild() if filters.is_rebuild(spec_obj) else select.run(uuids, claim, deadline)
+            plan = self._plan(self._select(spec_obj, alternates, trace), uuids, claim, deadline)
+        except errors.NoValidHost as error:
+            self._decisions.record(ctxt, spec_obj, uuids, trace, failure=error)
+            raise
+        self._decisions.record(ctxt, spec_obj, uuids, trace, plan=plan)
+        chosen = [[_selection(choice) for choice in (first, *others)]
+                  for first, others in zip(plan.choices, plan.alternates, strict=True)]
+        self.notify.emit(ctxt, 'scheduler.select_destinations.end', request_spec=spec_obj)
+        return chosen if return_objects else [hosts[0].to_dict() for hosts in chosen]
+
+    def try_out(self, spec_obj: Spec, uuids: Sequence[str], trace: Trace) -> Plan:
+        """What select_destinations would choose now. Nothing is claimed, told or written down. NoValidHost."""
+        select = self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace)
+        return self._plan(select, list(uuids), False, None)
+
+    def candidates(self, spec_obj: Spec) -> Candidates:
+        """Everything that Placement would offer for the request, uncut, with the hosts as they stand. NoValidHost."""
+        try:
+            return self._select(spec_obj, 0, None).candidates()
+        except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
+            raise errors.NoValidHost(reason=str(error)) from error
+
+    @property
+    def filters(self) -> list[Any]:
+        """The enabled filters, in their order."""
+        return self._filters
+
+    def _select(self, spec_obj: Spec, alternates: int, trace: Trace | None) -> _Select:
+        return _Select(self._conf, self._snapshot, self._placement, self._neighbours, self._filters, self._weighers,
+                       self._prefilters, spec_obj, alternates, trace)
+
+    @staticmethod
+    def _plan(select: _Select, uuids: list[str], claim: bool, deadline: float | None) -> Plan:
+        try:
+            return select.rebuild() if select.is_rebuild else select.run(uuids, claim, deadline)
         except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
             raise errors.NoValidHost(reason=str(error)) from error
         except NotEnough as error:
             raise errors.NoValidHost(error.message) from error
-        chosen = [[_selection(choice) for choice in (first, *others)]
-                  for first, others in zip(plan.choices, plan.alternates, strict=True)]
-        return chosen if return_objects else [hosts[0].to_dict() for hosts in chosen]
 
 
 class _Select:
     """One call of select_destinations."""
 
     def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, neighbours: Neighbours,
-                 enabled: Sequence[Any], weighers: Sequence[Any], spec: Spec, alternates: int) -> None:
+                 enabled: Sequence[Any], weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter], spec: Spec,
+                 alternates: int, trace: Trace | None) -> None:
         self._conf, self._snapshot, self._placement, self._neighbours = conf, snapshot, placement, neighbours
-        self._spec = spec
+        self._spec, self._prefilters = spec, ahead
         section = conf.filter_scheduler
-        settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts)
+        self._trace, self.is_rebuild = trace, filters.is_rebuild(spec)
+        settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
         self._how: dict[str, Any] = {'filters': enabled, 'weighers': weighers, 'settings': settings}
 
     def run(self, uuids: list[str], claim: bool, deadline: float | None) -> Plan:
-        """1. ask Placement  2. read the hosts  3. choose and claim, or give all claims back."""
+        """1. read what changed of the hosts  2. choose among them and claim, or else  3. ask Placement who might do."""
+        silent = self._snapshot.refresh()
+        self._look_at_group(uuids)
         query = self._query()
+        plan = self._direct(query, uuids, deadline) if claim and not silent else None
+        if plan is not None:
+            return plan
+        if claim and not silent:
+            self._start_over(uuids)
+        return self._by_candidates(query, uuids, claim, deadline)
+
+    def _start_over(self, uuids: list[str]) -> None:
+        """Another way is gone; the servers that the first one put into the group were given back."""
+        self._look_at_group(uuids)
+        if self._trace is not None:
+            self._trace.restart()
+
+    def _look_at_group(self, uuids: list[str]) -> None:
+        groups.prepare(self._spec, uuids, self._snapshot, self._how['filters'], self._how['weighers'])
+
+    def _direct(self, query: queries.Query, uuids: list[str], deadline: float | None) -> Plan | None:
+        """From our own view; Placement is asked only about the hosts that are chosen."""
+        claims = Claims(self._placement, self._neighbours, Room({}), query, project_id=self._spec.project_id,
+                        user_id=self._spec.user_id, host_of=self._host_of, deadline=deadline)
+        direct = Direct(self._snapshot, self._placement, self._how['filters'], self._how['weighers'])
+        return direct.select(self._spec, query, uuids, claims, self._how['settings'])
+
+    def _by_candidates(self, query: queries.Query, uuids: list[str], claim: bool, deadline: float | None,
+                       tries: int = 1) -> Plan:
         asked = self._neighbours.now()
-        asking, clones = query.collapsed()
-        found = self._placement.allocation_candidates(asking.pairs())
+        found, asking, clones, fallback = self._ask(query)
         room = Room(found['provider_summaries'], self._neighbours, asked)
         claims = Claims(self._placement, self._neighbours, room, query, project_id=self._spec.project_id,
                         user_id=self._spec.user_id, host_of=self._host_of, deadline=deadline)
+        claims.fallback = fallback
         hosts, silent = self._hosts(found, asking, clones, room)
         how = {**self._how, 'room': room}
         if claim:
-            how |= {'claim': claims.claim, 'recover': claims.existing}
+            how |= {'claim': claims.claim if self._trace is None else self._trace.claiming(claims.claim),
+                    'recover': claims.existing}
         try:
-            return select(self._spec, hosts, uuids, **how)
+            plan = select(self._spec, hosts, uuids, **how)
+            if claim:
+                claimed(self._snapshot.table, self._spec, plan, uuids)
+            return plan
         except NotEnough as error:
             claims.give_back()
             if silent:
                 raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent') from error
-            if not found['allocation_requests']:
-                raise errors.NoValidHost(reason=_nowhere(query)) from error
-            raise
+            if tries > 1 or not self._snapshot.outdated():
+                offered = self._hosts(found, asking, clones, Room(found['provider_summaries']))[0] if hosts else []
+                report = self._report(query, offered, uuids)
+                if not claim or tries == TRIES or not report.lost_races:
+                    raise self._refusal(query, report) from error
+                # Whoever took it may have given it up by then: a server that ended elsewhere, or nowhere.
+                time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
+        claims.check_deadline()
+        self._snapshot.refresh()
+        self._start_over(uuids)
+        return self._by_candidates(query, uuids, claim, deadline, tries + 1)
+
+    def _report(self, query: queries.Query, offered: Sequence[HostState], uuids: list[str]) -> reasons.Report:
+        """Why there is no host; ``offered``: the hosts of Placement's answer."""
+        self._look_at_group(uuids)
+        self._spec.instance_uuid = uuids[0]
+        return reasons.explain(
+            self._snapshot, self._placement, self._spec, query, self._how['filters'],
+            offered={host.uuid: host.allocation_candidates for host in offered if host.allocation_candidates},
+            servers=len(uuids), named=self._named_nodes() if self._names_hosts() else None)
+
+    def _refusal(self, query: queries.Query, report: reasons.Report) -> errors.NoValidHost:
+        """The error that says why."""
+        if self._trace is not None:
+            self._trace.report = report
+        text = report.text()
+        LOG.info('%s Asked for: %s. %s', NOT_ENOUGH, ', '.join(
+            f'{name}: {amount}' for name, amount in sorted(query.resources().items())), text)
+        return errors.NoValidHost(reason=text)
+
+    def candidates(self) -> Candidates:
+        """All that Placement offers, however much that is."""
+        self._snapshot.refresh()
+        self._look_at_group([self._spec.instance_uuid])
+        query = self._query()
+        query.limit = None
+        found, asking, clones, _ = self._ask(query)
+        by_root = _by_root(found)
+        hosts, silent = self._hosts(found, asking, {}, Room({}))
+        return Candidates(found['provider_summaries'], [(host, by_root[host.uuid]) for host in hosts], asking, clones,
+                          silent or self._snapshot.silent)
+
+    def _ask(self, query: queries.Query) -> tuple[dict[str, Any], queries.Query, dict[str, list[str]],
+                                                  queries.Query | None]:
+        """Placement's candidates, the question that they answer, what was left out of it, and the second question."""
+        asking, clones = query.collapsed()
+        found = self._placement.allocation_candidates(asking.pairs())
+        fallback = None
+        if queries.wants_dedicated_cpus(self._spec) and not self._conf.workarounds.disable_fallback_pcpu_query:
+            fallback = self._query(pinning=False)
+            fallback.limit = query.limit
+            self._add_fallback(found, fallback)
+        return found, asking, clones, fallback
+
+    def _add_fallback(self, found: dict[str, Any], query: queries.Query) -> None:
+        """Hosts without any PCPU, for computes that pin and don't report it yet; after those that do."""
+        LOG.debug('Requesting fallback allocation candidates with VCPU instead of PCPU')
+        more = self._placement.allocation_candidates(query.collapsed()[0].pairs())
+        summaries = more['provider_summaries']
+        pinning = {summary['root_provider_uuid'] for summary in summaries.values() if 'PCPU' in summary['resources']}
+        known = set(found['provider_summaries'])
+        for request in more['allocation_requests']:
+            roots = {summaries[rp]['root_provider_uuid'] for rp in request['allocations']}
+            if not roots & (pinning | known):
+                found['allocation_requests'].append(request)
+        found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
     def rebuild(self) -> Plan:
         """The server stays on its host: no allocation, and only filters that look at rebuilds."""
@@ -123,16 +278,23 @@ class _Select:
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
         return select(self._spec, list(hosts.values()), [uuid], room=Room({}), **self._how)
 
-    def _query(self) -> queries.Query:
+    def _query(self, pinning: bool = True) -> queries.Query:
         nodes = self._named_nodes()
         query = queries.build(
             self._spec, max_results=self._conf.scheduler.max_placement_results,
             pci_in_placement=self._conf.filter_scheduler.pci_in_placement,
-            in_tree=nodes[0] if len(nodes) == 1 else None, many_nodes=len(nodes) > 1)
-        facts = prefilters.Facts(self._conf, self._snapshot.zone_aggregates)
-        for prefilter in prefilters.ALL:
-            prefilter(query, self._spec, facts)
+            in_tree=nodes[0] if len(nodes) == 1 else None, many_nodes=len(nodes) > 1, pinning=pinning)
+        prefilters.run(self._prefilters, query, self._spec, prefilters.Facts(
+            self._conf, self._snapshot.zone_aggregates, lambda: self._snapshot.aggregates))
         return query
+
+    def _names_hosts(self) -> bool:
+        """Whether the request names hosts or nodes to go to."""
+        spec = self._spec
+        destination = spec.requested_destination if 'requested_destination' in spec else None
+        return (any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes'))
+                or (destination is not None and any(name in destination and getattr(destination, name)
+                                                    for name in ('host', 'node'))))
 
     def _named_nodes(self) -> list[str]:
         """uuids of the nodes that the request names; [] when it names none, or none that exist."""
@@ -152,17 +314,16 @@ class _Select:
             LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
                      'or a temporary occurrence as compute nodes start up.')
             return [], []
-        summaries = found['provider_summaries']
-        by_root: dict[str, list[Request]] = {}
-        for request in found['allocation_requests']:
-            # A provider that is shared over trees is nobody's root alone.
-            for root in {summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
-                by_root.setdefault(root, []).append(request)
-        states, silent = self._snapshot.by_uuids(by_root.keys())
+        by_root = _by_root(found)
+        states, silent = self._snapshot.states(by_root), self._snapshot.silent
+        if states.keys() != by_root.keys():
+            # A host that came a moment ago, or the provider of a shared disk.
+            states, silent = self._snapshot.by_uuids(by_root.keys())
         for root, state in states.items():
             state.allocation_candidates = by_root[root]
             if clones:
-                state.allocation_candidates = expand.expand(by_root[root], query, clones, room, state.may_give)
+                state.allocation_candidates = expand.expand(by_root[root], query, clones, room, state.may_give,
+                                                            state.cell_of)
         return [states[root] for root in by_root if root in states], silent
 
     def _host_of(self, providers: Collection[str]) -> HostState | None:
@@ -172,10 +333,14 @@ class _Select:
         return next(iter(states.values()), None)
 
 
-def _nowhere(query: queries.Query) -> str:
-    """Why Placement found nothing, as far as it can be told."""
-    wanted = ', '.join(f'{name}: {amount}' for name, amount in sorted(query.resources().items()))
-    return f'{NOT_ENOUGH} None has free: {wanted}.'
+def _by_root(found: dict[str, Any]) -> dict[str, list[Request]]:
+    """{root of a provider tree: the requests of Placement's answer that take from it}."""
+    by_root: dict[str, list[Request]] = {}
+    for request in found['allocation_requests']:
+        # A provider that is shared over trees is nobody's root alone.
+        for root in {found['provider_summaries'][rp]['root_provider_uuid'] for rp in request['allocations']}:
+            by_root.setdefault(root, []).append(request)
+    return by_root
 
 
 def _selection(choice: Choice) -> objects.Selection:

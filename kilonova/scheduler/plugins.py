@@ -1,12 +1,17 @@
-"""Filters and weighers by name: installed entry points (stevedore) and dotted paths.
+"""Filters, weighers and prefilters by name: installed entry points (stevedore) and dotted paths.
 
     filters = load_filters(conf)        # in the order of enabled_filters
     weighers = load_weighers(conf)
+    prefilters = load_prefilters()
+
+A name that nobody has, a name that two have, and what can't be loaded stop the start, and are told with what there is.
+Whatever isn't ours may import Nova's names (``nova_names``).
 """
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import stevedore
@@ -14,11 +19,17 @@ from oslo_config import cfg
 from oslo_utils import importutils
 
 from kilonova import errors
+from kilonova.scheduler import nova_names
 from kilonova.scheduler.filters import ALL_FILTERS, BaseFilter
 from kilonova.scheduler.weighers import ALL_WEIGHERS, BaseHostWeigher
 
+LOG = logging.getLogger(__name__)
+
 FILTERS = 'kilonova.scheduler.filters'
 WEIGHERS = 'kilonova.scheduler.weighers'
+PREFILTERS = 'kilonova.scheduler.prefilters'
+# Paths of Nova's own filters and weighers mean ours of the same name.
+NOVA = 'nova.scheduler.'
 
 
 class SchedulerHostFilterNotFound(errors.NotFound):
@@ -33,66 +44,125 @@ class PluginNotLoadable(errors.Invalid):
     msg_fmt = '%(path)s of [filter_scheduler]%(option)s cannot be loaded: %(reason)s'
 
 
+class PluginNameClash(errors.Invalid):
+    msg_fmt = ('%(name)s of %(group)s is several things: %(values)s. Remove a package, or name the one that is meant '
+               'by its path. Installed are: %(installed)s.')
+
+
+class _Installed:
+    """The entry points of a group; nothing is loaded before it is asked for."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        manager: Any = stevedore.NamedExtensionManager(group, [])
+        self._points: dict[str, list[Any]] = {}
+        for point in manager.list_entry_points():
+            if point.value not in [other.value for other in self._points.setdefault(point.name, [])]:
+                self._points[point.name].append(point)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._points)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._points
+
+    def __str__(self) -> str:
+        return ', '.join(self.names) or 'none'
+
+    def check(self, names: Iterable[str]) -> None:
+        """PluginNameClash for one that two packages bring."""
+        for name in names:
+            points = self._points.get(name, ())
+            if len(points) > 1:
+                raise PluginNameClash(name=name, group=self._group, installed=str(self),
+                                      values=', '.join(sorted(point.value for point in points)))
+
+    def load(self, names: Collection[str], conf: cfg.ConfigOpts | None = None) -> dict[str, Any]:
+        """{name: class} of those of these names that are installed, in the order of ``names``."""
+        self.check(names)
+        found = {}
+        for name in names:
+            if name in self._points:
+                point = self._points[name][0]
+                if conf is not None and not point.value.startswith('kilonova.'):
+                    nova_names.provide(conf)
+                found[name] = _loaded(point, self._group)
+        return found
+
+
+def _loaded(point: Any, group: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise PluginNotLoadable(path=point.value, option=group, reason=_why(error)) from error
+
+
 def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
     """One of each enabled filter. SchedulerHostFilterNotFound names one that no available_filters entry has."""
     enabled = conf.filter_scheduler.enabled_filters
+    paths = conf.filter_scheduler.available_filters
+    installed = _Installed(FILTERS)
+    everything = any(path in ALL_FILTERS for path in paths)
     classes: dict[str, Any] = {}
-    everything = False
-    for path in conf.filter_scheduler.available_filters:
-        if path in ALL_FILTERS:
-            everything = True
-            classes |= _entry_points(FILTERS, enabled)
-        else:
-            classes |= {cls.__name__: cls for cls in _classes(path, 'available_filters')}
+    for path in paths:
+        if path not in ALL_FILTERS:
+            classes |= {cls.__name__: cls for cls in _classes(path, 'available_filters', conf, installed)}
+    # What is named by its path wins over what is merely installed.
+    rest = [name for name in enabled if name not in classes]
+    if everything:
+        classes |= installed.load(rest, conf)
     for name in enabled:
         if name not in classes:
-            available = classes.keys() | (set(_names(FILTERS)) if everything else set())
+            available = {*classes, *(installed.names if everything else ())}
             raise SchedulerHostFilterNotFound(filter_name=name, available=', '.join(sorted(available)) or 'none')
-    return [_made(classes[name], conf) for name in enabled]
+    return [_made(classes[name], conf, name) for name in enabled]
 
 
 def load_weighers(conf: cfg.ConfigOpts) -> list[BaseHostWeigher]:
     """One of each weigher that weight_classes names."""
+    installed = _Installed(WEIGHERS)
     classes: dict[str, Any] = {}
     for path in conf.filter_scheduler.weight_classes:
         if path in ALL_WEIGHERS:
-            classes |= _entry_points(WEIGHERS, _names(WEIGHERS))
+            classes |= installed.load(installed.names, conf)
         elif '.' in path:
-            classes |= {cls.__name__: cls for cls in _classes(path, 'weight_classes')}
+            classes |= {cls.__name__: cls for cls in _classes(path, 'weight_classes', conf, installed)}
+        elif path in installed:
+            classes |= installed.load([path], conf)
         else:
-            found = _entry_points(WEIGHERS, [path])
-            if not found:
-                raise SchedulerWeigherNotFound(name=path, installed=', '.join(_names(WEIGHERS)) or 'none')
-            classes |= found
-    return [_made(cls, conf) for cls in classes.values()]
+            raise SchedulerWeigherNotFound(name=path, installed=str(installed))
+    return [_made(cls, conf, name) for name, cls in classes.items()]
 
 
-def _names(namespace: str) -> list[str]:
-    return sorted(stevedore.ExtensionManager(namespace).entry_points_names())
+def load_prefilters() -> list[Any]:
+    """The functions that other packages bring, by name; all that are installed run."""
+    installed = _Installed(PREFILTERS)
+    return list(installed.load(installed.names).values())
 
 
-def _entry_points(namespace: str, names: Iterable[str]) -> dict[str, Any]:
-    def refuse(manager: Any, entry_point: Any, error: BaseException) -> None:
-        raise PluginNotLoadable(path=entry_point.value, option=namespace, reason=error) from error
-
-    def miss(names: Iterable[str]) -> None:
-        """Callers say what is missing, with what there is."""
-
-    manager: Any = stevedore.NamedExtensionManager(namespace, list(names), on_load_failure_callback=refuse,
-                                                   on_missing_entrypoints_callback=miss)
-    return {extension.name: extension.plugin for extension in manager}
-
-
-def _classes(path: str, option: str) -> list[type]:
+def _classes(path: str, option: str, conf: cfg.ConfigOpts, installed: _Installed) -> list[type]:
     """The class at a dotted path, or those that the function there returns."""
+    name = path.rpartition('.')[2]
+    if not path.startswith('kilonova.'):
+        ours = nova_names.provide(conf)
+        if ours and path.startswith(NOVA) and name in installed:
+            return list(installed.load([name], conf).values())
     try:
         found = importutils.import_class(path)
         return [found] if inspect.isclass(found) else list(found())
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise PluginNotLoadable(path=path, option=option, reason=error) from error
+    except Exception as error:
+        raise PluginNotLoadable(path=path, option=option, reason=_why(error)) from error
 
 
-def _made(cls: Any, conf: cfg.ConfigOpts) -> Any:
-    plugin = cls()
-    plugin.conf = conf
-    return plugin
+def _why(error: Exception) -> str:
+    return f'{type(error).__name__}: {error}'
+
+
+def _made(cls: Any, conf: cfg.ConfigOpts, name: str) -> Any:
+    try:
+        plugin = cls()
+        plugin.conf = conf
+        return plugin
+    except Exception as error:
+        raise PluginNotLoadable(path=name, option='enabled_filters and weight_classes', reason=_why(error)) from error

@@ -10,6 +10,7 @@ provider.
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import re
@@ -17,8 +18,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import os_resource_classes
+from oslo_utils import strutils
+
 from kilonova import errors
 from kilonova.pci import request as pci_request
+from kilonova.virt.hardware import constraints
 
 LOG = logging.getLogger(__name__)
 
@@ -89,9 +94,8 @@ class Query:
         pairs: list[tuple[str, str]] = []
         for suffix, group in self.groups.items():
             pairs.extend((f'{name}{suffix}', value) for name, value in _parameters(group))
-        named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
-        if self.policy or len(named) > 1:
-            pairs.append(('group_policy', self.policy or 'none'))
+        if self.policy:
+            pairs.append(('group_policy', self.policy))
         if self.root_required or self.root_forbidden:
             pairs.append(('root_required', _traits(self.root_required, self.root_forbidden)))
         pairs.extend(('same_subtree', ','.join(suffixes)) for suffixes in self.same_subtree)
@@ -131,18 +135,24 @@ def _traits(required: Iterable[str], forbidden: Iterable[str]) -> str:
     return ','.join([*sorted(required), *sorted(f'!{name}' for name in forbidden)])
 
 
-def build(spec: Spec, *, max_results: int, pci_in_placement: bool = False,
-          in_tree: str | None = None, many_nodes: bool = False) -> Query:
+def build(spec: Spec, *, max_results: int, pci_in_placement: bool = False, in_tree: str | None = None,
+          many_nodes: bool = False, pinning: bool = True) -> Query:
     """The question of a request.
 
     ``in_tree``: the one compute node that may take it (its uuid); ``many_nodes``: it may go to one host of several
-    nodes, so the answer must not be cut. Raises pci.request.PciInvalidAlias for an alias that Placement can't express.
+    nodes, so the answer must not be cut; ``pinning`` False: dedicated CPUs are asked for as VCPU. Raises
+    pci.request.PciInvalidAlias for an alias that Placement can't express.
     """
     query = Query(limit=max_results)
     _read_extra_specs(query, spec.flavor.extra_specs)
+    of_flavor = set(query.groups)
     _read_flavor(query, spec)
-    _read_cpu_policy(query, spec)
+    if pinning:
+        _read_cpu_policy(query, spec)
+    _read_device_distance(query, spec)
     _read_image(query, spec)
+    _read_memory(query, spec)
+    _read_guest(query, spec)
     _read_groups(query, spec, pci_in_placement)
     _read_destination(query, spec)
     query.unnamed.in_tree = in_tree
@@ -152,12 +162,30 @@ def build(spec: Spec, *, max_results: int, pci_in_placement: bool = False,
     for group in query.groups.values():
         group.resources = {name: amount for name, amount in group.resources.items() if amount}
     query.groups = {suffix: group for suffix, group in query.groups.items() if not suffix or not group.empty}
+    _choose_policy(query, of_flavor)
     return query
 
 
 def _field(spec: Spec, name: str) -> Any:
     """A field that older callers may leave unset."""
     return getattr(spec, name) if name in spec else None
+
+
+def image_property(spec: Spec, name: str) -> Any:
+    """A property of the request's image, None without."""
+    image = _field(spec, 'image')
+    return image.properties.get(name) if image is not None and 'properties' in image else None
+
+
+def wanted(spec: Spec, extra_spec: str, name: str) -> Any:
+    """What the flavor says, or else the image's property."""
+    value = spec.flavor.extra_specs.get(extra_spec)
+    return image_property(spec, name) if value is None else value
+
+
+def wants(spec: Spec, extra_spec: str, name: str) -> bool:
+    """The same as a yes or no; nonsense is no."""
+    return strutils.bool_from_string(wanted(spec, extra_spec, name))
 
 
 def _read_extra_specs(query: Query, extra_specs: dict[str, str]) -> None:
@@ -202,24 +230,104 @@ def _read_flavor(query: Query, spec: Spec) -> None:
 def _read_cpu_policy(query: Query, spec: Spec) -> None:
     """Dedicated CPUs are another class, which only hosts that pin have."""
     extra_specs, resources = spec.flavor.extra_specs, query.unnamed.resources
-    policy = extra_specs.get('hw:cpu_policy') or _property(spec, 'hw_cpu_policy')
-    if policy == 'dedicated' and 'VCPU' in resources:
-        emulator = extra_specs.get('hw:emulator_threads_policy') == 'isolate'
-        resources['PCPU'] = resources.pop('VCPU') + int(emulator)
-    thread_policy = extra_specs.get('hw:cpu_thread_policy') or _property(spec, 'hw_cpu_thread_policy')
+    wanted = _numa(spec)
+    dedicated = constraints.dedicated_cpus(wanted)
+    if dedicated and 'VCPU' in resources:
+        resources['VCPU'] = constraints.shared_cpus(spec.flavor, wanted)
+        resources['PCPU'] = dedicated
+    thread_policy = extra_specs.get('hw:cpu_thread_policy') or image_property(spec, 'hw_cpu_thread_policy')
     if thread_policy == 'isolate':
         query.unnamed.forbidden.add('HW_CPU_HYPERTHREADING')
     elif thread_policy == 'require':
         query.unnamed.required.add('HW_CPU_HYPERTHREADING')
 
 
-def _property(spec: Spec, name: str) -> Any:
+def wants_dedicated_cpus(spec: Spec) -> bool:
+    """Whether there are CPUs among what is asked for that only hosts that pin have."""
+    return constraints.dedicated_cpus(_numa(spec)) > 0
+
+
+def _numa(spec: Spec) -> Any:
+    """The request's NUMA topology; of one that was stored without, what its flavor and image say."""
+    found = _field(spec, 'numa_topology')
+    if found is not None:
+        return found
     image = _field(spec, 'image')
-    return image.properties.get(name) if image is not None and 'properties' in image else None
+    with contextlib.suppress(errors.Invalid):
+        # The API refuses what makes no sense: an older request may still have it, and got nothing for it.
+        return constraints.of(spec.flavor, image.properties if image is not None and 'properties' in image else None)
+    return None
+
+
+def _read_device_distance(query: Query, spec: Spec) -> None:
+    """Only some drivers know which cells share a socket."""
+    policy = spec.flavor.extra_specs.get('hw:pci_numa_affinity_policy') or image_property(
+        spec, 'hw_pci_numa_affinity_policy')
+    if policy == 'socket':
+        query.unnamed.required.add('COMPUTE_SOCKET_PCI_NUMA_AFFINITY')
 
 
 def _read_image(query: Query, spec: Spec) -> None:
-    query.unnamed.required.update(_property(spec, 'traits_required') or ())
+    query.unnamed.required.update(image_property(spec, 'traits_required') or ())
+
+
+def _choose_policy(query: Query, of_flavor: Iterable[str]) -> None:
+    """Placement insists on a policy for several named groups. Whoever made several in one flavor must say which."""
+    named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
+    if query.policy or len(named) < 2:
+        return
+    if len(named.intersection(of_flavor)) < 2:
+        query.policy = 'none'
+    else:
+        LOG.warning('There is more than one numbered request group in the allocation candidate query but the flavor '
+                    'did not specify any group policy. Placement will refuse it. Set the extra spec group_policy to '
+                    'none (the groups may share a provider) or isolate.')
+
+
+_ENCRYPTION = {'amd-sev': 'HW_CPU_X86_AMD_SEV', 'amd-sev-es': 'HW_CPU_X86_AMD_SEV_ES',
+               'amd-sev-snp': 'HW_CPU_X86_AMD_SEV_SNP'}
+_TPM_MODELS = {'tpm-tis': 'COMPUTE_SECURITY_TPM_TIS', 'tpm-crb': 'COMPUTE_SECURITY_TPM_CRB'}
+_TPM_VERSIONS = {'1.2': 'COMPUTE_SECURITY_TPM_1_2', '2.0': 'COMPUTE_SECURITY_TPM_2_0'}
+_ADDRESS_SPACES = {'passthrough': 'COMPUTE_ADDRESS_SPACE_PASSTHROUGH', 'emulate': 'COMPUTE_ADDRESS_SPACE_EMULATED'}
+
+
+def _trait(traits: dict[str, str], what: str, value: str) -> str:
+    if value not in traits:
+        raise RequestFilterFailed(reason=f"{what} cannot be '{value}', only {', '.join(sorted(traits))}")
+    return traits[value]
+
+
+def _read_memory(query: Query, spec: Spec) -> None:
+    """Encrypted memory, persistent memory."""
+    unnamed = query.unnamed
+    if wants(spec, 'hw:mem_encryption', 'hw_mem_encryption'):
+        model = wanted(spec, 'hw:mem_encryption_model', 'hw_mem_encryption_model') or 'amd-sev'
+        unnamed.required.add(_trait(_ENCRYPTION, 'hw:mem_encryption_model', model))
+        unnamed.resources['MEM_ENCRYPTION_CONTEXT'] = 1
+    for label in filter(None, map(str.strip, spec.flavor.extra_specs.get('hw:pmem', '').split(','))):
+        name = os_resource_classes.normalize_name(f'PMEM_NAMESPACE_{label}')
+        unnamed.resources[name] = unnamed.resources.get(name, 0) + 1
+
+
+def tpm(spec: Spec) -> tuple[str, str] | None:
+    """(model, version) of the guest's emulated TPM, None without. The version asks for one."""
+    version = wanted(spec, 'hw:tpm_version', 'hw_tpm_version')
+    return (wanted(spec, 'hw:tpm_model', 'hw_tpm_model') or 'tpm-tis', version) if version else None
+
+
+def _read_guest(query: Query, spec: Spec) -> None:
+    """What the guest's machine is to have: TPM, secure boot, address space, firmware."""
+    required, chosen = query.unnamed.required, tpm(spec)
+    if chosen is not None:
+        required.add(_trait(_TPM_MODELS, 'hw:tpm_model', chosen[0]))
+        required.add(_trait(_TPM_VERSIONS, 'hw:tpm_version', chosen[1]))
+    if wanted(spec, 'os:secure_boot', 'os_secure_boot') == 'required':
+        required.add('COMPUTE_SECURITY_UEFI_SECURE_BOOT')
+    space = wanted(spec, 'hw:maxphysaddr_mode', 'hw_maxphysaddr_mode')
+    if space:
+        required.add(_trait(_ADDRESS_SPACES, 'hw:maxphysaddr_mode', space))
+    if image_property(spec, 'hw_firmware_stateless'):
+        required.add('COMPUTE_SECURITY_STATELESS_FIRMWARE')
 
 
 def _read_groups(query: Query, spec: Spec, pci_in_placement: bool) -> None:

@@ -44,11 +44,13 @@ Claim = Callable[[str, HostState, Request], Choice | None]
 
 @dataclass(frozen=True)
 class Settings:
-    """``alternates``: how many further hosts each choice gets."""
+    """``alternates``: how many further hosts each choice gets. ``trace``: a ``decisions.Trace`` that is told what
+    happens, or None."""
 
     alternates: int = 0
     subset_size: int = 1
     shuffle_best: bool = False
+    trace: Any = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def select(spec: Spec, hosts: Sequence[HostState], uuids: Sequence[str], *,
     choices: list[Choice] = []
     left: list[HostState] = list(hosts)
     for index, uuid in enumerate(uuids):
+        # Filters of server groups ask which of the servers it is.
+        spec.instance_uuid = uuid
         left = _sorted_hosts(spec, left, index, filters, weighers, settings, rng)
         choice = _first_possible(left, uuid, room, claim) or recover(uuid)
         if choice is None:
@@ -98,29 +102,35 @@ def select(spec: Spec, hosts: Sequence[HostState], uuids: Sequence[str], *,
 def _sorted_hosts(spec: Spec, hosts: Sequence[HostState], index: int, filters: Sequence[Any],
                   weighers: Sequence[Any], settings: Settings, rng: Any) -> list[HostState]:
     """The hosts that pass, best first, with one of the first ``subset_size`` moved to the front."""
-    passing = filtered(spec, hosts, index, filters)
+    trace = settings.trace
+    passing = filtered(spec, hosts, index, filters, trace.listed if trace is not None and not index else None)
     LOG.debug('Filtered %(hosts)s', {'hosts': passing})
     if not passing:
         return []
     weighed = weighing.weigh(weighers, passing, spec)
+    if not weighed:
+        LOG.info('Weighing left no host of %d', len(passing))
+        return []
     if settings.shuffle_best:
         best = [one for one in weighed if one.weight == weighed[0].weight]
         rng.shuffle(best)
         weighed[:len(best)] = best
     LOG.debug('Weighed %(hosts)s', {'hosts': weighed})
+    if trace is not None:
+        trace.weighed(weighed)
     ordered = [one.obj for one in weighed]
     pick = rng.choice(ordered[:settings.subset_size]) if settings.subset_size > 1 else ordered[0]
     return [pick, *(host for host in ordered if host is not pick)]
 
 
-def filtered(spec: Spec, hosts: Sequence[HostState], index: int,
-             filters: Sequence[Any]) -> list[HostState]:
+def filtered(spec: Spec, hosts: Sequence[HostState], index: int, filters: Sequence[Any],
+             seen: Callable[[str, Sequence[Any], Sequence[Any]], None] | None = None) -> list[HostState]:
     """The hosts that may take the request: a forced host is not filtered, a requested one is (scheduler.md §9)."""
     hosts = _only_requested(spec, _without_ignored(spec, hosts))
     forced = _forced(spec, hosts)
     if forced is not None:
         return forced
-    return filtering.run(filters, hosts, spec, index)
+    return filtering.run(filters, hosts, spec, index, seen)
 
 
 def _names(spec: Spec, name: str) -> list[str]:
@@ -188,7 +198,7 @@ def _first_possible(hosts: Sequence[HostState], uuid: str, room: Room, claim: Cl
 
 
 def _consume(spec: Spec, choice: Choice, room: Room, uuid: str) -> None:
-    choice.host.consume(spec, choice.request)
+    choice.host.consume(spec, choice.request, uuid)
     if choice.request is not None and not choice.held:
         room.take(choice.request)
     group = spec.instance_group if 'instance_group' in spec else None
@@ -196,8 +206,7 @@ def _consume(spec: Spec, choice: Choice, room: Room, uuid: str) -> None:
         return
     # The next server of the request is to see this one.
     choice.host.instances[uuid] = objects.Instance(uuid=uuid)
-    group.members = [*(group.members or ()), uuid]
-    group.hosts = [*((group.hosts if 'hosts' in group else None) or ()), choice.host.host]
+    group.put(uuid, choice.host.host)
 
 
 def _alternates(choice: Choice, hosts: Sequence[HostState], taken: set[str], room: Room, count: int) -> list[Choice]:

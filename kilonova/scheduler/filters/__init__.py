@@ -8,16 +8,28 @@ A filter is a class with ``host_passes(host_state, spec_obj)``; put its name int
         def host_passes(self, host_state, spec_obj):
             LOG.debug('%s: %s MiB free', host_state.host, host_state.free_ram_mb)
             return True
+
+A filter that decides by columns of ``table.Table`` may have ``mask(look, spec_obj)`` beside ``host_passes``: it gives
+all hosts' answers at once (True where a host passes), None when it asks nothing of this request, LOOP when this
+request needs ``host_passes`` after all. Both forms must agree.
+
+A filter that raises rejects the host, for this request; the log tells it once (``scheduler.guard``).
 """
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from oslo_config import cfg
 
+from kilonova.scheduler.guard import Guard
+
 LOG = logging.getLogger(__name__)
+
+# What ``mask`` returns for a request that only ``host_passes`` can answer.
+LOOP: Any = object()
+_FORMS = ('mask', 'host_passes', '_filter_one', 'filter_all')
 
 # The word in available_filters that means: every filter that is installed.
 ALL_FILTERS = ('kilonova.scheduler.filters.all_filters', 'nova.scheduler.filters.all_filters')
@@ -64,22 +76,33 @@ def is_rebuild(spec_obj: Any) -> bool:
     return hints.get('_nova_check_type') == ['rebuild']
 
 
-def run(filters: Sequence[BaseFilter], hosts: Sequence[Any], spec_obj: Any, index: int = 0) -> list[Any]:
-    """The hosts that pass all filters, in their order; logs who sorted out how many."""
+def array_form(one: Any) -> Any:
+    """The filter's ``mask``, or None: a subclass that changes how single hosts pass has no array form of its own."""
+    owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
+    return one.mask if owner is not None and 'mask' in vars(owner) else None
+
+
+def run(filters: Sequence[BaseFilter], hosts: Sequence[Any], spec_obj: Any, index: int = 0,
+        seen: Callable[[str, Sequence[Any], Sequence[Any]], None] | None = None) -> list[Any]:
+    """The hosts that pass all filters, in their order; logs who sorted out how many, and tells ``seen`` (filter, hosts
+    before, hosts after)."""
     passing = list(hosts)
     LOG.debug('Starting with %d host(s)', len(hosts))
     results: list[tuple[str, list[tuple[str, str]]]] = []
     short: list[str] = []
     before = len(hosts)
     for one in filters:
-        name = type(one).__name__
-        if not one.run_filter_for_index(index):
+        name, guard = type(one).__name__, Guard('Filter', one, spec_obj)
+        if not guard.call(one.run_filter_for_index, index, default=True):
             continue
-        found: Iterable[Any] | None = one.filter_all(passing, spec_obj)
+        found = _passing(one, passing, spec_obj, guard)
+        guard.report()
         if found is None:
             LOG.debug('Filter %s says to stop filtering', name)
             return []
-        passing = list(found)
+        if seen is not None:
+            seen(name, passing, found)
+        passing = found
         short.append(f'{name}: (start: {before}, end: {len(passing)})')
         results.append((name, [(host.host, host.nodename) for host in passing]))
         before = len(passing)
@@ -89,6 +112,21 @@ def run(filters: Sequence[BaseFilter], hosts: Sequence[Any], spec_obj: Any, inde
             break
         LOG.debug('Filter %(name)s returned %(count)d host(s)', {'name': name, 'count': len(passing)})
     return passing
+
+
+def _passing(one: BaseFilter, hosts: list[Any], spec_obj: Any, guard: Guard) -> list[Any] | None:
+    """The hosts that pass one filter; those for which it raises don't."""
+    if type(one).filter_all is BaseFilter.filter_all:
+        return [host for host in hosts if guard.call(one._filter_one, host, spec_obj, default=False)]  # noqa: SLF001
+    kept: list[Any] = []
+
+    def all_at_once() -> bool:
+        found = one.filter_all(hosts, spec_obj)
+        if found is not None:
+            # Those that it gave before it raised stay.
+            kept.extend(found)
+        return found is not None
+    return kept if guard.call(all_at_once, default=True) else None
 
 
 def _log_nothing_left(spec_obj: Any, short: list[str], results: list[tuple[str, list[tuple[str, str]]]]) -> None:

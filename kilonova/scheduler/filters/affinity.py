@@ -25,6 +25,10 @@ class DifferentHostFilter(BaseHostFilter):
         apart = _hint(spec_obj, 'different_host')
         return not apart or apart.isdisjoint(host_state.instances)
 
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        apart = _hint(spec_obj, 'different_host')
+        return ~look.having(apart) if apart else None
+
 
 class SameHostFilter(BaseHostFilter):
     """Hint ``same_host``: where one of these servers is."""
@@ -35,6 +39,10 @@ class SameHostFilter(BaseHostFilter):
         together = _hint(spec_obj, 'same_host')
         return not together or not together.isdisjoint(host_state.instances)
 
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        together = _hint(spec_obj, 'same_host')
+        return look.having(together) if together else None
+
 
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
     """Policy anti-affinity: at most max_server_per_host (1) members on a host, the server itself not counted."""
@@ -43,11 +51,28 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
         group = _group(spec_obj, 'anti-affinity')
         if group is None:
             return True
+        most = group.rules.get('max_server_per_host', 1)
         own = {spec_obj.instance_uuid} if 'instance_uuid' in spec_obj else set()
+        if group.places is not None:
+            return (any(host_state.host in group.places.get(uuid, ()) for uuid in own)
+                    or group.count(host_state.host, *own) < most)
         if own & host_state.instances.keys():
             return True
         members = set(group.members or ()) & host_state.instances.keys()
-        return len(members) < group.rules.get('max_server_per_host', 1)
+        return len(members) < most
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        group = _group(spec_obj, 'anti-affinity')
+        if group is None:
+            return None
+        most = group.rules.get('max_server_per_host', 1)
+        own = {spec_obj.instance_uuid} if 'instance_uuid' in spec_obj else set()
+        if group.places is not None:
+            here = look.named({host for uuid in own for host in group.places.get(uuid, ())})
+            return (look.members(group, *own) < most) | here
+        members = set(group.members or ())
+        look.learn(members | own)
+        return (look.counts(members) < most) | look.having(own)
 
 
 class ServerGroupAffinityFilter(BaseHostFilter):
@@ -57,3 +82,8 @@ class ServerGroupAffinityFilter(BaseHostFilter):
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None
         return not hosts or host_state.host in hosts
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        group = _group(spec_obj, 'affinity')
+        hosts = group.hosts if group is not None and 'hosts' in group else None
+        return look.named(hosts) if hosts else None

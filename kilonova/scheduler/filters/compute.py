@@ -24,3 +24,6 @@ class ComputeFilter(BaseHostFilter):
             LOG.warning('%(host)s has not been heard from in a while', {'host': host_state})
             return False
         return True
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return look.table['up'] & ~look.table['disabled']

@@ -3,38 +3,59 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
-from kilonova.scheduler.filters import BaseHostFilter, extra_specs
+from kilonova.scheduler.filters import LOOP, BaseHostFilter, extra_specs
 
 LOG = logging.getLogger(__name__)
 
 SCOPE = 'capabilities'
 # Keys without scope that mean something else.
 NOT_CAPABILITIES = ('group_policy', 'hide_hypervisor_id')
+ADDRESS_BITS = 'hw:maxphysaddr_bits'
 _MISSING = object()
 
 
 class ComputeCapabilitiesFilter(BaseHostFilter):
     """``capabilities:<path>`` (``:`` between steps) or a key without scope, compared with the host's attribute, its
-    stats, metrics or cpu_info."""
+    stats, metrics or cpu_info. And ``hw:maxphysaddr_bits``."""
 
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        for key, wanted in spec_obj.flavor.extra_specs.items():
-            path = key.split(':')
-            if path[0] == SCOPE and len(path) > 1:
-                path = path[1:]
-            elif len(path) > 1 or key in NOT_CAPABILITIES:
-                continue
+        for key, path, wanted in _asked(spec_obj):
             value = _look(host_state, path)
             if value is _MISSING or not extra_specs.match(value, wanted):
                 LOG.debug("%(host)s fails extra spec '%(key)s': '%(wanted)s' is not '%(value)s'",
                           {'host': host_state, 'key': key, 'wanted': wanted,
                            'value': None if value is _MISSING else value})
                 return False
+        return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return LOOP if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
+
+
+def address_bits_fit(host_state: Any, wanted: Any) -> bool:
+    """Whether guests may have physical addresses of so many bits. What can't be compared fits: the host will tell."""
+    said = host_state.cpu_info.get('maxphysaddr') if wanted is not None else None
+    has = said.get('bits') if isinstance(said, dict) else said
+    try:
+        return wanted is None or has is None or int(wanted) <= int(has)
+    except (ValueError, TypeError):
+        LOG.debug('maxphysaddr_bits %(wanted)s cannot be compared with %(has)s', {'wanted': wanted, 'has': has})
         return True
+
+
+def _asked(spec_obj: Any) -> Iterator[tuple[str, list[str], str]]:
+    """(key, path, wanted value) of the extra specs that speak of capabilities."""
+    for key, wanted in spec_obj.flavor.extra_specs.items():
+        path = key.split(':')
+        if path[0] == SCOPE and len(path) > 1:
+            yield key, path[1:], wanted
+        elif len(path) == 1 and key not in NOT_CAPABILITIES:
+            yield key, path, wanted
 
 
 def _look(host_state: Any, path: list[str]) -> Any:
@@ -43,7 +64,7 @@ def _look(host_state: Any, path: list[str]) -> Any:
     if value is _MISSING:
         value = host_state.stats.get(first, _MISSING)
     if value is _MISSING:
-        value = next((metric.get('value') for metric in host_state.metrics if metric.get('name') == first), _MISSING)
+        value = next((metric.value for metric in host_state.metrics if metric.name == first), _MISSING)
     for step in rest:
         if isinstance(value, str):
             try:

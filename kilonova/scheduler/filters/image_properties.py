@@ -6,28 +6,48 @@ from typing import Any
 
 from oslo_utils import versionutils
 
-from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.filters.compute_capabilities import address_bits_fit
 
 LOG = logging.getLogger(__name__)
 
 
 class ImagePropertiesFilter(BaseHostFilter):
-    """Reads hw_architecture (or the configured default), img_hv_type, hw_vm_mode, img_hv_requested_version."""
+    """Reads hw_architecture (or the configured default), img_hv_type, hw_vm_mode, img_hv_requested_version,
+    hw_maxphysaddr_bits."""
 
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        image = spec_obj.image if 'image' in spec_obj else None
-        properties = image.properties if image is not None and 'properties' in image else None
-        wanted = (self._get(properties, 'hw_architecture')
-                  or self.conf.filter_scheduler.image_properties_default_architecture,
-                  self._get(properties, 'img_hv_type'), self._get(properties, 'hw_vm_mode'))
+        wanted, version = self._wanted(spec_obj)
         if any(wanted) and not any(self._fits(wanted, kind) for kind in host_state.supported_instances):
             LOG.debug('%(host)s does not support the image properties %(wanted)s',
                       {'host': host_state, 'wanted': wanted})
             return False
-        return self._version_fits(host_state, self._get(properties, 'img_hv_requested_version'))
+        return self._version_fits(host_state, version) and address_bits_fit(host_state, self._bits(spec_obj))
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        wanted, version = self._wanted(spec_obj)
+        if version or self._bits(spec_obj) is not None:
+            return LOOP
+        return look.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
+
+    def _wanted(self, spec_obj: Any) -> tuple[tuple[Any, ...], str | None]:
+        """(architecture, hypervisor type, mode), and the predicate of the hypervisor's version."""
+        properties = self._properties(spec_obj)
+        return (self._get(properties, 'hw_architecture')
+                or self.conf.filter_scheduler.image_properties_default_architecture,
+                self._get(properties, 'img_hv_type'), self._get(properties, 'hw_vm_mode')), self._get(
+                    properties, 'img_hv_requested_version')
+
+    def _bits(self, spec_obj: Any) -> int | None:
+        return self._get(self._properties(spec_obj), 'hw_maxphysaddr_bits')
+
+    @staticmethod
+    def _properties(spec_obj: Any) -> Any:
+        image = spec_obj.image if 'image' in spec_obj else None
+        return image.properties if image is not None and 'properties' in image else None
 
     @staticmethod
     def _get(properties: Any, name: str) -> Any:

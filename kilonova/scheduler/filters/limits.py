@@ -1,20 +1,69 @@
 """Filters that keep a host from getting too much: work under way, servers."""
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, ClassVar
+
+import numpy as np
 
 from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.filters.aggregates import Metadata, lowest, metadata_of
+
+LOG = logging.getLogger(__name__)
 
 
-class IoOpsFilter(BaseHostFilter):
+class _Limit(BaseHostFilter):
+    """``column``: what is counted, in HostState and ``table.Table``; ``option``: fewer than that."""
+
+    column: ClassVar[str]
+    option: ClassVar[str]
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        return getattr(host_state, self.column) < self.conf.filter_scheduler[self.option]
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return look.table[self.column] < self.conf.filter_scheduler[self.option]
+
+
+class _AggregateLimit(_Limit):
+    """The same; metadata of the option's name in the host's aggregates comes first, the lowest of several."""
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        return getattr(host_state, self.column) < self._limit(metadata_of(host_state))
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
+
+    def _limit(self, metadata: Metadata) -> float:
+        configured = self.conf.filter_scheduler[self.option]
+        values = sorted({one[self.option] for one in metadata if self.option in one})
+        try:
+            return lowest(values, configured)
+        except ValueError as error:
+            LOG.warning('Could not decode %(option)s of aggregates: %(error)s',
+                        {'option': self.option, 'error': error})
+            return configured
+
+
+class IoOpsFilter(_Limit):
     """Fewer than [filter_scheduler]max_io_ops_per_host builds and moves under way."""
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        return host_state.num_io_ops < self.conf.filter_scheduler.max_io_ops_per_host
+    column, option = 'num_io_ops', 'max_io_ops_per_host'
 
 
-class NumInstancesFilter(BaseHostFilter):
+class AggregateIoOpsFilter(_AggregateLimit):
+    """IoOpsFilter with max_io_ops_per_host of the host's aggregates."""
+
+    column, option = 'num_io_ops', 'max_io_ops_per_host'
+
+
+class NumInstancesFilter(_Limit):
     """Fewer than [filter_scheduler]max_instances_per_host servers."""
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        return host_state.num_instances < self.conf.filter_scheduler.max_instances_per_host
+    column, option = 'num_instances', 'max_instances_per_host'
+
+
+class AggregateNumInstancesFilter(_AggregateLimit):
+    """NumInstancesFilter with max_instances_per_host of the host's aggregates."""
+
+    column, option = 'num_instances', 'max_instances_per_host'

@@ -29,3 +29,12 @@ class PciPassthroughFilter(BaseHostFilter):
             return False
         host_state.allocation_candidates = good
         return True
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        """At most: which devices exactly is decided on the host that is taken."""
+        requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
+        found = None
+        for request in (requests.requests if requests is not None else ()):
+            enough = look.table.devices(request.spec) >= request.count
+            found = enough if found is None else found & enough
+        return found

@@ -1,34 +1,84 @@
 """What every request is asked of Placement besides its own needs (scheduler.md §4).
 
+    prefilters.run([*prefilters.ALL, *plugins.load_prefilters()], query, spec, facts)
+
 A prefilter is a function ``(query, spec, facts) -> None`` that adds to the query; ``facts`` are the settings and
-look-ups it may need. ``query.RequestFilterFailed`` ends the scheduling.
+look-ups it may need. ``query.RequestFilterFailed`` ends the scheduling. Those of others are entry points of group
+``kilonova.scheduler.prefilters`` and run after ours, by name.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from oslo_config import cfg
 
-from kilonova import objects
+from kilonova import errors
+from kilonova.scheduler.guard import FAILED
 from kilonova.scheduler.prefilters.availability_zone import availability_zone
 from kilonova.scheduler.prefilters.compute_status import compute_status
+from kilonova.scheduler.prefilters.features import (
+    accelerators,
+    ephemeral_encryption,
+    packed_virtqueue,
+    remote_managed_ports,
+    tpm_secret_security,
+    virtio_sound,
+)
+from kilonova.scheduler.prefilters.image_metadata import image_metadata
 from kilonova.scheduler.prefilters.image_type import image_type
+from kilonova.scheduler.prefilters.isolated_aggregates import isolated_aggregates
 from kilonova.scheduler.prefilters.owner import owner
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.prefilters.tenant_aggregate import tenant_aggregate
+from kilonova.scheduler.query import Query, RequestFilterFailed, Spec
+
+LOG = logging.getLogger(__name__)
+
+Prefilter = Callable[[Query, Spec, Any], None]
+
+
+def _none() -> list[dict[str, Any]]:
+    return []
 
 
 @dataclass(frozen=True)
 class Facts:
-    """``zone_aggregates(zone)`` → uuids of the aggregates of an availability zone."""
+    """``zone_aggregates(zone)`` → uuids of the aggregates of an availability zone; ``aggregates()`` → all of them:
+    {'uuid', 'name', 'hosts', 'metadata'}."""
 
     conf: cfg.ConfigOpts
     zone_aggregates: Callable[[str], list[str]]
+    aggregates: Callable[[], list[dict[str, Any]]] = _none
 
 
-ALL: tuple[Callable[[Query, objects.RequestSpec, Facts], None], ...] = (
+ALL: tuple[Prefilter, ...] = (
+    tenant_aggregate,
     availability_zone,
     image_type,
     compute_status,
+    isolated_aggregates,
+    image_metadata,
+    accelerators,
+    packed_virtqueue,
+    remote_managed_ports,
+    ephemeral_encryption,
+    virtio_sound,
+    tpm_secret_security,
     owner,
 )
+
+
+def run(prefilters: Iterable[Prefilter], query: Query, spec: Spec, facts: Facts) -> None:
+    """All of them, in order. One that raises refuses the request: which hosts it would have ruled out isn't known."""
+    for one in prefilters:
+        try:
+            one(query, spec, facts)
+        except errors.KilonovaError:
+            raise
+        except Exception as error:
+            name = getattr(one, '__name__', repr(one))
+            FAILED[name] += 1
+            LOG.exception('Prefilter %s raised, the request is refused', name)
+            raise RequestFilterFailed(reason=f'prefilter {name} failed') from error

@@ -5,7 +5,9 @@ from typing import Any
 
 from kilonova.scheduler.query import Query, Spec
 
+DISABLED = 'COMPUTE_STATUS_DISABLED'
+
 
 def compute_status(query: Query, spec: Spec, facts: Any) -> None:
     """Always on; ComputeFilter looks again at the service itself."""
-    query.root_forbidden.add('COMPUTE_STATUS_DISABLED')
+    query.root_forbidden.add(DISABLED)

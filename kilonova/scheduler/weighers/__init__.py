@@ -3,19 +3,33 @@
 A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier; put it into an entry point of group
 ``kilonova.scheduler.weighers`` or name its path in ``[filter_scheduler]weight_classes``. Its values are scaled to 0..1
 over the hosts, times the multiplier of each host, and summed over the weighers; the greatest sum is best.
+
+A weigher that needs only columns of ``table.Table`` may have ``values(look, spec)`` beside ``_weigh_object``: an array
+with all hosts' values, or LOOP for a request that needs the other form. Both must agree.
+
+A weigher that raises for a host rejects it, for this request; one that raises for all of them at once counts for
+nothing. The log tells it once (``scheduler.guard``).
 """
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from oslo_config import cfg
 
+from kilonova.scheduler.guard import Guard
+
 LOG = logging.getLogger(__name__)
 
 # The word in weight_classes that means: every weigher that is installed.
 ALL_WEIGHERS = ('kilonova.scheduler.weighers.all_weighers', 'nova.scheduler.weights.all_weighers')
+
+
+# What ``values`` returns for a request that only ``_weigh_object`` can answer.
+LOOP: Any = object()
+_FORMS = ('values', '_weigh_object', 'weigh_objects', 'weight_multiplier')
 
 
 class WeighedHost:
@@ -31,7 +45,7 @@ class WeighedHost:
 
 
 class BaseHostWeigher:
-    """``multiplier``: name of its option in [filter_scheduler], which host aggregates may override.
+    """``multiplier``: name of its option in [filter_scheduler], which metadata of host aggregates may override.
 
     ``minval`` and ``maxval`` fix an end of the scale that the hosts' own values would else set.
     """
@@ -45,15 +59,19 @@ class BaseHostWeigher:
         """The multiplier for this host."""
         if self.multiplier is None:
             return 1.0
-        configured = self.conf.filter_scheduler[self.multiplier]
+        configured = self.configured_multiplier()
         values = host_state.metadata(self.multiplier)
         if not values:
             return configured
         try:
-            return min(float(value) for value in values)
+            return min(_finite(value) for value in values)
         except ValueError:
             LOG.warning('Could not decode the %s weight multiplier of %s: %s', self.multiplier, host_state.host, values)
             return configured
+
+    def configured_multiplier(self) -> float:
+        """The option's value."""
+        return self.conf.filter_scheduler[self.multiplier]
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         """The host's value, on any scale; more is better."""
@@ -64,18 +82,57 @@ class BaseHostWeigher:
         return [self._weigh_object(weighed.obj, weight_properties) for weighed in weighed_obj_list]
 
 
+def array_form(one: Any) -> Any:
+    """The weigher's ``values``, or None: a subclass that weighs single hosts otherwise has no array form of its own."""
+    owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
+    return one.values if owner is not None and 'values' in vars(owner) else None
+
+
 def weigh(weighers: Sequence[BaseHostWeigher], hosts: Sequence[Any], spec_obj: Any) -> list[WeighedHost]:
-    """The hosts with their weights, best first; equal ones stay in their order."""
+    """The hosts with their weights, best first; equal ones stay in their order, those that raise are left out."""
     weighed = [WeighedHost(host) for host in hosts]
-    if len(weighed) > 1:
-        for weigher in weighers:
-            multipliers = [weigher.weight_multiplier(one.obj) for one in weighed]
-            if not any(multipliers):
-                continue
-            values = normalize(weigher.weigh_objects(weighed, spec_obj), weigher.minval, weigher.maxval)
-            for one, value, multiplier in zip(weighed, values, multipliers, strict=True):
-                one.weight += value * multiplier
-    return sorted(weighed, key=lambda one: one.weight, reverse=True)
+    if len(weighed) < 2:
+        return weighed
+    lost: set[int] = set()
+    for weigher in weighers:
+        guard = Guard('Weigher', weigher, spec_obj)
+        multipliers = multipliers_of(weigher, hosts, guard)
+        values = values_of(weigher, weighed, spec_obj, guard) if any(multipliers) else []
+        guard.report()
+        good = [index for index, value in enumerate(values) if not math.isnan(value + multipliers[index])]
+        lost.update(set(range(len(values))).difference(good))
+        scaled = normalize([values[index] for index in good], weigher.minval, weigher.maxval)
+        for index, value in zip(good, scaled, strict=True):
+            weighed[index].weight += value * multipliers[index]
+    return sorted((one for index, one in enumerate(weighed) if index not in lost),
+                  key=lambda one: one.weight, reverse=True)
+
+
+def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard) -> list[float]:
+    """The weigher's multiplier for each host; NaN where it raised."""
+    return [guard.call(lambda host: _finite(weigher.weight_multiplier(host)), host, default=math.nan)
+            for host in hosts]
+
+
+def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: Any, guard: Guard) -> list[float]:
+    """The hosts' values, in their order; NaN where it raised, all 0 when it raised for all of them at once."""
+    if type(weigher).weigh_objects is BaseHostWeigher.weigh_objects:
+        return [guard.call(lambda host: _finite(weigher._weigh_object(host, spec_obj)), one.obj,  # noqa: SLF001
+                           default=math.nan) for one in weighed]
+
+    def all_at_once() -> list[float]:
+        found = [_finite(value) for value in weigher.weigh_objects(weighed, spec_obj)]
+        if len(found) != len(weighed):
+            raise ValueError(f'{len(found)} weights for {len(weighed)} hosts')
+        return found
+    return guard.call(all_at_once, default=[0.0] * len(weighed))
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f'{value} is no weight')
+    return number
 
 
 def normalize(values: Sequence[float], minval: float | None = None, maxval: float | None = None) -> list[float]:

@@ -15,6 +15,9 @@ class RAMWeigher(BaseHostWeigher):
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return host_state.free_ram_mb
 
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return look.table['free_ram_mb']
+
 
 class CPUWeigher(BaseHostWeigher):
     """Free VCPUs, overcommit counted."""
@@ -24,6 +27,9 @@ class CPUWeigher(BaseHostWeigher):
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return host_state.vcpus_total * (host_state.cpu_allocation_ratio or 1.0) - host_state.vcpus_used
+
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']
 
 
 class DiskWeigher(BaseHostWeigher):
@@ -35,6 +41,9 @@ class DiskWeigher(BaseHostWeigher):
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return host_state.free_disk_mb
 
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return look.table['free_disk_mb']
+
 
 class NumInstancesWeigher(BaseHostWeigher):
     """Number of servers (multiplier 0: off; negative: spread)."""
@@ -43,6 +52,9 @@ class NumInstancesWeigher(BaseHostWeigher):
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return host_state.num_instances
+
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return look.table['num_instances']
 
 
 class IoOpsWeigher(BaseHostWeigher):
@@ -53,3 +65,6 @@ class IoOpsWeigher(BaseHostWeigher):
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return host_state.num_io_ops
+
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return look.table['num_io_ops']

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 # More free devices than this make no difference.
@@ -17,6 +19,9 @@ class HypervisorVersionWeigher(BaseHostWeigher):
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return host_state.hypervisor_version or 0
 
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return look.table['hypervisor_version']
+
 
 class BuildFailureWeigher(BaseHostWeigher):
     """Hosts where builds fail come last; the count falls back to 0 with the next build that works."""
@@ -26,6 +31,9 @@ class BuildFailureWeigher(BaseHostWeigher):
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return -1 * host_state.failed_builds
 
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return -1 * look.table['failed_builds']
+
 
 class PCIWeigher(BaseHostWeigher):
     """Hosts with fewer free PCI devices win, whether any are asked for or not (scheduler.md §5)."""
@@ -34,3 +42,6 @@ class PCIWeigher(BaseHostWeigher):
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
         return MAX_DEVICES - min(host_state.pci_stats.free, MAX_DEVICES - 1)
+
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)

@@ -8,7 +8,7 @@ from typing import Any
 from oslo_config import cfg
 
 from kilonova import objects
-from kilonova.conf import base, base_api, filter_scheduler, scheduler
+from kilonova.conf import base, base_api, compute, filter_scheduler, metrics, scheduler, workarounds
 from kilonova.context import RequestContext
 from kilonova.scheduler.host_state import HostState
 
@@ -24,7 +24,7 @@ def uuid(name: str | None = None) -> str:
 def conf(**overrides: Any) -> cfg.ConfigOpts:
     """The options of the scheduler; ``section__option=value`` overrides."""
     made = cfg.ConfigOpts()
-    for section in (base, base_api, filter_scheduler, scheduler):
+    for section in (base, base_api, compute, filter_scheduler, metrics, scheduler, workarounds):
         made.register_opts(section.OPTS, group=section.GROUP)
     made([], project='kilonova', default_config_files=[], default_config_dirs=[])
     for name, value in overrides.items():

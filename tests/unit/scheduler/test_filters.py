@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -14,11 +15,26 @@ from kilonova.scheduler.filters.affinity import (
     ServerGroupAffinityFilter,
     ServerGroupAntiAffinityFilter,
 )
+from kilonova.scheduler.filters.aggregates import (
+    AggregateImagePropertiesIsolation,
+    AggregateInstanceExtraSpecsFilter,
+    AggregateMultiTenancyIsolation,
+    AggregateTypeAffinityFilter,
+)
 from kilonova.scheduler.filters.all_hosts import AllHostsFilter
+from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
 from kilonova.scheduler.filters.compute import ComputeFilter
 from kilonova.scheduler.filters.compute_capabilities import ComputeCapabilitiesFilter
 from kilonova.scheduler.filters.image_properties import ImagePropertiesFilter
-from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
+from kilonova.scheduler.filters.isolated_hosts import IsolatedHostsFilter
+from kilonova.scheduler.filters.json_query import JsonFilter
+from kilonova.scheduler.filters.limits import (
+    AggregateIoOpsFilter,
+    AggregateNumInstancesFilter,
+    IoOpsFilter,
+    NumInstancesFilter,
+)
+from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from tests.unit.scheduler.builders import candidate, conf, pools, spec, state, uuid
 
@@ -124,6 +140,125 @@ def test_num_instances():
     assert not passes(NumInstancesFilter, state(running_vms=49), spec(), filter_scheduler__max_instances_per_host=49)
 
 
+# Aggregates
+
+@pytest.mark.parametrize(('given', 'expected'), [
+    ({}, True), ({'aggregate_instance_extra_specs:ssd': 'true'}, True),
+    ({'aggregate_instance_extra_specs:ssd': 'false'}, False), ({'ssd': 'true'}, True), ({'hdd': 'true'}, False),
+    ({'aggregate_instance_extra_specs:rack': 'r2'}, True),
+    ({'aggregate_instance_extra_specs:rack': '<or> r3 <or> r1'}, True),
+    ({'aggregate_instance_extra_specs:cores': '>= 8'}, True), ({'aggregate_instance_extra_specs:cores': '>= x'}, False),
+    ({'aggregate_instance_extra_specs:cores': '=~ 8'}, False), ({'aggregate_instance_extra_specs:a:b': 'c'}, True),
+    ({'hw:cpu_policy': 'shared', 'capabilities:x': 'y', 'group_policy': 'none'}, True)])
+def test_extra_specs_of_aggregates(given, expected):
+    host = state(metadata={'ssd': 'true', 'rack': 'r1, r2', 'cores': '16', 'a:b': 'c'})
+    assert passes(AggregateInstanceExtraSpecsFilter, host, spec(given)) == expected
+    assert passes(AggregateInstanceExtraSpecsFilter, state(), spec())
+
+
+@pytest.mark.parametrize(('metadata', 'namespace', 'expected'), [
+    ({}, None, True), ({'os_distro': 'debian'}, None, True), ({'os_distro': 'windows, debian'}, None, True),
+    ({'os_distro': 'windows'}, None, False), ({'hw_disk_bus': 'scsi'}, None, True), ({'no_property': 'x'}, None, True),
+    ({'os_distro': 'windows'}, 'hw', True), ({'os_distro': 'windows'}, 'os', False),
+    ({'os_require_quiesce': 'False'}, None, False)])
+def test_image_properties_of_aggregates(metadata, namespace, expected):
+    request = spec(image={'id': uuid(), 'properties': {'os_distro': 'debian', 'os_require_quiesce': 'true'}})
+    assert passes(AggregateImagePropertiesIsolation, state(metadata=metadata), request,
+                  filter_scheduler__aggregate_image_properties_isolation_namespace=namespace,
+                  filter_scheduler__aggregate_image_properties_isolation_separator='_') == expected
+    assert passes(AggregateImagePropertiesIsolation, state(metadata=metadata), spec())
+
+
+@pytest.mark.parametrize(('metadata', 'expected'), [
+    ({}, True), ({'filter_tenant_id': 'demo'}, True), ({'filter_tenant_id': 'other,demo'}, True),
+    ({'filter_tenant_id': 'other'}, False), ({'filter_tenant_id': 'other', 'filter_tenant_id3': 'demo'}, True),
+    ({'rack': 'r1'}, True)])
+def test_aggregates_of_projects(metadata, expected):
+    assert passes(AggregateMultiTenancyIsolation, state(metadata=metadata), spec()) == expected
+
+
+@pytest.mark.parametrize(('metadata', 'expected'), [
+    ({}, True), ({'instance_type': 'tmp1'}, True), ({'instance_type': 'tmp0, tmp1'}, True),
+    ({'instance_type': 'tmp'}, False), ({'instance_type': ''}, False)])
+def test_aggregates_of_flavors(metadata, expected):
+    assert passes(AggregateTypeAffinityFilter, state(metadata=metadata), spec()) == expected
+
+
+@pytest.mark.parametrize(('cls', 'key', 'counted'), [
+    (AggregateIoOpsFilter, 'max_io_ops_per_host', {'stats': {'io_workload': 7}}),
+    (AggregateNumInstancesFilter, 'max_instances_per_host', {'running_vms': 7})])
+@pytest.mark.parametrize(('value', 'expected'), [('8', True), ('7', False), ('many', True), (None, True)])
+def test_limits_of_aggregates(cls, key, counted, value, expected, caplog):
+    host = state(metadata={key: value} if value else None, **counted)
+    assert passes(cls, host, spec()) == expected
+    assert ('Could not decode' in caplog.text) == (value == 'many')
+
+
+@pytest.mark.parametrize(('image', 'host', 'restrict', 'expected'), [
+    ('isolated', 'isolated', True, True), ('isolated', 'other', True, False), ('other', 'isolated', True, False),
+    ('other', 'other', True, True), ('other', 'isolated', False, True), ('isolated', 'other', False, False),
+    (None, 'isolated', True, False), (None, 'other', True, True)])
+def test_isolated_hosts(image, host, restrict, expected):
+    request = spec(image={'id': uuid(image), 'properties': {}} if image else None)
+    options = {'filter_scheduler__isolated_images': [uuid('isolated')],
+               'filter_scheduler__isolated_hosts': ['isolated'],
+               'filter_scheduler__restrict_isolated_hosts_to_isolated_images': restrict}
+    assert passes(IsolatedHostsFilter, state(host), request, **options) == expected
+
+
+@pytest.mark.parametrize(('hints', 'expected'), [
+    ({}, True), ({'build_near_host_ip': '10.0.0.200'}, True), ({'build_near_host_ip': '10.0.1.1'}, False),
+    ({'build_near_host_ip': '10.0.1.1', 'cidr': '/16'}, True), ({'build_near_host_ip': 'fe80::1'}, False),
+    ({'build_near_host_ip': 'next door'}, False), ({'build_near_host_ip': '10.0.0.2', 'cidr': '/99'}, False)])
+def test_hosts_near_an_address(hints, expected):
+    assert passes(SimpleCIDRAffinityFilter, state(), spec(scheduler_hints=hints)) == expected
+
+
+@pytest.mark.parametrize(('query', 'expected'), [
+    (['>=', '$free_ram_mb', 1024], True), (['<', '$free_ram_mb', 1024], False), (['=', '$host', 'host1'], True),
+    (['in', '$hypervisor_type', 'KVM', 'QEMU'], True), (['in', '$hypervisor_type', 'KVM'], False),
+    (['not', ['=', '$host', 'host1']], False),
+    (['and', ['>', '$vcpus_total', 8], ['<=', '$vcpus_used', 0]], True),
+    (['or', ['=', '$host', 'x'], ['=', '$cpu_info.vendor', 'Intel']], True), (['=', '$cpu_info.no.such', 1], False),
+    ([], True), (['=', '$stats.rack', 'r1'], True), (['>', '$no_such', 1], False), (['>', '$host', 1], False),
+    (['?', 1, 2], False), ([['='], 1], False), (['=', 1], False), (['in'], False), ({'a': 1}, False), (0, False),
+    ('$_node', False), ('$consume', False)])
+def test_json_queries(query, expected):
+    host = state(cpu_info='{"vendor": "Intel"}', stats={'rack': 'r1'})
+    assert passes(JsonFilter, host, spec(scheduler_hints={'query': json.dumps(query)})) == expected
+
+
+@pytest.mark.parametrize('garbage', [
+    '[">=", "$free_ram_mb", 1024', 'x', '[' * 100000, '["not", ' * 100 + '1' + ']' * 100],
+    ids=['cut', 'word', 'deep', 'nested'])
+def test_json_garbage_suits_no_host(garbage, caplog):
+    caplog.set_level(logging.DEBUG)
+    assert not passes(JsonFilter, state(), spec(scheduler_hints={'query': garbage}))
+    assert 'suits no host' in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+METRICS = '[{"name": "cpu.frequency", "value": 2400, "timestamp": "2026-01-01T00:00:00Z", "source": "libvirt"}]'
+
+
+@pytest.mark.parametrize(('setting', 'metrics', 'expected'), [
+    ([], None, True), (['cpu.frequency=1.0'], METRICS, True), (['cpu.frequency=1.0'], None, False),
+    (['cpu.frequency=1', 'cpu.percent=1'], METRICS, False), (['nonsense'], None, True),
+    (['cpu.frequency=1'], '{not json', False), (['cpu.frequency=1'], '[1]', False)])
+def test_metrics(setting, metrics, expected):
+    assert passes(MetricsFilter, state(metrics=metrics), spec(), metrics__weight_setting=setting) == expected
+
+
+@pytest.mark.parametrize(('bits', 'expected'), [('42', True), ('46', True), ('47', False), ('wide', True)])
+def test_bits_of_addresses(bits, expected):
+    host = state(cpu_info='{"maxphysaddr": {"mode": "emulate", "bits": 46}}')
+    assert passes(ComputeCapabilitiesFilter, host, spec({'hw:maxphysaddr_bits': bits})) == expected
+    if bits.isdecimal():
+        request = spec(image={'id': uuid(), 'properties': {'hw_maxphysaddr_bits': bits}})
+        assert passes(ImagePropertiesFilter, host, request) == expected
+        assert passes(ImagePropertiesFilter, state(), request)
+
+
 # PCI
 
 A, B = '0000:08:00.0', '0000:88:00.0'
@@ -158,7 +293,7 @@ def test_pci_of_a_host_without_devices():
 # The base and the handler
 
 class Dump(filters.BaseHostFilter):
-    """Reads every field that the field's HostState has (seed-map 3.18, 3.19)."""
+    """Reads every field that the field's HostState has (rows 0.22, 3.18, 3.19)."""
 
     run_filter_once_per_request = True
 
@@ -186,6 +321,31 @@ def test_a_filter_of_an_operator_sees_every_field():
     assert list(seen['instances']) == [uuid('a')]
     assert seen['aggregates'][0].metadata == {'rack': 'r1'}
     assert seen['limits'] == {}
+
+
+def test_types_of_the_fields():
+    """Rows 3.20 to 3.22: topology as an envelope, servers by uuid, metrics as objects, the service read-only."""
+    topology = objects.NUMATopology(cells=[objects.NUMACell(
+        id=0, cpuset={0, 1}, pcpuset=set(), memory=1024, cpu_usage=0, memory_usage=0, pinned_cpus=set(), siblings=[],
+        mempages=[objects.NUMAPagesTopology(size_kb=size, total=1, used=0, reserved=0)
+                  for size in (4, 2048, 1048576)],
+        network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False), socket=0)])
+    host = state(servers=[server('a')], numa_topology=topology.to_json(), metrics=METRICS,
+                 cpu_info='{"arch": "x86_64"}')
+    envelope = json.loads(host.numa_topology)
+    assert envelope['nova_object.name'] == 'NUMATopology'
+    cell = envelope['nova_object.data']['cells'][0]
+    assert cell['nova_object.name'] == 'NUMACell'
+    assert [(page['nova_object.name'], page['nova_object.data']['size_kb'])
+            for page in cell['nova_object.data']['mempages']] == [
+                ('NUMAPagesTopology', size) for size in (4, 2048, 1048576)]
+    assert isinstance(host.instances[uuid('a')], objects.Instance)
+    assert isinstance(host.metrics, objects.MonitorMetricList)
+    assert (host.metrics[0].name, host.metrics[0].value) == ('cpu.frequency', 2400)
+    assert host.cpu_info == {'arch': 'x86_64'}
+    assert (host.ram_allocation_ratio, host.cpu_allocation_ratio, host.disk_allocation_ratio) == (1.0, 4.0, 1.0)
+    with pytest.raises(TypeError):
+        host.service['disabled'] = True
 
 
 def test_a_filter_that_runs_once_is_left_out_for_further_servers():

@@ -1,6 +1,7 @@
 """select_destinations over the real Placement service and real databases."""
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import threading
@@ -11,9 +12,10 @@ import pytest
 from kilonova import errors, objects
 from kilonova.context import RequestContext
 from kilonova.db import engine
-from kilonova.db.models.cell import ComputeNode
+from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.rpc.scheduler import Scheduler
-from tests.unit.scheduler.builders import GPU, spec, uuid
+from kilonova.scheduler.filters.limits import NumInstancesFilter
+from tests.unit.scheduler.builders import GPU, conf, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
 A, B, C = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
@@ -47,14 +49,18 @@ def test_the_endpoint_is_as_declared(rig):
 def test_a_boot_costs_two_placement_requests_and_two_statements(rig):
     rig.host('gpu1', (A, B))
     manager = rig.manager()
+    for _ in range(2):
+        select(manager, spec(), claim=False)
+        # Rows this young are read again: a clock of milliseconds may stamp two changes alike.
+        time.sleep(0.06)
     rig.placement.requests.clear()
     statements = []
     stop = engine.listen(lambda *event: statements.append(event))
     found = select(manager, spec(gpus=(1,)))
     stop()
-    assert sent(rig) == [('GET', '/allocation_candidates'), ('PUT', f'/allocations/{S1}')]
+    assert sent(rig) == [('GET', f'/resource_providers/{uuid("gpu1")}/traits'), ('PUT', f'/allocations/{S1}')]
     # The second cell is one more.
-    assert [name for name, statement, _ in statements if statement != 'COMMIT'] == ['cell1', 'cell2', 'api']
+    assert sorted(name for name, statement, _ in statements if statement != 'COMMIT') == ['api', 'cell1', 'cell2']
     selection = found[0][0]
     assert (selection.service_host, selection.nodename, selection.compute_node_uuid) == ('gpu1', 'gpu1', uuid('gpu1'))
     assert selection.cell_uuid == rig.by_name['cell1'].cell.uuid
@@ -96,8 +102,10 @@ def test_nothing_in_placement_says_what_was_asked_for(rig, caplog):
     rig.host('gpu1', (A,))
     with pytest.raises(errors.NoValidHost) as caught:
         select(rig.manager(), spec(gpus=(2,)))
-    assert str(caught.value) == ('No valid host was found. There are not enough hosts available. None has free: '
-                                 f'{GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.')
+    assert str(caught.value) == ('No valid host was found. 1 host considered: 1 has fewer than 2 free gpu '
+                                 '(best: 1 free).')
+    assert (f'There are not enough hosts available. Asked for: {GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.'
+            in caplog.text)
     assert 'Got no allocation candidates from the Placement API.' in caplog.text
 
 
@@ -105,7 +113,7 @@ def test_filters_that_leave_nothing(rig):
     rig.host('gpu1', service={'forced_down': True})
     with pytest.raises(errors.NoValidHost) as caught:
         select(rig.manager(), spec())
-    assert str(caught.value) == 'No valid host was found. There are not enough hosts available.'
+    assert str(caught.value) == 'No valid host was found. 1 host considered: 1 down.'
     assert type(caught.value) is errors.NoValidHost
     assert rig.placement.allocations() == {}
 
@@ -152,6 +160,42 @@ def test_a_device_that_somebody_else_takes_meanwhile(rig):
     rig.placement.before = None
     assert f'gpu1_{B}' in held(rig, S1)
     assert f'gpu1_{A}' in held(rig, uuid('thief'))
+
+
+def thief_of(rig, times):
+    """Takes the only device before a claim, ``times`` times, and gives it back before the next question."""
+    provider = next(row['uuid'] for row in rig.placement.client.list_providers() if row['name'] == f'gpu1_{A}')
+    taken = []
+
+    def steal(method, path):
+        if method == 'PUT' and path.endswith(S1) and len(taken) < times:
+            taken.append(path)
+            rig.placement.client.claim(uuid('thief'), {provider: {'resources': {GPU: 1}}}, project_id='p', user_id='u')
+        elif path.startswith('/allocation_candidates'):
+            rig.placement.client.delete_allocations(uuid('thief'))
+
+    return steal
+
+
+@pytest.mark.parametrize('times', [1, 2, 4])
+def test_lost_claims_are_no_refusal_while_somebody_else_may_give_up(rig, times):
+    """No host lacks anything, only claims were lost: the choice is made again."""
+    rig.host('gpu1', (A,))
+    manager = rig.manager()
+    rig.placement.before = thief_of(rig, times)
+    assert hosts(select(manager, spec(gpus=(1,)))) == [['gpu1']]
+    rig.placement.before = None
+    assert f'gpu1_{A}' in held(rig, S1)
+
+
+def test_claims_that_are_always_lost_end_in_a_refusal(rig):
+    rig.host('gpu1', (A,))
+    manager = rig.manager()
+    rig.placement.before = thief_of(rig, 1000)
+    with pytest.raises(errors.NoValidHost, match='1 host considered: 1 taken by others at the same moment'):
+        select(manager, spec(gpus=(1,)))
+    rig.placement.before = None
+    assert held(rig, S1) == {}
 
 
 def test_a_select_whose_reply_was_lost_is_answered_again(rig):
@@ -235,6 +279,19 @@ def test_many_selects_at_once_share_nothing(rig):
     assert len(won) == 4
     assert sorted(rig.placement.allocations()) == won
     assert all(host.startswith('No valid host was found.') for server, host in outcome.items() if server not in won)
+
+
+def test_equal_servers_are_spread_before_any_host_reports(rig):
+    """What was just decided counts for the next request, though the hosts' rows stay as they were. Two schedulers don't
+    see each other's choices, and are even all the same."""
+    names = [f'gpu{number}' for number in range(1, 6)]
+    for name in names:
+        rig.host(name)
+    managers = [rig.manager(), rig.manager()]
+    small = {'vcpus': 1, 'memory_mb': 64, 'root_gb': 1}
+    chosen = [hosts(select(managers[number % 2], spec(flavor_values=small), [uuid(f'equal {number}')]))[0][0]
+              for number in range(20)]
+    assert {name: chosen.count(name) for name in names} == dict.fromkeys(names, 4)
 
 
 # Hosts by name
@@ -376,5 +433,34 @@ def test_a_node_that_went_is_told_once(rig, caplog):
 def test_a_disabled_host_is_no_candidate(rig):
     root = rig.host('gpu1')
     rig.placement.client.set_host_disabled(root, True)
-    with pytest.raises(errors.NoValidHost, match='None has free'):
+    with pytest.raises(errors.NoValidHost, match='1 host considered: 1 disabled'):
         select(rig.manager(), spec())
+
+
+def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeypatch):
+    """Who is down is read from time to time; a refusal that rests on it reads it once more."""
+    monkeypatch.setattr('kilonova.scheduler.snapshot.DOWN_EVERY', 3600)
+    rig.host('gpu1', service={'last_seen_up': dt.datetime(2026, 1, 1)})
+    manager = rig.manager()
+    with pytest.raises(errors.NoValidHost, match='1 down'):
+        select(manager, spec())
+    with rig.by_name['cell1'].write() as connection:
+        connection.execute(Service.__table__.update().values(
+            last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
+    assert hosts(select(manager, spec()))[0] == ['gpu1']
+
+
+@pytest.mark.parametrize('how', [{'vm_state': 'error'}, {'deleted': 1}])
+def test_a_boot_that_failed_is_forgotten_before_a_refusal(rig, how):
+    """What was sent to a host counts there until the host counts it; one that failed never will be."""
+    rig.host('gpu1')
+    manager, limit = rig.manager(), NumInstancesFilter()
+    limit.conf = conf(filter_scheduler__max_instances_per_host=1)
+    manager.filters.append(limit)
+    select(manager, spec())
+    with pytest.raises(errors.NoValidHost, match='1 has as many servers as allowed'):
+        select(manager, spec(), [S2])
+    with rig.by_name['cell1'].write() as connection:
+        connection.execute(Instance.__table__.insert(), {'uuid': S1, **how})
+    rig.placement.client.delete_allocations(S1)
+    assert hosts(select(manager, spec(), [S2])) == [['gpu1']]

@@ -34,7 +34,21 @@ def test_a_server_from_a_volume_needs_no_root_disk():
      {'resources_GPU': 'VGPU:1', 'required_GPU': 'HW_GPU_API_VULKAN'}),
     ({'trait:HW_CPU_X86_VMX': 'required', 'trait:CUSTOM_OLD': 'forbidden'}, {'required': 'HW_CPU_X86_VMX,!CUSTOM_OLD'}),
     ({'resources1:A': '1', 'resources2:A': '1', 'group_policy': 'isolate'}, {'group_policy': 'isolate'}),
-    ({'resources1:A': '1', 'resources2:A': '1'}, {'group_policy': 'none'}),
+    ({'resources1:A': '1', 'resources2:B': '0'}, {'resources1': 'A:1'}),
+    ({'hw:mem_encryption': 'true'}, {'required': 'HW_CPU_X86_AMD_SEV',
+                                     'resources': 'DISK_GB:16,MEMORY_MB:32768,MEM_ENCRYPTION_CONTEXT:1,VCPU:8'}),
+    ({'hw:mem_encryption': 'true', 'hw:mem_encryption_model': 'amd-sev-snp'}, {'required': 'HW_CPU_X86_AMD_SEV_SNP'}),
+    ({'hw:pmem': '6GB, small,6GB'}, {
+        'resources': 'CUSTOM_PMEM_NAMESPACE_6GB:2,CUSTOM_PMEM_NAMESPACE_SMALL:1,DISK_GB:16,MEMORY_MB:32768,VCPU:8'}),
+    ({'hw:tpm_version': '2.0'}, {'required': 'COMPUTE_SECURITY_TPM_2_0,COMPUTE_SECURITY_TPM_TIS'}),
+    ({'hw:tpm_version': '1.2', 'hw:tpm_model': 'tpm-crb'}, {
+        'required': 'COMPUTE_SECURITY_TPM_1_2,COMPUTE_SECURITY_TPM_CRB'}),
+    ({'os:secure_boot': 'required'}, {'required': 'COMPUTE_SECURITY_UEFI_SECURE_BOOT'}),
+    ({'hw:maxphysaddr_mode': 'emulate'}, {'required': 'COMPUTE_ADDRESS_SPACE_EMULATED'}),
+    ({'hw:maxphysaddr_mode': 'passthrough'}, {'required': 'COMPUTE_ADDRESS_SPACE_PASSTHROUGH'}),
+    ({'hw:pci_numa_affinity_policy': 'socket'}, {'required': 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY'}),
+    ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0-2'}, {
+        'resources': 'DISK_GB:16,MEMORY_MB:32768,PCPU:3,VCPU:5'}),
     ({'hw:cpu_policy': 'dedicated'}, {'resources': 'DISK_GB:16,MEMORY_MB:32768,PCPU:8'}),
     ({'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'isolate'},
      {'resources': 'DISK_GB:16,MEMORY_MB:32768,PCPU:9'}),
@@ -52,6 +66,31 @@ def test_meaningless_extra_specs_are_left_out_and_named(extra_specs, caplog):
     assert next(iter(extra_specs.values())) in caplog.text
 
 
+def test_groups_of_one_flavor_need_its_word_for_it(caplog):
+    """Placement refuses what names no policy; groups of ports and devices come with one."""
+    assert 'group_policy' not in pairs(spec({'resources1:A': '1', 'resources2:A': '1'}))
+    assert 'did not specify any group policy' in caplog.text
+    assert pairs(spec({'resources1:A': '1'}, gpus=(1,)), pci_in_placement=True)['group_policy'] == 'none'
+
+
+@pytest.mark.parametrize('extra_specs', [
+    {'hw:mem_encryption': 'true', 'hw:mem_encryption_model': 'rot13'}, {'hw:tpm_version': '3.0'},
+    {'hw:tpm_version': '2.0', 'hw:tpm_model': 'abacus'}, {'hw:maxphysaddr_mode': 'wide'}])
+def test_features_that_there_are_not_end_the_scheduling(extra_specs):
+    with pytest.raises(RequestFilterFailed, match=[*extra_specs.values()][-1]):
+        build(spec(extra_specs), max_results=1)
+
+
+@pytest.mark.parametrize(('properties', 'expected'), [
+    ({'hw_mem_encryption': 'true', 'hw_mem_encryption_model': 'amd-sev-es'}, 'HW_CPU_X86_AMD_SEV_ES'),
+    ({'hw_tpm_version': '2.0', 'hw_tpm_model': 'tpm-crb'}, 'COMPUTE_SECURITY_TPM_2_0,COMPUTE_SECURITY_TPM_CRB'),
+    ({'os_secure_boot': 'required'}, 'COMPUTE_SECURITY_UEFI_SECURE_BOOT'), ({'os_secure_boot': 'optional'}, None),
+    ({'hw_maxphysaddr_mode': 'emulate'}, 'COMPUTE_ADDRESS_SPACE_EMULATED'),
+    ({'hw_firmware_stateless': 'true'}, 'COMPUTE_SECURITY_STATELESS_FIRMWARE')])
+def test_features_of_the_image(properties, expected):
+    assert pairs(spec(image={'id': uuid(), 'properties': properties})).get('required') == expected
+
+
 def test_traits_of_the_image():
     image = {'id': uuid(), 'properties': {'trait:HW_CPU_X86_SGX': 'required'}}
     assert pairs(spec(image=image))['required'] == 'HW_CPU_X86_SGX'
@@ -60,19 +99,12 @@ def test_traits_of_the_image():
 def test_two_devices_are_asked_as_the_field_does():
     """pci.md §13, 'Candidate query, a1:2'."""
     query = build(spec(gpus=(2,)), max_results=1000, pci_in_placement=True)
-    run_prefilters(query, spec())
+    prefilters.run(prefilters.ALL, query, spec(), prefilters.Facts(conf(), {}.get))
     assert parse.urlencode(query.pairs()) == (
         f'group_policy=none&limit=1000&required{REQUEST}-0=OWNER_NOVA&required{REQUEST}-1=OWNER_NOVA'
         '&resources=DISK_GB%3A16%2CMEMORY_MB%3A32768%2CVCPU%3A8'
         f'&resources{REQUEST}-0={GPU}%3A1&resources{REQUEST}-1={GPU}%3A1'
         '&root_required=OWNER_NOVA%2C%21COMPUTE_STATUS_DISABLED')
-
-
-def run_prefilters(query, request, zones=None, **overrides):
-    facts = prefilters.Facts(conf(**overrides), (zones or {}).get)
-    for prefilter in prefilters.ALL:
-        prefilter(query, request, facts)
-    return query
 
 
 def test_one_device_needs_no_group_policy():
@@ -140,28 +172,3 @@ def test_three_equal_groups_are_asked_as_one():
 def test_two_equal_groups_are_asked_as_two():
     query = build(spec(gpus=(2,)), max_results=1000, pci_in_placement=True)
     assert query.collapsed() == (query, {})
-
-
-# Prefilters
-
-def test_a_zone_asks_for_its_aggregates():
-    query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='z1'), {'z1': ['a2', 'a1']})
-    assert ('member_of', 'in:a1,a2') in query.pairs()
-
-
-def test_the_default_zone_asks_for_nothing():
-    query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='nova'))
-    assert 'member_of' not in dict(query.pairs())
-
-
-def test_an_unknown_zone_ends_the_scheduling():
-    with pytest.raises(RequestFilterFailed, match='mars'):
-        run_prefilters(build(spec(), max_results=1), spec(availability_zone='mars'))
-
-
-@pytest.mark.parametrize(('on', 'bfv', 'asked'), [(True, False, True), (False, False, False), (True, True, False)])
-def test_image_type_support(on, bfv, asked):
-    request = spec(image={'id': uuid(), 'disk_format': 'qcow2'}, is_bfv=bfv)
-    query = run_prefilters(build(request, max_results=1), request,
-                           scheduler__query_placement_for_image_type_support=on)
-    assert ('COMPUTE_IMAGE_TYPE_QCOW2' in query.root_required) == asked

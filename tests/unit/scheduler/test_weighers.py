@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from kilonova import objects
 from kilonova.scheduler import weighers
 from kilonova.scheduler.weighers.amounts import (
     CPUWeigher,
@@ -11,17 +14,20 @@ from kilonova.scheduler.weighers.amounts import (
     RAMWeigher,
 )
 from kilonova.scheduler.weighers.hosts import BuildFailureWeigher, HypervisorVersionWeigher, PCIWeigher
-from tests.unit.scheduler.builders import conf, pools, spec, state
+from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
+from kilonova.scheduler.weighers.metrics import MetricsWeigher
+from kilonova.scheduler.weighers.moves import CrossCellWeigher
+from tests.unit.scheduler.builders import CELL, conf, pools, spec, state, uuid
 
 ALL = (RAMWeigher, CPUWeigher, DiskWeigher, HypervisorVersionWeigher, NumInstancesWeigher, IoOpsWeigher, PCIWeigher,
-       BuildFailureWeigher)
+       BuildFailureWeigher, MetricsWeigher, CrossCellWeigher, ImagePropertiesWeigher)
 
 
-def best(classes, hosts, **overrides):
+def best(classes, hosts, request=None, **overrides):
     made = [cls() for cls in classes]
     for one in made:
         one.conf = conf(**overrides)
-    return [(one.obj.host, one.weight) for one in weighers.weigh(made, hosts, spec())]
+    return [(one.obj.host, one.weight) for one in weighers.weigh(made, hosts, request or spec())]
 
 
 @pytest.mark.parametrize(('cls', 'worse', 'better'), [
@@ -66,6 +72,57 @@ def test_an_aggregate_overrides_the_multiplier(caplog):
     hosts = [state('a', metadata={'ram_weight_multiplier': 'much'}), state('b', memory_mb=1000)]
     assert [host for host, _ in best([RAMWeigher], hosts)] == ['a', 'b']
     assert 'much' in caplog.text
+
+
+def measured(name, **metrics):
+    return state(name, metrics=json.dumps([{'name': key.replace('_', '.'), 'value': value}
+                                           for key, value in metrics.items()]))
+
+
+def test_metrics_are_summed_by_their_ratios():
+    hosts = [measured('a', cpu_frequency=2400, cpu_percent=90), measured('b', cpu_frequency=2000, cpu_percent=10)]
+    setting = {'metrics__weight_setting': ['cpu.frequency=1', 'cpu.percent=-10', 'nonsense']}
+    assert best([MetricsWeigher], hosts, **setting) == [('b', 1.0), ('a', 0.0)]
+    assert best([MetricsWeigher], hosts, metrics__weight_multiplier=-2.0, **setting) == [('a', 0.0), ('b', -2.0)]
+    assert best([MetricsWeigher], hosts) == [('a', 0.0), ('b', 0.0)]
+    hosts[1] = state('b', metrics='[{"name": "cpu.frequency", "value": 2000}]', metadata={
+        'metrics_weight_multiplier': '5'})
+    assert best([MetricsWeigher], [hosts[0], hosts[1]], metrics__weight_setting=['cpu.frequency=-1']) == [
+        ('b', 5.0), ('a', 0.0)]
+
+
+def test_a_host_without_the_metric(caplog):
+    hosts = [measured('a', cpu_frequency=2400), measured('b', cpu_frequency=2000), state('c')]
+    setting = {'metrics__weight_setting': ['cpu.frequency=1']}
+    assert [host for host, _ in best([MetricsWeigher], hosts, **setting)] == ['a', 'b']
+    assert 'Metric cpu.frequency could not be found on the compute host node c.c' in caplog.text
+    assert [host for host, _ in best([MetricsWeigher], hosts, metrics__required=False, **setting)] == ['a', 'b', 'c']
+    assert [host for host, _ in best([MetricsWeigher], hosts, metrics__required=False,
+                                     metrics__weight_of_unavailable=9999.0, **setting)] == ['c', 'a', 'b']
+
+
+@pytest.mark.parametrize(('allowed', 'expected'), [(True, [('here', 1e6), ('there', 0.0)]),
+                                                   (False, [('there', 0.0), ('here', 0.0)])])
+def test_moves_stay_in_their_cell(allowed, expected):
+    request = spec(requested_destination=objects.Destination(
+        cell=objects.CellMapping(uuid=CELL), allow_cross_cell_move=allowed))
+    hosts = [state('there', cell=uuid('another cell')), state('here')]
+    assert best([CrossCellWeigher], hosts, request) == expected
+    assert best([CrossCellWeigher], hosts) == [('there', 0.0), ('here', 0.0)]
+
+
+@pytest.mark.parametrize(('setting', 'expected'), [
+    ([], ['b', 'a', 'c']), (['os_distro=1', 'hw_machine_type=5'], ['a', 'b', 'c']),
+    (['os_distro=-1'], ['c', 'a', 'b'])])
+def test_servers_of_like_images(setting, expected):
+    hosts = [state('a'), state('b'), state('c')]
+    hosts[0].image_properties = {uuid('1'): {'os_distro': 'debian', 'hw_machine_type': 'q35'}}
+    hosts[1].image_properties = {uuid(name): {'os_distro': 'debian', 'min_ram': '0'} for name in '234'}
+    hosts[2].image_properties = {}
+    request = spec(image={'id': uuid(), 'properties': {'os_distro': 'debian', 'hw_machine_type': 'q35'}})
+    found = best([ImagePropertiesWeigher], hosts, request, filter_scheduler__image_props_weight_multiplier=1.0,
+                 filter_scheduler__image_props_weight_setting=setting)
+    assert [host for host, _ in found] == expected
 
 
 @pytest.mark.parametrize(('values', 'low', 'high', 'expected'), [

@@ -1,0 +1,240 @@
+"""What the scheduler decided, and why: kept in memory for a second, then written to the api database.
+
+    decisions = Decisions(conf, databases); decisions.start()
+    trace = decisions.trace()               # goes along with one select, which tells it what it sees
+    decisions.record(ctxt, spec, uuids, trace, plan=plan)
+    decisions.stop()                        # writes what is left
+
+A select only notes which hosts fell; texts, compression and the one INSERT for many decisions come later, in a thread
+of its own. Of each filter, of the survivors and of refused claims [scheduler]decisions_hosts hosts are told, and always
+how many there were. ``kilonova-manage scheduler explain`` reads it.
+"""
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from oslo_config import cfg
+
+from kilonova import concurrency, errors
+from kilonova.db.queries import decisions as rows
+from kilonova.scheduler.query import Spec
+from kilonova.scheduler.reasons import Report
+from kilonova.scheduler.select import Choice, Plan
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two writes, and decisions that are written earlier.
+FLUSH_EVERY = 1.0
+FLUSH_AT = 200
+# More than these are lost while the database is silent.
+MOST = 5000
+# Seconds between two looks for what is too old or too much.
+PRUNE_EVERY = 600.0
+STOP_TIMEOUT = 5.0
+# Columns of the table, and attributes of a HostState, that filters compare and weighers weigh.
+VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
+_FLAGS = ('disabled', 'up', 'pci_free')
+
+
+class Trace:
+    """What one select saw; ``most``: so many hosts of each kind are told by name."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._began = time.perf_counter()
+        self.took = 0.0
+        self.considered: int | None = None
+        self.steps: list[dict[str, Any]] = []
+        self.survivors: list[dict[str, Any]] = []
+        self.refused: list[str] = []
+        self.report: Report | None = None
+
+    def restart(self) -> None:
+        """Another way is gone: Placement is asked for candidates."""
+        self.considered, self.steps, self.survivors = None, [], []
+
+    # -- of one host after the other
+    def listed(self, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
+        """A filter left these of those."""
+        if self.considered is None:
+            self.considered = len(before)
+        if len(before) == len(after):
+            self._step(name, len(before), len(after), [])
+            return
+        kept = {id(host) for host in after}
+        fell: list[Any] = []
+        for host in before:
+            if id(host) not in kept:
+                fell.append(host)
+                if len(fell) == self._most:
+                    break
+        self._step(name, len(before), len(after), [_values(host) for host in fell])
+
+    def weighed(self, hosts: Sequence[Any]) -> None:
+        """WeighedHosts, best first; those of the first server stand for all."""
+        if not self.survivors:
+            self.survivors = [{**_values(one.obj), 'weight': one.weight} for one in hosts[:self._most]]
+
+    # -- of all hosts at once
+    def masked(self, name: str, table: Any, before: Any, after: Any) -> None:
+        """The same of a filter's array."""
+        count, left = int(np.count_nonzero(before)), int(np.count_nonzero(after))
+        if self.considered is None:
+            self.considered = count
+        self._step(name, count, left,
+                   self._rows(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else [])
+
+    def weighed_places(self, table: Any, places: Any, weights: Any) -> None:
+        """Places and their weights, best first."""
+        if not self.survivors:
+            told = self._rows(table, places[:self._most])
+            self.survivors = [{**row, 'weight': float(weight)}
+                              for row, weight in zip(told, weights[:self._most], strict=True)]
+
+    def refuse(self, host: str) -> None:
+        """Its claim was refused."""
+        if len(self.refused) < self._most:
+            self.refused.append(host)
+
+    def claiming(self, claim: Callable[[str, Any, Any], Choice | None]) -> Callable[[str, Any, Any], Choice | None]:
+        """A claim that notes refusals."""
+        def noting(uuid: str, host: Any, request: Any) -> Choice | None:
+            choice = claim(uuid, host, request)
+            if choice is None:
+                self.refuse(host.host)
+            return choice
+        return noting
+
+    def end(self) -> None:
+        """The select is over."""
+        self.took = time.perf_counter() - self._began
+
+    def _step(self, name: str, before: int, after: int, fell: list[dict[str, Any]]) -> None:
+        self.steps.append({'filter': name, 'before': before, 'after': after, 'fell': fell})
+
+    @staticmethod
+    def _rows(table: Any, places: Any) -> list[dict[str, Any]]:
+        columns = {name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)}
+        columns = {'host': [table.host(place) for place in places.tolist()], **columns}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _values(host: Any) -> dict[str, Any]:
+    return {'host': host.host, **{name: getattr(host, name) for name in VALUES},
+            'disabled': bool(host.service.get('disabled')), 'up': bool(host.service.get('up', True))}
+
+
+def asked(spec: Spec) -> dict[str, Any]:
+    """What a request wants, as administrators read it."""
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    return {'flavor': spec.flavor.name if 'name' in spec.flavor else None, 'vcpus': spec.vcpus,
+            'memory_mb': spec.memory_mb, 'disk_gb': spec.root_gb + spec.ephemeral_gb,
+            'devices': {one.alias_name or 'pci': one.count for one in (requests.requests if requests else ())},
+            'availability_zone': spec.availability_zone if 'availability_zone' in spec else None,
+            'hints': dict((spec.scheduler_hints if 'scheduler_hints' in spec else None) or {})}
+
+
+def story(spec: Spec, trace: Trace, most: int, *, plan: Plan | None = None, index: int = 0,
+          failure: Exception | None = None) -> dict[str, Any]:
+    """Everything about one server of a select; what json takes."""
+    told: dict[str, Any] = {'asked': asked(spec), 'considered': trace.considered, 'filters': trace.steps,
+                            'weighed': trace.survivors, 'claims_refused': trace.refused,
+                            'seconds': round(trace.took, 6)}
+    if plan is not None:
+        told |= {'chosen': plan.choices[index].host.host,
+                 'alternates': [one.host.host for one in plan.alternates[index]]}
+    if failure is not None:
+        told |= {'chosen': None, 'failure': str(failure)}
+    if trace.report is not None:
+        told |= {'considered': len(trace.report.names), 'hosts': trace.report.hosts(most)}
+    return told
+
+
+class Decisions:
+    """One a scheduler process. Without ``start`` nothing is written: what is recorded waits."""
+
+    def __init__(self, conf: cfg.ConfigOpts, databases: Any) -> None:
+        self._section, self._databases = conf.scheduler, databases
+        self._waiting: deque[tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = deque(maxlen=MOST)
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pruned = time.monotonic()
+        self._lost = False
+
+    def trace(self) -> Trace | None:
+        """For one select; None: nothing is kept."""
+        return Trace(self._section.decisions_hosts) if self._section.decisions_keep else None
+
+    def start(self) -> None:
+        """Write from now on."""
+        if self._section.decisions_keep:
+            self._thread = concurrency.spawn(self._loop, name='decisions')
+
+    def stop(self) -> None:
+        """Write what is left, and no more."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT)
+            self.flush()
+
+    def record(self, ctxt: Any, spec: Spec, uuids: Sequence[str], trace: Trace | None, *, plan: Plan | None = None,
+               failure: errors.NoValidHost | None = None) -> None:
+        """Note the outcome for each server; never raises, never waits."""
+        if trace is None:
+            return
+        trace.end()
+        now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+        request_id, most = getattr(ctxt, 'request_id', None), self._section.decisions_hosts
+        for index, uuid in enumerate(uuids):
+            chosen = plan.choices[index].host.host if plan is not None else None
+            self._waiting.append((
+                {'request_id': request_id, 'instance_uuid': uuid, 'created_at': now, 'chosen': chosen},
+                partial(story, spec, trace, most, plan=plan, index=index, failure=failure)))
+        if len(self._waiting) >= FLUSH_AT:
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Write what waits in one statement. A database that doesn't answer is told once; what waits is kept."""
+        with self._writing:
+            taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            try:
+                self._write(taken)
+            except Exception as error:  # noqa: BLE001 - scheduling goes on without its diary
+                room = MOST - len(self._waiting)
+                self._waiting.extendleft(reversed(taken[-room:] if room else []))
+                if not self._lost:
+                    LOG.warning('Decisions of the scheduler cannot be written, they are kept for now: %s', error)
+                self._lost = True
+            else:
+                self._lost = False
+
+    def _write(self, taken: list[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]) -> None:
+        prune = time.monotonic() - self._pruned > PRUNE_EVERY
+        if not taken and not prune:
+            return
+        told = [{**row, 'body': body()} for row, body in taken]
+        with self._databases.api().write() as connection:
+            if told:
+                rows.add(connection, told)
+            if prune:
+                oldest = dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(
+                    seconds=self._section.decisions_max_age)
+                rows.prune(connection, oldest, self._section.decisions_keep)
+        if prune:
+            self._pruned = time.monotonic()
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait(FLUSH_EVERY)
+            self._wake.clear()
+            self.flush()

@@ -1,0 +1,33 @@
+"""SimpleCIDRAffinityFilter: hosts whose address is near another one."""
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Any
+
+from kilonova.scheduler.filters import LOOP, BaseHostFilter
+
+LOG = logging.getLogger(__name__)
+
+
+class SimpleCIDRAffinityFilter(BaseHostFilter):
+    """Hint ``build_near_host_ip`` with ``cidr`` (/24): the host's management address is in that network. Nonsense in
+    the hints is near nobody."""
+
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        near = spec_obj.get_scheduler_hint('build_near_host_ip')
+        if not near:
+            return True
+        prefix = str(spec_obj.get_scheduler_hint('cidr', '/24')).lstrip('/')
+        try:
+            network = ipaddress.ip_network(f'{near}/{prefix}', strict=False)
+            return ipaddress.ip_address(str(host_state.host_ip)) in network
+        except ValueError as error:
+            LOG.debug('%(host)s is not near %(near)s/%(prefix)s: %(error)s',
+                      {'host': host_state, 'near': near, 'prefix': prefix, 'error': error})
+            return False
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return LOOP if spec_obj.get_scheduler_hint('build_near_host_ip') else None

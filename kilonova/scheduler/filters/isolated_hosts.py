@@ -1,0 +1,29 @@
+"""IsolatedHostsFilter: some images have hosts of their own."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.scheduler.filters import BaseHostFilter
+
+
+class IsolatedHostsFilter(BaseHostFilter):
+    """Images of [filter_scheduler]isolated_images go to isolated_hosts only; other images keep away from these, unless
+    restrict_isolated_hosts_to_isolated_images is off."""
+
+    RUN_ON_REBUILD = True
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        return self._fits(host_state.host in self.conf.filter_scheduler.isolated_hosts, spec_obj)
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
+        return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))
+
+    def _fits(self, isolated_host: bool, spec_obj: Any) -> bool:
+        section = self.conf.filter_scheduler
+        image = spec_obj.image if 'image' in spec_obj else None
+        isolated_image = image is not None and 'id' in image and image.id in section.isolated_images
+        if isolated_image:
+            return isolated_host
+        return not (isolated_host and section.restrict_isolated_hosts_to_isolated_images)

@@ -1,0 +1,94 @@
+"""JsonFilter: the user says with the hint ``query`` which hosts will do.
+
+    ["and", [">=", "$free_ram_mb", 1024], ["in", "$hypervisor_type", "QEMU", "KVM"]]
+
+Operators: = < > in <= >= not or and. ``$a.b`` reads the host's field a, and b of what is there. A query that can't be
+understood suits no host.
+"""
+from __future__ import annotations
+
+import json
+import logging
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kilonova.scheduler.filters import LOOP, BaseHostFilter
+
+LOG = logging.getLogger(__name__)
+
+# Deeper queries are not meant.
+DEEPEST = 32
+
+
+class BadQuery(ValueError):
+    """What can't be evaluated."""
+
+
+def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
+    """The first argument compares so with each of the others."""
+    def apply(arguments: list[Any]) -> bool:
+        if len(arguments) < 2:
+            return False
+        first, *others = arguments
+        try:
+            return all(compare(first, other) for other in others)
+        except TypeError:
+            # None and numbers, texts and numbers.
+            return False
+    return apply
+
+
+_OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
+    '=': _all_of(operator.eq), '<': _all_of(operator.lt), '>': _all_of(operator.gt), '<=': _all_of(operator.le),
+    '>=': _all_of(operator.ge), 'in': lambda arguments: arguments[0] in arguments[1:] if arguments else False,
+    'not': lambda arguments: not any(arguments), 'or': any, 'and': all}
+
+
+def evaluate(query: Any, host_state: Any, depth: int = 0) -> Any:
+    """The value of a query for a host. BadQuery: it is none."""
+    if depth > DEEPEST:
+        raise BadQuery('it is too deep')
+    if isinstance(query, str) and query.startswith('$'):
+        return _read(host_state, query[1:])
+    if not isinstance(query, list):
+        return query
+    if not query:
+        return True
+    name, *arguments = query
+    if not isinstance(name, str) or name not in _OPERATORS:
+        raise BadQuery(f'{name!r} is no operator')
+    return _OPERATORS[name]([evaluate(argument, host_state, depth + 1) for argument in arguments])
+
+
+def _parsed(text: str) -> list[Any]:
+    query = json.loads(text)
+    if not isinstance(query, list):
+        raise BadQuery('it is no list')
+    return query
+
+
+def _read(host_state: Any, path: str) -> Any:
+    first, *rest = path.split('.')
+    # What begins so is not a field.
+    value = None if first.startswith('_') else getattr(host_state, first, None)
+    for step in rest:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return None if callable(value) else value
+
+
+class JsonFilter(BaseHostFilter):
+    """Hint ``query``; see the module."""
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        asked = spec_obj.get_scheduler_hint('query')
+        if not asked:
+            return True
+        try:
+            return all(evaluate(_parsed(query), host_state) for query in ([asked] if isinstance(asked, str) else asked))
+        except (ValueError, TypeError, RecursionError) as error:
+            LOG.debug('The query %(query)s suits no host: %(error)s', {'query': asked, 'error': error})
+            return False
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return LOOP if spec_obj.get_scheduler_hint('query') else None

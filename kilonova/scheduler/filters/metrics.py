@@ -1,0 +1,26 @@
+"""MetricsFilter: the host tells all metrics that it is to be weighed by."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.ratios import ratios
+
+LOG = logging.getLogger(__name__)
+
+
+class MetricsFilter(BaseHostFilter):
+    """[metrics]weight_setting names them; run it beside MetricsWeigher."""
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        missing = self._wanted() - {metric.name for metric in host_state.metrics}
+        if missing:
+            LOG.debug('%(host)s lacks the metrics %(missing)s', {'host': host_state, 'missing': sorted(missing)})
+        return not missing
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        return LOOP if self._wanted() else None
+
+    def _wanted(self) -> set[str]:
+        return set(ratios(tuple(self.conf.metrics.weight_setting), '[metrics]weight_setting'))

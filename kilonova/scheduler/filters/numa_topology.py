@@ -1,0 +1,49 @@
+"""NUMATopologyFilter: the host's NUMA cells have the CPUs, the memory and the pages, near the devices that go along."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kilonova import objects
+from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.virt.hardware import numa
+
+LOG = logging.getLogger(__name__)
+
+
+class NUMATopologyFilter(BaseHostFilter):
+    """Passes what asks for no NUMA cells, dedicated CPUs or page size. Decides by the code of the host's claim.
+
+    Drops the allocation candidates whose devices are too far from the cells that are left (see PciPassthroughFilter).
+    """
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
+        if wanted is None:
+            return True
+        host, candidates = host_state.numa, host_state.allocation_candidates
+        if host is None:
+            LOG.debug('%(host)s has no NUMA topology', {'host': host_state})
+            return False
+        host_state.pack_cells = self.conf.compute.packing_host_numa_cells_allocation_strategy
+        limits = host_state.numa_limits
+        requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
+
+        def fits(mapping: Any) -> bool:
+            return numa.fit(host, wanted, limits, numa.Devices(host_state.pci_stats, requests, mapping)) is not None
+        if candidates and requests is not None and requests.requests:
+            host_state.allocation_candidates = [one for one in candidates if fits(one.get('mappings'))]
+            passes = bool(host_state.allocation_candidates)
+        else:
+            passes = fits(None)
+        if not passes:
+            LOG.debug('%(host)s fails NUMA topology requirements: %(wanted)s', {'host': host_state, 'wanted': wanted})
+            return False
+        host_state.limits['numa_topology'] = objects.NUMATopologyLimits(
+            cpu_allocation_ratio=limits.cpu_ratio, ram_allocation_ratio=limits.ram_ratio)
+        return True
+
+    def mask(self, look: Any, spec_obj: Any) -> Any:
+        """One host after the other, and only for servers that ask for something."""
+        wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
+        return None if wanted is None else LOOP

@@ -1,0 +1,71 @@
+"""Server groups as one select sees them: who is in the group of the request, and where they are.
+
+    groups.prepare(spec, uuids, snapshot, filters, weighers)
+    spec.instance_group.places      # {server: hosts}
+
+The stored request knows only which group it is; members and hosts are read anew for each select, in two statements and
+one a cell. What two schedulers choose at the same time the claim on the host decides (``db.queries.group_claims``).
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kilonova import errors
+from kilonova.scheduler.query import Spec
+from kilonova.scheduler.snapshot import Snapshot
+
+AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
+# What must be enabled for a policy to mean anything: a filter, or a weigher.
+NEEDED = {AFFINITY: 'ServerGroupAffinityFilter', ANTI_AFFINITY: 'ServerGroupAntiAffinityFilter',
+          'soft-affinity': 'ServerGroupSoftAffinityWeigher', 'soft-anti-affinity': 'ServerGroupSoftAntiAffinityWeigher'}
+
+
+def prepare(spec: Spec, uuids: Sequence[str], snapshot: Snapshot, filters: Sequence[Any],
+            weighers: Sequence[Any]) -> None:
+    """Fill in members, hosts and places of the request's group; a group that is gone is forgotten.
+
+    ``hosts`` of an affinity group are those where its other servers are and stay. NoValidHost: nothing is
+    enabled here that would look at the policy, or where the group will be isn't known before its moves have ended.
+    """
+    group = spec.instance_group if 'instance_group' in spec else None
+    if group is None or 'uuid' not in group:
+        return
+    found = snapshot.group(group.uuid)
+    if found is None:
+        spec.instance_group = None
+        return
+    row, members = found
+    _check_supported(row['policy'], [*filters, *weighers])
+    group.policy = row['policy']
+    group._rules = row['rules']  # noqa: SLF001 - the field's name begins so
+    group.members = members
+    group.places = _places(members, uuids, snapshot)
+    others = {server: hosts for server, hosts in group.places.items() if server not in uuids}
+    if row['policy'] == AFFINITY:
+        # Where a server is that moves is decided when the move ends.
+        group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
+        if others and not group.hosts:
+            raise errors.NoValidHost(reason=f'The servers of server group {group.uuid} are being moved: confirm or '
+                                            'revert that first.')
+    else:
+        group.hosts = sorted({host for hosts in others.values() for host in hosts})
+
+
+def _check_supported(policy: str, enabled: Sequence[Any]) -> None:
+    name = NEEDED.get(policy, policy)
+    if not any(cls.__name__ == name for one in enabled for cls in type(one).__mro__):
+        raise errors.NoValidHost(reason=f'ServerGroup policy is not supported: {name} not configured')
+
+
+def _places(members: Collection[str], uuids: Sequence[str], snapshot: Snapshot) -> dict[str, set[str]]:
+    places = snapshot.places_of(members)
+    table = snapshot.table
+    with table.lock:
+        for server in members:
+            # Those of this very request are being chosen for.
+            if server not in places and server not in uuids:
+                sent = {table.node(place)[1]['host'] for place in table.sent_to(server)}
+                if sent:
+                    places[server] = sent
+    return places

@@ -1,0 +1,144 @@
+"""The names that filters and weighers written for Nova import, as names for what is here.
+
+    from nova.scheduler import filters, weights
+    from nova.i18n import _LI
+
+``plugins`` calls ``provide(conf)`` before it loads anything that isn't ours. Where Nova itself can be imported nothing
+is touched. These are thin: a name that isn't in ``MODULES`` isn't there, and importing it says so. ``nova.conf.CONF``
+is the configuration of the scheduler that loaded plug-ins last; ``oslo_config.cfg.CONF`` is nobody's here.
+"""
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+import types
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from oslo_config import cfg
+
+from kilonova import errors, objects
+from kilonova.objects import fields
+from kilonova.scheduler import filters, weighers
+from kilonova.scheduler.filters import (
+    affinity,
+    aggregates,
+    all_hosts,
+    cidr,
+    compute,
+    compute_capabilities,
+    extra_specs,
+    image_properties,
+    isolated_hosts,
+    json_query,
+    limits,
+    metrics,
+    numa_topology,
+    pci_passthrough,
+)
+from kilonova.scheduler.weighers import amounts, groups, hosts, images, moves
+from kilonova.scheduler.weighers import metrics as measured
+
+LOG = logging.getLogger(__name__)
+
+
+class Conf:
+    """``nova.conf.CONF``: reads and writes go to the configuration that was last given to ``provide``."""
+
+    _conf: cfg.ConfigOpts | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if Conf._conf is None:
+            raise AttributeError(f'there is no configuration yet, so no {name}')
+        return getattr(Conf._conf, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__getattr__(name)
+
+    def __contains__(self, name: str) -> bool:
+        return Conf._conf is not None and name in Conf._conf
+
+
+def _same(text: str) -> str:
+    """Messages aren't translated."""
+    return text
+
+
+def instance_uuids_overlap(host_state: Any, uuids: Any) -> bool:
+    """Whether the host has one of these servers (a uuid, or several)."""
+    asked = {uuids} if isinstance(uuids, str) else set(uuids)
+    return not asked.isdisjoint(host_state.instances)
+
+
+def _public(module: types.ModuleType) -> dict[str, Any]:
+    """The classes that a module defines."""
+    return {name: value for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith('_')}
+
+
+CONF = Conf()
+_FILTERS = 'nova.scheduler.filters'
+_WEIGHTS = 'nova.scheduler.weights'
+_IN_FILTERS: Mapping[str, types.ModuleType] = MappingProxyType({
+    'affinity_filter': affinity, 'aggregate_image_properties_isolation': aggregates,
+    'aggregate_instance_extra_specs': aggregates, 'aggregate_multitenancy_isolation': aggregates,
+    'all_hosts_filter': all_hosts, 'compute_capabilities_filter': compute_capabilities, 'compute_filter': compute,
+    'image_props_filter': image_properties, 'io_ops_filter': limits, 'isolated_hosts_filter': isolated_hosts,
+    'json_filter': json_query, 'metrics_filter': metrics, 'num_instances_filter': limits,
+    'numa_topology_filter': numa_topology, 'pci_passthrough_filter': pci_passthrough,
+    'simple_cidr_affinity_filter': cidr, 'type_filter': aggregates})
+_IN_WEIGHTS: Mapping[str, types.ModuleType] = MappingProxyType({
+    'affinity': groups, 'compute': hosts, 'cpu': amounts, 'cross_cell': moves, 'disk': amounts,
+    'hypervisor_version': hosts, 'image_props': images, 'io_ops': amounts, 'metrics': measured,
+    'num_instances': amounts, 'pci': hosts, 'ram': amounts})
+
+# {module: {name: what it is here}}
+MODULES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    'nova': {},
+    'nova.i18n': dict.fromkeys(('_', '_LI', '_LW', '_LE', '_LC'), _same),
+    'nova.conf': {'CONF': CONF},
+    'nova.exception': {**_public(errors), 'NovaException': errors.KilonovaError},
+    'nova.filters': {'BaseFilter': filters.BaseFilter},
+    'nova.weights': {'BaseWeigher': weighers.BaseHostWeigher, 'WeighedObject': weighers.WeighedHost,
+                     'normalize': weighers.normalize},
+    'nova.objects': {name: getattr(objects, name) for name in objects.__all__},
+    'nova.objects.fields': {name: value for name, value in vars(fields).items() if not name.startswith('_')},
+    'nova.scheduler': {},
+    _FILTERS: {'BaseHostFilter': filters.BaseHostFilter},
+    f'{_FILTERS}.extra_specs_ops': {'match': extra_specs.match},
+    f'{_FILTERS}.utils': {
+        'aggregate_metadata_get_by_host': aggregates.aggregate_metadata,
+        'aggregate_values_from_key': aggregates.aggregate_values, 'instance_uuids_overlap': instance_uuids_overlap,
+        'validate_num_values': aggregates.lowest},
+    _WEIGHTS: {'BaseHostWeigher': weighers.BaseHostWeigher, 'WeighedHost': weighers.WeighedHost},
+    **{f'{_FILTERS}.{name}': _public(module) for name, module in _IN_FILTERS.items()},
+    **{f'{_WEIGHTS}.{name}': _public(module) for name, module in _IN_WEIGHTS.items()},
+})
+
+
+def provide(conf: cfg.ConfigOpts, find: Callable[[str], Any] = importlib.util.find_spec) -> bool:
+    """Put the names into ``sys.modules``; False where Nova itself is installed."""
+    Conf._conf = conf  # noqa: SLF001 - the class is this module's
+    ours = getattr(sys.modules.get('nova'), '__kilonova__', False)
+    if not ours and ('nova' in sys.modules or find('nova') is not None):
+        return False
+    if not ours:
+        for name, values in MODULES.items():
+            sys.modules[name] = _module(name, values)
+        for name in MODULES:
+            parent, _, child = name.rpartition('.')
+            if parent:
+                setattr(sys.modules[parent], child, sys.modules[name])
+        LOG.debug('Plug-ins that import nova find our names')
+    return True
+
+
+def _module(name: str, values: Mapping[str, Any]) -> types.ModuleType:
+    module = types.ModuleType(name, f'Names of {name} as Kilonova has them; see kilonova.scheduler.nova_names.')
+    module.__dict__.update(values, __kilonova__=True)
+    if any(other.startswith(f'{name}.') for other in MODULES):
+        # A package, without files: what isn't in the table isn't found.
+        module.__path__ = []
+    return module

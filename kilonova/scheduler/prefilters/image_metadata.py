@@ -1,0 +1,35 @@
+"""What the image's hardware properties ask of a host, as traits."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import os_traits
+
+from kilonova.scheduler.query import Query, Spec, image_property
+
+LOG = logging.getLogger(__name__)
+
+# COMPUTE_VIOMMU_MODEL_… is what drivers report; the field asks for COMPUTE_VIOMMU_…, which is no trait.
+PREFIXES = {
+    'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS', 'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
+    'hw_video_model': 'COMPUTE_GRAPHICS_MODEL', 'hw_vif_model': 'COMPUTE_NET_VIF_MODEL', 'hw_architecture': 'HW_ARCH',
+    'hw_emulation_architecture': 'COMPUTE_ARCH', 'hw_viommu_model': 'COMPUTE_VIOMMU_MODEL'}
+_KNOWN = frozenset(os_traits.get_traits())
+
+
+def image_metadata(query: Query, spec: Spec, facts: Any) -> None:
+    """With [scheduler]image_metadata_prefilter. A property that no trait stands for: nothing is asked at all."""
+    if not facts.conf.scheduler.image_metadata_prefilter:
+        return
+    found = set()
+    for name, prefix in PREFIXES.items():
+        value = image_property(spec, name)
+        if value is None:
+            continue
+        trait = f'{prefix}_{value.replace("-", "_").upper()}'
+        if trait not in _KNOWN:
+            LOG.error('Computed trait name %(trait)s is not valid; is os-traits up to date?', {'trait': trait})
+            return
+        found.add(trait)
+    query.root_required |= found

@@ -1,0 +1,21 @@
+"""Projects that have aggregates of their own go there."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.scheduler.filters.aggregates import TENANT, words
+from kilonova.scheduler.query import Query, RequestFilterFailed, Spec
+
+
+def tenant_aggregate(query: Query, spec: Spec, facts: Any) -> None:
+    """With [scheduler]limit_tenants_to_placement_aggregate: aggregates whose filter_tenant_id… names the project."""
+    section = facts.conf.scheduler
+    if not section.limit_tenants_to_placement_aggregate:
+        return
+    own = [row['uuid'] for row in facts.aggregates()
+           if any(key.startswith(TENANT) and spec.project_id in words(value)
+                  for key, value in row['metadata'].items())]
+    if own:
+        query.unnamed.aggregates.append(own)
+    elif section.placement_aggregate_required_for_tenants:
+        raise RequestFilterFailed(reason='No hosts available for tenant')

@@ -1,0 +1,31 @@
+"""Settings of the form ``name=ratio``: which values count, and how much.
+
+    ratios(('cpu.percent=-1', 'rack=2'), '[metrics]weight_setting')      # {'cpu.percent': -1.0, 'rack': 2.0}
+"""
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+LOG = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=64)
+def ratios(setting: tuple[str, ...], option: str) -> Mapping[str, float]:
+    """{name: ratio}; an entry that is none is told once and left out."""
+    found: dict[str, float] = {}
+    for entry in setting:
+        name, equals, text = entry.partition('=')
+        try:
+            ratio = float(text)
+        except ValueError:
+            ratio = math.nan
+        if name.strip() and equals and math.isfinite(ratio):
+            found[name.strip()] = ratio
+        else:
+            LOG.error("%(option)s: '%(entry)s' is left out, it is not of the form name=ratio",
+                      {'option': option, 'entry': entry})
+    return MappingProxyType(found)

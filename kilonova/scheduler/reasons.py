@@ -1,0 +1,413 @@
+"""Why no host takes a request: for its owner in a sentence, for administrators host by host.
+
+    report = explain(snapshot, placement, spec, query, filters, offered=…, servers=1)
+    raise NoValidHost(reason=report.text())
+    # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
+
+It is worked out after the refusal and costs nothing before. A host is told with everything that turns it away as far
+as the table and Placement's answer know it, so that it would pass if just that were different; filters that look at
+single hosts, and Placement, are only asked about hosts that nothing else explains. The owner's sentence names no host.
+"""
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kilonova import errors
+from kilonova.clients.placement import PlacementClient, PlacementInvalid
+from kilonova.scheduler import filters as filtering
+from kilonova.scheduler.direct import Look
+from kilonova.scheduler.guard import Guard
+from kilonova.scheduler.prefilters.compute_status import DISABLED
+from kilonova.scheduler.prefilters.owner import OWNER
+from kilonova.scheduler.query import Group, Query, Spec
+from kilonova.scheduler.room import Request
+from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler.table import Mask
+
+LOG = logging.getLogger(__name__)
+
+# What a fault's column leaves beside 'No valid host was found. '.
+ROOM = 225
+# In larger clouds Placement's lists of providers would cost more than the answer is worth.
+MANY_HOSTS = 2000
+# Groups of a request that Placement is asked about.
+MANY_GROUPS = 8
+MANY_CHECKS = 60
+UNKNOWN = -1
+# {filter: what it means to a user}. '{have}' is have or has.
+WORDS: Mapping[str, str] = MappingProxyType({
+    'ServerGroupAffinityFilter': 'not where the server group is',
+    'ServerGroupAntiAffinityFilter': '{have} too many servers of the server group',
+    'DifferentHostFilter': '{have} a server that different_host names',
+    'SameHostFilter': '{have} no server that same_host names',
+    'ImagePropertiesFilter': 'cannot run the image (architecture or type)',
+    'ComputeCapabilitiesFilter': 'without capabilities that the flavor asks for',
+    'NUMATopologyFilter': '{have} no room on NUMA cells (CPUs, memory, pages, devices)',
+    'PciPassthroughFilter': '{have} no fitting set of PCI devices',
+    'AggregateInstanceExtraSpecsFilter': 'not for this flavor',
+    'AggregateTypeAffinityFilter': 'not for this flavor',
+    'AggregateImagePropertiesIsolation': 'not for this image',
+    'IsolatedHostsFilter': 'not for this image',
+    'AggregateMultiTenancyIsolation': 'not for this project',
+    'IoOpsFilter': 'busy with other builds',
+    'AggregateIoOpsFilter': 'busy with other builds',
+    'NumInstancesFilter': '{have} as many servers as allowed',
+    'AggregateNumInstancesFilter': '{have} as many servers as allowed',
+    'SimpleCIDRAffinityFilter': 'outside the addresses asked for',
+    'JsonFilter': 'turned away by the query hint',
+    'MetricsFilter': 'without the metrics that are weighed',
+})
+# {resource class: (words, unit)}
+AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType({
+    'VCPU': ('{have} fewer than %d free vCPUs', ''),
+    'PCPU': ('{have} fewer than %d free dedicated CPUs', ''),
+    'MEMORY_MB': ('{have} less than %d MiB free memory', ' MiB'),
+    'DISK_GB': ('{have} less than %d GB free disk', ' GB'),
+})
+
+
+@dataclass
+class Check:
+    """One thing that turns hosts away. ``has``: what each host has of what is too little, UNKNOWN: nobody knows."""
+
+    key: str
+    words: str
+    failing: Mask
+    has: NDArray[np.int64] | None = None
+    unit: str = ''
+
+
+@dataclass
+class Report:
+    """``names``: {place: host} of all hosts that were considered."""
+
+    names: dict[int, str]
+    servers: int = 1
+    checks: list[Check] = field(default_factory=list)
+
+    def text(self, room: int = ROOM) -> str:
+        """For the owner; at most ``room`` characters."""
+        if not self.names:
+            return 'No host could be considered.'
+        count = len(self.names)
+        head = f'{count} host{"s" if count > 1 else ""} considered: '
+        said: list[str] = []
+        groups = self.groups()
+        for index, (keys, places) in enumerate(groups):
+            part = f'{len(places)} {self._words(keys, places)}'
+            left = sum(len(others) for _, others in groups[index:])
+            tail = f', {left} for other reasons.'
+            last = index == len(groups) - 1
+            if len(head + ', '.join([*said, part])) + (1 if last else len(tail)) > room:
+                return head + ', '.join(said) + tail if said else f'{head}{left} for several reasons each.'
+            said.append(part)
+        return f'{head}{", ".join(said)}.'
+
+    def groups(self) -> list[tuple[tuple[int, ...], list[int]]]:
+        """[(indexes of checks, places that fail just these)], the most frequent first."""
+        places = np.fromiter(self.names, np.int64, len(self.names))
+        marks = np.zeros(len(places), np.int64)
+        for index, check in enumerate(self.checks):
+            marks |= check.failing[places].astype(np.int64) << index
+        found = [(tuple(index for index in range(len(self.checks)) if mark >> index & 1),
+                  places[marks == mark].tolist()) for mark in map(int, np.unique(marks))]
+        return sorted(found, key=lambda item: (-len(item[1]), item[0]))
+
+    @property
+    def lost_races(self) -> bool:
+        """Whether a host lacks nothing that one server asks for: only its claims were refused."""
+        return self.servers == 1 and any(not keys for keys, _ in self.groups())
+
+    def hosts(self, most: int) -> list[dict[str, Any]]:
+        """For administrators: ``{'host', 'turned_away_by': [what], 'why': [values compared]}``, those first that fail
+        least."""
+        found: list[dict[str, Any]] = []
+        for keys, places in sorted(self.groups(), key=lambda item: len(item[0])):
+            found.extend({'host': self.names[place],
+                          'turned_away_by': [self.checks[index].key for index in keys] or ['claim'],
+                          'why': [self._words((index,), [place], of_one=True) for index in keys]
+                          or [self._words((), [place])]} for place in places[:most - len(found)])
+        return found
+
+    def _words(self, keys: Sequence[int], places: Sequence[int], of_one: bool = False) -> str:
+        have = 'has' if len(places) == 1 else 'have'
+        if not keys:
+            return ('could take one of the servers, not all of them' if self.servers > 1
+                    else 'taken by others at the same moment')
+        parts = []
+        for index in keys:
+            check = self.checks[index]
+            best = max((int(check.has[place]) for place in places), default=UNKNOWN) if check.has is not None \
+                else UNKNOWN
+            said = check.words.format(have=have)
+            if best != UNKNOWN:
+                free = '' if check.unit else ' free'
+                said += f' ({"has" if of_one else "best"}: {best}{check.unit}{free})'
+            parts.append(said)
+        return ' and '.join(parts)
+
+
+def explain(snapshot: Snapshot, placement: PlacementClient, spec: Spec, query: Query, filters: Sequence[Any], *,
+            offered: Mapping[str, list[Request]], servers: int = 1, named: Collection[str] | None = None) -> Report:
+    """Why none of the hosts takes the request.
+
+    ``offered``: {node uuid: candidates} of Placement's answer: those have traits and amounts. ``named``: node uuids
+    that the request names, where it names any.
+    """
+    why = _Why(snapshot, placement, spec, query, filters, offered, named)
+    with snapshot.table.lock:
+        why.ask_table()
+        why.ask_filters()
+    why.ask_placement()
+    checks = [check for check in why.checks.values() if check.failing.any()]
+    # As many as a number has bits; nobody reads more.
+    return Report(why.names, servers, checks[:MANY_CHECKS])
+
+
+class _Why:
+    """One explanation. ``open``: considered hosts that nothing explains yet."""
+
+    def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: Spec, query: Query,
+                 filters: Sequence[Any], offered: Mapping[str, list[Request]],
+                 named: Collection[str] | None) -> None:
+        self._snapshot, self._placement, self._spec, self._query = snapshot, placement, spec, query
+        self._filters, self._offered, self._named = filters, offered, named
+        self.checks: dict[str, Check] = {}
+        self.names: dict[int, str] = {}
+
+    def _add(self, key: str, words: str, failing: Mask, has: Any = None, unit: str = '') -> None:
+        failing = failing & self._considered
+        known = self.checks.get(key)
+        if known is None:
+            values = None if has is None else np.maximum(np.where(failing, has, UNKNOWN).astype(np.int64), UNKNOWN)
+            self.checks[key] = Check(key, words, failing, values, unit)
+            return
+        if known.has is not None and has is not None:
+            known.has = np.where(failing & ~known.failing, has, known.has).astype(np.int64)
+        known.failing = known.failing | failing
+
+    @property
+    def open(self) -> Mask:
+        left = self._considered.copy()
+        for check in self.checks.values():
+            left &= ~check.failing
+        return left
+
+    # -- what the table knows ------------------------------------------------------------------------------------------
+    def ask_table(self) -> None:
+        """Zone, service, amounts, devices."""
+        table, look = self._snapshot.table, Look(self._snapshot)
+        self._look = look
+        self._considered = table.usable(self._snapshot.cells)
+        self._places = {node['uuid']: place for place, node in table.nodes()}
+        if self._named is not None:
+            chosen = np.zeros(len(self._considered), np.bool_)
+            chosen[[self._places[uuid] for uuid in self._named if uuid in self._places]] = True
+            self._considered &= chosen
+        self.names = {place: node['host'] for place, node in table.nodes() if self._considered[place]}
+        self._unoffered = np.ones(len(self._considered), np.bool_)
+        self._unoffered[[self._places[uuid] for uuid in self._offered if uuid in self._places]] = False
+        self._enabled = [] if _forced(self._spec) else list(self._filters)
+        ignored = (self._spec.ignore_hosts if 'ignore_hosts' in self._spec else None) or ()
+        if ignored:
+            self._add('ignore_hosts', 'left out by the request', look.named(ignored))
+        self._ask_zone()
+        if any(_is(one, 'ComputeFilter') for one in self._enabled):
+            self._add('disabled', 'disabled', table['disabled'])
+            self._add('down', 'down', ~table['up'])
+        self._ask_amounts()
+        self._ask_devices()
+
+    def _ask_zone(self) -> None:
+        unnamed = self._query.unnamed
+        for aggregates in unnamed.aggregates:
+            key, words = self._aggregates_words(aggregates)
+            self._add(key, words, ~self._look.named(self._snapshot.aggregate_hosts(aggregates)) & self._unoffered)
+        if unnamed.forbidden_aggregates:
+            self._add('forbidden_aggregates', 'reserved for other servers', self._look.named(
+                self._snapshot.aggregate_hosts(unnamed.forbidden_aggregates)) & self._unoffered)
+
+    def _aggregates_words(self, aggregates: Collection[str]) -> tuple[str, str]:
+        zone = self._spec.availability_zone if 'availability_zone' in self._spec else None
+        if zone and set(aggregates) == set(self._snapshot.zone_aggregates(zone)):
+            return 'availability_zone', 'wrong availability zone'
+        return 'aggregates:' + ','.join(sorted(aggregates)), 'outside the aggregates of this request'
+
+    def _ask_amounts(self) -> None:
+        table, amounts = self._snapshot.table, self._query.unnamed.resources
+        left = {'VCPU': table['vcpus_total'] * table['cpu_ratio'] - table['vcpus_used'],
+                'MEMORY_MB': table['ram_room_mb'], 'DISK_GB': table['disk_room_mb'] / 1024}
+        for name, free in left.items():
+            if amounts.get(name):
+                words, unit = _amount(name, amounts[name])
+                self._add(name, words, (free < amounts[name]) & self._unoffered,
+                          np.maximum(np.floor(free), 0), unit)
+
+    def _ask_devices(self) -> None:
+        asked = any(_is(one, 'PciPassthroughFilter') for one in self._enabled)
+        for request in _requests(self._spec):
+            if asked or self._query.pci_groups:
+                free = self._snapshot.table.devices(request.spec)
+                failing = free < request.count
+                self._add(*_device(request), failing if asked else failing & self._unoffered, np.maximum(free, 0))
+
+    # -- filters -------------------------------------------------------------------------------------------------------
+    def ask_filters(self) -> None:
+        """Those that answer for all hosts at once, then the others about hosts that are still open."""
+        single = []
+        for one in self._enabled:
+            if _is(one, 'ComputeFilter'):
+                continue
+            form = filtering.array_form(one)
+            mask = Guard('Filter', one).call(form, self._look, self._spec, default=filtering.LOOP) \
+                if form is not None and not _is(one, 'PciPassthroughFilter') else filtering.LOOP
+            if mask is filtering.LOOP:
+                single.append(one)
+            elif mask is not None:
+                self._add(_name(one), _filter_words(one), ~mask)
+        places = np.flatnonzero(self.open).tolist() if single else []
+        servers_of = self._snapshot.servers_of()
+        states = {place: state for place in places
+                  if (state := self._snapshot.state(place, servers_of)) is not None}
+        for one in single:
+            for state in states.values():
+                state.allocation_candidates = list(self._offered.get(state.uuid, ()))
+            kept = {id(state) for state in _kept(one, list(states.values()), self._spec)}
+            failing = np.zeros(len(self._considered), np.bool_)
+            failing[[place for place, state in states.items() if id(state) not in kept]] = True
+            self._add(_name(one), _filter_words(one), failing)
+
+    # -- Placement -----------------------------------------------------------------------------------------------------
+    def ask_placement(self) -> None:
+        """What only Placement knows about open hosts that it didn't offer."""
+        left = np.flatnonzero(self.open & self._unoffered)
+        if not len(left):
+            return
+        if len(self.names) <= MANY_HOSTS:
+            try:
+                self._ask_traits()
+                self._ask_groups()
+            except (errors.Unavailable, errors.Unanswered) as error:
+                LOG.debug('Placement does not say why it refused: %s', error)
+        limit = self._query.limit
+        cut = limit is not None and sum(map(len, self._offered.values())) >= limit
+        rest = self.open & self._unoffered
+        self._add('placement', f'not among the first {limit} candidates' if cut else 'refused by Placement', rest)
+
+    def _ask_traits(self) -> None:
+        unnamed, query = self._query.unnamed, self._query
+        for aggregates in unnamed.aggregates:
+            inside = self._roots(member_of='in:' + ','.join(sorted(aggregates)))
+            self._add('member_of', 'not known to Placement as of this zone or aggregate', self._but(inside) & self.open)
+        if unnamed.forbidden_aggregates:
+            outside = self._roots(member_of='in:' + ','.join(sorted(unnamed.forbidden_aggregates)))
+            self._add('forbidden_aggregates', 'reserved for other servers', self._these(outside))
+        for name in sorted(query.root_required | unnamed.required, key=lambda name: (name != OWNER, name)):
+            words = 'not reported to Placement' if name == OWNER else '{have} no trait ' + name
+            self._add(f'trait:{name}', words, self._but(self._roots(required=name)))
+        for name in sorted(query.root_forbidden | unnamed.forbidden):
+            key, words = ('disabled', 'disabled') if name == DISABLED else (f'trait:!{name}', '{have} trait ' + name)
+            self._add(key, words, self._these(self._roots(required=name)))
+
+    def _ask_groups(self) -> None:
+        for name, amount in sorted(self._query.unnamed.resources.items()):
+            words, unit = _amount(name, amount)
+            able = self._roots(resources=f'{name}:{amount}')
+            if not set(able) - self._places.keys():
+                # Else a provider that hosts share gives it.
+                self._add(name, words, self._but(able), UNKNOWN, unit)
+        alike: dict[tuple, list[str]] = {}
+        for suffix, group in self._query.groups.items():
+            if suffix and len(group.resources) == 1:
+                alike.setdefault(group.key(), []).append(suffix)
+        for suffixes in list(alike.values())[:MANY_GROUPS]:
+            self._ask_group(self._query.groups[suffixes[0]], suffixes)
+
+    def _ask_group(self, group: Group, suffixes: list[str]) -> None:
+        """Equal groups: a provider with f free serves min(f, number) of them, one if each shall have its own."""
+        (name, amount), = group.resources.items()
+        free: Counter[str] = Counter()
+        for times in range(1, 2 if self._query.policy == 'isolate' else len(suffixes) + 1):
+            found = self._roots(resources=f'{name}:{amount * times}', required=','.join(
+                [*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)]) or None)
+            free.update(found)
+            if not found:
+                break
+        has = np.zeros(len(self._considered), np.int64)
+        for root, number in free.items():
+            if root in self._places:
+                has[self._places[root]] = number
+        requests = {request.request_id: request for request in _requests(self._spec)}
+        request = requests.get(suffixes[0].rpartition('-')[0])
+        key, words = _device(request) if request is not None else (
+            name, f'{{have}} fewer than {len(suffixes) * amount} free {name}')
+        self._add(key, words, (has < len(suffixes)) & self._asked_about(), has * amount)
+
+    def _roots(self, **asked: str | None) -> list[str]:
+        """Roots of the providers that Placement lists, each as often as it has one; none of a trait it doesn't know."""
+        try:
+            return [row['root_provider_uuid'] for row in self._placement.list_providers(**asked)]
+        except PlacementInvalid:
+            return []
+
+    def _these(self, roots: Iterable[str]) -> Mask:
+        found = np.zeros(len(self._considered), np.bool_)
+        found[[self._places[root] for root in roots if root in self._places]] = True
+        return found & self._asked_about()
+
+    def _but(self, roots: Iterable[str]) -> Mask:
+        found = np.ones(len(self._considered), np.bool_)
+        found[[self._places[root] for root in roots if root in self._places]] = False
+        return found & self._asked_about()
+
+    def _asked_about(self) -> Mask:
+        """Hosts that Placement didn't offer; of those that it doesn't know at all this is enough to say."""
+        unknown = self.checks.get(f'trait:{OWNER}')
+        return self._unoffered if unknown is None else self._unoffered & ~unknown.failing
+
+
+def _name(one: Any) -> str:
+    return type(one).__name__
+
+
+def _is(one: Any, name: str) -> bool:
+    return any(cls.__name__ == name for cls in type(one).__mro__)
+
+
+def _filter_words(one: Any) -> str:
+    return next((WORDS[cls.__name__] for cls in type(one).__mro__ if cls.__name__ in WORDS),
+                f'turned away by {_name(one)}')
+
+
+def _kept(one: Any, states: list[Any], spec: Spec) -> list[Any]:
+    guard = Guard('Filter', one)
+    together = type(one).filter_all is not filtering.BaseFilter.filter_all
+    return [state for part in ([states] if together else [[state] for state in states])
+            for state in guard.call(lambda part=part: list(one.filter_all(part, spec) or ()), default=[])]
+
+
+def _forced(spec: Spec) -> bool:
+    return any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes'))
+
+
+def _requests(spec: Spec) -> list[Any]:
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    return list(requests.requests) if requests is not None else []
+
+
+def _device(request: Any) -> tuple[str, str]:
+    name = request.alias_name or 'PCI devices'
+    return f'pci:{name}', f'{{have}} fewer than {request.count} free {name}'
+
+
+def _amount(name: str, amount: int) -> tuple[str, str]:
+    words, unit = AMOUNTS.get(name, (f'{{have}} fewer than %d free {name}', ''))
+    return words % amount, unit

@@ -1,0 +1,369 @@
+"""All hosts as columns of numbers, so that ten thousand of them are filtered and weighed in a millisecond.
+
+    table = Table()
+    table.put(cell_uuid, node_row); table.put_service(cell_uuid, service_row)
+    alive = table.usable(cells) & ~table['disabled'] & table['up']
+    table.take(uuid, Taken(...))            # what was just given away, until the host itself says so
+
+A host has a *place* (its index in all columns) as long as it lives. What a scheduler has claimed counts at once:
+``take`` subtracts it and ``settle`` forgets it when the host's own row contains it. Callers hold ``lock``.
+"""
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kilonova.objects import InstanceNUMATopology
+from kilonova.pci.pools import PciPools
+from kilonova.pci.request import PLACEMENT_KEYS
+from kilonova.scheduler.host_state import parsed_pools
+
+Row = dict[str, Any]
+Mask = NDArray[np.bool_]
+Values = NDArray[np.float64]
+
+# Columns and their types; amounts as in HostState.
+COLUMNS: Mapping[str, Any] = MappingProxyType({
+    'live': np.bool_, 'disabled': np.bool_, 'up': np.bool_, 'cell': np.int32, 'free_ram_mb': np.int64,
+    'free_disk_mb': np.int64, 'vcpus_total': np.int64, 'vcpus_used': np.int64, 'cpu_ratio': np.float64,
+    'num_instances': np.int64, 'num_io_ops': np.int64, 'failed_builds': np.int64, 'hypervisor_version': np.int64,
+    'pci_free': np.int64, 'supported': np.int32, 'ram_room_mb': np.float64, 'disk_room_mb': np.float64})
+# A claim that no host has taken after so many seconds was given up by others.
+FORGET_AFTER = 60.0
+# Texts that many hosts share are kept once; more than so many a host are swept.
+TEXTS = 12
+_SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
+# The address tells pools apart but is nothing that requests ask for; the provider is the host's own.
+_OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname'))
+
+
+@dataclass
+class Taken:
+    """What one server was given on a host. ``vcpus``: shared ones; ``devices``: {provider uuid: number}; ``topology``:
+    its place on the host's NUMA cells, if it asked for one. ``at`` by the monotonic clock."""
+
+    place: int
+    vcpus: int
+    memory_mb: int
+    disk_mb: int
+    devices: Counter
+    at: float = field(default_factory=time.monotonic)
+    topology: InstanceNUMATopology | None = None
+
+
+class Table:
+    """See the module. Not thread-safe by itself: hold ``lock`` around looks and changes."""
+
+    def __init__(self, size: int = 64) -> None:
+        self.lock = threading.RLock()
+        self._columns = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()}
+        self._classes: dict[tuple, NDArray[np.int64]] = {}
+        self._nodes: list[Row | None] = [None] * size
+        self._pools: list[list[tuple[tuple, str | None, int]]] = [[] for _ in range(size)]
+        self._free = list(range(size - 1, -1, -1))
+        self._place_of: dict[tuple[str, int], int] = {}
+        self._by_uuid: dict[str, int] = {}
+        self._by_host: dict[tuple[str, str], set[int]] = {}
+        self._services: dict[tuple[str, str], Row] = {}
+        self._cells: list[str] = []
+        self._texts: dict[str, str] = {}
+        self._kinds: list[str] = []
+        self._taken: dict[str, Taken] = {}
+        self._here: dict[int, dict[str, Taken]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._columns[name]
+
+    def __len__(self) -> int:
+        return len(self._by_uuid)
+
+    # -- filling -------------------------------------------------------------------------------------------------------
+    def put(self, cell_uuid: str, node: Row) -> None:
+        """A node's row as it is now; a deleted one leaves."""
+        key = cell_uuid, node['id']
+        if node['deleted']:
+            self.drop(cell_uuid, node['id'])
+            return
+        place = self._place_of.get(key)
+        if place is None:
+            place = self._place_of[key] = self._new_place()
+            self._by_host.setdefault((cell_uuid, node['host']), set()).add(place)
+        self._by_uuid[node['uuid']] = place
+        if len(self._texts) > TEXTS * (len(self._by_uuid) + 1):
+            # What no row says any more; texts of hosts that change with each server would pile up.
+            kept = {row[name] for row in self._nodes if row is not None for name in _SHARED}
+            self._texts = {text: text for text in kept if isinstance(text, str)}
+        for name in _SHARED:
+            if isinstance(node[name], str):
+                node[name] = self._texts.setdefault(node[name], node[name])
+        self._nodes[place] = node
+        self._write(place, cell_uuid, node)
+
+    def drop(self, cell_uuid: str, node_id: int) -> Row | None:
+        """A node that is gone; its row, None when it was not there."""
+        place = self._place_of.pop((cell_uuid, node_id), None)
+        if place is None:
+            return None
+        node = self._nodes[place]
+        assert node is not None
+        self._nodes[place] = None
+        self._clear_pools(place)
+        self._by_uuid.pop(node['uuid'], None)
+        self._by_host[cell_uuid, node['host']].discard(place)
+        for values in self._columns.values():
+            values[place] = 0
+        for uuid in self._here.pop(place, {}):
+            self._taken.pop(uuid, None)
+        self._free.append(place)
+        return node
+
+    def put_service(self, cell_uuid: str, service: Row) -> None:
+        """A compute service as it is now."""
+        key = cell_uuid, service['host']
+        known = self._services.get(key)
+        if service['deleted']:
+            if known is not None and known['id'] == service['id']:
+                del self._services[key]
+        else:
+            self._services[key] = {**service, 'up': known['up'] if known is not None else True}
+        for place in self._by_host.get(key, ()):
+            self._write_service(place, self._services.get(key))
+
+    def put_down(self, cell_uuid: str, down: Collection[int]) -> None:
+        """Which services of a cell are down, by id; all others are up."""
+        for (cell, host), service in self._services.items():
+            if cell == cell_uuid and service['up'] == (service['id'] in down):
+                service['up'] = not service['up']
+                for place in self._by_host.get((cell, host), ()):
+                    self._write_service(place, service)
+
+    def down(self, cell_uuid: str) -> set[int]:
+        """Ids of the services of a cell that count as down."""
+        return {service['id'] for (cell, _), service in self._services.items()
+                if cell == cell_uuid and not service['up']}
+
+    def forget_cell(self, cell_uuid: str, keep: Collection[int] = (), keep_services: Collection[int] = ()) -> None:
+        """Drop the nodes and services of a cell but those with these ids."""
+        for cell, node_id in [key for key in self._place_of if key[0] == cell_uuid and key[1] not in keep]:
+            self.drop(cell, node_id)
+        for key, service in list(self._services.items()):
+            if key[0] == cell_uuid and service['id'] not in keep_services:
+                self.put_service(cell_uuid, {**service, 'deleted': service['id']})
+
+    def _new_place(self) -> int:
+        if not self._free:
+            size = len(self._nodes)
+            self._columns = {name: np.concatenate([values, np.zeros(size, values.dtype)])
+                             for name, values in self._columns.items()}
+            self._classes = {key: np.concatenate([values, np.zeros(size, np.int64)])
+                             for key, values in self._classes.items()}
+            self._nodes += [None] * size
+            self._pools += [[] for _ in range(size)]
+            self._free = list(range(2 * size - 1, size - 1, -1))
+        return self._free.pop()
+
+    def _write(self, place: int, cell_uuid: str, node: Row) -> None:
+        column = self._columns
+        stats = json.loads(node['stats'] or '{}')
+        free_ram, free_disk = node['free_ram_mb'], node['free_disk_gb']
+        if free_ram is None:
+            free_ram = node['memory_mb'] - node['memory_mb_used']
+        if free_disk is None:
+            free_disk = node['local_gb'] - node['local_gb_used']
+        least = node['disk_available_least']
+        column['live'][place] = True
+        column['cell'][place] = self._cell_code(cell_uuid)
+        column['free_ram_mb'][place] = free_ram
+        column['free_disk_mb'][place] = (free_disk if least is None else min(least, free_disk)) * 1024
+        column['vcpus_total'][place], column['vcpus_used'][place] = node['vcpus'], node['vcpus_used']
+        column['cpu_ratio'][place] = node['cpu_allocation_ratio'] or 1.0
+        column['ram_room_mb'][place] = (
+            node['memory_mb'] * (node['ram_allocation_ratio'] or 1.0) - node['memory_mb_used'])
+        column['disk_room_mb'][place] = 1024 * (
+            node['local_gb'] * (node['disk_allocation_ratio'] or 1.0) - node['local_gb_used'])
+        column['num_instances'][place] = int(stats.get('num_instances') or node['running_vms'] or 0)
+        column['num_io_ops'][place] = int(stats.get('io_workload') or node['current_workload'] or 0)
+        column['failed_builds'][place] = int(stats.get('failed_builds') or 0)
+        column['hypervisor_version'][place] = node['hypervisor_version'] or 0
+        column['supported'][place] = self._kind_code(node['supported_instances'] or '[]')
+        self._write_pools(place, node['pci_stats'])
+        self._write_service(place, self._services.get((cell_uuid, node['host'])))
+        for taken in self._here.get(place, {}).values():
+            self._count(taken, 1)
+
+    def _write_service(self, place: int, service: Row | None) -> None:
+        self._columns['live'][place] = service is not None
+        self._columns['disabled'][place] = bool(service and service['disabled'])
+        self._columns['up'][place] = bool(service and service['up'])
+
+    def _write_pools(self, place: int, text: str | None) -> None:
+        self._clear_pools(place)
+        for key, provider, count in _pool_counts(text):
+            self._pools[place].append((key, provider, count))
+            values = self._classes.get(key)
+            if values is None:
+                values = self._classes[key] = np.zeros(len(self._nodes), np.int64)
+            values[place] += count
+            self._columns['pci_free'][place] += count
+
+    def _clear_pools(self, place: int) -> None:
+        for key, _, _ in self._pools[place]:
+            self._classes[key][place] = 0
+        self._pools[place] = []
+        self._columns['pci_free'][place] = 0
+
+    def _cell_code(self, cell_uuid: str) -> int:
+        if cell_uuid not in self._cells:
+            self._cells.append(cell_uuid)
+        return self._cells.index(cell_uuid)
+
+    def _kind_code(self, text: str) -> int:
+        if text not in self._kinds:
+            self._kinds.append(text)
+        return self._kinds.index(text)
+
+    # -- what was just given away --------------------------------------------------------------------------------------
+    def take(self, uuid: str, taken: Taken) -> None:
+        """Count what a server gets; what it was counted with before is forgotten."""
+        self.give_back(uuid)
+        self._taken[uuid] = taken
+        self._here.setdefault(taken.place, {})[uuid] = taken
+        self._count(taken, 1)
+
+    def give_back(self, uuid: str) -> None:
+        """A server that doesn't get it after all, or whose host counts it itself now."""
+        taken = self._taken.pop(uuid, None)
+        if taken is not None:
+            self._here[taken.place].pop(uuid)
+            self._count(taken, -1)
+
+    def unsettled(self, cell_uuids: Collection[str], now: float | None = None) -> dict[str, list[str]]:
+        """{cell: servers whose hosts may not count them yet}; drops those that nobody will ever take."""
+        now = time.monotonic() if now is None else now
+        for uuid in [uuid for uuid, taken in self._taken.items() if now - taken.at > FORGET_AFTER]:
+            self.give_back(uuid)
+        found: dict[str, list[str]] = {}
+        for uuid, taken in self._taken.items():
+            cell = self._cells[self._columns['cell'][taken.place]]
+            if cell in cell_uuids:
+                found.setdefault(cell, []).append(uuid)
+        return found
+
+    def taken_at(self, place: int) -> list[Taken]:
+        """What was given away on a host and isn't in its row yet."""
+        return list(self._here.get(place, {}).values())
+
+    def sent_to(self, uuid: str) -> list[int]:
+        """Where a server was just sent, if it was."""
+        return [self._taken[uuid].place] if uuid in self._taken else []
+
+    def _count(self, taken: Taken, sign: int) -> None:
+        place, column = taken.place, self._columns
+        column['free_ram_mb'][place] -= sign * taken.memory_mb
+        column['free_disk_mb'][place] -= sign * taken.disk_mb
+        column['ram_room_mb'][place] -= sign * taken.memory_mb
+        column['disk_room_mb'][place] -= sign * taken.disk_mb
+        column['vcpus_used'][place] += sign * taken.vcpus
+        column['num_instances'][place] += sign
+        column['num_io_ops'][place] += sign
+        for key, provider, _ in self._pools[place]:
+            number = taken.devices[provider] if provider is not None else 0
+            if number:
+                self._classes[key][place] -= sign * number
+                column['pci_free'][place] -= sign * number
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+    def usable(self, cell_uuids: Collection[str]) -> Mask:
+        """Hosts with a service in these cells; a mask of one's own to change."""
+        codes = [code for code, cell in enumerate(self._cells) if cell in cell_uuids]
+        return self._columns['live'] & np.isin(self._columns['cell'], codes)
+
+    def place(self, uuid: str) -> int | None:
+        """Where a node stands."""
+        return self._by_uuid.get(uuid)
+
+    def places_of(self, cell_uuid: str, host: str) -> set[int]:
+        """Where the nodes of a host stand."""
+        return self._by_host.get((cell_uuid, host), set())
+
+    def places_named(self, hosts: Iterable[str]) -> set[int]:
+        """Where the nodes of these hosts stand, whatever their cell."""
+        return {place for cell in self._cells for host in hosts for place in self.places_of(cell, host)}
+
+    def nodes(self) -> Iterator[tuple[int, Row]]:
+        """All places with their rows."""
+        for place, node in enumerate(self._nodes):
+            if node is not None:
+                yield place, node
+
+    def host(self, place: int) -> str:
+        """A place's host."""
+        node = self._nodes[place]
+        assert node is not None
+        return node['host']
+
+    def node(self, place: int) -> tuple[str, Row]:
+        """A place's cell and row, with ``service`` as HostState wants it."""
+        node = self._nodes[place]
+        assert node is not None
+        cell = self._cells[self._columns['cell'][place]]
+        return cell, {**node, 'service': self._services.get((cell, node['host']))}
+
+    def devices(self, wanted: Iterable[Mapping[str, Any]]) -> NDArray[np.int64]:
+        """How many free devices of these specs (any of them) each host has at most."""
+        folded = [{name: _fold(value) for name, value in one.items() if name not in PLACEMENT_KEYS} for one in wanted]
+        total = np.zeros(len(self._nodes), np.int64)
+        for key, values in self._classes.items():
+            has = dict(key)
+            if any(all(name in has and has[name] == value for name, value in one.items()) for one in folded):
+                total += values
+        return total
+
+    def pools(self, place: int) -> PciPools:
+        """The host's free devices, less what was just given away; one's own to change."""
+        _, node = self.node(place)
+        pools = parsed_pools(node['pci_stats'], node['numa_topology']).copy()
+        gone: Counter = Counter()
+        for taken in self.taken_at(place):
+            gone.update(taken.devices)
+        for pool in pools.pools:
+            number = min(pool.count, gone[pool.rp_uuid])
+            pool.count -= number
+            gone[pool.rp_uuid] -= number
+        return pools
+
+    def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
+        """Hosts whose ``supported_instances`` pass; asked once for each that there is."""
+        good = [code for code, text in enumerate(self._kinds) if fits(json.loads(text))]
+        return np.isin(self._columns['supported'], good)
+
+    def size(self) -> int:
+        """Bytes of the columns, about."""
+        return sum(values.nbytes for values in (*self._columns.values(), *self._classes.values())) + sum(
+            map(sys.getsizeof, self._texts))
+
+
+def _fold(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _pool_counts(text: str | None) -> Iterator[tuple[tuple, str | None, int]]:
+    """(what requests can ask for, provider, count) of each pool of a ``pci_stats`` column, without objects."""
+    stored = json.loads(text) if text else []
+    if isinstance(stored, dict):
+        stored = [one['nova_object.data'] for one in stored['nova_object.data']['objects']]
+    for one in stored:
+        flat = {**one, **(one.get('tags') or {})}
+        key = tuple(sorted((name, _fold(value)) for name, value in flat.items()
+                           if name not in ('tags', 'count', 'numa_node') and name not in _OWN_KEYS))
+        yield key, flat.get('rp_uuid'), one['count']

@@ -1,0 +1,48 @@
+"""Weighers of server groups whose policy is a wish: soft-affinity and soft-anti-affinity."""
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from kilonova.scheduler.weighers import BaseHostWeigher
+
+
+class _SoftPolicy(BaseHostWeigher):
+    """Counts the group's servers on a host; the server itself doesn't count."""
+
+    policy: ClassVar[str]
+    sign: ClassVar[int]
+
+    def _group(self, spec_obj: Any) -> tuple[Any, str | None]:
+        group = spec_obj.instance_group if 'instance_group' in spec_obj else None
+        own = spec_obj.instance_uuid if 'instance_uuid' in spec_obj else None
+        return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        group, own = self._group(weight_properties)
+        if group is None:
+            return 0
+        if group.places is not None:
+            return self.sign * group.count(host_state.host, own)
+        return self.sign * len((set(group.members or ()) & host_state.instances.keys()) - {own})
+
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        group, own = self._group(weight_properties)
+        if group is None:
+            return look.table['free_ram_mb'] * 0
+        if group.places is not None:
+            return self.sign * look.members(group, own)
+        return self.sign * look.counts(set(group.members or ()) - {own})
+
+
+class ServerGroupSoftAffinityWeigher(_SoftPolicy):
+    """soft-affinity: where more of the group's servers are."""
+
+    multiplier = 'soft_affinity_weight_multiplier'
+    policy, sign = 'soft-affinity', 1
+
+
+class ServerGroupSoftAntiAffinityWeigher(_SoftPolicy):
+    """soft-anti-affinity: where fewer of the group's servers are."""
+
+    multiplier = 'soft_anti_affinity_weight_multiplier'
+    policy, sign = 'soft-anti-affinity', -1

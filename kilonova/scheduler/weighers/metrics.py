@@ -1,0 +1,40 @@
+"""MetricsWeigher: what monitors measured on the host."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kilonova import errors
+from kilonova.scheduler.ratios import ratios
+from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
+
+
+class ComputeHostMetricNotFound(errors.NotFound):
+    msg_fmt = 'Metric %(name)s could not be found on the compute host node %(host)s.%(node)s.'
+
+
+class MetricsWeigher(BaseHostWeigher):
+    """Σ ratio · metric over [metrics]weight_setting. A host that lacks one is left out, or with [metrics]required off
+    weighs weight_of_unavailable."""
+
+    multiplier = 'metrics_weight_multiplier'
+
+    def configured_multiplier(self) -> float:
+        return self.conf.metrics.weight_multiplier
+
+    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+        has = {metric.name: metric.value for metric in host_state.metrics}
+        wanted = self._wanted()
+        missing = next((name for name in wanted if name not in has), None)
+        if missing is None:
+            return sum(ratio * has[name] for name, ratio in wanted.items())
+        if self.conf.metrics.required:
+            raise ComputeHostMetricNotFound(name=missing, host=host_state.host, node=host_state.nodename)
+        return self.conf.metrics.weight_of_unavailable
+
+    def values(self, look: Any, weight_properties: Any) -> Any:
+        return LOOP if self._wanted() else np.zeros(len(look.table['live']))
+
+    def _wanted(self) -> Any:
+        return ratios(tuple(self.conf.metrics.weight_setting), '[metrics]weight_setting')

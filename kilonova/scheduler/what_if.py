@@ -1,0 +1,156 @@
+"""Where would it land, and how many more fit? The scheduler's own code, with nothing claimed and nothing written.
+
+    spec = request(conf, flavor_row, image=image, zone='east')
+    capacity(conf, manager, spec, {'<cell uuid>': 'cell1'}).total
+    manager.try_out(spec, [uuid], trace)
+
+``capacity`` takes Placement's whole answer (real inventories and usages), and puts server after server on each host, as
+often as its filters and what is left there let it, by the code that a select runs.
+"""
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from oslo_config import cfg
+from oslo_utils import uuidutils
+
+from kilonova import errors
+from kilonova.context import get_admin_context
+from kilonova.objects import Flavor, ImageMeta, InstanceGroup, InstancePCIRequests, RequestSpec
+from kilonova.pci import request as pci_request
+from kilonova.scheduler import expand
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.manager import Candidates, SchedulerManager
+from kilonova.scheduler.query import Spec
+from kilonova.scheduler.room import Request, Room, uses
+from kilonova.scheduler.select import NotEnough, Settings, select
+from kilonova.virt.hardware import constraints
+
+LOG = logging.getLogger(__name__)
+
+# Servers on one host: nobody asks for more.
+MOST = 10_000
+
+
+@dataclass
+class Capacity:
+    """How many more servers of a request fit. ``devices``: {alias: {vendor:product: free devices}}; ``silent``: cells
+    that don't answer, whose hosts are not counted."""
+
+    total: int = 0
+    hosts: dict[str, int] = field(default_factory=dict)
+    zones: dict[str, int] = field(default_factory=dict)
+    cells: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, dict[str, int]] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What json takes."""
+        return asdict(self)
+
+
+def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[str, Any] | None = None,
+            zone: str | None = None, hints: Mapping[str, Any] | None = None, project_id: str = '',
+            count: int = 1) -> Spec:
+    """A request as the API makes it of a flavor's row (with its extra specs) and an image record of plain form.
+
+    ``zone``: ZONE, ZONE:HOST or ZONE:HOST:NODE. Invalid: what the API would refuse.
+    """
+    ctxt = get_admin_context()
+    image_meta = ImageMeta.from_dict(dict(image)) if image else None
+    properties = image_meta.properties if image_meta is not None else None
+    made = Flavor.from_row(ctxt, dict(flavor))
+    policy = pci_request.numa_affinity_policy(made.extra_specs, dict((image or {}).get('properties') or {}))
+    devices = pci_request.requests_from_flavor(made.extra_specs, pci_request.Aliases.from_conf(conf), policy)
+    uuid = uuidutils.generate_uuid()
+    name, host, node = [*(part or None for part in (zone or '').split(':')), None, None][:3]
+    group = (hints or {}).get('group')
+    return RequestSpec.from_components(
+        ctxt, instance_uuid=uuid, flavor=made, image=image_meta, scheduler_hints=dict(hints or {}), num_instances=count,
+        availability_zone=name or conf.default_schedule_zone,
+        pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=devices),
+        numa_topology=constraints.of(made, properties), project_id=project_id or 'nobody', user_id='nobody',
+        instance_group=InstanceGroup(ctxt, uuid=group, members=[], hosts=[]) if group else None,
+        force_hosts=[host] if host else None, force_nodes=[node] if node else None)
+
+
+def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: Spec,
+             cell_names: Mapping[str, str]) -> Capacity:
+    """How many more servers of this request fit, each booted alone. ``cell_names``: {uuid: name}.
+
+    Raises Unanswered when Placement or all cells are silent. A request that no host can ever take has room for 0.
+    """
+    try:
+        candidates = manager.candidates(spec)
+    except errors.NoValidHost as error:
+        LOG.info('Nothing fits: %s', error)
+        return Capacity()
+    found = Capacity(silent=list(candidates.silent))
+    free: dict[str, Counter[str]] = {}
+    for host, requests in candidates.hosts:
+        _count_devices(spec, host, free)
+        number = _fits_on(manager.filters, spec, host, requests, candidates)
+        zone = host.availability_zone or conf.default_availability_zone
+        cell = cell_names.get(host.cell_uuid, host.cell_uuid)
+        found.total += number
+        for where, name in ((found.hosts, host.host), (found.zones, zone), (found.cells, cell)):
+            where[name] = where.get(name, 0) + number
+    found.devices = {alias: dict(counts) for alias, counts in free.items()}
+    return found
+
+
+def _fits_on(filters: list[Any], spec: Spec, host: HostState, requests: list[Request],
+             candidates: Candidates) -> int:
+    """Servers that one host takes, one after the other; Placement would be asked anew for each."""
+    for number in range(MOST):
+        room = Room(candidates.summaries)
+        host.allocation_candidates = list(requests) if not candidates.clones else expand.expand(
+            requests, candidates.query, candidates.clones, room, host.may_give, host.cell_of)
+        try:
+            plan = select(spec, [host], [uuidutils.generate_uuid()], filters=filters, weighers=(), settings=Settings(),
+                          room=room)
+        except NotEnough:
+            return number
+        request = plan.choices[0].request
+        if request is None:
+            return number
+        # Each is booted alone: when the next one comes, it no longer builds.
+        host.num_io_ops -= 1
+        for (provider, name), amount in uses(request).items():
+            candidates.summaries[provider]['resources'][name]['used'] += amount
+    return MOST
+
+
+def _count_devices(spec: Spec, host: HostState, free: dict[str, Counter[str]]) -> None:
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    for one in requests.requests if requests is not None else ():
+        counts = free.setdefault(one.alias_name or 'pci', Counter())
+        for pool in host.pci_stats.pools:
+            if any(pool.matches(wanted) for wanted in one.spec):
+                counts[f'{pool.keys["vendor_id"]}:{pool.keys["product_id"]}'] += pool.count
+
+
+def prometheus(found: Capacity, flavor: str) -> list[str]:
+    """The same as lines of a node_exporter text file."""
+    name = 'kilonova_capacity_servers'
+    lines = [f'# HELP {name} How many more servers of a flavor fit.', f'# TYPE {name} gauge',
+             f'{name}{{{_labels(flavor=flavor)}}} {found.total}']
+    for kind, values in (('host', found.hosts), ('availability_zone', found.zones), ('cell', found.cells)):
+        lines += [f'# HELP {name}_by_{kind} The same by {kind}.', f'# TYPE {name}_by_{kind} gauge']
+        lines += [f'{name}_by_{kind}{{{_labels(**{"flavor": flavor, kind: key})}}} {number}'
+                  for key, number in sorted(values.items())]
+    lines += ['# HELP kilonova_free_devices Free PCI devices on hosts that may take the flavor.',
+              '# TYPE kilonova_free_devices gauge']
+    lines += [f'kilonova_free_devices{{{_labels(flavor=flavor, alias=alias, device=device)}}} {number}'
+              for alias, counts in sorted(found.devices.items()) for device, number in sorted(counts.items())]
+    return lines
+
+
+def _labels(**labels: str) -> str:
+    # Backslash, quote and end of line, as the format wants them.
+    return ','.join('{}="{}"'.format(name, value.replace('\\', r'\\').replace('"', r'\"').replace('\n', r'\n'))
+                    for name, value in labels.items())

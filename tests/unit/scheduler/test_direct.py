@@ -1,0 +1,242 @@
+"""Choosing over all hosts at once agrees with looking at one host after the other."""
+from __future__ import annotations
+
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kilonova import objects
+from kilonova.scheduler import filters as filtering
+from kilonova.scheduler import weighers as weighing
+from kilonova.scheduler.direct import Look, need
+from kilonova.scheduler.filters import aggregates
+from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
+from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
+from kilonova.scheduler.filters.compute import ComputeFilter
+from kilonova.scheduler.filters.compute_capabilities import ComputeCapabilitiesFilter
+from kilonova.scheduler.filters.image_properties import ImagePropertiesFilter
+from kilonova.scheduler.filters.isolated_hosts import IsolatedHostsFilter
+from kilonova.scheduler.filters.json_query import JsonFilter
+from kilonova.scheduler.filters.limits import (
+    AggregateIoOpsFilter,
+    AggregateNumInstancesFilter,
+    IoOpsFilter,
+    NumInstancesFilter,
+)
+from kilonova.scheduler.filters.metrics import MetricsFilter
+from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.query import build
+from kilonova.scheduler.table import FORGET_AFTER, Table, Taken
+from kilonova.scheduler.weighers import amounts
+from kilonova.scheduler.weighers import hosts as of_hosts
+from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
+from kilonova.scheduler.weighers.metrics import MetricsWeigher
+from kilonova.scheduler.weighers.moves import CrossCellWeigher
+from tests.unit.scheduler.builders import CELL, conf, node, pools, spec, uuid
+
+CONF = conf()
+KINDS = ('[["x86_64", "qemu", "hvm"]]', '[["aarch64", "kvm", "hvm"], ["x86_64", "kvm", "hvm"]]')
+
+
+@st.composite
+def rows(draw):
+    """A node's row with its service."""
+    name = f'host{draw(st.integers(0, 10**9))}'
+    vcpus = draw(st.integers(1, 64))
+    row = node(name, vcpus=vcpus, vcpus_used=draw(st.integers(0, vcpus)),
+               memory_mb_used=draw(st.integers(0, 262144)), local_gb_used=draw(st.integers(0, 1000)),
+               disk_available_least=draw(st.none() | st.integers(-5, 1000)), running_vms=draw(st.integers(0, 60)),
+               current_workload=draw(st.integers(0, 12)), hypervisor_version=draw(st.sampled_from((8002002, 10000000))),
+               supported_instances=draw(st.sampled_from(KINDS)),
+               stats=json.dumps({'failed_builds': str(draw(st.integers(0, 3)))}),
+               pci_stats=draw(st.none() | st.integers(0, 5).map(
+                   lambda count: pools(*(f'0000:{bus:02x}:00.0' for bus in range(count)), host=name))),
+               service={'disabled': draw(st.booleans()), 'up': draw(st.booleans())})
+    return {**row, 'deleted': 0, 'created_at': None, 'deleted_at': None}
+
+
+def filled(nodes):
+    """A table of these nodes, and HostStates of the same, by place."""
+    table = Table(2)
+    states = {}
+    for number, row in enumerate(nodes):
+        service = {**row['service'], 'id': number, 'deleted': 0}
+        table.put_service(CELL, service)
+        table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': number})
+        states[table.place(row['uuid'])] = HostState({**row, 'id': number, 'service': service}, CELL)
+    table.put_down(CELL, {number for number, row in enumerate(nodes) if not row['service']['up']})
+    return table, states
+
+
+def look(table, aggregates=None, **where):
+    return Look(SimpleNamespace(
+        table=table, metadata_of_hosts=lambda: aggregates or {},
+        hosts_of=lambda uuids: {one: (where[one], None) for one in uuids if one in where}))
+
+
+FILTERS = (ComputeFilter, IoOpsFilter, NumInstancesFilter, PciPassthroughFilter, ImagePropertiesFilter)
+WEIGHERS = (amounts.RAMWeigher, amounts.CPUWeigher, amounts.DiskWeigher, amounts.NumInstancesWeigher,
+            amounts.IoOpsWeigher, of_hosts.HypervisorVersionWeigher, of_hosts.BuildFailureWeigher,
+            of_hosts.PCIWeigher, MetricsWeigher, CrossCellWeigher)
+
+
+def made(cls, **overrides):
+    plugin = cls()
+    plugin.conf = conf(**overrides) if overrides else CONF
+    return plugin
+
+
+METADATA = st.lists(st.dictionaries(st.sampled_from((
+    'filter_tenant_id', 'instance_type', 'ssd', 'os_distro', 'max_io_ops_per_host', 'max_instances_per_host')),
+    st.sampled_from(('demo', 'tmp1', 'true', 'debian', '3', 'other, tmp1')), max_size=3), max_size=2)
+BY_AGGREGATES = (
+    aggregates.AggregateInstanceExtraSpecsFilter, aggregates.AggregateImagePropertiesIsolation,
+    aggregates.AggregateMultiTenancyIsolation, aggregates.AggregateTypeAffinityFilter, AggregateIoOpsFilter,
+    AggregateNumInstancesFilter, IsolatedHostsFilter)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(rows(), METADATA), min_size=1, max_size=8, unique_by=lambda pair: pair[0]['uuid']),
+       st.sampled_from(({}, {'ssd': 'true'}, {'aggregate_instance_extra_specs:ssd': '<or> demo <or> true'})),
+       st.booleans())
+def test_both_forms_agree_about_aggregates(pairs, extra_specs, restrict):
+    table, states = filled([row for row, _ in pairs])
+    metadata = {row['host']: of_host for row, of_host in pairs if of_host}
+    states = {place: HostState(host._node, CELL, [
+        {'id': number, 'uuid': uuid(), 'name': str(number), 'metadata': one}
+        for number, one in enumerate(metadata.get(host.host, ()))]) for place, host in states.items()}
+    request = spec(extra_specs, image={'id': uuid('image'), 'properties': {'os_distro': 'debian'}})
+    for cls in BY_AGGREGATES:
+        one = made(cls, filter_scheduler__isolated_hosts=[pairs[0][0]['host']],
+                   filter_scheduler__restrict_isolated_hosts_to_isolated_images=restrict)
+        mask = filtering.array_form(one)(look(table, metadata), request)
+        for place, host in states.items():
+            assert bool(mask[place]) == one.host_passes(host, request), (cls, host)
+
+
+@pytest.mark.parametrize('cls', [SimpleCIDRAffinityFilter, JsonFilter, MetricsFilter])
+def test_filters_of_single_hosts_ask_nothing_of_most_requests(cls):
+    assert made(cls).mask(None, spec()) is None
+    asked = spec(scheduler_hints={'query': '[]', 'build_near_host_ip': '10.0.0.1'})
+    assert made(cls, metrics__weight_setting=['a=1']).mask(None, asked) is filtering.LOOP
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(rows(), min_size=1, max_size=8, unique_by=lambda row: row['uuid']), st.integers(0, 4),
+       st.sampled_from((None, 'x86_64', 'aarch64')))
+def test_both_forms_of_filters_and_weighers_agree(nodes, gpus, architecture):
+    table, states = filled(nodes)
+    image = {'properties': {'hw_architecture': architecture}} if architecture else None
+    request = spec(gpus=(gpus,) if gpus else (), image=image)
+    for cls in FILTERS:
+        one = made(cls)
+        mask = filtering.array_form(one)(look(table), request)
+        for place, state in states.items():
+            state.allocation_candidates = None
+            assert (True if mask is None else bool(mask[place])) == one.host_passes(state, request), (cls, state)
+    for cls in WEIGHERS:
+        one = made(cls)
+        values = weighing.array_form(one)(look(table), request)
+        for place, state in states.items():
+            assert values[place] == one._weigh_object(state, request), (cls, state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(rows(), min_size=1, max_size=5, unique_by=lambda row: row['uuid']), st.data())
+def test_what_is_given_back_leaves_no_trace(nodes, data):
+    table, states = filled(nodes)
+    before = {name: table[name].copy() for name in ('free_ram_mb', 'free_disk_mb', 'vcpus_used', 'pci_free',
+                                                    'num_instances', 'ram_room_mb')}
+    wanted = [{'vendor_id': '10de', 'product_id': '13f1'}]
+    devices = table.devices(wanted).copy()
+    given_away = []
+    for number in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.sampled_from(sorted(states)))
+        mappings = table.pools(place).providers(spec(gpus=(1,)).pci_requests)
+        taken = Taken(place, 2, 1024, 2048, objects_counter(mappings))
+        table.take(uuid(f's{number}'), taken)
+        given_away.append(uuid(f's{number}'))
+        if mappings:
+            assert table.devices(wanted)[place] == devices[place] - sum(
+                sum(one.devices.values()) for one in table.taken_at(place))
+    # A row that is read again doesn't make it forgotten.
+    for row_place in states:
+        cell, row = table.node(row_place)
+        table.put(cell, {key: value for key, value in row.items() if key != 'service'})
+    random.shuffle(given_away)
+    for server in given_away:
+        table.give_back(server)
+    for name, values in before.items():
+        assert np.array_equal(table[name], values), name
+    assert np.array_equal(table.devices(wanted), devices)
+
+
+def objects_counter(mappings):
+    from collections import Counter
+    return Counter(rp for rps in (mappings or {}).values() for rp in rps)
+
+
+def test_a_claim_that_nobody_takes_is_forgotten():
+    table, _ = filled([{**node('a'), 'deleted': 0, 'created_at': None, 'deleted_at': None}])
+    table.take(uuid('s1'), Taken(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=100.0))
+    assert table.unsettled({CELL}, now=100.0) == {CELL: [uuid('s1')]}
+    assert table.unsettled({CELL}, now=101.0 + FORGET_AFTER) == {}
+    assert table['free_ram_mb'][table.place(uuid('a'))] == 262144
+
+
+def test_anti_affinity_counts_what_was_just_sent():
+    table, states = filled([{**node(name), 'deleted': 0, 'created_at': None, 'deleted_at': None} for name in 'ab'])
+    group = objects.InstanceGroup(policy='anti-affinity', members=[uuid('s1'), uuid('s2')], hosts=[])
+    request = spec(instance_uuid=uuid('s3'))
+    request.instance_group = group
+    mask = made(ServerGroupAntiAffinityFilter).mask
+    assert mask(look(table), request)[sorted(states)].all()
+    table.take(uuid('s2'), Taken(table.place(uuid('b')), 1, 1, 1, objects_counter(None)))
+    found = mask(look(table, **{uuid('s1'): 'a'}), request)
+    assert [bool(found[table.place(uuid(name))]) for name in 'ab'] == [False, False]
+
+
+def test_what_weighers_ask_of_single_hosts():
+    table, _ = filled([{**node('a'), 'deleted': 0, 'created_at': None, 'deleted_at': None}])
+    image = spec(image={'id': uuid(), 'properties': {'os_distro': 'debian'}})
+    assert made(ImagePropertiesWeigher).values(look(table), image) is weighing.LOOP
+    assert not made(ImagePropertiesWeigher).values(look(table), spec()).any()
+    move = spec(requested_destination=objects.Destination(cell=objects.CellMapping(uuid=CELL),
+                                                          allow_cross_cell_move=True))
+    assert made(CrossCellWeigher).values(look(table), move) is weighing.LOOP
+    assert made(MetricsWeigher, metrics__weight_setting=['a=1']).values(look(table), spec()) is weighing.LOOP
+
+
+def test_capabilities_are_looked_at_host_by_host():
+    one = made(ComputeCapabilitiesFilter)
+    assert one.mask(None, spec()) is None
+    assert one.mask(None, spec({'capabilities:vcpus_total': '>= 4'})) is filtering.LOOP
+
+
+def test_a_subclass_that_passes_otherwise_has_no_array_form():
+    class Mine(ComputeFilter):
+        def host_passes(self, host_state, spec_obj):
+            return False
+    assert filtering.array_form(made(Mine)) is None
+    assert filtering.array_form(made(type('Same', (ComputeFilter,), {}))) is not None
+
+
+@pytest.mark.parametrize(('extra_specs', 'values', 'answered'), [
+    ({}, {}, True),
+    ({'trait:CUSTOM_A': 'required'}, {}, False),
+    ({'resources:CUSTOM_B': '1'}, {}, False),
+    ({'resources1:VCPU': '1'}, {}, False),
+    ({'hw:cpu_policy': 'dedicated'}, {}, False),
+    ({}, {'force_hosts': ['a']}, False),
+    ({}, {'gpus': (2,)}, True),
+])
+def test_what_our_own_view_can_answer(extra_specs, values, answered):
+    request = spec(extra_specs, **values)
+    query = build(request, max_results=10, pci_in_placement=True)
+    assert (need(request, query) is not None) is answered

@@ -1,0 +1,163 @@
+"""NUMATopologyFilter, HostState's cells, and the questions about dedicated CPUs. Row 1.24."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kilonova import objects
+from kilonova.scheduler import filters as filtering
+from kilonova.scheduler.direct import claimed
+from kilonova.scheduler.filters.numa_topology import NUMATopologyFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.query import build, wants_dedicated_cpus
+from kilonova.scheduler.room import Room
+from kilonova.scheduler.select import Settings, select
+from kilonova.scheduler.table import TEXTS, Table, Taken
+from kilonova.virt.hardware import constraints, numa
+from kilonova.virt.hardware.offer import Offer
+from tests.unit.scheduler.builders import CELL, candidate, conf, device, node, spec, state, uuid
+
+SHARED, DEDICATED = frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})
+HOST = numa.topology_of(numa.spread(2, 1, 2, 2, 65536), Offer(SHARED, DEDICATED)).to_json()     # type: ignore[union-attr]
+PINNED = {'hw:cpu_policy': 'dedicated'}
+
+
+def numa_filter(**options: Any) -> NUMATopologyFilter:
+    one = NUMATopologyFilter()
+    one.conf = conf(**options)
+    return one
+
+
+def request(specs: dict[str, str], vcpus: int = 2, policy: str = 'legacy', **values: Any) -> Any:
+    made = spec(specs, flavor_values={'vcpus': vcpus, 'memory_mb': 2048}, **values)
+    made.numa_topology = constraints.of(made.flavor)
+    for one in made.pci_requests.requests if made.pci_requests is not None else ():
+        one.numa_policy = policy
+    return made
+
+
+def gpu_pools(*cells: int) -> str:
+    """A GPU at bus 1, 2 … on each of these cells."""
+    return objects.PciDevicePoolList(objects=[
+        objects.PciDevicePool(vendor_id='10de', product_id='13f1', numa_node=cell, count=1, tags={
+            'dev_type': 'type-PCI', 'address': f'0000:0{bus}:00.0', 'rp_uuid': device('host1', f'0000:0{bus}:00.0')})
+        for bus, cell in enumerate(cells, 1)]).to_json()
+
+
+@pytest.mark.parametrize(('specs', 'topology', 'passes'), [
+    ({}, None, True), (PINNED, None, False), (PINNED, HOST, True), ({'hw:numa_nodes': '2'}, HOST, True),
+    ({'hw:mem_page_size': 'large'}, HOST, False), ({**PINNED, 'hw:cpu_thread_policy': 'isolate'}, HOST, False)])
+def test_filter(specs: dict[str, str], topology: str | None, passes: bool) -> None:
+    host = state(numa_topology=topology)
+    assert numa_filter().host_passes(host, request(specs)) == passes
+    if specs and passes:
+        limits = host.limits['numa_topology']
+        assert (limits.cpu_allocation_ratio, limits.ram_allocation_ratio) == (4.0, 1.0)
+
+
+def test_array_form_asks_for_the_loop_only_where_something_is_asked() -> None:
+    one = numa_filter()
+    assert filtering.array_form(one) is not None
+    assert one.mask(None, request({})) is None
+    assert one.mask(None, request(PINNED)) is filtering.LOOP
+
+
+def test_candidates_whose_devices_are_too_far_are_dropped() -> None:
+    """The GPU of the first cell is near free CPUs, that of the second isn't any more."""
+    full = json.loads(HOST)
+    full['nova_object.data']['cells'][1]['nova_object.data']['pinned_cpus'] = [6, 7]
+    group = f"{uuid('request 0')}-0"
+    candidates = [candidate(devices={group: f'0000:0{bus}:00.0'}) for bus in (1, 2)]
+    for policy in ('required', 'preferred'):
+        host = state(numa_topology=json.dumps(full), pci_stats=gpu_pools(0, 1), candidates=list(candidates))
+        assert numa_filter().host_passes(host, request(PINNED, policy=policy, gpus=(1,)))
+        assert host.allocation_candidates == candidates[:1]
+    for policy, passes in (('required', False), ('preferred', True)):
+        host = state(numa_topology=json.dumps(full), pci_stats=gpu_pools(1, 1), candidates=candidates[1:])
+        assert numa_filter().host_passes(host, request(PINNED, policy=policy, gpus=(1,))) == passes
+
+
+def test_servers_of_one_request_see_each_other() -> None:
+    host, asked = state(numa_topology=HOST), request(PINNED, num_instances=2)
+    how: dict[str, Any] = {'filters': [numa_filter()], 'weighers': [], 'settings': Settings(), 'room': Room({})}
+    host.allocation_candidates = None
+    names = [uuid('a'), uuid('b')]
+    plan = select(asked, [host], names, **how)
+    places = [numa.cpus_of(host.placed[name].cells[0]) for name in names]
+    assert places == [{2, 3}, {6, 7}]
+    assert len(plan.choices) == 2
+    assert host.vcpus_used == 0
+    with pytest.raises(Exception, match='not enough hosts'):
+        select(request(PINNED), [host], [uuid('c')], **how)
+
+
+def test_what_was_just_given_away_counts_until_the_host_says_so() -> None:
+    host, asked = state(numa_topology=HOST), request(PINNED)
+    plan = select(asked, [host], [uuid('a')], filters=[numa_filter()], weighers=[], settings=Settings(), room=Room({}))
+    table, row = Table(2), {**node(numa_topology=HOST), 'deleted': 0}
+    table.put_service(CELL, {**row.pop('service'), 'deleted': 0})
+    table.put(CELL, row)
+    claimed(table, asked, plan, [uuid('a')])
+    place = table.place(row['uuid'])
+    assert place is not None
+    (taken,) = table.taken_at(place)
+    assert taken.vcpus == 0
+    seen = HostState({**row, 'service': {}}, CELL, taken=[taken])
+    assert seen.numa is not None
+    assert [cell.pinned_cpus for cell in seen.numa.cells] == [{2, 3}, set()]
+    assert HostState({**row, 'service': {}}, CELL).numa.cells[0].pinned_cpus == set()     # type: ignore[union-attr]
+
+
+def test_packing_is_an_option() -> None:
+    used = numa.used(objects.NUMATopology.from_column(HOST), [])    # type: ignore[arg-type]
+    used.cells[0].pinned_cpus = {2}
+    for pack, cpu in ((False, 6), (True, 3)):
+        host, asked = state(numa_topology=used.to_json()), request(PINNED, vcpus=1)
+        one = numa_filter(compute__packing_host_numa_cells_allocation_strategy=pack)
+        assert one.host_passes(host, asked)
+        host.consume(asked, None, 'a')
+        assert numa.cpus_of(host.placed['a'].cells[0]) == {cpu}
+
+
+def test_texts_of_hosts_that_change_are_not_kept() -> None:
+    table, row = Table(2), {**node(numa_topology=HOST), 'deleted': 0}
+    row.pop('service')
+    for number in range(100):
+        table.put(CELL, {**row, 'numa_topology': f'{HOST} {number}'})
+    assert len(table._texts) <= 2 * TEXTS + 6
+
+
+@pytest.mark.parametrize(('specs', 'resources'), [
+    ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0-2'}, 'DISK_GB:16,MEMORY_MB:32768,PCPU:3,VCPU:5'),
+    ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '^0', 'hw:emulator_threads_policy': 'isolate'},
+     'DISK_GB:16,MEMORY_MB:32768,PCPU:8,VCPU:1'),
+    ({'resources:PCPU': '8'}, 'DISK_GB:16,MEMORY_MB:32768,PCPU:8')])
+def test_what_dedicated_cpus_are_asked_for(specs: dict[str, str], resources: str) -> None:
+    asked = spec(specs)
+    assert dict(build(asked, max_results=9).pairs())['resources'] == resources
+    assert wants_dedicated_cpus(asked)
+
+
+def test_the_second_question_knows_no_dedicated_cpus() -> None:
+    """Row 1.24."""
+    asked = spec({**PINNED, 'hw:cpu_thread_policy': 'require'})
+    assert dict(build(asked, max_results=9).pairs())['required'] == 'HW_CPU_HYPERTHREADING'
+    pairs = dict(build(asked, max_results=9, pinning=False).pairs())
+    assert (pairs['resources'], 'required' in pairs) == ('DISK_GB:16,MEMORY_MB:32768,VCPU:8', False)
+    assert not wants_dedicated_cpus(spec({'hw:numa_nodes': '2'}))
+
+
+@pytest.mark.parametrize('where', ['flavor', 'image'])
+def test_devices_of_one_socket_need_a_driver_that_knows_sockets(where: str) -> None:
+    asked = spec({'hw:pci_numa_affinity_policy': 'socket'} if where == 'flavor' else {},
+                 image={'properties': {'hw_pci_numa_affinity_policy': 'socket'} if where == 'image' else {}})
+    assert dict(build(asked, max_results=9).pairs())['required'] == 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY'
+
+
+def test_a_host_without_cells_is_consumed_all_the_same() -> None:
+    host = state()
+    host.consume(request(PINNED), None, 'a')
+    assert (host.placed, host.num_instances) == ({}, 1)
+    assert Taken(0, 1, 1, 1, None).topology is None     # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""What is asked of Placement besides the request's own needs (row 1.23)."""
+from __future__ import annotations
+
+import pytest
+
+from kilonova.scheduler import prefilters
+from kilonova.scheduler.query import RequestFilterFailed, build
+from tests.unit.scheduler.builders import conf, pci_requests, spec, uuid
+
+
+def run_prefilters(query, request, zones=None, aggregates=(), **overrides):
+    facts = prefilters.Facts(conf(**overrides), (zones or {}).get, lambda: [
+        {'uuid': uuid(name), 'metadata': metadata} for name, metadata in aggregates])
+    prefilters.run(prefilters.ALL, query, request, facts)
+    return query
+
+
+def asked(request, *aggregates, **overrides):
+    return run_prefilters(build(request, max_results=1), request, aggregates=aggregates, **overrides)
+
+
+def test_a_zone_asks_for_its_aggregates():
+    query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='z1'), {'z1': ['a2', 'a1']})
+    assert ('member_of', 'in:a1,a2') in query.pairs()
+
+
+def test_the_default_zone_asks_for_nothing():
+    query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='nova'))
+    assert 'member_of' not in dict(query.pairs())
+
+
+def test_an_unknown_zone_ends_the_scheduling():
+    with pytest.raises(RequestFilterFailed, match='mars'):
+        run_prefilters(build(spec(), max_results=1), spec(availability_zone='mars'))
+
+
+@pytest.mark.parametrize(('on', 'bfv', 'asked'), [(True, False, True), (False, False, False), (True, True, False)])
+def test_image_type_support(on, bfv, asked):
+    request = spec(image={'id': uuid(), 'disk_format': 'qcow2'}, is_bfv=bfv)
+    query = run_prefilters(build(request, max_results=1), request,
+                           scheduler__query_placement_for_image_type_support=on)
+    assert ('COMPUTE_IMAGE_TYPE_QCOW2' in query.root_required) == asked
+
+
+OWN = ('one', {'filter_tenant_id': 'demo'})
+THEIRS = ('two', {'filter_tenant_id': 'other'})
+BOTH = ('three', {'filter_tenant_id_2': 'demo', 'filter_tenant_id': 'other'})
+
+
+@pytest.mark.parametrize(('aggregates', 'required', 'expected'), [
+    ((OWN, THEIRS, BOTH), False, [[uuid('one'), uuid('three')]]), ((THEIRS,), False, []), ((), True, None)])
+def test_projects_with_aggregates_of_their_own(aggregates, required, expected):
+    options = {'scheduler__limit_tenants_to_placement_aggregate': True,
+               'scheduler__placement_aggregate_required_for_tenants': required}
+    if expected is None:
+        with pytest.raises(RequestFilterFailed, match='No hosts available for tenant'):
+            asked(spec(), *aggregates, **options)
+    else:
+        assert asked(spec(), *aggregates, **options).unnamed.aggregates == expected
+    assert asked(spec(), *aggregates).unnamed.aggregates == []
+
+
+@pytest.mark.parametrize(('extra_specs', 'image', 'forbidden'), [
+    ({}, {}, {'one', 'two'}), ({'trait:CUSTOM_A': 'required'}, {}, {'two'}),
+    ({'trait:CUSTOM_A': 'required'}, {'trait:CUSTOM_B': 'required'}, set())])
+def test_aggregates_that_ask_for_traits(extra_specs, image, forbidden):
+    aggregates = (('one', {'trait:CUSTOM_A': 'required'}), ('three', {'trait:CUSTOM_C': 'nice', 'rack': 'r1'}),
+                  ('two', {'trait:CUSTOM_A': 'required', 'trait:CUSTOM_B': 'required'}))
+    request = spec(extra_specs, image={'id': uuid(), 'properties': image})
+    found = asked(request, *aggregates, scheduler__enable_isolated_aggregate_filtering=True)
+    assert found.unnamed.forbidden_aggregates == {uuid(name) for name in forbidden}
+    assert asked(request, *aggregates).unnamed.forbidden_aggregates == set()
+
+
+PLAIN = {'OWNER_NOVA'}
+
+
+@pytest.mark.parametrize(('properties', 'expected'), [
+    ({}, set()), ({'hw_disk_bus': 'virtio', 'hw_cdrom_bus': 'sata'},
+                  {'COMPUTE_STORAGE_BUS_VIRTIO', 'COMPUTE_STORAGE_BUS_SATA'}),
+    ({'hw_video_model': 'qxl'}, {'COMPUTE_GRAPHICS_MODEL_QXL'}),
+    ({'hw_vif_model': 'ne2k_pci'}, {'COMPUTE_NET_VIF_MODEL_NE2K_PCI'}),
+    ({'hw_vif_model': 'spapr-vlan'}, {'COMPUTE_NET_VIF_MODEL_SPAPR_VLAN'}),
+    ({'hw_architecture': 'amd64', 'hw_emulation_architecture': 'aarch64'},
+     {'HW_ARCH_X86_64', 'COMPUTE_ARCH_AARCH64'}),
+    ({'hw_viommu_model': 'intel'}, {'COMPUTE_VIOMMU_MODEL_INTEL'})])
+def test_traits_of_image_metadata(properties, expected):
+    request = spec(image={'id': uuid(), 'properties': properties})
+    assert asked(request, scheduler__image_metadata_prefilter=True).root_required == expected | PLAIN
+    assert asked(request).root_required == PLAIN
+
+
+def test_a_property_without_a_trait_asks_for_nothing(caplog):
+    request = spec(image={'id': uuid(), 'properties': {'hw_disk_bus': 'virtio', 'hw_vif_model': 'virtualvmxnet'}})
+    assert asked(request, scheduler__image_metadata_prefilter=True).root_required == PLAIN
+    assert 'COMPUTE_NET_VIF_MODEL_VIRTUALVMXNET' in caplog.text
+
+
+@pytest.mark.parametrize(('extra_specs', 'properties', 'expected'), [
+    ({'accel:device_profile': 'gpu'}, {}, {'COMPUTE_ACCELERATORS'}),
+    ({'hw:virtio_packed_ring': 'true'}, {}, {'COMPUTE_NET_VIRTIO_PACKED'}),
+    ({}, {'hw_virtio_packed_ring': 'true'}, {'COMPUTE_NET_VIRTIO_PACKED'}),
+    ({'hw:virtio_packed_ring': 'no', 'hw:sound_model': 'ich9'}, {}, set()),
+    ({'hw:ephemeral_encryption': 'true'}, {}, {'COMPUTE_EPHEMERAL_ENCRYPTION'}),
+    ({'hw:ephemeral_encryption': 'true'}, {'hw_ephemeral_encryption_format': 'luks'},
+     {'COMPUTE_EPHEMERAL_ENCRYPTION', 'COMPUTE_EPHEMERAL_ENCRYPTION_LUKS'}),
+    ({'hw:sound_model': 'virtio'}, {}, {'COMPUTE_SOUND_MODEL_VIRTIO'}),
+    ({'hw:tpm_version': '2.0'}, {}, {'COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER'}),
+    ({'hw:tpm_version': '2.0', 'hw:tpm_secret_security': 'host'}, {}, {'COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST'}),
+    ({'hw:tpm_secret_security': 'host'}, {}, set())])
+def test_single_features(extra_specs, properties, expected):
+    request = spec(extra_specs, image={'id': uuid(), 'properties': properties})
+    assert asked(request).root_required == expected | PLAIN
+
+
+def test_an_unknown_secret_security():
+    with pytest.raises(RequestFilterFailed, match='nobody'):
+        asked(spec({'hw:tpm_version': '2.0', 'hw:tpm_secret_security': 'nobody'}))
+
+
+@pytest.mark.parametrize(('value', 'expected'), [('true', {'COMPUTE_REMOTE_MANAGED_PORTS'}), ('false', set())])
+def test_remote_managed_ports(value, expected):
+    assert asked(spec(pci_requests=pci_requests(1, remote_managed=value))).root_required == expected | PLAIN

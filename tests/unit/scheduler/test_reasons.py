@@ -1,0 +1,186 @@
+"""Why nothing fits, in words: true for each host, and short enough for a fault."""
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kilonova import errors
+from kilonova.context import RequestContext
+from kilonova.db.models.cell import ComputeNode, Service
+from kilonova.scheduler.decisions import Trace
+from kilonova.scheduler.reasons import ROOM, Check, Report
+from tests.unit.scheduler.builders import GPU, spec, uuid
+
+CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
+A, B, C = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
+BEGIN = 'No valid host was found. '
+
+
+def refusal(manager, request, servers=('s1',), **how):
+    with pytest.raises(errors.NoValidHost) as caught:
+        manager.select_destinations(CTXT, request, [uuid(name) for name in servers], **how)
+    assert type(caught.value) is errors.NoValidHost
+    text = str(caught.value)
+    assert text.startswith(BEGIN) and len(text) <= 255
+    return text.removeprefix(BEGIN)
+
+
+def test_each_kind_of_host_is_counted_with_the_nearest_miss(rig):
+    for number in range(3):
+        rig.host(f'gpu{number}', (A,) if number else ())
+    rig.host('off1', (A, B), service={'disabled': True})
+    rig.host('off2', (A, B), service={'disabled': True})
+    rig.host('far', (A, B), service={'forced_down': True})
+    text = refusal(rig.manager(), spec(gpus=(2,)))
+    assert text == '6 hosts considered: 3 have fewer than 2 free gpu (best: 1 free), 2 disabled, 1 down.'
+    for name in ('gpu1', 'off1', 'far'):
+        assert name not in text
+
+
+def test_a_host_with_two_faults_is_told_with_both(rig):
+    rig.host('gpu1', (A,), service={'disabled': True})
+    assert refusal(rig.manager(), spec(gpus=(2,))) == (
+        '1 host considered: 1 disabled and has fewer than 2 free gpu (best: 1 free).')
+
+
+def test_amounts_that_the_rows_know(rig):
+    root = rig.host('gpu1', memory_mb_used=262144 - 1000, local_gb_used=990)
+    rig.placement.client.claim(uuid('other'), {root: {'resources': {'MEMORY_MB': 262144 - 1000, 'DISK_GB': 990}}},
+                               project_id='p', user_id='u')
+    assert refusal(rig.manager(), spec()) == (
+        '1 host considered: 1 has less than 32768 MiB free memory (best: 1000 MiB) and has less than 16 GB free disk '
+        '(best: 10 GB).')
+
+
+def test_amounts_that_only_placement_knows(rig):
+    """The row's ratio says four times as many."""
+    rig.host('gpu1')
+    assert refusal(rig.manager(), spec(flavor_values={'vcpus': 65})) == (
+        '1 host considered: 1 has fewer than 65 free vCPUs.')
+
+
+def test_devices_that_only_placement_knows(rig):
+    """Allocated to somebody whom the host doesn't count yet."""
+    rig.host('gpu1', (A, B, C))
+    providers = {row['name']: row['uuid'] for row in rig.placement.client.list_providers()}
+    rig.placement.client.claim(uuid('other'), {providers[f'gpu1_{A}']: {'resources': {GPU: 1}}}, project_id='p',
+                               user_id='u')
+    assert refusal(rig.manager(), spec(gpus=(3,))) == (
+        '1 host considered: 1 has fewer than 3 free gpu (best: 2 free).')
+
+
+def test_a_trait_and_a_class(rig):
+    rig.placement.client.ensure_traits(['CUSTOM_FAST'])
+    rig.placement.client.ensure_resource_class('CUSTOM_LICENSE')
+    rig.host('gpu1')
+    assert refusal(rig.manager(), spec({'trait:CUSTOM_FAST': 'required'})) == (
+        '1 host considered: 1 has no trait CUSTOM_FAST.')
+    assert refusal(rig.manager(), spec({'resources:CUSTOM_LICENSE': '2'})) == (
+        '1 host considered: 1 has fewer than 2 free CUSTOM_LICENSE.')
+
+
+def test_a_zone(rig):
+    rig.host('gpu1', (A,))
+    rig.host('gpu2')
+    aggregate = rig.aggregate('gpu2', availability_zone='east')
+    rig.placement.client.set_member(uuid('gpu2'), aggregate, True)
+    assert refusal(rig.manager(), spec(gpus=(1,), availability_zone='east')) == (
+        '2 hosts considered: 1 wrong availability zone, 1 has fewer than 1 free gpu (best: 0 free).')
+
+
+def test_hints_and_what_is_named(rig):
+    rig.host('gpu1')
+    other = rig.server('other', 'gpu1')
+    manager = rig.manager()
+    assert refusal(manager, spec(scheduler_hints={'different_host': [other]})) == (
+        '1 host considered: 1 has a server that different_host names.')
+    assert refusal(manager, spec(ignore_hosts=['gpu1'])) == '1 host considered: 1 left out by the request.'
+    assert refusal(manager, spec(force_hosts=['no-such'])) == 'No host could be considered.'
+
+
+def test_several_servers_of_which_some_would_fit(rig):
+    rig.host('gpu1', (A,))
+    assert refusal(rig.manager(), spec(gpus=(1,)), ('s1', 's2')) == (
+        '1 host considered: 1 could take one of the servers, not all of them.')
+
+
+def test_a_filter_of_an_operator_is_named(rig):
+    from kilonova.scheduler.filters import BaseHostFilter
+
+    class Mondays(BaseHostFilter):
+        def host_passes(self, host_state, spec_obj):
+            return host_state.host == 'gpu2'
+    rig.host('gpu1')
+    rig.host('gpu2', service={'disabled': True})
+    manager = rig.manager()
+    manager.filters.append(Mondays())
+    assert refusal(manager, spec()) == '2 hosts considered: 1 disabled, 1 turned away by Mondays.'
+
+
+def test_a_plain_refusal_asks_placement_nothing_more(rig):
+    rig.host('gpu1', (A,))
+    manager = rig.manager()
+    refusal(manager, spec(gpus=(2,)))
+    rig.placement.requests.clear()
+    refusal(manager, spec(gpus=(2,)))
+    assert [path.partition('?')[0] for _, path in rig.placement.requests] == [
+        '/allocation_candidates', f'/allocations/{uuid("s1")}']
+
+
+def test_success_looks_for_no_reasons(rig, monkeypatch):
+    rig.host('gpu1')
+    monkeypatch.setattr('kilonova.scheduler.reasons.explain', None)
+    assert rig.manager().select_destinations(CTXT, spec(), [uuid('s1')])
+
+
+@given(st.lists(st.sets(st.integers(0, 7)), min_size=1, max_size=60), st.integers(60, ROOM))
+def test_the_text_is_short_and_its_counts_add_up(hosts, room):
+    checks = [Check(str(index), f'{{have}} fault number {index}' + ' that is long' * index,
+                    np.array([index in faults for faults in hosts])) for index in range(8)]
+    text = Report({place: f'h{place}' for place in range(len(hosts))}, 1, checks).text(room)
+    assert len(text) <= room or ' for several reasons each.' in text
+    first, *others = re.findall(r'(?:^|: |, )(\d+) ', text)
+    assert int(first) == len(hosts) == sum(map(int, others))
+
+
+HOST = st.fixed_dictionaries({'gpus': st.integers(0, 2), 'memory': st.sampled_from((1000, 262144)),
+                              'disabled': st.booleans(), 'down': st.booleans()})
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(HOST, min_size=1, max_size=3))
+def test_each_kind_of_fault_that_there_is_and_no_other_is_told(rig, hosts):
+    """What was made wrong with each host is known here: the text has as many parts as there are combinations."""
+    rig.placement.reset()
+    rig.placement.client.ensure_resource_class(GPU)
+    with rig.by_name['cell1'].write() as connection:
+        for model in (ComputeNode, Service):
+            connection.execute(model.__table__.delete())
+    for number, host in enumerate(hosts):
+        root = rig.host(f'gpu{number}', (A, B)[:host['gpus']], memory_mb_used=262144 - host['memory'],
+                        service={'disabled': host['disabled'], 'forced_down': host['down']})
+        if host['memory'] < 262144:
+            rig.placement.client.claim(uuid(f'other {number}'), {root: {
+                'resources': {'MEMORY_MB': 262144 - host['memory']}}}, project_id='p', user_id='u')
+    manager = rig.manager()
+    trace = Trace(5)
+    try:
+        manager.try_out(spec(gpus=(2,)), [uuid('s1')], trace)
+    except errors.NoValidHost:
+        text = trace.report.text(10_000)
+    else:
+        assert {'gpus': 2, 'memory': 262144, 'disabled': False, 'down': False} in hosts
+        return
+    for host in hosts:
+        for wrong, words in ((host['disabled'], 'disabled'), (host['down'], 'down'),
+                             (host['gpus'] < 2, 'fewer than 2 free gpu'),
+                             (host['memory'] < 32768, 'less than 32768 MiB free memory')):
+            assert not wrong or words in text
+    kinds = {tuple(sorted(why for why, holds in (
+        ('disabled', host['disabled']), ('down', host['down']), ('pci', host['gpus'] < 2),
+        ('memory', host['memory'] < 32768)) if holds)) for host in hosts}
+    assert text.count(', ') == len(kinds) - 1
