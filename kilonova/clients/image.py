@@ -1,10 +1,13 @@
-"""The image client: one image's record, and its bytes into a file with their checksum checked.
+"""The image client: one image's record, and its bytes into a file with their checksum checked; new images.
 
     adapter = session.adapter(conf, 'glance', fallback='keystone_authtoken')
     images = ImageClient(adapter, retries=conf.glance.num_retries)
     record = images.get(image_id, ctxt)              # as the user: somebody else's private image is not found
     with open(path, 'wb') as file:
         images.download(image_id, file)              # as the service
+    images.create({'id': new_id, 'name': 'snap', 'disk_format': 'qcow2', 'container_format': 'bare'}, ctxt)
+    with open(path, 'rb') as file:
+        images.upload(new_id, file)                  # as the service
 
 Routes: https://docs.openstack.org/api-ref/image/v2/.
 """
@@ -12,7 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
+from urllib.parse import urlencode
 
 import requests
 from keystoneauth1.adapter import Adapter
@@ -23,6 +30,15 @@ from kilonova.clients import session
 LOG = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
+# What an image is called whose data somebody is sending.
+SENDING = ('saving', 'importing', 'uploading')
+_PATCH = 'application/openstack-images-v2.1-json-patch'
+
+
+class ImageRefused(errors.Forbidden):
+    """The image service's quota or policy is against it."""
+
+    msg_fmt = 'The image service refuses image %(image_id)s: %(reason)s'
 
 
 class ImageClient:
@@ -38,6 +54,40 @@ class ImageClient:
         With a context that carries a token the request is the user's. ImageNotFound: no such image for who asks.
         """
         return self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
+
+    def find(self, query: Mapping[str, str], limit: int, ctxt: Any = None) -> list[dict[str, Any]]:
+        """At most ``limit`` records that match ``query`` (the parameters of the service's list), in its order.
+
+        Invalid: the service doesn't understand the query, or knows no such marker.
+        """
+        found: list[dict[str, Any]] = []
+        path: str | None = f"/v2/images?{urlencode({**query, 'limit': limit})}"
+        while path and len(found) < limit:
+            response = self._request('GET', path, ctxt, attempts=session.READ_ATTEMPTS)
+            if response.status_code != 200:
+                raise errors.Invalid(_reason(response))
+            answer = response.json()
+            found += answer['images']
+            # The service has a bound of its own.
+            path = answer.get('next')
+        return found[:limit]
+
+    def update(self, image_id: str, changes: Sequence[Mapping[str, Any]], ctxt: Any = None) -> None:
+        """Change a record; ``changes`` as in JSON patch (op, path, value).
+
+        ImageNotFound; Invalid: malformed; ImageRefused: a quota or a policy is against it.
+        """
+        response = self._request('PATCH', f'/v2/images/{image_id}', ctxt, json=list(changes),
+                                 headers={'Content-Type': _PATCH})
+        response.close()
+        if response.status_code == 200:
+            return
+        if response.status_code in (404, 410):
+            raise errors.ImageNotFound(image_id=image_id)
+        reason = _reason(response)
+        if response.status_code in (403, 413):
+            raise ImageRefused(image_id=image_id, reason=reason)
+        raise errors.Invalid(reason)
 
     def download(self, image_id: str, file: IO[bytes], ctxt: Any = None) -> int:
         """Write the image's bytes to ``file`` (from its start) and return their number.
@@ -55,6 +105,63 @@ class ImageClient:
                     raise
                 LOG.warning('Download of image %s starts again: %s', image_id, error)
         raise AssertionError('unreachable')
+
+    def url(self, image_id: str, ctxt: Any = None) -> str:
+        """Where the image can be asked for. Unanswered: nobody knows where the image service is."""
+        endpoint = session.endpoint(self._adapter, 'The image service')
+        return f"{re.sub('/v2/?$', '', endpoint).rstrip('/')}/images/{image_id}"
+
+    def create(self, record: dict[str, Any], ctxt: Any = None) -> None:
+        """A new image without data; ``record`` is the v2 record, its ``id`` chosen by the caller.
+
+        Invalid: malformed. ImageRefused: a quota or a policy is against it.
+        """
+        response = self._request('POST', '/v2/images', ctxt, json=record)
+        response.close()
+        if response.status_code == 201:
+            return
+        reason = _reason(response)
+        if response.status_code in (403, 413):
+            raise ImageRefused(image_id=record['id'], reason=reason)
+        raise errors.ImageUnacceptable(image_id=record['id'], reason=reason)
+
+    def upload(self, image_id: str, file: IO[bytes], check: Callable[[], None] = lambda: None) -> None:
+        """Send ``file`` (a real file, from its start) as the data of an image that has none; then it is active.
+
+        May be repeated: an image that is active has its data already. ``check()`` is called all the time; what it
+        raises ends the upload. ImageNotFound: deleted meanwhile. ImageUnacceptable, ImageRefused: no use to try again.
+        """
+        status = self.get(image_id)['status']
+        if status == 'active':
+            return
+        if status in SENDING:
+            raise errors.Unanswered(who='The image service', reason=f'image {image_id} is still {status}')
+        file.seek(0)
+        # Sent as often as the flow says: the data can't be rewound behind this call.
+        response = self._request('PUT', f'/v2/images/{image_id}/file', None, data=_Watched(file, check),
+                                 headers={'Content-Type': 'application/octet-stream'}, allow_reauth=False)
+        response.close()
+        if response.status_code == 204:
+            return
+        if response.status_code in (404, 410):
+            raise errors.ImageNotFound(image_id=image_id)
+        reason = _reason(response)
+        if response.status_code == 409:
+            # Somebody sends it: an earlier try of ours that the service hasn't given up yet.
+            raise errors.Unanswered(who='The image service', reason=reason)
+        if response.status_code in (403, 413):
+            raise ImageRefused(image_id=image_id, reason=reason)
+        raise errors.ImageUnacceptable(image_id=image_id, reason=reason)
+
+    def delete(self, image_id: str, ctxt: Any = None) -> None:
+        """Delete an image; fine if it is gone. ImageRefused: it may not be deleted."""
+        response = self._request('DELETE', f'/v2/images/{image_id}', ctxt)
+        response.close()
+        if response.status_code in (204, 404, 410):
+            return
+        if response.status_code == 409:
+            raise errors.Unanswered(who='The image service', reason=_reason(response))
+        raise ImageRefused(image_id=image_id, reason=_reason(response))
 
     def _fetch(self, record: dict[str, Any], file: IO[bytes], ctxt: Any) -> int:
         image_id = record['id']
@@ -78,12 +185,7 @@ class ImageClient:
         return size
 
     def _ask(self, image_id: str, path: str, ctxt: Any, **kwargs: Any) -> requests.Response:
-        token = getattr(ctxt, 'auth_token', None)
-        if token:
-            # The endpoint may still come from the service's own catalog; only the token is the user's.
-            response = self._send(path, headers={'X-Auth-Token': token}, authenticated=False, **kwargs)
-        else:
-            response = self._send(path, **kwargs)
+        response = self._request('GET', path, ctxt, attempts=session.READ_ATTEMPTS, **kwargs)
         if response.status_code in (200, 204):
             return response
         response.close()
@@ -93,8 +195,33 @@ class ImageClient:
         raise errors.ImageUnacceptable(image_id=image_id,
                                        reason=f'the image service answers {response.status_code} {response.reason}')
 
-    def _send(self, path: str, **kwargs: Any) -> requests.Response:
-        return session.send(self._adapter, 'The image service', 'GET', path, attempts=session.READ_ATTEMPTS, **kwargs)
+    def _request(self, method: str, path: str, ctxt: Any, headers: dict[str, str] | None = None,
+                 **kwargs: Any) -> requests.Response:
+        token = getattr(ctxt, 'auth_token', None)
+        headers = dict(headers or {})
+        if token:
+            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            headers['X-Auth-Token'] = token
+            kwargs['authenticated'] = False
+        return session.send(self._adapter, 'The image service', method, path, headers=headers, **kwargs)
+
+
+class _Watched:
+    """A file that is read from its start and asks ``check`` before each piece; its length is known."""
+
+    def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
+        self._file, self._check = file, check
+        self.len = os.fstat(file.fileno()).st_size
+
+    def read(self, size: int = -1) -> bytes:
+        self._check()
+        return self._file.read(size)
+
+
+def _reason(response: requests.Response) -> str:
+    """What the service says, in one line: its pages are small HTML."""
+    text = ' '.join(re.sub(r'<[^>]*>', ' ', response.text).split())
+    return text[:200] or f'{response.status_code} {response.reason}'
 
 
 def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:

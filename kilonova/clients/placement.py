@@ -12,6 +12,7 @@ Routes and rules: the Placement API reference, https://docs.openstack.org/api-re
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -58,6 +59,12 @@ def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
     return is_generation_conflict(error) and 'consumer generation conflict' in error.message
 
 
+def _is_leftover(error: errors.PlacementConflict) -> bool:
+    """Whether the consumer may be one that Placement made for a write that it then refused for an unknown provider: a
+    record without allocations, which nobody can read or delete, but which a write of its generation takes over."""
+    return is_consumer_conflict(error) and 'expected 0 but got None' in error.message
+
+
 def same_allocations(one: Allocations, other: Allocations) -> bool:
     """Equal amounts on equal providers, whatever else (generations) the two carry."""
     return ({rp: given['resources'] for rp, given in one.items()} ==
@@ -87,7 +94,8 @@ class PlacementClient:
 
     def claim(self, consumer: str, allocations: Allocations, mappings: dict[str, list[str]] | None = None, *,
               project_id: str, user_id: str, generation: int | None = None) -> None:
-        """Give ``consumer`` these allocations. ``generation`` None: it must have none yet (else PlacementConflict)."""
+        """Give ``consumer`` these allocations. ``generation`` None: it must have none yet (else PlacementConflict).
+        Unanswered: too many write at the same time, nobody knows whether there is room."""
         body: dict[str, Any] = {'allocations': _resources(allocations), 'project_id': project_id, 'user_id': user_id,
                                 'consumer_generation': generation}
         if mappings:
@@ -97,9 +105,12 @@ class PlacementClient:
                 self._send('PUT', f'/allocations/{consumer}', json=body)
                 return
             except errors.PlacementConflict as error:
-                if not left or not is_generation_conflict(error) or is_consumer_conflict(error):
+                if left and _is_leftover(error) and not self.get_allocations(consumer)['allocations']:
+                    body['consumer_generation'] = 0
+                    continue
+                if not is_generation_conflict(error) or is_consumer_conflict(error):
                     raise
-            time.sleep(CONFLICT_PAUSE)
+                _pause(left, error)
 
     def get_allocations(self, consumer: str) -> dict[str, Any]:
         """``{'allocations': {rp: {'resources', 'generation'}}, 'consumer_generation', 'project_id', 'user_id'}``.
@@ -113,14 +124,12 @@ class PlacementClient:
         self._send('POST', '/allocations', json=payload)
 
     def delete_allocations(self, consumer: str) -> bool:
-        """Drop all that ``consumer`` has; False: it had nothing (which is fine)."""
+        """Drop all that ``consumer`` has; False: it had nothing (which is fine). Unanswered: too many write now."""
         for left in reversed(range(WRITE_ATTEMPTS)):
             try:
                 return self._send('DELETE', f'/allocations/{consumer}', missing_ok=True).status_code != 404
-            except errors.PlacementConflict:
-                if not left:
-                    raise
-            time.sleep(CONFLICT_PAUSE)
+            except errors.PlacementConflict as error:
+                _pause(left, error)
         return False
 
     # Moves: the server's old allocation waits under the migration's uuid
@@ -132,19 +141,23 @@ class PlacementClient:
 
         ``old`` is what ``get_allocations(instance_uuid)`` said; None reads it here. May be repeated: a migration that
         already holds the old allocation keeps it, and only the server's is brought to ``new``. PlacementConflict: there
-        is no room for ``new`` (nothing changed).
+        is no room for ``new`` (nothing changed). Unanswered: too many write at the same time.
         """
+        generation = None
         for left in reversed(range(WRITE_ATTEMPTS)):
             old = old or self.get_allocations(instance_uuid)
             payload = {instance_uuid: _consumer(new, project_id, user_id, old.get('consumer_generation'), mappings)}
             if old['allocations']:
-                payload[migration_uuid] = _consumer(old['allocations'], project_id, user_id, None)
+                payload[migration_uuid] = _consumer(old['allocations'], project_id, user_id, generation)
             try:
                 self.post_allocations(payload)
                 return _resources(old['allocations'])
             except errors.PlacementConflict as error:
-                if not left or not is_generation_conflict(error):
+                if not is_generation_conflict(error):
                     raise
+                _pause(left, error)
+                if _is_leftover(error):
+                    generation = 0
             held = self.get_allocations(migration_uuid)
             old = self.get_allocations(instance_uuid)
             if held['allocations']:
@@ -171,17 +184,44 @@ class PlacementClient:
                     instance_uuid: _consumer(held['allocations'], *owner, now.get('consumer_generation'))})
                 return True
             except errors.PlacementConflict as error:
-                if not left or not is_generation_conflict(error):
+                if not is_generation_conflict(error):
                     raise
+                _pause(left, error)
         return False
 
     # Providers
 
-    def list_providers(self, *, in_tree: str | None = None, name: str | None = None) -> list[dict[str, Any]]:
-        """All, or those asked for: uuid, name, generation, parent_provider_uuid and root_provider_uuid of each."""
-        query = parse.urlencode([pair for pair in (('in_tree', in_tree), ('name', name)) if pair[1] is not None])
+    def list_providers(self, *, in_tree: str | None = None, name: str | None = None,
+                       member_of: str | None = None, resources: str | None = None,
+                       required: str | None = None) -> list[dict[str, Any]]:
+        """All, or those asked for: uuid, name, generation, parent_provider_uuid and root_provider_uuid of each.
+
+        ``resources`` ('VCPU:2'): with so much left; ``required`` ('A,!B'): with these traits. PlacementInvalid: no such
+        class or trait.
+        """
+        asked = {'in_tree': in_tree, 'name': name, 'member_of': member_of, 'resources': resources, 'required': required}
+        query = parse.urlencode([pair for pair in asked.items() if pair[1] is not None])
         path = '/resource_providers' + (f'?{query}' if query else '')
         return self._send('GET', path).json()['resource_providers']
+
+    def qualifies(self, uuid: str, required: Iterable[str], forbidden: Iterable[str],
+                  aggregates: Iterable[Iterable[str]] = ()) -> bool:
+        """Whether a provider has these traits and not those, and is in one of each of these sets of aggregates.
+
+        One request. Without aggregates its cost is the same whatever else there is: Placement reads all providers of
+        a trait that it filters by, so only the provider's own traits are asked for.
+        """
+        aggregates = list(aggregates)
+        if not aggregates:
+            try:
+                traits, _ = self.get_traits(uuid)
+            except ProviderNotFound:
+                return False
+            return set(required) <= traits and traits.isdisjoint(forbidden)
+        words = [*sorted(required), *(f'!{name}' for name in sorted(forbidden))]
+        pairs = [('uuid', uuid), *([('required', ','.join(words))] if words else []),
+                 *(('member_of', 'in:' + ','.join(sorted(ids))) for ids in aggregates)]
+        return bool(self._send('GET', f'/resource_providers?{parse.urlencode(pairs)}').json()['resource_providers'])
 
     def create_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
         """PlacementConflict: the name or the uuid is taken."""
@@ -221,6 +261,27 @@ class PlacementClient:
         return self._send('PUT', f'/resource_providers/{uuid}/traits', json={
             'resource_provider_generation': generation, 'traits': sorted(traits),
         }).json()['resource_provider_generation']
+
+    def set_member(self, uuid: str, aggregate: str, member: bool) -> None:
+        """Put a provider into an aggregate, or take it out; its other aggregates stay. ProviderNotFound."""
+        path = f'/resource_providers/{uuid}/aggregates'
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            try:
+                answer = self._send('GET', path).json()
+            except ProviderNotFound:
+                if member:
+                    raise
+                return
+            if member == (aggregate in answer['aggregates']):
+                return
+            wanted = sorted({*answer['aggregates']} ^ {aggregate})
+            try:
+                self._send('PUT', path, json={'aggregates': wanted, 'resource_provider_generation':
+                                              answer['resource_provider_generation']})
+                return
+            except errors.PlacementConflict as error:
+                if not left or not is_generation_conflict(error):
+                    raise
 
     def delete_provider(self, uuid: str) -> bool:
         """False: there was none. PlacementConflict: allocations or children keep it."""
@@ -294,6 +355,13 @@ class PlacementClient:
         if response.status_code < 400 or (missing_ok and response.status_code == 404):
             return response
         raise _error(response, path)
+
+
+def _pause(left: int, error: errors.PlacementConflict) -> None:
+    """Wait before a write is repeated, longer each time and not in step with others; ``left`` 0: Unanswered."""
+    if not left:
+        raise errors.Unanswered(who='Placement', reason=f'too many write at the same time: {error}') from error
+    time.sleep(CONFLICT_PAUSE * 2 ** (WRITE_ATTEMPTS - 1 - left) * random.uniform(0.5, 1.5))
 
 
 def _resources(allocations: Allocations) -> Allocations:

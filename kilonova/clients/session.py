@@ -44,6 +44,17 @@ def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) ->
     return ks_loading.load_adapter_from_conf_options(conf, group, session=session)
 
 
+def endpoint(adapter: Adapter, who: str) -> str:
+    """The URL of ``who``; Unanswered when nobody knows it."""
+    try:
+        found = adapter.get_endpoint()
+    except ks_exceptions.ClientException as error:
+        raise errors.Unanswered(who=who, reason=str(error) or type(error).__name__) from error
+    if not found:
+        raise errors.Unanswered(who=who, reason='it has no endpoint')
+    return str(found)
+
+
 def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 1,
          headers: dict[str, str] | None = None, **kwargs: Any) -> requests.Response:
     """Send one request and return its response, which is below 500.

@@ -15,6 +15,8 @@ from kilonova.db.queries import audit as queries
 from kilonova.errors import KilonovaError, Unanswered
 
 RUNNING = 1
+# Servers in these vm states have no running guest.
+OFF = ('stopped', 'soft-delete')
 
 
 @dataclass
@@ -197,8 +199,8 @@ class Audit:
             domain = next((domain for domain in view['domains'] if domain['uuid'] == uuid), None)
             if server['vm_state'] == 'active' and (domain is None or domain['state'] != RUNNING):
                 self._wrong(f"libvirt: server {uuid} is active, its guest on {server['host']} is not running")
-            if server['vm_state'] == 'stopped' and domain is not None and domain['state'] == RUNNING:
-                self._wrong(f"libvirt: server {uuid} is stopped, its guest on {server['host']} is running")
+            if server['vm_state'] in OFF and domain is not None and domain['state'] == RUNNING:
+                self._wrong(f"libvirt: server {uuid} is {server['vm_state']}, its guest on {server['host']} is running")
             if server['vm_state'] != 'error' and uuid not in view['directories']:
                 self._wrong(f"files: server {uuid} has no directory on {server['host']}")
 

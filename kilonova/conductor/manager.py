@@ -1,7 +1,7 @@
 """The conductor: objects' remote calls, hosts' claims and saves, and the wake-up calls of compute tasks.
 
     manager = ConductorManager(conf, transport=transport, databases=databases, cells=cells, scheduler=…, compute=…,
-                               placement=…)
+                               placement=…, images=…)
     manager.start()
 
 No handler runs a flow: each only wakes the runner (operations.md rule 5).
@@ -13,44 +13,55 @@ from collections.abc import Sequence
 from typing import Any
 
 from kilonova.conductor.indirection import ObjectCalls
+from kilonova.conductor.reclaim import Reclaim
 from kilonova.conductor.runner import Runner
-from kilonova.conductor.work import Environment
-from kilonova.db.queries import claims
+from kilonova.conductor.work import Environment, silence
+from kilonova.context import get_admin_context
+from kilonova.db.queries import claims, group_claims
+from kilonova.rpc.baseapi import ping
 from kilonova.rpc.conductor import ComputeTask, Conductor
+from kilonova.rpc.notify import OFF, Notifications
 
 LOG = logging.getLogger(__name__)
 
 
 class ConductorEndpoint:
-    """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor."""
+    """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor; a database that
+    is silent makes the conductor silent, so that hosts ask again and undo nothing (operations.md rules 13 and 16)."""
 
-    def __init__(self, databases: Any) -> None:
-        self._databases = databases
+    def __init__(self, databases: Any, cells: Any = None) -> None:
+        self._databases, self._cells = databases, cells
         self._objects = ObjectCalls()
 
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
                                      args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return self._objects.object_class_action_versions(self._here(ctxt), objname, objmethod, object_versions, args,
-                                                          kwargs)
+        with silence():
+            return self._objects.object_class_action_versions(self._here(ctxt), objname, objmethod, object_versions,
+                                                              args, kwargs)
 
     def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> Any:
-        return self._objects.object_action(self._here(ctxt), objinst, objmethod, args, kwargs)
+        with silence():
+            return self._objects.object_action(self._here(ctxt), objinst, objmethod, args, kwargs)
 
     def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any:
         return self._objects.object_backport_versions(self._here(ctxt), objinst, object_versions)
 
     def check_key(self, ctxt: Any, key: str) -> Any:
         """KeyGone when no operation stands at the key."""
-        with self._databases.main().read() as conn:
+        with silence(), self._databases.main().read() as conn:
             claims.check(conn, key)
         return {}
 
     def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any:
-        return claims.claim(self._databases.main(), claim)
+        with silence():
+            if claim.get('group'):
+                return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), claim)
+            return claims.claim(self._databases.main(), claim)
 
     def save_instance(self, ctxt: Any, save: dict[str, Any]) -> Any:
-        return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
+        with silence():
+            return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
 
     def _here(self, ctxt: Any) -> Any:
         ctxt.cell = self._databases.main()
@@ -97,15 +108,18 @@ class ConductorManager:
     """Builds and runs what a conductor process is made of."""
 
     def __init__(self, conf: Any, *, transport: Any, databases: Any, cells: Any, scheduler: Any, compute: Any,
-                 placement: Any) -> None:
+                 placement: Any, images: Any, notify: Notifications = OFF) -> None:
         self._transport, self._host = transport, conf.host
         self.env = Environment(conf=conf, databases=databases, cells=cells, scheduler=scheduler, compute=compute,
-                               placement=placement, max_attempts=conf.scheduler.max_attempts, host=conf.host)
+                               placement=placement, images=images, max_attempts=conf.scheduler.max_attempts,
+                               ping=lambda: ping(transport, 'conductor', conf.host, get_admin_context()),
+                               host=conf.host, notify=notify)
         self.runner = Runner(self.env, slots=conf.conductor.flow_slots,
                              slots_per_host=conf.conductor.flow_slots_per_host,
                              lease_time=conf.conductor.lease_time, sweep_interval=conf.conductor.sweep_interval,
                              host=conf.host)
-        self.endpoint = ConductorEndpoint(databases)
+        self.reclaim = Reclaim(self.env, conf.reclaim_instance_interval)
+        self.endpoint = ConductorEndpoint(databases, cells)
         self.tasks = ComputeTaskEndpoint(self.runner, databases)
         self._server: Any = None
 
@@ -115,10 +129,12 @@ class ConductorManager:
         self._server = self._transport.serve('conductor', self._host,
                                              [(Conductor, self.endpoint), (ComputeTask, self.tasks)])
         self._server.start()
+        self.reclaim.start()
 
     def stop(self, timeout: float = 30.0) -> None:
         """Start no more work, let what is under way end, give the rows free; then stop taking messages: the hosts that
         work for us claim and save here."""
+        self.reclaim.stop()
         self.runner.stop(timeout)
         if self._server is not None:
             self._server.stop()

@@ -16,7 +16,7 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova import concurrency
-from kilonova.conductor import flows
+from kilonova.conductor import flows, process
 from kilonova.conductor.flow import Parked
 from kilonova.conductor.work import Environment, Work
 from kilonova.db.queries import operations
@@ -24,7 +24,7 @@ from kilonova.errors import LeaseLost, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-URGENT_KINDS = frozenset(('delete', 'release', 'confirm', 'revert'))
+URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert'))
 SWEEP_BATCH = 200
 # Seconds in which a row's own cast should have come; the sweep leaves younger rows to it.
 YOUNG = 2.0
@@ -35,7 +35,7 @@ class Runner:
 
     def __init__(self, env: Environment, *, slots: int, slots_per_host: int, lease_time: float, sweep_interval: float,
                  host: str) -> None:
-        self.env, self.owner, self._host = env, uuidutils.generate_uuid(), host
+        self.env, self.owner, self._host_name, self._host = env, uuidutils.generate_uuid(), host, host
         self._slots, self._slots_per_host = slots, slots_per_host
         self._lease_time, self._sweep_interval = lease_time, sweep_interval
         self._lock = threading.Condition()
@@ -54,12 +54,16 @@ class Runner:
     # -- life -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Take the leases, start the workers, the renewal and the sweep."""
+        # Here, and not when this was made: a process that forks in between has another number.
+        self._host = process.describe(self._host_name)
         self._renew()
+        self._listen()
         reserved = max(1, self._slots // 4)
         for number in range(self._slots):
             self._threads.append(concurrency.spawn(self._work, number < reserved, name=f'flow-{number}'))
         concurrency.spawn(self._renew_forever, name='lease')
         concurrency.spawn(self._sweep_forever, name='sweep')
+        concurrency.spawn(self._listen_forever, name='hearing')
 
     def stop(self, timeout: float = 30.0) -> None:
         """Take nothing new, let running steps end for ``timeout`` seconds, give the rows free."""
@@ -109,6 +113,29 @@ class Runner:
     def _renew_forever(self) -> None:
         while not self._tick.wait(self._lease_time / 6):
             self._renew()
+
+    # -- hosts ----------------------------------------------------------------------------------------------------
+    def _listen(self) -> None:
+        """Note whether hosts report at all: what ``hearing`` decides by."""
+        for db in self.env.cells.databases():
+            try:
+                self.env.hearing.look(db)
+            except Exception as error:
+                LOG.warning('reports of hosts in %s not read: %s', db.name, error)
+
+    def _listen_forever(self) -> None:
+        while not self._tick.wait(self.env.hearing.period):
+            self._listen()
+            if self.env.hearing.silence:
+                self._listen_to_itself()
+
+    def _listen_to_itself(self) -> None:
+        """Hosts report through the queue: where not even this conductor reaches itself, they couldn't."""
+        try:
+            self.env.ping()
+        except Exception as error:
+            self.env.hearing.cut_off()
+            LOG.warning('no host reports, and this conductor does not reach itself: %s', error)
 
     # -- work -----------------------------------------------------------------------------------------------------
     def wake(self, db: Any, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
@@ -169,6 +196,8 @@ class Runner:
 
     def run(self, work: Work) -> None:
         """Run one operation in this worker."""
+        # Log lines and notifications of this thread are from now on those of the request.
+        work.ctxt.update_store()
         try:
             flows.FLOWS[work.kind].run(work)
         except Parked:
@@ -259,6 +288,7 @@ class Runner:
             LOG.warning('cells not read again: %s', error)
         for db in self._databases():
             try:
+                self._bury(db)
                 with db.read() as conn:
                     rows = operations.free(conn, self.owner, SWEEP_BATCH, age)
                 rows = self._without_twins(db, rows)
@@ -270,6 +300,15 @@ class Runner:
                     found += 1
                     self.wake(db, [row['uuid']], urgent=row['kind'] in URGENT_KINDS or row['failed'])
         return found
+
+    def _bury(self, db: Any) -> None:
+        """Rows of a process of this machine that is certainly dead needn't wait for its lease to end."""
+        with db.read() as conn:
+            living = operations.living(conn)
+        for owner, text in living:
+            if owner != self.owner and process.is_dead(text, self._host_name):
+                LOG.info('Conductor process %s (%s) is dead: its operations in %s go on', owner, text, db.name)
+                operations.drop_lease(db, owner)
 
     def _without_twins(self, db: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """A cell's boot row is left alone while its twin in the api database exists (rule 19)."""

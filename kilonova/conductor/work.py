@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from kilonova import objects
 from kilonova.conductor.flow import Parked, Step
+from kilonova.conductor.hearing import Hearing
 from kilonova.context import RequestContext
 from kilonova.db import engine
-from kilonova.db.queries import claims, instances, operations, services
-from kilonova.errors import Cancelled, HostRejected, KilonovaError, LeaseLost, Unanswered
+from kilonova.db.queries import claims, instances, metadata, operations
+from kilonova.errors import (
+    Cancelled,
+    Forbidden,
+    HostRejected,
+    KilonovaError,
+    LeaseLost,
+    NoValidHost,
+    Unanswered,
+    Unsent,
+    without_paths,
+)
+from kilonova.rpc.notify import OFF, Notifications
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +48,22 @@ class HostGone(HostRejected):
     msg_fmt = 'compute service of host %(host)s is down'
 
 
+class HostsSilent(Unanswered):
+    """No host is left, but some may be back at any moment. The scheduler did answer, and claimed nothing."""
+
+
 class Environment:
-    """Collaborators of flows; one a conductor process."""
+    """Collaborators of flows; one a conductor process. ``images``: an ImageClient that acts as the service; ``ping``
+    asks this conductor itself over the queue."""
 
     def __init__(self, *, conf: Any, databases: Any, cells: Any, scheduler: Any, compute: Any, placement: Any,
-                 max_attempts: int, host: str) -> None:
-        self.host = host
+                 images: Any, ping: Callable[[], None], max_attempts: int, host: str,
+                 notify: Notifications = OFF) -> None:
+        self.host, self.images, self.ping, self.notify = host, images, ping, notify
         self.conf, self.databases, self.cells = conf, databases, cells
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
         self.max_attempts = max_attempts
+        self.hearing = Hearing(conf.service_down_time)
         self.runner: Runner
 
     @property
@@ -52,10 +71,32 @@ class Environment:
         """The api database."""
         return self.databases.api()
 
-    def host_is_up(self, db: Any, host: str) -> bool:
-        """Whether the host's compute service reports and isn't forced down (by the database's clock)."""
-        with db.read() as conn:
-            return bool(services.host_is_up(conn, host, 'nova-compute', self.conf.service_down_time))
+    def drop_image(self, image_id: str) -> None:
+        """Delete an image that got no data. Unanswered: the image service is silent."""
+        try:
+            self.images.delete(image_id)
+        except Forbidden as error:
+            LOG.warning('Image %s stays: %s', image_id, error)
+
+    def given_up(self, db: Any, host: str) -> bool:
+        """Whether a silent host is down for all that is known, so that asking it ends."""
+        return self.hearing.is_down(db, host)
+
+    def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
+        """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could
+        report for a while: they may be back at any moment, and take the server."""
+        asked = self.hearing.now()
+        try:
+            return self.scheduler.select_destinations(ctxt, **request)
+        except Unsent:
+            self.hearing.cut_off()
+            raise
+        except NoValidHost as error:
+            with silence():
+                silent = [host for db in self.cells.databases() for host in self.hearing.unsure(db, asked)]
+            if not silent:
+                raise
+            raise HostsSilent(who=', '.join(silent), reason=f'nobody could report for a while; {error}') from error
 
 
 @contextmanager
@@ -112,8 +153,14 @@ class Work:
         if 'system_metadata' not in row:
             with silence(), self.db.read() as conn:
                 row['system_metadata'] = instances.get_system_metadata(conn, self.instance_uuid)
-        values, extra = instances.split({name: value for name, value in row.items() if name != 'system_metadata'})
-        return objects.Instance.from_row(self.ctxt, values, extra, system_metadata=row['system_metadata'])
+        if self.env.notify.enabled and 'metadata' not in row:
+            # Nothing but notifications tells them.
+            with silence(), self.db.read() as conn:
+                row['metadata'] = metadata.get(conn, self.instance_uuid)
+        apart = ('system_metadata', 'metadata')
+        values, extra = instances.split({name: value for name, value in row.items() if name not in apart})
+        return objects.Instance.from_row(self.ctxt, values, extra, system_metadata=row['system_metadata'],
+                                         metadata=row.get('metadata'))
 
     def changed(self) -> None:
         """A host changed the server: read it again when it is next needed."""
@@ -127,9 +174,12 @@ class Work:
         kwargs.setdefault('key', self.key())
         try:
             return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
+        except Unsent:
+            self.env.hearing.cut_off()
+            raise
         except Unanswered:
             with silence():
-                if self.env.host_is_up(self.db, host):
+                if not self.env.given_up(self.db, host):
                     raise
             LOG.warning('%s of %s: host %s does not answer and its service is down', method, self.instance_uuid, host)
             raise HostGone(host=host) from None
@@ -230,7 +280,9 @@ class Work:
         self.release_host()
         self.tries = int(self.outputs.get('tries', 0)) + 1
         self.outputs['tries'] = self.tries
-        pause = min(PAUSE * 2 ** min(self.tries - 1, 5), LONGEST_PAUSE)
+        # Hosts that come back do so within a known time.
+        longest = 2 * PAUSE if isinstance(error, HostsSilent) else LONGEST_PAUSE
+        pause = min(PAUSE * 2 ** min(self.tries - 1, 5), longest)
         LOG.info('Operation %s (%s) of %s waits %.0f s: %s', self.uuid, self.kind, self.instance_uuid, pause, error)
         try:
             with self.db.write() as conn:
@@ -287,8 +339,9 @@ class Work:
 
 
 def readable(error: Exception) -> str:
-    """What a user may read: our own texts; of anything else only the class (its text may hold internals)."""
-    return str(error) if isinstance(error, KilonovaError) else type(error).__name__
+    """What a user may read: our own texts, without paths of hosts; of anything else only the class (its text may hold
+    internals). The fault's details, which are for administrators, have all of it."""
+    return without_paths(str(error)) if isinstance(error, KilonovaError) else type(error).__name__
 
 
 def _uuid() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import boot, confirm, delete, power, resize, revert
+from kilonova.conductor.flows import boot, confirm, delete, mirror, power, resize, revert, snapshot, soft_delete
 
 FLOWS: dict[str, Flow] = {
     'boot': boot.FLOW,
@@ -15,7 +15,11 @@ FLOWS: dict[str, Flow] = {
     'stop': power.Stop(),
     'start': power.Start(),
     'reboot': power.Reboot(),
+    'snapshot': snapshot.FLOW,
+    'soft_delete': soft_delete.FLOW,
+    'restore': soft_delete.RESTORE,
     'release': power.Release(),
+    'mirror': mirror.FLOW,
 }
 
 

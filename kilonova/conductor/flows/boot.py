@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from kilonova import objects, states
+from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import Work, now, silence
+from kilonova.conductor.work import HostsSilent, Work, now, silence
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
 from kilonova.errors import (
+    BuildAbort,
     Cancelled,
+    GroupPolicyViolated,
     HostRejected,
     LeaseLost,
     MaxRetriesExceeded,
@@ -70,9 +73,11 @@ def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
     first = works[0]
     answered = True
     try:
-        found = first.env.scheduler.select_destinations(
+        found = first.env.select_destinations(
             first.ctxt, spec_obj=spec_of(first), instance_uuids=[work.instance_uuid for work in works],
             return_objects=True, return_alternates=True, claim=True, deadline=now() + SELECT_DEADLINE)
+    except HostsSilent:
+        raise
     except Unanswered:
         answered = False
         raise
@@ -80,6 +85,25 @@ def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
         for work in works:
             work.select_answered = answered
     return [as_outputs(hosts) for hosts in found]
+
+
+def choose_again(work: Work) -> None:
+    """Further alternates, of the cell that the server is in; none is claimed yet. There may be none. NoValidHost: by
+    now nobody could take the server, and why."""
+    found = work.env.select_destinations(
+        work.ctxt, spec_obj=spec_of(work), instance_uuids=[work.instance_uuid], return_objects=True,
+        return_alternates=True, claim=False, deadline=now() + SELECT_DEADLINE)
+    cell, tried = chosen(work)['cell_uuid'], selections(work)[:work.attempt]
+    # Who forces a host is told it again and again.
+    closed = {tried[attempt - 1]['host'] for attempt in overtaken(work)}
+    work.outputs['select'] = tried + [host for host in as_outputs(found[0])
+                                      if host['cell_uuid'] == cell and host['host'] not in closed]
+
+
+def overtaken(work: Work) -> list[int]:
+    """The attempts whose host others of the server's group took first. They don't count as attempts."""
+    found: list[int] = work.outputs.get('overtaken', [])
+    return found
 
 
 def undo_select(work: Work) -> None:
@@ -195,7 +219,8 @@ def claim(work: Work) -> None:
         work.env.placement.claim(work.instance_uuid, host['allocations'], host['mappings'],
                                  project_id=work.ctxt.project_id, user_id=work.ctxt.user_id,
                                  generation=held.get('consumer_generation'))
-    except PlacementConflict as error:
+    except (PlacementConflict, PlacementInvalid) as error:
+        # Invalid: Placement doesn't know one of its providers (any more).
         raise HostRejected(reason=f"{host['host']}: {error}") from error
 
 
@@ -214,11 +239,20 @@ def build(work: Work) -> None:
     alternates = [other['host'] for other in selections(work)[attempt:]]
     LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host['host'], host['node'], alternates)
     instance.availability_zone = host['availability_zone'] or instance.availability_zone
+    if work.env.notify.enabled:
+        # Nothing but notifications tells them.
+        instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
     work.ask(host['host'], 'build_and_run_instance', instance=instance, image=work.args['image'], request_spec=spec,
              filter_properties={'retry': {'num_attempts': attempt}}, admin_password=work.args.get('admin_password'),
              injected_files=work.args.get('injected_files') or [], requested_networks=None, security_groups=None,
-             block_device_mapping=work.args.get('bdms') or [], node=host['node'], limits=None, host_list=alternates)
+             block_device_mapping=_disks(work), node=host['node'], limits=None, host_list=alternates)
     work.ended_by_host()
+
+
+def _disks(work: Work) -> objects.BlockDeviceMappingList | list[Any]:
+    """The disks that were asked for besides what flavor and image say."""
+    rows = work.args.get('bdms') or []
+    return objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, rows) if rows else []
 
 
 def undo_build(work: Work) -> None:
@@ -265,6 +299,18 @@ class Boot(Flow):
                 LOG.info('operation %s: %s', work.uuid, other)
                 work.position = 0
 
+    def next_attempt(self, work: Work, step: Step, error: HostRejected) -> bool:
+        if isinstance(error, GroupPolicyViolated):
+            work.outputs['overtaken'] = sorted({*overtaken(work), work.attempt})
+            if not self.more_attempts(work):
+                # Where the others are now is known, and was not when the alternates were chosen.
+                choose_again(work)
+        return super().next_attempt(work, step, error)
+
+    def more_attempts(self, work: Work) -> bool:
+        counted = work.attempt - len(overtaken(work))
+        return work.attempt < len(selections(work)) and counted < work.env.max_attempts
+
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
         uuid = work.instance_uuid
         # A fault's column is short: the server is named once, what several hosts say is said once.
@@ -289,6 +335,17 @@ class Boot(Flow):
             _end_in_api(work)
         else:
             _end_in_cell(work)
+        _notify(work)
+
+
+def _notify(work: Work) -> None:
+    """A server that could not be scheduled. What a host's failure was, the host has told."""
+    kind = (work.error or {}).get('class')
+    if (not work.env.notify.enabled or work.outputs.get('early_delete')
+            or kind in (None, BuildAbort.__name__, Cancelled.__name__)):
+        return
+    work.env.notify.emit(work.ctxt, 'compute_task.build_instances.error', instance_uuid=work.instance_uuid,
+                         request_spec=spec_of(work), state=states.VmState.ERROR.value, record=work.error)
 
 
 def _end_in_api(work: Work) -> None:

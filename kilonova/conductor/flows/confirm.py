@@ -1,6 +1,7 @@
 """Confirm a resize: confirm_source · drop_allocation · mark_confirmed. Only forward (operations.md rule 10)."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kilonova.conductor.flow import Flow, Step
@@ -23,23 +24,33 @@ def drop_allocation(work: Work) -> None:
     work.env.placement.delete_allocations(work.args['migration_uuid'])
 
 
-def mark_confirmed(work: Work) -> None:
-    """ACTIVE, or SHUTOFF when the guest is off."""
-    row = work.instance(fresh=True)
-    flavor = row.extra_values(['flavor']) if not row.old_flavor and not row.new_flavor else None
-    if flavor is None:
-        row.old_flavor = row.new_flavor = None
-        flavor = row.extra_values(['flavor'])
-    event = 'confirm.stopped' if row.power_state == 4 or not move.was_active(work) else 'confirm.active'
+def settled(work: Work) -> Callable[[Any], None]:
+    """What is to be written when nothing of the move is left: one flavor, no context, a confirmed migration."""
+    row = work.instance()
+    row.old_flavor = row.new_flavor = None
+    flavor = row.extra_values(['flavor'])
 
-    def end(conn: Any) -> None:
+    def write(conn: Any) -> None:
         uuid = work.instance_uuid
-        instances.transition(conn, uuid, event)
         instances.update_extra(conn, uuid, {'migration_context': None, **flavor})
         instances.set_system_metadata(conn, uuid, {'old_vm_state': None})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'confirmed'})
-        instances.finish_action(conn, uuid, work.request_id)
+    return write
+
+
+def mark_confirmed(work: Work) -> None:
+    """ACTIVE, or SHUTOFF when the guest is off. A server whose state was reset meanwhile keeps that."""
+    row = work.instance(fresh=True)
+    event = 'confirm.stopped' if row.power_state == 4 or not move.was_active(work) else 'confirm.active'
+    settle = settled(work)
+    source = move.migration(work).source_compute if work.env.notify.enabled else None
+
+    def end(conn: Any) -> None:
+        instances.transition(conn, work.instance_uuid, event)
+        settle(conn)
+        instances.finish_action(conn, work.instance_uuid, work.request_id)
     work.end(end)
+    work.env.notify.emit(work.ctxt, 'instance.resize_confirm.end', instance=row, moved=event, host=source)
 
 
 class Confirm(Flow):

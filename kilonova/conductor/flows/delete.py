@@ -9,7 +9,7 @@ from typing import Any
 
 from kilonova.conductor.flow import Flow, Step
 from kilonova.conductor.work import HostGone, Work, silence
-from kilonova.db.queries import instances, migrations
+from kilonova.db.queries import instance_mappings, instances, migrations
 from kilonova.errors import InstanceNotFound
 
 
@@ -23,6 +23,8 @@ def terminate(work: Work) -> dict[str, Any]:
     unfinished = _moves(work)
     instance = work.instance()
     hosts = [instance.host] if instance.host else []
+    if not work.outputs.get('tries'):
+        work.env.notify.emit(work.ctxt, 'instance.delete.start', instance=instance, host=instance.host)
     for row in unfinished:
         hosts += [host for host in (row['source_compute'], row['dest_compute']) if host and host not in hosts]
     for host in hosts:
@@ -40,7 +42,10 @@ def drop_allocations(work: Work) -> None:
 
 
 def mark_deleted(work: Work) -> None:
-    """The row is soft-deleted and the operation is over, together."""
+    """The row is soft-deleted and the operation is over, together; its mapping says so before, as lists and quotas go
+    by that while the cell is silent."""
+    with silence(), work.env.api.write() as conn:
+        instance_mappings.set_queued_for_delete(conn, work.instance_uuid)
     moved = bool(work.outputs['terminate']['consumers'])
 
     def end(conn: Any) -> None:
@@ -49,7 +54,13 @@ def mark_deleted(work: Work) -> None:
         if moved:
             migrations.end_all(conn, uuid, 'error')
         instances.finish_action(conn, uuid, work.request_id)
+    row = work.instance() if work.env.notify.enabled else None
     work.end(end)
+    if row is not None:
+        now = instances.utcnow()
+        work.env.notify.emit(work.ctxt, 'instance.delete.end', instance=row, host=row.host, moved='delete.done',
+                             values={'deleted_at': now, 'terminated_at': now, 'power_state': 0, 'host': None,
+                                     'node': None})
 
 
 class Delete(Flow):

@@ -65,9 +65,12 @@ class Reboot(OneStep):
 
 
 def release(work: Work) -> None:
-    """What is still to give back: a host's part (asked until it answers), or a Placement consumer."""
+    """What is still to give back: a host's part (asked until it answers), a Placement consumer, or an image."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
+        return
+    if 'image_id' in work.args:
+        work.env.drop_image(work.args['image_id'])
         return
     serializer = objects.base.Serializer()
     kwargs = {name: serializer.deserialize_entity(work.ctxt, value) for name, value in work.args['kwargs'].items()}

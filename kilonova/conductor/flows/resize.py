@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from kilonova import objects
+from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.flow import Flow, Step
 from kilonova.conductor.flows import boot, move
 from kilonova.conductor.work import Work, now, silence
@@ -51,7 +52,7 @@ def new_flavor(work: Work) -> objects.Flavor:
 def select(work: Work) -> list[dict[str, Any]]:
     """Hosts for the new flavor, behind those that refused before; nothing is claimed yet."""
     refused = work.outputs.get('select', [])[:work.attempt - 1]
-    found = work.env.scheduler.select_destinations(
+    found = work.env.select_destinations(
         work.ctxt, spec_obj=move.request_spec(work), instance_uuids=[work.instance_uuid], return_objects=True,
         return_alternates=True, claim=False, deadline=now() + boot.SELECT_DEADLINE)
     return refused + boot.as_outputs(found[0])
@@ -64,7 +65,8 @@ def claim_and_move(work: Work) -> None:
         work.env.placement.move_allocation(
             work.instance_uuid, work.args['migration_uuid'], new=host['allocations'], mappings=host['mappings'],
             project_id=work.ctxt.project_id, user_id=work.ctxt.user_id)
-    except PlacementConflict as error:
+    except (PlacementConflict, PlacementInvalid) as error:
+        # Invalid: Placement doesn't know one of its providers (any more).
         raise HostRejected(reason=f"{host['host']}: {error}") from error
 
 
@@ -157,7 +159,10 @@ def mark_resized(work: Work) -> None:
         instances.add_events(conn, work.instance_uuid, work.request_id, [
             move.stored_event(work, name) for name in ('conductor_migrate_server', 'cold_migrate')])
         instances.finish_action(conn, work.instance_uuid, work.request_id)
+    row = work.instance() if work.env.notify.enabled else None
     work.end(end)
+    if row is not None:
+        work.env.notify.emit(work.ctxt, 'instance.resize_finish.end', instance=row, moved='resize.done', host=row.host)
 
 
 class Resize(Flow):
@@ -201,7 +206,11 @@ class Resize(Flow):
             instances.add_events(conn, uuid, work.request_id, [
                 move.stored_event(work, name, 'Error') for name in ('conductor_migrate_server', 'cold_migrate')])
             instances.finish_action(conn, uuid, work.request_id, 'Error')
+        state = work.instance_row()['vm_state'] if work.env.notify.enabled else None
         work.end(end)
+        if state is not None and (work.error or {}).get('class') == NoValidHost.__name__:
+            work.env.notify.emit(work.ctxt, 'compute_task.migrate_server.error', instance_uuid=work.instance_uuid,
+                                 request_spec=move.request_spec(work), state=state, record=work.error)
 
 
 FLOW = Resize()

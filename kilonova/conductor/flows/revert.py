@@ -51,7 +51,9 @@ def mark_reverted(work: Work) -> None:
         instances.set_system_metadata(conn, uuid, {'old_vm_state': None})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'reverted'})
         instances.finish_action(conn, uuid, work.request_id)
+    row = work.instance()
     work.end(end)
+    work.env.notify.emit(work.ctxt, 'instance.resize_revert.end', instance=row, moved=event, host=row.host)
 
 
 class Revert(Flow):

@@ -1,0 +1,58 @@
+"""Host aggregates in Placement: the compute nodes of an aggregate's hosts are members of the aggregate of its uuid.
+
+    bring_up_to_date(placement, api_db, cells, aggregate_uuid, 'gpu1')
+
+What the API database says counts; each call looks there first, so it may be repeated and calls may cross. A change of
+an aggregate writes an operation row of ``KIND`` beside it, which whoever brings Placement up to date ends.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import errors
+from kilonova.clients.placement import PlacementClient
+from kilonova.db.queries import aggregates, compute_nodes
+from kilonova.db.queries import cells as cell_queries
+
+KIND = 'mirror'
+# Changes that cross are looked at so often.
+LOOKS = 4
+
+
+def bring_up_to_date(placement: PlacementClient, api_db: Any, cells: Any, aggregate_uuid: str, host: str) -> None:
+    """Put the nodes of a host into the aggregate, or take them out. A host without a mapping has no providers.
+
+    Raises Unanswered, PlacementConflict, ProviderNotFound: a node that never reported to Placement.
+    """
+    for _ in range(LOOKS):
+        with api_db.read() as conn:
+            mapping = cell_queries.get_host(conn, host)
+            wanted = aggregates.has_host(conn, aggregate_uuid, host)
+        if mapping is None:
+            return
+        with cells.by_id(mapping['cell_id']).read() as conn:
+            nodes = compute_nodes.by_host(conn, host)
+        for node in nodes:
+            placement.set_member(node['uuid'], aggregate_uuid, wanted)
+        with api_db.read() as conn:
+            if aggregates.has_host(conn, aggregate_uuid, host) == wanted:
+                return
+    raise errors.Unanswered(who='the database', reason=f'aggregate {aggregate_uuid} keeps changing')
+
+
+def bring_all_up_to_date(placement: PlacementClient, api_db: Any, cells: Any) -> list[str]:
+    """Compare all aggregates with Placement, one request each, and mend what differs; 'host: aggregate' of each."""
+    with api_db.read() as conn:
+        rows = aggregates.snapshot(conn)
+    nodes: dict[str, str] = {}
+    for cell in cells.databases():
+        with cell.read() as conn:
+            nodes |= {row['uuid']: row['host'] for row in compute_nodes.hosts_of_all(conn)}
+    mended = []
+    for row in rows:
+        there = {provider['uuid'] for provider in placement.list_providers(member_of=row['uuid'])} & nodes.keys()
+        wanted = {uuid for uuid, host in nodes.items() if host in row['hosts']}
+        for host in sorted({nodes[uuid] for uuid in there ^ wanted}):
+            bring_up_to_date(placement, api_db, cells, row['uuid'], host)
+            mended.append(f"{host}: {row['name']}")
+    return mended

@@ -1,0 +1,56 @@
+"""Make an image of a server: one step on its host, which sends the data and writes the end state.
+
+The API made the image (queued, without data). An operation that fails or is cancelled takes it away again.
+"""
+from __future__ import annotations
+
+import logging
+
+from kilonova.conductor.flow import Step
+from kilonova.conductor.flows.power import OneStep
+from kilonova.conductor.work import Work, silence
+from kilonova.db.queries import operations
+from kilonova.errors import Unanswered
+
+LOG = logging.getLogger(__name__)
+
+
+def snapshot_instance(work: Work) -> None:
+    """The host copies the root disk and sends it. A silent image service is asked again, like any other."""
+    work.ask(work.instance_row()['host'], 'snapshot_instance', instance=work.instance(),
+             image_id=work.args['image_id'])
+    work.ended_by_host()
+
+
+def undo_snapshot_instance(work: Work) -> None:
+    """The guest goes on, the host's copy goes, the image goes."""
+    host = work.instance_row(fresh=True)['host']
+    if host is not None:
+        work.ask_to_undo(host, 'undo_snapshot_instance', instance=work.instance(), image_id=work.args['image_id'])
+    try:
+        work.env.drop_image(work.args['image_id'])
+    except Unanswered as error:
+        LOG.info('Image %s is deleted later: %s', work.args['image_id'], error)
+        _drop_later(work)
+
+
+def _drop_later(work: Work) -> None:
+    """By a release row of its own: nobody waits for the image service to unwind a server, least of all a delete."""
+    from oslo_utils import uuidutils
+    uuid = uuidutils.generate_uuid()
+    with silence(), work.db.write() as conn:
+        if any(row['kind'] == 'release' and row['args'].get('image_id') == work.args['image_id']
+               for row in operations.of_instance(conn, work.instance_uuid)):
+            return
+        operations.insert(conn, [{
+            'uuid': uuid, 'kind': 'release', 'instance_uuid': work.instance_uuid, 'slot': uuid,
+            'args': {'image_id': work.args['image_id']}, 'context': work.ctxt.stored(),
+            'request_id': work.request_id}])
+
+
+class Snapshot(OneStep):
+    name, event, action_event = 'snapshot', 'snapshot', 'compute_snapshot_instance'
+    steps = (Step('snapshot_instance', snapshot_instance, undo_snapshot_instance, saved=False),)
+
+
+FLOW = Snapshot()

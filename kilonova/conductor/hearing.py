@@ -1,0 +1,136 @@
+"""Whether a host that doesn't report is down, or nobody could report.
+
+    hearing = Hearing(service_down_time=60)
+    hearing.look(db)                     # from time to time
+    hearing.silence                      # True: is it the queue? If so: hearing.cut_off()
+    hearing.is_down(db, 'gpu1')          # True: asking it makes no sense any more
+    hearing.unsure(db, asked)            # hosts that count as down and may be back at any moment
+
+Hosts report through the message queue and a conductor: when one of these (or the database) was away, all of them stop
+at the same time, and come back one after the other. So a host counts as down only
+
+- when it had fallen silent before the others did, or
+- when others have been heard for a whole service_down_time, in which it could have reported, too, or
+- when nobody at all was heard for twice that time, in which this conductor itself was never cut off from the message
+  queue (while nobody is heard, it asks itself over the queue) or from the database,
+
+and of course when an operator says so (forced down). Times are this process's own: the database tells ages.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova.db.queries import services
+
+
+@dataclass
+class _Cell:
+    """``since``: when reports of this cell began to come in without a gap, None while none come; ``before``: the
+    newest report before the last gap; ``looked``: the last look; ``deaf``: the end of the last time without looks, as
+    the database was away or this process stood still; ``doubtful``: whether hosts were in doubt at the last look that
+    asked for them; ``cleared``: when that ended."""
+
+    since: float | None
+    before: float
+    looked: float
+    deaf: float = float('-inf')
+    doubtful: bool = False
+    cleared: float = float('-inf')
+
+
+class Hearing:
+    """One a conductor process."""
+
+    def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._down_time, self._clock = service_down_time, clock
+        # Hosts report at least twice in service_down_time: a gap of half of it is more than a late report.
+        self._gap = service_down_time / 2
+        # Seconds between two looks: several within a gap, so that none is missed.
+        self.period = service_down_time / 6
+        self._cells: dict[str, _Cell] = {}
+        self._cut_off = float('-inf')
+        self._lock = threading.Lock()
+
+    def cut_off(self) -> None:
+        """This conductor couldn't be reached or couldn't send: hosts' silence until now says nothing about them."""
+        self._cut_off = self._clock()
+
+    @property
+    def silence(self) -> bool:
+        """Whether no host of some cell was heard at the last look: it may be that none could be."""
+        with self._lock:
+            return any(cell.since is None for cell in self._cells.values())
+
+    def look(self, db: Any) -> None:
+        """One statement: whether hosts of this cell are heard."""
+        with db.read() as conn:
+            newest = services.newest_report(conn)
+        if newest is not None:
+            self._note(db.url, newest)
+
+    def is_down(self, db: Any, host: str) -> bool:
+        """Whether to give up asking a host: forced down, deleted, or silent while it could have reported."""
+        with db.read() as conn:
+            heard = services.report_of(conn, host)
+        if heard is None or heard.forced_down:
+            return True
+        cell = self._note(db.url, heard.newest)
+        return heard.age > self._down_time and self._given_up(cell, heard.age, heard.newest)
+
+    def now(self) -> float:
+        """This process's clock, for ``unsure``."""
+        return self._clock()
+
+    def unsure(self, db: Any, asked: float = float('inf')) -> list[str]:
+        """Hosts that get no servers as they count as down, but aren't given up: they may be back at any moment.
+
+        ``asked``: when the scheduler was asked. Where the doubt ended since then, whoever was in doubt may have counted
+        as down in its answer: what stands for them is given back once more.
+        """
+        with db.read() as conn:
+            silent = services.silent_hosts(conn, self._down_time)
+        cell = self._note(db.url, silent[0].newest) if silent else self._cells.get(db.url)
+        if cell is None:
+            return []
+        unsure = [heard.host for heard in silent if not self._given_up(cell, heard.age, heard.newest)]
+        with self._lock:
+            if cell.doubtful and not unsure:
+                cell.cleared = self._clock()
+            cell.doubtful = bool(unsure)
+            if not unsure and cell.cleared >= asked:
+                return ['hosts that are heard again']
+        return unsure
+
+    def _note(self, key: str, newest_age: float) -> _Cell:
+        now = self._clock()
+        newest = now - newest_age
+        with self._lock:
+            cell = self._cells.get(key)
+            unheard = cell is not None and now - cell.looked > self._gap
+            if cell is None:
+                # Who was here before us may have been away.
+                cell = self._cells[key] = _Cell(now if newest_age <= self._gap else None, newest, now)
+            elif newest_age > self._gap:
+                if cell.since is not None:
+                    cell.since, cell.before = None, newest
+            elif cell.since is None:
+                cell.since = now
+            elif unheard:
+                # Nobody looked: there may have been a gap.
+                cell.since, cell.before = now, cell.looked
+            if unheard:
+                cell.deaf = now
+            cell.looked = now
+            return cell
+
+    def _given_up(self, cell: _Cell, age: float, newest_age: float) -> bool:
+        now = self._clock()
+        if now - age < cell.before - self._down_time:
+            return True
+        if cell.since is not None:
+            return now - cell.since > self._down_time
+        return newest_age > 2 * self._down_time and now - max(self._cut_off, cell.deaf) > 2 * self._down_time
