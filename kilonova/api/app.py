@@ -4,18 +4,20 @@
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from oslo_config import cfg
-from oslo_middleware import http_proxy_to_wsgi, request_id, sizelimit
+from oslo_middleware import cors, healthcheck, http_proxy_to_wsgi, request_id, sizelimit
 
 from kilonova.api import auth, faults, versions
 from kilonova.api.policies import Policy
 from kilonova.api.routes import ROUTES
 from kilonova.api.services.backend import Backend, Options
-from kilonova.api.wsgi import Dispatcher
+from kilonova.api.wsgi import Dispatcher, Paths
 from kilonova.pci.request import Aliases
+from kilonova.rpc.notify import OFF, Notifications
 
 
 class RequestId(request_id.RequestId):
@@ -41,18 +43,41 @@ class Mount:
         return application(environ, start_response)
 
 
+class Healthcheck:
+    """/healthcheck beside everything else, without a token; what [healthcheck] hides it from gets the rest's answer."""
+
+    PATH = '/healthcheck'
+
+    def __init__(self, application: Callable, conf: cfg.ConfigOpts) -> None:
+        self._rest, self._check = application, healthcheck.Healthcheck(application, conf)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
+        wanted = environ.get('PATH_INFO', '').rstrip('/') == self.PATH
+        return (self._check if wanted else self._rest)(environ, start_response)
+
+
+@functools.cache
+def _paths() -> Paths:
+    """Made once: compiling the patterns of all routes takes longer than all else here."""
+    return Paths(ROUTES)
+
+
 def make_app(conf: cfg.ConfigOpts, *, databases: Any, cells: Any, conductor: Any, image_client: Any,
-             compute: Any = None, placement: Any = None, policy: Policy | None = None) -> Callable:
-    """The whole pipeline, outermost first: proxy headers, request id, faults and log, size limit, versions, auth.
+             compute: Any = None, placement: Any = None, limits: Any = None, policy: Policy | None = None,
+             notify: Notifications = OFF) -> Callable:
+    """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, faults and log, size limit,
+    versions, auth.
 
     ``databases``: db.engine.Databases; ``cells``: db.queries.cells.Cells; ``conductor``, ``compute``: rpc clients of
-    the compute tasks and of hosts; ``placement``: a PlacementClient, for the providers of deleted services.
+    the compute tasks and of hosts; ``placement``: a PlacementClient, for the providers of deleted services; ``limits``:
+    a LimitsClient where [quota]driver is UnifiedLimitsDriver; ``notify``: who is told what happens.
     """
     policy = policy or Policy(conf)
     options = Options.of(conf)
     backend = Backend(api_db=databases.api(), cells=cells, conductor=conductor, images=image_client,
-                      aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement)
-    dispatchers = {name: Dispatcher(ROUTES, backend, policy, legacy=name == 'v2') for name in ('v2.1', 'v2')}
+                      aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement,
+                      limits=limits, notify=notify)
+    dispatchers = {name: Dispatcher(_paths(), backend, policy, legacy=name == 'v2') for name in ('v2.1', 'v2')}
 
     def dispatch(environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
         return dispatchers[environ['SCRIPT_NAME'].rpartition('/')[2]](environ, start_response)
@@ -61,4 +86,6 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Any, cells: Any, conductor: Any
     app = sizelimit.RequestBodySizeLimiter(app, conf)
     app = faults.FaultWrapper(app)
     app = RequestId(app, conf)
-    return http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)
+    app = Healthcheck(app, conf)
+    app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)
+    return cors.CORS(app, conf)

@@ -1,7 +1,8 @@
 """Errors as answers: one table turns codes into the field's fault names (rest-api.md §1.3).
 
 ``FaultWrapper`` is the outermost application: whatever comes out of the ones inside, webob's own pages and unexpected
-exceptions included, leaves as ``{"<name>": {"code": …, "message": …}}``. It writes the request log line, too.
+exceptions included, leaves as ``{"<name>": {"code": …, "message": …}}``. The one exception is a path or method that no
+row of the table has (``no_route``). It writes the request log line, too.
 """
 from __future__ import annotations
 
@@ -27,6 +28,9 @@ NAMES = {400: 'badRequest', 401: 'unauthorized', 403: 'forbidden', 404: 'itemNot
          503: 'serviceUnavailable'}
 CONTENT_TYPE = 'application/json; charset=UTF-8'
 NOT_FOUND = 'The resource could not be found.'
+TOO_LARGE = 'Request is too large.'
+# Set where webob's page is the answer itself.
+_AS_IS = 'kilonova.page'
 
 
 def name(code: int) -> str:
@@ -41,6 +45,12 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
         body['retryAfter'] = retry_after
     return webob.Response(body=json.dumps({name(code): body}).encode(), status=code,
                           headerlist=[('Content-Type', CONTENT_TYPE)])
+
+
+def no_route(environ: dict[str, Any]) -> Callable:
+    """The answer to a path that isn't there, which is no fault but webob's own page (rest-api.md §3)."""
+    environ[_AS_IS] = True
+    return webob.exc.HTTPNotFound()
 
 
 def of_error(error: Exception) -> webob.Response:
@@ -60,6 +70,9 @@ def of_error(error: Exception) -> webob.Response:
 def of_response(response: webob.Response) -> webob.Response:
     """A page of webob (text or HTML) as a fault with the same code and headers."""
     message = getattr(response, 'explanation', None) or getattr(response, 'detail', None) or _plain(response)
+    if response.status_int == 413 and '%s' in message:
+        # The size limit's own text has a placeholder that nobody fills.
+        message = TOO_LARGE
     made = fault(response.status_int, message, response.headers.get('Retry-After'))
     made.headers.extend((key, value) for key, value in response.headers.items()
                         if key.lower() not in ('content-type', 'content-length'))
@@ -86,7 +99,7 @@ class FaultWrapper:
             response = request.get_response(self._application)
         except Exception as error:  # noqa: BLE001 - nothing may reach the server's own error page
             response = of_error(error)
-        if response.status_int >= 400 and response.content_type != 'application/json':
+        if response.status_int >= 400 and response.content_type != 'application/json' and not environ.get(_AS_IS):
             response = of_response(response)
         self._log(environ, response, time.monotonic() - started)
         return response(environ, start_response)

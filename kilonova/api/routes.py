@@ -6,45 +6,101 @@ versions it exists. Rows of actions share a path and differ by the key of their 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kilonova.api.policies import aggregates as p_aggregates
 from kilonova.api.policies import availability_zones as p_zones
+from kilonova.api.policies import create_image as p_create_image
+from kilonova.api.policies import deferred_delete as p_deferred_delete
+from kilonova.api.policies import extensions as p_extensions
 from kilonova.api.policies import flavors as p_flavors
 from kilonova.api.policies import hypervisors as p_hypervisors
 from kilonova.api.policies import instance_actions as p_history
+from kilonova.api.policies import instance_usage_audit_log as p_audit_log
+from kilonova.api.policies import keypairs as p_keypairs
 from kilonova.api.policies import limits as p_limits
+from kilonova.api.policies import lock_server as p_lock
 from kilonova.api.policies import migrations as p_migrations
+from kilonova.api.policies import os_hosts as p_os_hosts
+from kilonova.api.policies import quota_class_sets as p_quota_classes
 from kilonova.api.policies import quota_sets as p_quotas
 from kilonova.api.policies import server_actions as p_actions
+from kilonova.api.policies import server_external_events as p_events
+from kilonova.api.policies import server_groups as p_groups
+from kilonova.api.policies import server_metadata as p_metadata
+from kilonova.api.policies import server_parts as p_parts
+from kilonova.api.policies import server_tags as p_tags
 from kilonova.api.policies import servers as p_servers
 from kilonova.api.policies import services as p_services
+from kilonova.api.policies import simple_tenant_usage as p_usage
+from kilonova.api.schemas import aggregates as s_aggregates
+from kilonova.api.schemas import console_output as s_console
+from kilonova.api.schemas import create_image as s_create_image
+from kilonova.api.schemas import deferred_delete as s_deferred_delete
 from kilonova.api.schemas import flavors as s_flavors
 from kilonova.api.schemas import hypervisors as s_hypervisors
+from kilonova.api.schemas import images as s_images
 from kilonova.api.schemas import instance_actions as s_history
+from kilonova.api.schemas import keypairs as s_keypairs
 from kilonova.api.schemas import limits as s_limits
+from kilonova.api.schemas import lock_server as s_lock
 from kilonova.api.schemas import migrations as s_migrations
+from kilonova.api.schemas import os_hosts as s_os_hosts
+from kilonova.api.schemas import quota_class_sets as s_quota_classes
+from kilonova.api.schemas import quota_sets as s_quotas
 from kilonova.api.schemas import server_actions as s_actions
+from kilonova.api.schemas import server_external_events as s_events
+from kilonova.api.schemas import server_groups as s_groups
+from kilonova.api.schemas import server_metadata as s_metadata
+from kilonova.api.schemas import server_tags as s_tags
 from kilonova.api.schemas import servers as s_servers
 from kilonova.api.schemas import services as s_services
+from kilonova.api.schemas import simple_tenant_usage as s_usage
 from kilonova.api.schemas.base import Schema
-from kilonova.api.services.lookup import HISTORY, VIEW, WORK
+from kilonova.api.services.lookup import HISTORY, PARTIAL, VIEW, WORK
 from kilonova.api.v2 import (
     aggregates,
     availability_zones,
+    console_output,
+    create_image,
+    deferred_delete,
+    extensions,
     flavors,
+    gone,
     hypervisors,
+    images,
     instance_actions,
+    instance_usage_audit_log,
+    ips,
+    keypairs,
     limits,
+    lock_server,
     migrations,
+    os_hosts,
+    quota_class_sets,
+    quota_sets,
     server_actions,
+    server_diagnostics,
+    server_external_events,
+    server_groups,
+    server_metadata,
+    server_migrations,
+    server_password,
+    server_tags,
+    server_topology,
     servers,
     services,
+    simple_tenant_usage,
 )
 from kilonova.api.wsgi import ANYBODY, Route
 
 _SERVER, _FLAVOR, _SPECS = '/servers/{server_id}', '/flavors/{flavor_id}', '/flavors/{flavor_id}/os-extra_specs'
 _HISTORY = f'{_SERVER}/os-instance-actions'
+_QUOTAS, _KEYPAIR = '/os-quota-sets/{tenant_id}', '/os-keypairs/{keypair_name}'
+_METADATA, _TAGS, _PASSWORD = f'{_SERVER}/metadata', f'{_SERVER}/tags', f'{_SERVER}/os-server-password'
+_IMAGE_METADATA = '/images/{image_id}/metadata'
+_AGGREGATE, _GROUP = '/os-aggregates/{aggregate_id}', '/os-server-groups/{server_group_id}'
 _HYPERVISOR, _PATTERN = '/os-hypervisors/{hypervisor_id}', '/os-hypervisors/{pattern}'
 
 
@@ -57,7 +113,7 @@ ROUTES: tuple[Route, ...] = (
     Route('GET', '/servers', servers.index, p_servers.INDEX, query=s_servers.INDEX),
     Route('GET', '/servers/detail', servers.detail, p_servers.DETAIL, query=s_servers.INDEX),
     Route('POST', '/servers', servers.create, p_servers.CREATE, body=s_servers.CREATE, status=202),
-    Route('GET', _SERVER, servers.show, p_servers.SHOW, server=VIEW),
+    Route('GET', _SERVER, servers.show, p_servers.SHOW, server=PARTIAL),
     Route('PUT', _SERVER, servers.update, p_servers.UPDATE, body=s_servers.UPDATE, server=VIEW),
     Route('DELETE', _SERVER, servers.delete, p_servers.DELETE, status=204, server=WORK),
     # server actions
@@ -69,9 +125,42 @@ ROUTES: tuple[Route, ...] = (
     _action('revertResize', server_actions.revert, p_actions.REVERT_RESIZE, s_actions.REVERT_RESIZE),
     _action('migrate', server_actions.migrate, p_actions.MIGRATE, s_actions.MIGRATE),
     _action('os-resetState', server_actions.reset_state, p_actions.RESET_STATE, s_actions.RESET_STATE),
+    _action('createImage', create_image.create_image, p_create_image.CREATE_IMAGE, s_create_image.CREATE_IMAGE),
+    _action('restore', deferred_delete.restore, p_deferred_delete.RESTORE, s_deferred_delete.RESTORE),
+    _action('forceDelete', deferred_delete.force_delete, p_deferred_delete.FORCE, s_deferred_delete.FORCE_DELETE),
+    _action('lock', lock_server.lock, p_lock.LOCK, s_lock.LOCK),
+    _action('unlock', lock_server.unlock, p_lock.UNLOCK, s_lock.UNLOCK),
+    _action('os-getConsoleOutput', console_output.get, p_parts.CONSOLE_OUTPUT, s_console.GET, status=200),
+    # parts of servers
+    Route('GET', _METADATA, server_metadata.index, p_metadata.INDEX, server=VIEW),
+    Route('POST', _METADATA, server_metadata.create, p_metadata.CREATE, body=s_metadata.CREATE, server=VIEW),
+    Route('PUT', _METADATA, server_metadata.update_all, p_metadata.UPDATE_ALL, body=s_metadata.UPDATE_ALL, server=VIEW),
+    Route('GET', f'{_METADATA}/{{key}}', server_metadata.show, p_metadata.SHOW, server=VIEW),
+    Route('PUT', f'{_METADATA}/{{key}}', server_metadata.update, p_metadata.UPDATE, body=s_metadata.UPDATE,
+          server=VIEW),
+    Route('DELETE', f'{_METADATA}/{{key}}', server_metadata.delete, p_metadata.DELETE, status=204, server=VIEW),
+    Route('GET', _TAGS, server_tags.index, p_tags.INDEX, server=VIEW, since=26),
+    Route('PUT', _TAGS, server_tags.update_all, p_tags.UPDATE_ALL, body=s_tags.UPDATE_ALL, server=VIEW, since=26),
+    Route('DELETE', _TAGS, server_tags.delete_all, p_tags.DELETE_ALL, status=204, server=VIEW, since=26),
+    Route('GET', f'{_TAGS}/{{tag}}', server_tags.show, p_tags.SHOW, status=204, server=VIEW, since=26),
+    Route('PUT', f'{_TAGS}/{{tag}}', server_tags.update, p_tags.UPDATE, body=s_tags.UPDATE, status=204, server=VIEW,
+          since=26),
+    Route('DELETE', f'{_TAGS}/{{tag}}', server_tags.delete, p_tags.DELETE, status=204, server=VIEW, since=26),
+    Route('GET', f'{_SERVER}/ips', ips.index, p_parts.IPS_INDEX, server=VIEW),
+    Route('GET', f'{_SERVER}/ips/{{label}}', ips.show, p_parts.IPS_SHOW, server=VIEW),
+    Route('GET', f'{_SERVER}/topology', server_topology.index, p_parts.TOPOLOGY, server=WORK, since=78),
+    Route('GET', f'{_SERVER}/diagnostics', server_diagnostics.flat, p_parts.DIAGNOSTICS, server=WORK, until=47),
+    Route('GET', f'{_SERVER}/diagnostics', server_diagnostics.show, p_parts.DIAGNOSTICS, server=WORK, since=48),
+    Route('GET', _PASSWORD, server_password.index, p_parts.PASSWORD_SHOW, server=VIEW),
+    Route('DELETE', _PASSWORD, server_password.clear, p_parts.PASSWORD_CLEAR, status=204, server=VIEW),
+    Route('GET', f'{_SERVER}/migrations', server_migrations.index, p_parts.MIGRATIONS_INDEX, server=VIEW, since=23),
+    Route('GET', f'{_SERVER}/migrations/{{migration_id}}', server_migrations.show, p_parts.MIGRATIONS_SHOW, server=VIEW,
+          since=23),
     # stories of servers
     Route('GET', _HISTORY, instance_actions.index, p_history.LIST, query=s_history.INDEX, server=HISTORY),
     Route('GET', f'{_HISTORY}/{{request_id}}', instance_actions.show, p_history.SHOW, server=HISTORY),
+    # what other services tell
+    Route('POST', '/os-server-external-events', server_external_events.create, p_events.CREATE, body=s_events.CREATE),
     # flavors
     Route('GET', '/flavors', flavors.index, ANYBODY, query=s_flavors.INDEX),
     Route('GET', '/flavors/detail', flavors.detail, ANYBODY, query=s_flavors.INDEX),
@@ -110,17 +199,74 @@ ROUTES: tuple[Route, ...] = (
     Route('GET', f'{_PATTERN}/search', hypervisors.search, p_hypervisors.SEARCH, query=s_hypervisors.NONE, until=52),
     Route('GET', f'{_PATTERN}/servers', hypervisors.servers, p_hypervisors.SERVERS, query=s_hypervisors.NONE,
           until=52),
+    # hosts, as they were known before
+    Route('GET', '/os-hosts', os_hosts.index, p_os_hosts.LIST, query=s_os_hosts.INDEX, until=42),
+    Route('GET', '/os-hosts/{host_name}', os_hosts.show, p_os_hosts.SHOW, until=42),
+    Route('PUT', '/os-hosts/{host_name}', os_hosts.update, p_os_hosts.UPDATE, body=s_os_hosts.UPDATE, until=42),
     # moves
     Route('GET', '/os-migrations', migrations.index, p_migrations.INDEX, query=s_migrations.INDEX),
     # aggregates and zones
     Route('GET', '/os-aggregates', aggregates.index, p_aggregates.INDEX),
+    Route('POST', '/os-aggregates', aggregates.create, p_aggregates.CREATE, body=s_aggregates.CREATE),
+    Route('GET', _AGGREGATE, aggregates.show, p_aggregates.SHOW),
+    Route('PUT', _AGGREGATE, aggregates.update, p_aggregates.UPDATE, body=s_aggregates.UPDATE),
+    Route('DELETE', _AGGREGATE, aggregates.delete, p_aggregates.DELETE),
+    Route('POST', f'{_AGGREGATE}/action', aggregates.add_host, p_aggregates.ADD_HOST, body=s_aggregates.ADD_HOST,
+          action='add_host'),
+    Route('POST', f'{_AGGREGATE}/action', aggregates.remove_host, p_aggregates.REMOVE_HOST,
+          body=s_aggregates.REMOVE_HOST, action='remove_host'),
+    Route('POST', f'{_AGGREGATE}/action', aggregates.set_metadata, p_aggregates.SET_METADATA,
+          body=s_aggregates.SET_METADATA, action='set_metadata'),
     Route('GET', '/os-availability-zone', availability_zones.index, p_zones.LIST),
     Route('GET', '/os-availability-zone/detail', availability_zones.detail, p_zones.DETAIL),
+    # server groups
+    Route('GET', '/os-server-groups', server_groups.index, p_groups.INDEX, query=s_groups.INDEX),
+    Route('POST', '/os-server-groups', server_groups.create, p_groups.CREATE, body=s_groups.CREATE),
+    Route('GET', _GROUP, server_groups.show, p_groups.SHOW),
+    Route('DELETE', _GROUP, server_groups.delete, p_groups.DELETE, status=204),
     # limits and quotas
     Route('GET', '/limits', limits.show, p_limits.SHOW, query=s_limits.SHOW),
-    Route('GET', '/os-quota-sets/{tenant_id}', limits.quota_set, p_quotas.SHOW, query=s_limits.QUOTA_SET,
+    Route('GET', _QUOTAS, quota_sets.show, p_quotas.SHOW, query=s_quotas.SHOW, owner='tenant_id'),
+    Route('GET', f'{_QUOTAS}/detail', quota_sets.detail, p_quotas.DETAIL, query=s_quotas.SHOW, owner='tenant_id'),
+    Route('GET', f'{_QUOTAS}/defaults', quota_sets.defaults, p_quotas.DEFAULTS),
+    Route('PUT', _QUOTAS, quota_sets.update, p_quotas.UPDATE, query=s_quotas.SHOW, body=s_quotas.UPDATE,
           owner='tenant_id'),
-    Route('GET', '/os-quota-sets/{tenant_id}/detail', limits.quota_detail, p_quotas.DETAIL, query=s_limits.QUOTA_SET,
+    Route('DELETE', _QUOTAS, quota_sets.delete, p_quotas.DELETE, query=s_quotas.SHOW, status=202, owner='tenant_id'),
+    Route('GET', '/os-quota-class-sets/{quota_class}', quota_class_sets.show, p_quota_classes.SHOW),
+    Route('PUT', '/os-quota-class-sets/{quota_class}', quota_class_sets.update, p_quota_classes.UPDATE,
+          body=s_quota_classes.UPDATE),
+    # usage
+    Route('GET', '/os-simple-tenant-usage', simple_tenant_usage.index, p_usage.LIST, query=s_usage.INDEX),
+    Route('GET', '/os-simple-tenant-usage/{tenant_id}', simple_tenant_usage.show, p_usage.SHOW, query=s_usage.SHOW,
           owner='tenant_id'),
-    Route('GET', '/os-quota-sets/{tenant_id}/defaults', limits.quota_defaults, p_quotas.DEFAULTS),
+    Route('GET', '/os-instance_usage_audit_log', instance_usage_audit_log.index, p_audit_log.LIST),
+    Route('GET', '/os-instance_usage_audit_log/{before_timestamp}', instance_usage_audit_log.show, p_audit_log.SHOW),
+    # key pairs
+    Route('GET', '/os-keypairs', keypairs.index, p_keypairs.INDEX, query=s_keypairs.INDEX),
+    Route('POST', '/os-keypairs', keypairs.create, p_keypairs.CREATE, body=s_keypairs.CREATE, until=1),
+    Route('POST', '/os-keypairs', keypairs.create, p_keypairs.CREATE, body=s_keypairs.CREATE, status=201, since=2),
+    Route('GET', _KEYPAIR, keypairs.show, p_keypairs.SHOW, query=s_keypairs.ONE),
+    Route('DELETE', _KEYPAIR, keypairs.delete, p_keypairs.DELETE, query=s_keypairs.ONE, status=202, until=1),
+    Route('DELETE', _KEYPAIR, keypairs.delete, p_keypairs.DELETE, query=s_keypairs.ONE, status=204, since=2),
+    # images, as far as they were asked for here
+    Route('GET', '/images', images.index, ANYBODY, query=s_images.INDEX, until=35),
+    Route('GET', '/images/detail', images.detail, ANYBODY, query=s_images.INDEX, until=35),
+    Route('GET', '/images/{image_id}', images.show, ANYBODY, until=35),
+    Route('DELETE', '/images/{image_id}', images.delete, ANYBODY, status=204, until=35),
+    Route('GET', _IMAGE_METADATA, images.list_metadata, ANYBODY, until=38),
+    Route('POST', _IMAGE_METADATA, images.create_metadata, ANYBODY, body=s_images.METADATA, until=38),
+    Route('PUT', _IMAGE_METADATA, images.update_metadata, ANYBODY, body=s_images.METADATA, until=38),
+    Route('GET', f'{_IMAGE_METADATA}/{{key}}', images.show_item, ANYBODY, until=38),
+    Route('PUT', f'{_IMAGE_METADATA}/{{key}}', images.update_item, ANYBODY, body=s_images.META, until=38),
+    Route('DELETE', f'{_IMAGE_METADATA}/{{key}}', images.delete_item, ANYBODY, status=204, until=38),
+    # extensions
+    Route('GET', '/extensions', extensions.index, p_extensions.READ),
+    Route('GET', '/extensions/{alias}', extensions.show, p_extensions.READ),
+    # gone for good
+    *(Route(method, path, gone.answer, ANYBODY, query=gone.ANY, status=410) for method, path in gone.PATHS),
+    *(Route('POST', path, gone.answer, ANYBODY, query=gone.ANY, status=410, action=key) for path, key in gone.ACTIONS),
 )
+# Until 2.102 servers had a second name, from when booting from volumes was an extension.
+ROUTES += tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
+                for route in ROUTES if route.since <= 102
+                and route.path in ('/servers', '/servers/detail', _SERVER, f'{_SERVER}/action'))

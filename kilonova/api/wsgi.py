@@ -72,10 +72,11 @@ class Route:
 
 @dataclass(frozen=True)
 class Reply:
-    """A body with headers."""
+    """A body with headers; ``status`` other than the route's where one route has several."""
 
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
+    status: int | None = None
 
 
 class Links:
@@ -106,7 +107,7 @@ class Links:
 
 @dataclass
 class Call:
-    """One request, as handlers see it. ``version`` is N of 2.N."""
+    """One request, as handlers see it. ``version`` is N of 2.N; ``offered``: path and action of each row."""
 
     ctxt: Any
     version: int
@@ -119,6 +120,7 @@ class Call:
     policy: Policy
     server: Found | None = None
     application_url: str = ''
+    offered: frozenset[tuple[str, str | None]] = frozenset()
 
     def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """Whether the caller passes a rule; the target is the server if the path names one."""
@@ -152,26 +154,38 @@ class Call:
         return min(int(wanted), cap)
 
 
+class Paths:
+    """A table of routes as requests are matched with it: ``rows`` of each 'METHOD path', ``offered`` (path, action)."""
+
+    def __init__(self, table: Iterable[Route]) -> None:
+        table = tuple(table)
+        self.offered = frozenset((route.path, route.action) for route in table if route.status < 400)
+        self.rows: dict[str, list[Route]] = {}
+        self.mapper = routes.Mapper(register=False, explicit=True)
+        self.mapper.minimization = False
+        for route in table:
+            key = f'{route.method} {route.path}'
+            if key not in self.rows:
+                for prefix in ('', '/{project_id:[0-9a-f-]+}'):
+                    self.mapper.connect(None, prefix + route.path, row_key=key, conditions={'method': [route.method]})
+            self.rows.setdefault(key, []).append(route)
+        self.mapper.create_regs([])
+
+
 class Dispatcher:
     """The WSGI application behind /v2.1, and with ``legacy`` the one behind /v2."""
 
-    def __init__(self, table: Iterable[Route], backend: Backend, policy: Policy, legacy: bool = False) -> None:
+    def __init__(self, paths: Paths, backend: Backend, policy: Policy, legacy: bool = False) -> None:
         self._backend, self._policy, self._legacy = backend, policy, legacy
-        self._rows: dict[str, list[Route]] = {}
-        self._mapper = routes.Mapper(register=False, explicit=True)
-        self._mapper.minimization = False
-        for route in table:
-            key = f'{route.method} {route.path}'
-            if key not in self._rows:
-                for prefix in ('', '/{project_id:[0-9a-f-]+}'):
-                    self._mapper.connect(None, prefix + route.path, row_key=key, conditions={'method': [route.method]})
-            self._rows.setdefault(key, []).append(route)
-        self._mapper.create_regs([])
+        self._offered, self._rows, self._mapper = paths.offered, paths.rows, paths.mapper
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
         request = webob.Request(environ)
         headers: list[tuple[str, str]] = []
         try:
+            found = self._match(request)
+            if found is None:
+                return faults.no_route(environ)(environ, start_response)
             if self._legacy:
                 version = versions.MIN
             else:
@@ -180,14 +194,13 @@ class Dispatcher:
                 version = versions.negotiate(request.headers)
                 headers = versions.headers(versions.text(version))
             environ['kilonova.microversion'] = versions.text(version)
-            response = self._answer(request, version)
+            response = self._answer(request, version, *found)
         except Exception as error:  # noqa: BLE001 - one table turns all of them into answers
             response = faults.of_error(error)
         response.headers.extend(headers)
         return response(environ, start_response)
 
-    def _answer(self, request: webob.Request, version: int) -> webob.Response:
-        path, rows = self._match(request)
+    def _answer(self, request: webob.Request, version: int, path: dict[str, str], rows: list[Route]) -> webob.Response:
         ctxt = request.environ['kilonova.context']
         project = path.pop('project_id', None)
         if project is not None and project != ctxt.project_id:
@@ -197,7 +210,7 @@ class Dispatcher:
         route = self._choose(rows, body, version)
         call = Call(ctxt=ctxt, version=version, route=route, path=path, query=_query(request), body=body,
                     links=Links(request, project, self._backend.options.compute_link_prefix), backend=self._backend,
-                    policy=self._policy, application_url=request.application_url)
+                    policy=self._policy, application_url=request.application_url, offered=self._offered)
         if route.server:
             call.server = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
         if route.policy is not None:
@@ -207,7 +220,8 @@ class Dispatcher:
             call.body = route.body.check(body, version, relaxed=self._legacy)
         return _render(route.handler(call), route.status)
 
-    def _match(self, request: webob.Request) -> tuple[dict[str, str], list[Route]]:
+    def _match(self, request: webob.Request) -> tuple[dict[str, str], list[Route]] | None:
+        """What the path says and the rows that it may mean."""
         try:
             path = request.path_info
         except UnicodeDecodeError:
@@ -217,7 +231,7 @@ class Dispatcher:
         path = path.rstrip('/')
         found = self._mapper.match(path.removesuffix('.json'), {'REQUEST_METHOD': request.method})
         if not found:
-            raise NoRoute
+            return None
         key = found.pop('row_key')
         return found, self._rows[key]
 
@@ -298,6 +312,7 @@ def _check_text(value: Any) -> None:
 
 def _render(result: Any, status: int) -> webob.Response:
     reply = result if isinstance(result, Reply) else Reply(result)
+    status = reply.status or status
     response = webob.Response(status=status, headerlist=[*reply.headers])
     if reply.body is not None:
         response.headers['Content-Type'] = 'application/json'

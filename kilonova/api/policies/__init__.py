@@ -17,20 +17,36 @@ from kilonova.api.policies import (
     aggregates,
     availability_zones,
     base,
+    create_image,
+    deferred_delete,
+    extensions,
     flavors,
     hypervisors,
     instance_actions,
+    instance_usage_audit_log,
+    keypairs,
     limits,
+    lock_server,
     migrations,
+    os_hosts,
+    quota_class_sets,
     quota_sets,
     server_actions,
+    server_external_events,
+    server_groups,
+    server_metadata,
+    server_parts,
+    server_tags,
     servers,
     services,
+    simple_tenant_usage,
 )
 from kilonova.errors import PolicyNotAuthorized
 
 _MODULES = (base, servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
-            availability_zones, limits, quota_sets)
+            availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete,
+            server_metadata, server_tags, server_parts, lock_server, server_external_events,
+            server_groups, keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log)
 
 
 def list_rules() -> Iterable[oslo_policy.RuleDefault]:
@@ -39,13 +55,13 @@ def list_rules() -> Iterable[oslo_policy.RuleDefault]:
 
 
 class Policy:
-    """One per process."""
+    """One per process; ``enforcer`` is oslo.policy's."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._enforcer = oslo_policy.Enforcer(conf)
-        self._enforcer.register_defaults(list(list_rules()))
+        self.enforcer = oslo_policy.Enforcer(conf)
+        self.enforcer.register_defaults(list(list_rules()))
         # A file that can't be read must stop the start, not each request.
-        self._enforcer.load_rules()
+        self.enforcer.load_rules()
 
     def allows(self, ctxt: Any, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """``target`` defaults to the caller's own project and user."""
@@ -53,7 +69,7 @@ class Policy:
             target = {'project_id': ctxt.project_id, 'user_id': ctxt.user_id}
         credentials = {**ctxt.to_policy_values(), 'is_admin': ctxt.is_admin}
         try:
-            return bool(self._enforcer.authorize(rule, dict(target), credentials))
+            return bool(self.enforcer.authorize(rule, dict(target), credentials))
         except oslo_policy.InvalidScope:
             return False
 

@@ -8,6 +8,7 @@ ADMIN = 'rule:context_is_admin'
 MANAGER = 'rule:project_manager_or_admin'
 MEMBER = 'rule:project_member_or_admin'
 READER = 'rule:project_reader_or_admin'
+SERVICE = 'rule:service_or_admin'
 ANY = '@'
 
 _RULES = (

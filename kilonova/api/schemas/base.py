@@ -85,6 +85,14 @@ def _datetime(value: Any) -> bool:
     return True
 
 
+@FORMATS.checks('regex')
+def _regex(value: Any) -> bool:
+    try:
+        return not isinstance(value, str) or re.compile(value) is not None
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
 def _address(version: int) -> Any:
     def check(value: Any) -> bool:
         return not isinstance(value, str) or (netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4
@@ -227,7 +235,8 @@ def _raise(validator: Any, value: Any, what: str) -> None:
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
-    names = [part for part in error.path if what == 'field/attribute' or isinstance(part, str)]
+    # Absolute: within a choice of schemas the error's own path begins at the choice.
+    names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
     if not names:
         raise ValidationError(detail=message)
     raise ValidationError(detail=f'Invalid input for {what} {names[-1]}. Value: {error.instance}. {message}')

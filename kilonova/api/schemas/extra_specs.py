@@ -2,17 +2,30 @@
 
     check({'pci_passthrough:alias': 'a1:1'})       # None
     check({'hw:nosuch': '1'})                      # Invalid
+
+Who adds specs of their own (a scheduler filter's, say) may add their rows: an entry point in the group
+``kilonova.api.extra_spec_validators`` names a function that returns an iterable of ``Spec``. Their namespaces are then
+checked like ours. Names: libvirt.md 'Extra specs accepted', scheduler.md, cyborg.md.
 """
 from __future__ import annotations
 
+import functools
+import logging
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
+import os_resource_classes
+import os_traits
+import stevedore
 from oslo_utils import strutils
 
 from kilonova.errors import Invalid
 from kilonova.pci.request import VALUE_REGEX
+
+LOG = logging.getLogger(__name__)
+
+NAMESPACE = 'kilonova.api.extra_spec_validators'
 
 
 class InvalidExtraSpec(Invalid):
@@ -20,7 +33,7 @@ class InvalidExtraSpec(Invalid):
 
 
 class Spec(NamedTuple):
-    """``name`` is a regular expression for the whole key."""
+    """``name`` is a regular expression for the whole key; ``check`` says what is wrong with a value, or None."""
 
     name: str
     check: Callable[[str], str | None]
@@ -65,9 +78,17 @@ def _boolean(value: str) -> str | None:
     return None
 
 
+def _either(*values: str) -> str:
+    """A regular expression of these words."""
+    return '|'.join(map(re.escape, values))
+
+
 _COUNT, _SIZE = _whole(1), _whole(0)
 _CPU_LIST = _form(r'\^?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*')
-_GROUP = r'[a-zA-Z0-9_-]{1,64}'
+_GROUP = r'([a-zA-Z0-9_-]{1,64})?'
+# Placement knows these without being told; its custom ones are made when somebody asks.
+_CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
+_TRAITS = f'{_either(*os_traits.get_traits())}|CUSTOM_[A-Z0-9_]+'
 
 SPECS: tuple[Spec, ...] = (
     Spec('accel:device_profile', _text),
@@ -85,12 +106,8 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw:emulator_threads_policy', _word('isolate', 'share')),
     Spec('hw:ephemeral_encryption', _boolean),
     Spec('hw:ephemeral_encryption_format', _word('luks', 'plain')),
-    Spec('hw:ephemeral_encryption_secret_uuid', _text),
     Spec('hw:hide_hypervisor_id', _boolean),
-    Spec('hw:input_bus', _word('usb', 'virtio')),
     Spec('hw:locked_memory', _boolean),
-    Spec('hw:maxphysaddr_bits', _whole(0, 64)),
-    Spec('hw:maxphysaddr_mode', _word('passthrough', 'emulate')),
     Spec('hw:mem_encryption', _boolean),
     Spec('hw:mem_encryption_model', _word('amd-sev', 'amd-sev-es', 'amd-sev-snp')),
     Spec('hw:mem_page_size', _form(r'(large|small|any)|\d+([kKMGT]i?)?(b|bit|B)?')),
@@ -99,8 +116,10 @@ SPECS: tuple[Spec, ...] = (
     Spec(r'hw:numa_mem\.\d+', _COUNT),
     Spec('hw:pci_numa_affinity_policy', _word('required', 'preferred', 'legacy', 'socket')),
     Spec('hw:pmem', _text),
+    Spec('hw:pmu', _boolean),
+    Spec('hw:redirected_usb_ports', _whole(0, 15)),
     Spec('hw:serial_port_count', _SIZE),
-    Spec('hw:sound_model', _word('sb16', 'es1370', 'pcspk', 'ac97', 'ich6', 'ich9', 'usb')),
+    Spec('hw:sound_model', _word('sb16', 'es1370', 'pcspk', 'ac97', 'ich6', 'ich9', 'usb', 'virtio')),
     Spec('hw:tpm_model', _word('tpm-tis', 'tpm-crb')),
     Spec('hw:tpm_secret_security', _word('user', 'host', 'deployment')),
     Spec('hw:tpm_version', _word('1.2', '2.0')),
@@ -114,34 +133,53 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw_rng:rate_bytes', _SIZE),
     Spec('hw_rng:rate_period', _SIZE),
     Spec('hw_video:ram_max_mb', _SIZE),
-    Spec('os:monitors', _whole(1)),
-    Spec('os:secure_boot', _word('disabled', 'optional', 'required')),
-    Spec('os:vcpus_ha_enabled', _boolean),
+    Spec('os:secure_boot', _word('disabled', 'required')),
     Spec('pci_passthrough:alias', _form(VALUE_REGEX)),
-    Spec(r'powervm:.+', _text),
     Spec(r'quota:(cpu|memory|disk_io|vif)_shares_level', _word('custom', 'high', 'normal', 'low')),
     Spec(r'quota:(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)', _SIZE),
     Spec('quota:cpu_shares', _SIZE),
     Spec('quota:cpu_period', _SIZE),
     Spec('quota:cpu_quota', _whole()),
-    Spec(r'quota:disk_(read|write|total)_(bytes|iops)_sec(_max)?', _SIZE),
+    Spec(r'quota:disk_(read|write|total)_(bytes|iops)_sec(_max(_length)?)?', _SIZE),
     Spec(r'quota:vif_(in|out)bound_(average|peak|burst)', _SIZE),
-    Spec(rf'resources({_GROUP})?:[A-Z0-9_]+', _SIZE),
-    Spec(rf'trait({_GROUP})?:[A-Z0-9_]+', _word('required', 'forbidden')),
-    Spec(r'vmware:.+', _text),
+    Spec(rf'resources{_GROUP}:({_CLASSES})', _SIZE),
+    Spec(rf'trait{_GROUP}:({_TRAITS})', _word('required', 'forbidden')),
 )
 # Prefixes that are ours: a name in one of them that no row knows is a mistake.
-_NAMESPACES = re.compile(r'(accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trait)([0-9_].*)?)')
-_COMPILED = tuple((re.compile(spec.name), spec.check) for spec in SPECS)
+_NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trait)([0-9_].*)?'
+
+
+class _Table(NamedTuple):
+    """``rows``: (compiled name, check); ``namespaces``: whose unknown names are mistakes."""
+
+    rows: tuple[tuple[re.Pattern[str], Callable[[str], str | None]], ...]
+    namespaces: re.Pattern[str]
+
+
+def _compile(more: Iterable[Spec] = ()) -> _Table:
+    more = tuple(more)
+    theirs = [spec.name.partition(':')[0] for spec in more if ':' in spec.name]
+    return _Table(tuple((re.compile(spec.name), spec.check) for spec in (*SPECS, *more)),
+                  re.compile('|'.join(f'({name})' for name in (_NAMESPACES, *theirs))))
+
+
+@functools.cache
+def _table() -> _Table:
+    """Our rows and those of plug-ins, read once. One that doesn't load is told and left out."""
+    def failed(manager: Any, entry_point: Any, error: BaseException) -> None:
+        LOG.error('Extra spec validator %s could not be loaded: %s', entry_point.name, error)
+    found: Any = stevedore.ExtensionManager(NAMESPACE, invoke_on_load=True, on_load_failure_callback=failed)
+    return _compile(spec for extension in found for spec in extension.obj)
 
 
 def check(values: Mapping[str, str]) -> None:
     """Raises InvalidExtraSpec for the first spec that is unknown or malformed."""
+    table = _table()
     for key, value in values.items():
-        found = next((rule for name, rule in _COMPILED if name.fullmatch(key)), None)
+        found = next((rule for name, rule in table.rows if name.fullmatch(key)), None)
         if found is None:
             namespace, colon, _ = key.partition(':')
-            if colon and _NAMESPACES.fullmatch(namespace):
+            if colon and table.namespaces.fullmatch(namespace):
                 raise InvalidExtraSpec(reason=f"extra spec '{key}' does not appear to be a valid extra spec.")
             continue
         problem = found(value)

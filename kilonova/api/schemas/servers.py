@@ -88,6 +88,7 @@ UPDATE = Obj(Prop('server', Obj(
     Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94),
     Prop('pinned_availability_zone', {'oneOf': [t.ZONE, t.NULL]}, since=104)), required=True))
 
+LOCKED_SINCE = 73
 SORT_KEYS = (
     'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'availability_zone', 'config_drive', 'created_at',
     'display_description', 'display_name', 'host', 'hostname', 'image_ref', 'instance_type_id', 'kernel_id',
@@ -116,8 +117,8 @@ FORBIDDEN_FILTERS = ('block_device_mapping', 'services', 'metadata', 'system_met
 
 INDEX = Query.of(
     Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT),
-    Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS), until=72),
-    Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS, 'locked'), since=73, until=74),
+    Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS), until=LOCKED_SINCE - 1),
+    Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS, 'locked'), since=LOCKED_SINCE, until=74),
     Prop('sort_key', _sort_key('locked'), since=75),
     Prop('sort_dir', t.one_of('asc', 'desc')),
     Prop('name', t.REGEX_TEXT), Prop('display_name', t.REGEX_TEXT), Prop('ip', t.REGEX_TEXT),
@@ -125,5 +126,5 @@ INDEX = Query.of(
     *(Prop(name, t.ANY_TEXT) for name in _TEXTS), *(Prop(name, t.DATE_TEXT) for name in _DATED),
     *(Prop(name, t.ANY_TEXT, since=26) for name in ('tags', 'tags-any', 'not-tags', 'not-tags-any')),
     Prop('changes-before', t.DATE_TEXT, since=66),
-    Prop('locked', t.BOOLEAN, since=73),
+    Prop('locked', t.BOOLEAN, since=LOCKED_SINCE),
     private=True)

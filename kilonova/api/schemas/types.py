@@ -36,7 +36,7 @@ METADATA = {'type': 'object', 'additionalProperties': False, 'patternProperties'
 ANY_TEXT = {'type': 'string', 'maxLength': 4096}
 NUMBER_TEXT = {'type': 'string', 'pattern': '^[0-9]*$', 'maxLength': 19}
 DATE_TEXT = {'type': 'string', 'format': 'date-time'}
-REGEX_TEXT = {'type': 'string', 'maxLength': 255}
+REGEX_TEXT = {'type': 'string', 'maxLength': 255, 'format': 'regex'}
 
 
 def integer(minimum: int = 0, maximum: int = MAX_INT) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from oslo_config import cfg
 
+from kilonova.rpc.notify import OFF, Notifications
+
 # Resources that quotas know, and what they count (rest-api.md §2.10).
 QUOTAS = ('instances', 'cores', 'ram', 'metadata_items', 'injected_files', 'injected_file_content_bytes',
           'injected_file_path_length', 'key_pairs', 'server_groups', 'server_group_members')
@@ -17,6 +19,7 @@ class Options:
 
     max_limit: int = 1000
     compute_link_prefix: str | None = None
+    glance_link_prefix: str | None = None
     skip_down_cells: bool = True
     enable_instance_password: bool = True
     default_zone: str = 'nova'
@@ -26,6 +29,16 @@ class Options:
     service_down_time: int = 60
     allow_resize_to_same_host: bool = False
     instance_name_template: str = 'instance-%08x'
+    host: str = ''
+    max_local_block_devices: int = 3
+    non_inheritable_image_properties: tuple[str, ...] = ()
+    reclaim_instance_interval: int = 0
+    recheck_quota: bool = True
+    quota_driver: str = 'DbQuotaDriver'
+    unified_limits_strategy: str = 'require'
+    unified_limits_list: tuple[str, ...] = ()
+    pcpu_as_vcpu: bool = False
+    usage_audit_period: str = 'month'
     quotas: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -33,12 +46,21 @@ class Options:
         """From a parsed configuration."""
         return cls(
             max_limit=conf.api.max_limit, compute_link_prefix=conf.api.compute_link_prefix,
+            glance_link_prefix=conf.api.glance_link_prefix,
             skip_down_cells=conf.api.list_records_by_skipping_down_cells,
             enable_instance_password=conf.api.enable_instance_password,
             default_zone=conf.default_availability_zone, internal_zone=conf.internal_service_availability_zone,
             schedule_zone=conf.default_schedule_zone, password_length=conf.password_length,
             service_down_time=conf.service_down_time, allow_resize_to_same_host=conf.allow_resize_to_same_host,
-            instance_name_template=conf.instance_name_template,
+            instance_name_template=conf.instance_name_template, host=conf.host,
+            max_local_block_devices=conf.max_local_block_devices,
+            non_inheritable_image_properties=tuple(conf.non_inheritable_image_properties),
+            reclaim_instance_interval=conf.reclaim_instance_interval,
+            quota_driver=conf.quota.driver.rpartition('.')[2],
+            unified_limits_strategy=conf.quota.unified_limits_resource_strategy,
+            unified_limits_list=tuple(conf.quota.unified_limits_resource_list),
+            pcpu_as_vcpu=conf.workarounds.unified_limits_count_pcpu_as_vcpu,
+            recheck_quota=conf.quota.recheck_quota, usage_audit_period=conf.instance_usage_audit_period,
             quotas={name: conf.quota[name] for name in QUOTAS})
 
 
@@ -48,7 +70,8 @@ class Backend:
 
     ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of its
     compute tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
-    PlacementClient (None: providers of deleted services stay), ``aliases`` the PCI aliases.
+    PlacementClient (None: providers of deleted services stay), ``limits`` a LimitsClient where limits are Keystone's,
+    ``aliases`` the PCI aliases, ``notify`` tells other programs what happens.
     """
 
     api_db: Any
@@ -59,6 +82,8 @@ class Backend:
     options: Options
     compute: Any = None
     placement: Any = None
+    limits: Any = None
+    notify: Notifications = OFF
 
     def cell(self, cell_id: int) -> Any:
         """The database of a cell, by the id of its mapping."""

@@ -5,6 +5,7 @@ used, and the four of ``accept_create``, whatever the number of servers.
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import secrets
@@ -15,42 +16,43 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova import states
-from kilonova.api.services import images, quota
+from kilonova.api.services import block_devices, delete, hosts, images, keypairs, personality, quota, server_groups
 from kilonova.api.services.backend import Backend
-from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, zones
-from kilonova.errors import FlavorNotFound, Invalid
+from kilonova.api.services.lookup import WORK, find_server
+from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, withdrawals
+from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid
 from kilonova.objects import (
     BlockDeviceMappingList,
     BuildRequest,
     Destination,
     Flavor,
+    ImageMeta,
     Instance,
+    InstanceNUMATopology,
     InstancePCIRequests,
+    KeyPair,
+    KeyPairList,
     RequestSpec,
     SecurityGroupList,
     TagList,
+    TrustedCerts,
 )
 from kilonova.pci import request as pci_request
+from kilonova.virt.hardware import constraints
+from kilonova.virt.hardware import topology as cpu_layout
 
 LOG = logging.getLogger(__name__)
 
 MAX_USER_DATA = 65535
 _ALPHABET = string.ascii_letters + string.digits
 _RESERVATION = string.ascii_lowercase + string.digits
-MAX_HOSTNAME = 63
+MAX_HOSTNAME, MAX_FQDN = 63, 255
 
 
 class NoNetworkService(Invalid):
     msg_fmt = ("There is no network service in this cloud: networks must be 'none', 'auto' or left out, not "
                '%(wanted)s.')
-
-
-class NoVolumeService(Invalid):
-    msg_fmt = 'There is no volume service in this cloud: a server cannot have a %(wanted)s.'
-
-
-class InvalidBlockDevice(Invalid):
-    msg_fmt = 'Block Device Mapping is Invalid: %(reason)s'
 
 
 class ZoneUnavailable(Invalid):
@@ -113,11 +115,16 @@ class _Plan:
     request: CreateRequest
     flavor: Flavor
     image: dict[str, Any]
+    key: KeyPair | None
+    disks: block_devices.Wanted
+    files: list[tuple[str, str]]
     pci_requests: list[Any]
+    numa_topology: InstanceNUMATopology | None
     zone: str | None
     destination: Destination | None
     reservation_id: str
     count: int
+    group: dict[str, Any] | None = None
 
 
 def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
@@ -129,26 +136,37 @@ def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
     return zone, host, node
 
 
+@quota.settled
 def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     """Accept a request for servers. They are BUILD afterwards; what fails later is in their faults."""
     # 1. What needs nobody's answer.
     check_request(request)
     # 2. What it is made of.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
-    image = images.find(backend, ctxt, root_image(request))
+    disks = block_devices.read(request.block_devices, request.old_block_devices, flavor,
+                               backend.options.max_local_block_devices)
+    image = images.find(backend, ctxt, root_image(request, disks))
     images.check_fits(image, flavor, request.zero_disk_allowed)
     pci_requests = pci_requests_of(backend, flavor['extra_specs'], image)
+    numa_topology = numa_topology_of(Flavor.from_row(ctxt, flavor), image)
+    key = keypairs.for_server(backend, ctxt, request.key_name)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)
+    group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
     # 4. Whether so much is allowed.
-    allowed = quota.limits(backend, ctxt.project_id)
+    allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
     quota.check_metadata(allowed, request.metadata)
-    count = quota.check_create(backend, ctxt.project_id, allowed, flavor, request.min_count, request.max_count)
-    plan = _Plan(request, Flavor.from_row(ctxt, flavor), image, pci_requests, zone, destination,
-                 'r-' + _random(8, _RESERVATION), count)
+    files = personality.read(request.personality, allowed)
+    count = quota.check_create(backend, allowed, flavor, request.min_count, request.max_count)
+    if count < request.max_count:
+        LOG.info('max count reduced from %d to %d by the quota of project %s', request.max_count, count,
+                 ctxt.project_id)
+    server_groups.check_members(allowed, group, count)
+    plan = _Plan(request, Flavor.from_row(ctxt, flavor), image, key, disks, files, pci_requests, numa_topology, zone,
+                 destination, 'r-' + _random(8, _RESERVATION), count, group)
     # 5. Write and wake.
     password = request.admin_password or _random(backend.options.password_length, _ALPHABET)
-    return _accept(backend, ctxt, plan, password)
+    return _accept(backend, ctxt, plan, password, allowed)
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
@@ -156,21 +174,12 @@ def check_request(request: CreateRequest) -> None:
     """What no database is needed for."""
     if request.min_count > request.max_count:
         raise Invalid('min_count must be <= max_count')
-    if request.key_name is not None:
-        raise Invalid('Invalid key_name provided.')
     if len(request.user_data or '') > MAX_USER_DATA:
         raise Invalid(f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
                       f'encoded. Your data is {len(request.user_data or "")} bytes')
-    if 'group' in request.hints:
-        raise Invalid(f'Instance group {request.hints["group"]} could not be found.')
-    if request.certificates:
-        raise Invalid('Trusted image certificates are not supported: image signatures are not verified here.')
-    if request.personality:
-        raise Invalid('Files cannot be injected: use user_data or a config drive instead of personality.')
     if (request.host or request.hypervisor_hostname) and (request.force_host or request.force_node):
         raise Invalid('Unable to specify both the host in availability_zone and host or hypervisor_hostname.')
     _check_networks(request.networks)
-    _check_devices(request)
 
 
 def _check_networks(networks: Any) -> None:
@@ -180,40 +189,11 @@ def _check_networks(networks: Any) -> None:
         raise NoNetworkService(wanted=', '.join(named))
 
 
-def _check_devices(request: CreateRequest) -> None:
-    if request.old_block_devices and request.block_devices:
-        raise Invalid('Using different block_device_mapping syntaxes is not allowed in the same request.')
-    if request.old_block_devices:
-        raise NoVolumeService(wanted='volume (block_device_mapping)')
-    for device in request.block_devices:
-        source, destination = device.get('source_type'), device.get('destination_type')
-        if is_volume(device):
-            raise NoVolumeService(wanted=f'block device from {source} on {destination or "volume"}')
-        if source != 'image' or int(device.get('boot_index') or 0) != 0 or 'boot_index' not in device:
-            raise InvalidBlockDevice(reason='only the root disk from an image is supported here; swap and ephemeral '
-                                            'disks come with the flavor.')
-        unsupported = sorted(name for name in ('tag', 'disk_bus', 'device_type', 'guest_format') if device.get(name))
-        if unsupported:
-            raise InvalidBlockDevice(reason=f'{unsupported[0]} is not supported for the root disk.')
-    if len(request.block_devices) > 1:
-        raise InvalidBlockDevice(reason='Boot sequence for the instance and image/block device mapping combination is '
-                                        'not valid: there can be one root disk.')
-
-
-def is_volume(device: dict[str, Any]) -> bool:
-    """Whether a block device needs a volume service."""
-    return device.get('source_type') in ('volume', 'snapshot') or device.get('destination_type') == 'volume'
-
-
-def root_image(request: CreateRequest) -> str:
+def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
     """The image's id, given as imageRef, as the root block device, or as both."""
-    device = request.block_devices[0] if request.block_devices else {}
-    of_device = device.get('uuid') or device.get('image_id')
-    if device and not of_device:
-        raise InvalidBlockDevice(reason='Missing device UUID.')
-    if request.image_ref and of_device and request.image_ref != of_device:
-        raise InvalidBlockDevice(reason='the image of the root disk is not imageRef.')
-    image_id = request.image_ref or of_device
+    if request.image_ref and disks.image and request.image_ref != disks.image:
+        raise block_devices.InvalidBlockDevice(reason='the image of the root disk is not imageRef.')
+    image_id = request.image_ref or disks.image
     if not image_id or not uuidutils.is_uuid_like(image_id):
         raise Invalid('Invalid imageRef provided.')
     return image_id
@@ -234,83 +214,128 @@ def pci_requests_of(backend: Backend, extra_specs: dict[str, str], image: dict[s
     return pci_request.requests_from_flavor(extra_specs, backend.aliases, policy)
 
 
+def numa_topology_of(flavor: Flavor, image: dict[str, Any]) -> InstanceNUMATopology | None:
+    """The NUMA cells, dedicated CPUs and pages that flavor and image ask for. Raises Invalid for what can't be."""
+    properties = ImageMeta.from_dict(image).properties
+    cpu_layout.choose(flavor.vcpus, cpu_layout.limits_of(flavor.extra_specs, properties))
+    return constraints.of(flavor, properties)
+
+
 def _place(backend: Backend, ctxt: Any, request: CreateRequest) -> tuple[str | None, Destination | None]:
     """The zone to ask for, and the destination that was asked for. Invalid: there is no such zone or host."""
     zone = request.zone or backend.options.schedule_zone
-    asked = request.host or request.force_host
-    if not (asked or request.hypervisor_hostname or request.force_node):
-        if zone is not None and zone != backend.options.default_zone:
-            with backend.api_db.read() as conn:
-                if zone not in zones.zones(conn):
-                    raise ZoneUnavailable
+    asked, node = request.host or request.force_host, request.hypervisor_hostname or request.force_node
+    if not (asked or node):
+        if zone is not None:
+            _check_zone(backend, zone)
         return zone, None
     if asked:
         with backend.api_db.read() as conn:
             if cells.get_host(conn, asked) is None:
                 raise HostUnknown(host=asked)
+    on = _host_of_node(backend, node) if node else asked
+    if asked and asked != on:
+        raise HostUnknown(host=node)
     if not (request.host or request.hypervisor_hostname):
         return zone, None
-    host = request.host or _host_of_node(backend, request.hypervisor_hostname)
-    return zone, Destination(ctxt, host=host, node=request.hypervisor_hostname)
+    return zone, Destination(ctxt, host=on, node=request.hypervisor_hostname)
 
 
-def _host_of_node(backend: Backend, node: str | None) -> str:
-    for cell in backend.compute_cells():
+def _check_zone(backend: Backend, zone: str) -> None:
+    """A zone is available as long as one of its computes is enabled."""
+    silent: list[Any] = []
+    if not any(service.row['zone'] == zone and not service.row['disabled']
+               for service in hosts.list_services(backend, binary=hosts.COMPUTE, silent=silent)):
+        refuse_if_any(silent)
+        raise ZoneUnavailable
+
+
+def _host_of_node(backend: Backend, node: str) -> str:
+    def ask(cell: Any) -> dict[str, Any] | None:
         with cell.read() as conn:
-            found = compute_nodes.get(conn, hypervisor_hostname=node)
+            return compute_nodes.get(conn, hypervisor_hostname=node)
+    silent: list[Any] = []
+    for _, found in ask_cells(backend.compute_cells(), ask, silent):
         if found is not None:
             return found['host']
+    refuse_if_any(silent)
     raise HostUnknown(host=node)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
-def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str) -> Created:
+def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str, allowed: quota.Limits) -> Created:
     servers = [_server(ctxt, plan, index) for index in range(plan.count)]
     specs = [_spec(ctxt, plan, server) for server in servers]
     tags = [TagList.from_words(ctxt, server.uuid, plan.request.tags) for server in servers]
+    devices = [plan.disks.rows(plan.image['id']) for _ in servers]
     requests = [BuildRequest(ctxt, instance_uuid=server.uuid, project_id=ctxt.project_id, instance=server,
-                             block_device_mappings=BlockDeviceMappingList(ctxt, objects=[]), tags=words)
-                for server, words in zip(servers, tags, strict=True)]
+                             block_device_mappings=BlockDeviceMappingList.of_server(ctxt, server.uuid, rows),
+                             tags=words)
+                for server, words, rows in zip(servers, tags, devices, strict=True)]
     context = ctxt.stored()
     rows = [{'uuid': uuidutils.generate_uuid(), 'kind': 'boot', 'instance_uuid': server.uuid, 'context': context,
              'request_id': ctxt.request_id, 'args': {
                  'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
-                 'admin_password': password, 'injected_files': [], 'requested_networks': None, 'bdms': [],
-                 'tags': plan.request.tags}} for server, spec in zip(servers, specs, strict=True)]
-    operations.accept_create(
-        backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
-        requests=[request.to_row() for request in requests],
-        mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
-                   'cell_id': None, 'queued_for_delete': False} for server in servers],
-        operations=rows)
+                 'admin_password': password, 'injected_files': plan.files, 'requested_networks': None, 'bdms': bdms,
+                 'tags': plan.request.tags}} for server, spec, bdms in zip(servers, specs, devices, strict=True)]
+    with server_groups.refused_as_asked():
+        operations.accept_create(
+            backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
+            requests=[request.to_row() for request in requests],
+            mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
+                       'cell_id': None, 'queued_for_delete': False} for server in servers],
+            operations=rows, group=(plan.group['id'], plan.group['uuid']) if plan.group is not None else None)
+
+    def withdraw() -> bool:
+        return _withdraw(backend, ctxt, [server.uuid for server in servers])
+    quota.recheck(backend, allowed, quota.of_servers(backend, plan.count, quota.sizes(plan.flavor)), withdraw)
+    server_groups.recheck(backend, allowed, plan.group, withdraw)
+    server_groups.tell_members(backend, ctxt, plan.group)
     backend.conductor.schedule_and_build_instances(
         ctxt, build_requests=requests, request_specs=specs, image=plan.image, admin_password=password,
-        injected_files=[], requested_networks=None, block_device_mapping=None, tags=None,
+        injected_files=plan.files, requested_networks=None,
+        block_device_mapping=[request.block_device_mappings for request in requests], tags=None,
         operations=[row['uuid'] for row in rows])
     return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
                    plan.reservation_id, password)
+
+
+def _withdraw(backend: Backend, ctxt: Any, uuids: list[str]) -> bool:
+    """Take servers back that are too many; False when a conductor was so quick that they must be deleted."""
+    gone = withdrawals.create(backend.api_db, uuids)
+    for uuid in gone:
+        with contextlib.suppress(InstanceNotFound, InstanceNotReady):
+            delete.delete(backend, ctxt, find_server(backend, ctxt, uuid, purpose=WORK))
+    return not gone
 
 
 def _server(ctxt: Any, plan: _Plan, index: int) -> Instance:
     request, flavor, uuid = plan.request, plan.flavor, uuidutils.generate_uuid()
     suffix = f'-{index + 1}' if plan.count > 1 else ''
     name = request.name[:255 - len(suffix)] + suffix
-    hostname = request.hostname + suffix if request.hostname else hostname_of(name, uuid)
+    hostname = (numbered(request.hostname, suffix) if request.hostname
+                else hostname_of(request.name, uuid, suffix))
     return Instance(
         ctxt, uuid=uuid, user_id=ctxt.user_id, project_id=ctxt.project_id, display_name=name,
         display_description=request.description, hostname=hostname, image_ref=plan.image['id'], kernel_id='',
-        ramdisk_id='', launch_index=index, key_name=None, key_data=None, power_state=int(states.PowerState.NOSTATE),
+        ramdisk_id='', launch_index=index, key_name=plan.key.name if plan.key else None,
+        key_data=plan.key.public_key if plan.key else None, power_state=int(states.PowerState.NOSTATE),
         vm_state=states.VmState.BUILDING.value, task_state=states.TaskState.SCHEDULING.value,
         memory_mb=flavor.memory_mb, vcpus=flavor.vcpus, root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb,
         instance_type_id=flavor.id, flavor=flavor, old_flavor=None, new_flavor=None, user_data=request.user_data,
         reservation_id=plan.reservation_id, availability_zone=plan.zone, locked=False, progress=0, hidden=False,
-        root_device_name=plan.image['properties'].get('root_device_name'), config_drive='True' * request.config_drive,
+        root_device_name=plan.image['properties'].get('root_device_name'),
+        # Files of a request come by no other way.
+        config_drive='True' if request.config_drive or plan.files else '',
         access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         auto_disk_config=request.disk_config == 'AUTO', shutdown_terminate=False, disable_terminate=False,
-        metadata=request.metadata, system_metadata=_system_metadata(ctxt, plan.image), numa_topology=None,
-        pci_requests=_pci_requests(plan, uuid), created_at=instances.utcnow(),
+        metadata=request.metadata, system_metadata=_system_metadata(ctxt, plan.image),
+        numa_topology=_numa_topology(plan, uuid), pci_requests=_pci_requests(plan, uuid), created_at=instances.utcnow(),
         os_type=plan.image['properties'].get('os_type'), architecture=plan.image['properties'].get('architecture'),
-        vm_mode=plan.image['properties'].get('vm_mode'))
+        vm_mode=plan.image['properties'].get('vm_mode'),
+        # Kept and shown; nothing is verified against them, as in the field while it verifies no signatures.
+        trusted_certs=TrustedCerts(ids=request.certificates) if request.certificates else None,
+        keypairs=KeyPairList(ctxt, objects=[plan.key] if plan.key else []))
 
 
 def _pci_requests(plan: _Plan, uuid: str) -> InstancePCIRequests:
@@ -318,11 +343,17 @@ def _pci_requests(plan: _Plan, uuid: str) -> InstancePCIRequests:
     return InstancePCIRequests(instance_uuid=uuid, requests=plan.pci_requests)
 
 
+def _numa_topology(plan: _Plan, uuid: str) -> InstanceNUMATopology | None:
+    return None if plan.numa_topology is None else plan.numa_topology.replaced(instance_uuid=uuid)
+
+
 def _spec(ctxt: Any, plan: _Plan, server: Instance) -> RequestSpec:
     request = plan.request
     return RequestSpec.from_components(
         ctxt, instance_uuid=server.uuid, flavor=plan.flavor, image=plan.image, scheduler_hints=request.hints,
         num_instances=plan.count, availability_zone=plan.zone, pci_requests=server.pci_requests,
+        numa_topology=server.numa_topology,
+        instance_group=server_groups.as_object(ctxt, plan.group),
         security_groups=SecurityGroupList.from_names(ctxt, request.security_groups),
         force_hosts=[request.force_host] if request.force_host else None,
         force_nodes=[request.force_node] if request.force_node else None, requested_destination=plan.destination)
@@ -334,11 +365,19 @@ def _system_metadata(ctxt: Any, image: dict[str, Any]) -> dict[str, str]:
     return {**images.stored(image), **{name: value[:255] for name, value in about.items() if value}}
 
 
-def hostname_of(name: str, uuid: str) -> str:
+def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
     """A host name made of a server's name, or of its uuid where nothing of the name can stand in one."""
     text = re.sub(r'[\s_]', '-', name)
     text = re.sub(r'[^a-zA-Z0-9.-]+', '', text).lower().strip('.-')
-    return text[:MAX_HOSTNAME].rstrip('.-') or f'server-{uuid}'
+    text = text[:MAX_HOSTNAME - len(suffix)].rstrip('.-')
+    return text + suffix if text else f'server-{uuid}'
+
+
+def numbered(hostname: str, suffix: str) -> str:
+    """A user's host name for one of several servers: its first label gets the number, the domain stays."""
+    label, dot, domain = hostname.partition('.')
+    room = min(MAX_HOSTNAME, MAX_FQDN - len(dot + domain)) - len(suffix)
+    return label[:room] + suffix + dot + domain if suffix else hostname
 
 
 def _random(length: int, alphabet: str) -> str:

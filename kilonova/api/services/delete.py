@@ -1,18 +1,23 @@
-"""Delete a server, at whatever it is; and reset the state of one by hand."""
+"""Delete a server, at whatever it is, for good or for a while; and reset the state of one by hand."""
 from __future__ import annotations
 
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accept
+from kilonova.api.services import accept, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
-from kilonova.db.queries import operations
+from kilonova.db.queries import instances, operations
 from kilonova.errors import InstanceNotFound, InstanceNotReady
+from kilonova.objects import Instance
 
 
-def delete(backend: Backend, ctxt: Any, server: Found) -> None:
-    """Delete always wins: what runs is unwound. Before a cell is chosen the build request goes, and that is all."""
+def delete(backend: Backend, ctxt: Any, server: Found, *, at_once: bool = False) -> None:
+    """Delete always wins: what runs is unwound. Before a cell is chosen the build request goes, and that is all.
+
+    With [DEFAULT]reclaim_instance_interval a server that ever ran is only soft-deleted, unless ``at_once``. Raises
+    InstanceInvalidState (409) for that one beside a confirm or revert, which can't be stopped and end soon.
+    """
     check_lock(ctxt, server)
     if server.cell is None:
         if operations.delete_build_request(backend.api_db, server.uuid):
@@ -23,6 +28,9 @@ def delete(backend: Backend, ctxt: Any, server: Found) -> None:
             raise InstanceNotReady(instance_id=server.uuid)
     if server.row['task_state'] == states.TaskState.DELETING:
         return
+    if not at_once and _is_kept(backend, server.row):
+        _soft_delete(backend, ctxt, server)
+        return
     row = accept.operation(ctxt, server, 'delete', {})
     wake = operations.accept_delete(server.cell, instance_uuid=server.uuid, operation=row,
                                     action=accept.action(ctxt, 'delete'))
@@ -30,9 +38,39 @@ def delete(backend: Backend, ctxt: Any, server: Found) -> None:
         backend.conductor.terminate_instance(ctxt, operation=wake)
 
 
+def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
+    """Whether a delete leaves something to restore: the server ran once, and is on a host."""
+    return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host'])
+
+
+def _soft_delete(backend: Backend, ctxt: Any, server: Found) -> None:
+    row = server.row
+    if row['vm_state'] == states.VmState.SOFT_DELETED or row['task_state'] == states.TaskState.SOFT_DELETING:
+        return
+    operation = accept.operation(ctxt, server, 'soft_delete', {})
+    wake = operations.accept_soft_delete(server.cell, instance_uuid=server.uuid, operation=operation,
+                                         action=accept.action(ctxt, 'delete'))
+    backend.conductor.terminate_instance(ctxt, operation=wake)
+
+
+def restore(backend: Backend, ctxt: Any, server: Found) -> None:
+    """Bring a soft-deleted server back, ACTIVE. OverQuota: it counts again from now on."""
+    accept.check(ctxt, server, 'restore.start')
+    allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
+    instance = Instance.from_row(ctxt, *instances.split(server.row))
+    quota.check(backend, allowed, quota.of_servers(backend, 1, quota.sizes(instance.flavor)))
+    row = accept.operation(ctxt, server, 'restore', {})
+    accept.accept(ctxt, server, 'restore.start', row, 'restore')
+    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+
+
 def reset_state(backend: Backend, ctxt: Any, server: Found, state: str) -> None:
-    """Say that a server is ``active`` or in ``error``; what runs is cancelled, except a delete: that always wins."""
+    """Say that a server is ``active`` or in ``error``; what runs is cancelled, except a delete: that always wins. A
+    move that waits for an answer is confirmed."""
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
-    operations.reset_state(server.cell, instance_uuid=server.uuid, event=f'reset.{state}',
-                           action=accept.action(ctxt, 'resetState'))
+    row = accept.operation(ctxt, server, 'confirm', {})
+    wake = operations.reset_state(server.cell, instance_uuid=server.uuid, event=f'reset.{state}',
+                                  action=accept.action(ctxt, 'resetState'), operation=row)
+    if wake is not None:
+        backend.conductor.run_operation(ctxt, operation=wake)

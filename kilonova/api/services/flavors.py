@@ -37,31 +37,51 @@ def get(backend: Backend, ctxt: Any, flavor_id: str) -> dict[str, Any]:
     return found
 
 
-def create(backend: Backend, values: dict[str, Any]) -> dict[str, Any]:
+def create(backend: Backend, ctxt: Any, values: dict[str, Any]) -> dict[str, Any]:
     """``values``: columns; without flavorid it gets a uuid. FlavorExists, FlavorIdExists."""
-    return flavors.create(backend.api_db, {
+    made = flavors.create(backend.api_db, {
         'swap': 0, 'ephemeral_gb': 0, 'rxtx_factor': 1.0, 'vcpu_weight': 0, 'disabled': False, 'is_public': True,
         **values, 'flavorid': values.get('flavorid') or uuidutils.generate_uuid()})
+    backend.notify.emit(ctxt, 'flavor.create', flavor=made)
+    return made
 
 
-def describe(backend: Backend, flavor_id: str, description: str | None) -> dict[str, Any]:
+def describe(backend: Backend, ctxt: Any, flavor_id: str, description: str | None) -> dict[str, Any]:
     """Change the description. FlavorNotFound."""
     found = flavors.describe(backend.api_db, flavor_id, description)
     if found is None:
         raise FlavorNotFound(flavor_id=flavor_id)
+    _notify(backend, ctxt, flavor_id)
     return found
 
 
-def delete(backend: Backend, flavor_id: str) -> None:
+def delete(backend: Backend, ctxt: Any, flavor_id: str) -> None:
     """FlavorNotFound. Servers keep their copies."""
+    told = _with_projects(backend, flavor_id) if backend.notify.enabled else None
     if not flavors.delete(backend.api_db, flavor_id):
         raise FlavorNotFound(flavor_id=flavor_id)
+    backend.notify.emit(ctxt, 'flavor.delete', flavor=told)
 
 
-def set_specs(backend: Backend, flavor_id: str, values: dict[str, str]) -> None:
+def _with_projects(backend: Backend, flavor_id: str) -> dict[str, Any] | None:
+    with backend.api_db.read() as conn:
+        found = flavors.get(conn, flavor_id, None)
+        return found and {**found, 'projects': None if found['is_public'] else flavors.access(conn, found['id'])}
+
+
+def _notify(backend: Backend, ctxt: Any, flavor_id: str) -> None:
+    """The flavor changed: its extra specs, who may use it, its description."""
+    def read() -> dict[str, Any] | None:
+        found = _with_projects(backend, flavor_id)
+        return found and {'flavor': found}
+    backend.notify.later(ctxt, 'flavor.update', read)
+
+
+def set_specs(backend: Backend, ctxt: Any, flavor_id: str, values: dict[str, str]) -> None:
     """FlavorNotFound."""
     if not flavors.set_specs(backend.api_db, flavor_id, values):
         raise FlavorNotFound(flavor_id=flavor_id)
+    _notify(backend, ctxt, flavor_id)
 
 
 def get_spec(backend: Backend, ctxt: Any, flavor_id: str, key: str) -> dict[str, str]:
@@ -76,6 +96,7 @@ def delete_spec(backend: Backend, ctxt: Any, flavor_id: str, key: str) -> None:
     """FlavorExtraSpecsNotFound where it wasn't set."""
     if not flavors.delete_spec(backend.api_db, get(backend, ctxt, flavor_id)['id'], key):
         raise FlavorExtraSpecsNotFound(flavor_id=flavor_id, extra_specs_key=key)
+    _notify(backend, ctxt, flavor_id)
 
 
 def access(backend: Backend, ctxt: Any, flavor_id: str) -> list[str]:
@@ -95,6 +116,7 @@ def grant(backend: Backend, ctxt: Any, flavor_id: str, project_id: str, *, refus
     projects = flavors.grant(backend.api_db, found['id'], project_id)
     if projects is None:
         raise FlavorAccessExists(flavor_id=flavor_id, project_id=project_id)
+    _notify(backend, ctxt, flavor_id)
     return projects
 
 
@@ -103,4 +125,5 @@ def revoke(backend: Backend, ctxt: Any, flavor_id: str, project_id: str) -> list
     projects = flavors.revoke(backend.api_db, get(backend, ctxt, flavor_id)['id'], project_id)
     if projects is None:
         raise FlavorAccessNotFound(flavor_id=flavor_id, project_id=project_id)
+    _notify(backend, ctxt, flavor_id)
     return projects

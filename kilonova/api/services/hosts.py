@@ -1,4 +1,7 @@
-"""Services and hypervisors of all cells: list, enable, disable, force down, delete."""
+"""Services and hypervisors of all cells: list, enable, disable, force down, delete.
+
+A host that no host mapping names is not in the cloud yet: it has services, but it is no hypervisor.
+"""
 from __future__ import annotations
 
 import logging
@@ -6,16 +9,29 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from kilonova import concurrency
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services, zones
 from kilonova.db.queries.servers import Filters
-from kilonova.errors import Conflict, Invalid, KilonovaError, MarkerNotFound, NotFound, ServiceNotFound
+from kilonova.errors import (
+    ComputeHostNotFound,
+    Conflict,
+    Invalid,
+    KilonovaError,
+    MarkerNotFound,
+    NotFound,
+    ServiceNotFound,
+)
+from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
 COMPUTE = 'nova-compute'
 # Rows that WSGI applications leave so that their version is known; they have no heartbeat.
 HIDDEN = frozenset(('nova-osapi_compute', 'nova-metadata'))
+# Hosts that one request asks at a time.
+ASKED_AT_ONCE = 16
 
 
 class ServiceUnique(Invalid):
@@ -30,6 +46,25 @@ class NodeNotFound(NotFound):
     msg_fmt = 'Compute host %(node)s could not be found.'
 
 
+class HostBinaryNotFound(NotFound):
+    msg_fmt = 'Could not find binary %(binary)s on host %(host)s.'
+
+
+class HostIsDown(Invalid):
+    msg_fmt = 'Compute service of %(host)s is unavailable at this time.'
+
+
+class EvacuatedServersLeft(Invalid):
+    msg_fmt = ('Unable to set forced_down to false: %(count)s evacuations from host %(host)s are done, but its compute '
+               'service has not cleaned up after them. Restart it first.')
+
+
+class NotSupported(KilonovaError):
+    msg_fmt = 'The requested functionality is not supported.'
+    code = 501
+    safe = True
+
+
 class InCell(NamedTuple):
     """A row and the cell that it is in."""
 
@@ -38,19 +73,35 @@ class InCell(NamedTuple):
 
 
 # --- services --------------------------------------------------------------------------------------------------------
-def list_services(backend: Backend, host: str | None = None, binary: str | None = None) -> list[InCell]:
-    """Services of all cells, one statement each; ``zone`` is in the rows."""
+def list_services(backend: Backend, host: str | None = None, binary: str | None = None,
+                  silent: list[Any] | None = None) -> list[InCell]:
+    """Services of all cells, one statement each; ``zone`` is in the rows.
+
+    Cells whose database doesn't answer are added to ``silent``; without such a list that is an error.
+    """
     with backend.api_db.read() as conn:
         zone_of = _zone_of_hosts(zones.zones(conn))
     found = []
-    for cell in backend.all_cells():
+
+    def ask(cell: Any) -> list[dict[str, Any]]:
         with cell.read() as conn:
-            for row in services.list_services(conn, down_time=backend.options.service_down_time, host=host,
-                                              binary=binary):
-                if row['binary'] not in HIDDEN:
-                    row['zone'] = _zone(backend, row, zone_of)
-                    found.append(InCell(row, cell))
+            return services.list_services(conn, down_time=backend.options.service_down_time, host=host, binary=binary)
+    for cell, rows in ask_cells(backend.all_cells(), ask, silent):
+        for row in rows:
+            if row['binary'] not in HIDDEN:
+                row['zone'] = _zone(backend, row, zone_of)
+                found.append(InCell(row, cell))
     return found
+
+
+def unknown_hosts(backend: Backend, silent: Iterable[Any], host: str | None, binary: str | None) -> list[str]:
+    """The hosts of cells that don't answer, as far as mappings tell of them (2.69)."""
+    cell_ids = {cell.cell.id for cell in silent if cell.cell is not None}
+    if not cell_ids or binary not in (None, COMPUTE):
+        return []
+    with backend.api_db.read() as conn:
+        rows = cells.get_hosts(conn, hosts=None if host is None else [host])
+    return [row['host'] for row in rows if row['cell_id'] in cell_ids]
 
 
 def _zone_of_hosts(hosts_of: dict[str, set[str]]) -> dict[str, str]:
@@ -64,18 +115,20 @@ def _zone(backend: Backend, row: dict[str, Any], zone_of: dict[str, str]) -> str
 
 
 def find_service(backend: Backend, *, uuid: str | None = None, number: int | None = None, host: str | None = None,
-                 binary: str | None = None) -> InCell:
-    """One service. ServiceNotFound; ServiceUnique (400) when a number means one in several cells."""
-    found = []
-    for cell in backend.all_cells():
+                 binary: str | None = None, missing: Exception | None = None) -> InCell:
+    """One service. ServiceNotFound, or ``missing``; ServiceUnique (400) when a number means one in several cells;
+    Unanswered when it may be in a silent one."""
+    def ask(cell: Any) -> dict[str, Any] | None:
         with cell.read() as conn:
-            row = services.get(conn, uuid=uuid, service_id=number, host=host, binary=binary,
-                               down_time=backend.options.service_down_time)
-        if row is not None:
-            found.append(InCell(row, cell))
+            return services.get(conn, uuid=uuid, service_id=number, host=host, binary=binary,
+                                down_time=backend.options.service_down_time)
+    silent: list[Any] = []
+    found = [InCell(row, cell) for cell, row in ask_cells(backend.all_cells(), ask, silent) if row is not None]
+    if number is not None or not found:
+        # A number may mean a service of each cell.
+        refuse_if_any(silent)
     if not found:
-        name = uuid or number or f'{host}/{binary}'
-        raise ServiceNotFound(service_id=name)
+        raise missing or ServiceNotFound(service_id=uuid or number)
     if len(found) > 1:
         raise ServiceUnique(service_id=number)
     return found[0]
@@ -84,21 +137,42 @@ def find_service(backend: Backend, *, uuid: str | None = None, number: int | Non
 def change(backend: Backend, ctxt: Any, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
     """Write ``disabled``, ``disabled_reason``, ``forced_down``; tell the host when it is enabled or disabled.
 
-    The host sets the trait that keeps new servers away. One that can't be told now sets it when it next starts or
-    refreshes what it knows of Placement, so the change stands nevertheless.
+    The host sets the trait that keeps new servers away. One that is down or doesn't answer sets it when it comes back,
+    so the change stands nevertheless. EvacuatedServersLeft: it can't come back yet. ServiceNotFound.
     """
     with service.cell.write() as conn:
-        if not services.update(conn, service.row['id'], values):
-            raise ServiceNotFound(service_id=service.row['uuid'])
-    row = {**service.row, **values}
-    if 'disabled' in values and row['binary'] == COMPUTE and backend.compute is not None:
-        try:
-            backend.compute.set_host_enabled(ctxt, server=row['host'], host=row['host'],
-                                             enabled=not values['disabled'])
-        except KilonovaError as error:
-            LOG.warning('Compute service on host %s was %s, but could not be told: %s', row['host'],
-                        'disabled' if values['disabled'] else 'enabled', error)
-    return {**row, 'up': row['up'] and not row['forced_down']}
+        _refuse_to_come_back(conn, service.row, values)
+        services.update(conn, service.row['id'], values)
+        row = services.get(conn, service_id=service.row['id'], down_time=backend.options.service_down_time)
+    if row is None:
+        raise ServiceNotFound(service_id=service.row['uuid'])
+    backend.notify.emit(ctxt, 'service.update', service=row)
+    if row['binary'] == COMPUTE and ('disabled' in values or values.get('forced_down') is False):
+        _tell(backend, ctxt, row)
+    return row
+
+
+def _refuse_to_come_back(conn: Any, row: dict[str, Any], values: dict[str, Any]) -> None:
+    """Servers that were evacuated from it may still run there: its compute service ends them when it starts."""
+    if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
+        return
+    left = migrations.list_migrations(conn, filters={'source_compute': row['host'], 'migration_type': 'evacuation',
+                                                     'status': 'done'})
+    if left:
+        raise EvacuatedServersLeft(count=len(left), host=row['host'])
+
+
+def _tell(backend: Backend, ctxt: Any, row: dict[str, Any]) -> None:
+    change = 'disabled' if row['disabled'] else 'enabled'
+    if not row['up']:
+        LOG.info('Compute service on host %s was %s while it is down: it will know when it comes back.', row['host'],
+                 change)
+        return
+    try:
+        if backend.compute is not None:
+            backend.compute.set_host_enabled(ctxt, server=row['host'], host=row['host'], enabled=not row['disabled'])
+    except KilonovaError as error:
+        LOG.warning('Compute service on host %s was %s, but could not be told: %s', row['host'], change, error)
 
 
 def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +181,7 @@ def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
         return {**row, 'zone': _zone(backend, row, _zone_of_hosts(zones.zones(conn)))}
 
 
-def delete_service(backend: Backend, service: InCell) -> None:
+def delete_service(backend: Backend, ctxt: Any, service: InCell) -> None:
     """Forget a service: its nodes, their devices, its mapping, its aggregates, its providers. HostInUse (409).
 
     What a compute still had to give back ends with it (operations.md rule 23).
@@ -120,6 +194,7 @@ def delete_service(backend: Backend, service: InCell) -> None:
         released = operations.end_releases(conn, row['host']) if row['binary'] == COMPUTE else 0
     if released:
         LOG.info('Compute service on host %s was deleted with %d pending releases', row['host'], released)
+    backend.notify.emit(ctxt, 'service.delete', service=row)
     if row['binary'] != COMPUTE:
         return
     with backend.api_db.write() as conn:
@@ -143,27 +218,38 @@ def _refuse_in_use(cell: Any, host: str) -> None:
 
 
 # --- hypervisors -----------------------------------------------------------------------------------------------------
-def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int = 1000, marker: str | None = None,
+def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int | None = None, marker: str | None = None,
                marker_is_number: bool = False) -> list[InCell]:
-    """Nodes of all cells by cell and id, behind ``marker``; each with ``service``. MarkerNotFound."""
+    """Nodes of all cells that answer by cell and id, behind ``marker``; each with ``service``. MarkerNotFound.
+
+    Nodes of hosts that have no mapping, or whose service is gone, are no hypervisors.
+    """
+    with backend.api_db.read() as conn:
+        hosts_of = cells.hosts_by_cell(conn)
     found: list[InCell] = []
     skip = marker is not None
-    for cell in backend.compute_cells():
-        if len(found) >= limit:
-            break
+
+    def ask(cell: Any) -> None:
+        nonlocal skip
+        left = None if limit is None else limit - len(found)
+        if left == 0:
+            return
         with cell.read() as conn:
             after = None
             if skip:
                 last = _marked(conn, str(marker), marker_is_number)
                 if last is None:
-                    continue
+                    return
                 skip, after = False, last['id']
             found.extend(InCell(row, cell) for row in compute_nodes.list_nodes(
-                conn, backend.options.service_down_time, pattern=pattern, after_id=after, limit=limit - len(found)))
+                conn, backend.options.service_down_time, pattern=pattern, after_id=after, limit=left, served=True,
+                hosts=hosts_of.get(cell.cell.id, ())))
+    silent: list[Any] = []
+    ask_cells(backend.compute_cells(), ask, silent)
     if skip:
+        refuse_if_any(silent)
         raise MarkerNotFound(marker=marker)
-    # A node whose service is gone is no hypervisor any more.
-    return [node for node in found if node.row['service'] is not None]
+    return found
 
 
 def _marked(conn: Any, marker: str, is_number: bool) -> dict[str, Any] | None:
@@ -179,17 +265,27 @@ def as_number(text: str) -> int | None:
 
 
 def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
-    """One node with ``service``. NodeNotFound."""
+    """One node with ``service``. NodeNotFound; Unanswered when it may be in a silent cell."""
     number = as_number(identifier) if is_number else None
     if is_number and number is None:
         raise NodeNotFound(node=identifier)
-    for cell in backend.compute_cells():
+
+    def ask(cell: Any) -> dict[str, Any] | None:
         with cell.read() as conn:
-            row = compute_nodes.show(conn, backend.options.service_down_time, node_id=number,
-                                     uuid=None if is_number else identifier)
-        if row is not None and row['service'] is not None:
+            return compute_nodes.show(conn, backend.options.service_down_time, node_id=number,
+                                      uuid=None if is_number else identifier)
+    silent: list[Any] = []
+    for cell, row in ask_cells(backend.compute_cells(), ask, silent):
+        if row is not None and row['service'] is not None and _is_mapped(backend, row['host'], cell):
             return InCell(row, cell)
+    refuse_if_any(silent)
     raise NodeNotFound(node=identifier)
+
+
+def _is_mapped(backend: Backend, host: str, cell: Any) -> bool:
+    with backend.api_db.read() as conn:
+        mapping = cells.get_host(conn, host)
+    return mapping is not None and mapping['cell_id'] == cell.cell.id
 
 
 def servers_of(backend: Backend, nodes: Iterable[InCell]) -> dict[str, list[dict[str, Any]]]:
@@ -205,13 +301,60 @@ def servers_of(backend: Backend, nodes: Iterable[InCell]) -> dict[str, list[dict
     return found
 
 
+def uptime(backend: Backend, ctxt: Any, node: InCell) -> str:
+    """What uptime(1) says on the host. HostIsDown (400); NotSupported (501): its driver can't tell."""
+    row = node.row
+    if not row['service']['up']:
+        raise HostIsDown(host=row['host'])
+    try:
+        told = None if backend.compute is None else backend.compute.get_host_uptime(ctxt, server=row['host'])
+    except VersionCapError:
+        # A compute of an older release, which nobody could ask.
+        told = None
+    if told is None:
+        raise NotSupported
+    return told
+
+
+def uptimes(backend: Backend, ctxt: Any, nodes: Iterable[InCell]) -> dict[str, str]:
+    """host → what uptime(1) says there; hosts that are down or don't tell are left out."""
+    asked = {node.row['host']: node for node in nodes if node.row['service']['up']}
+
+    def ask(node: InCell) -> str | None:
+        try:
+            return uptime(backend, ctxt, node)
+        except KilonovaError as error:
+            LOG.debug('Host %s does not tell its uptime: %s', node.row['host'], error)
+            return None
+    if not asked:
+        return {}
+    with concurrency.pool(min(len(asked), ASKED_AT_ONCE), 'uptime') as pool:
+        told = dict(zip(asked, pool.map(ask, asked.values()), strict=True))
+    return {host: text for host, text in told.items() if text is not None}
+
+
+def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The nodes of a host, and what its servers were promised by project. ComputeHostNotFound."""
+    with backend.api_db.read() as conn:
+        mapping = cells.get_host(conn, host)
+    if mapping is None:
+        raise ComputeHostNotFound(host=host)
+    with backend.cell(mapping['cell_id']).read() as conn:
+        nodes = compute_nodes.by_host(conn, host)
+        if not nodes:
+            raise ComputeHostNotFound(host=host)
+        return nodes, compute_nodes.promised(conn, host)
+
+
 def statistics(backend: Backend) -> dict[str, int]:
-    """Sums over all enabled nodes."""
-    total: dict[str, int] = {}
-    for cell in backend.compute_cells():
+    """Sums over all enabled nodes of the cells that answer."""
+    def ask(cell: Any) -> dict[str, Any]:
         with cell.read() as conn:
-            for name, value in compute_nodes.statistics(conn).items():
-                total[name] = total.get(name, 0) + int(value)
+            return compute_nodes.statistics(conn)
+    total: dict[str, int] = {}
+    for _, found in ask_cells(backend.compute_cells(), ask, []):
+        for name, value in found.items():
+            total[name] = total.get(name, 0) + int(value)
     return total
 
 
@@ -219,7 +362,7 @@ def statistics(backend: Backend) -> dict[str, int]:
 def list_zones(backend: Backend) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """zone → host → its services."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for service in list_services(backend):
+    for service in list_services(backend, silent=[]):
         row = service.row
         found.setdefault(row['zone'], {}).setdefault(row['host'], []).append(row)
     return found

@@ -13,6 +13,8 @@ _MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owne
 # Members of the service's record that are no property of the image.
 _OTHERS = frozenset(('file', 'schema', 'self', 'locations', 'direct_url', 'virtual_size', 'os_hash_algo',
                      'os_hash_value', 'os_hidden', 'stores', 'owner_specified'))
+# Names that nobody can give to a property.
+NO_PROPERTIES = frozenset((*_MEMBERS, *_OTHERS))
 GIB = 2 ** 30
 
 

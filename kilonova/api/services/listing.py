@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,12 +11,10 @@ from oslo_utils import strutils, timeutils
 
 from kilonova import states
 from kilonova.api.services.backend import Backend
-from kilonova.db import engine
+from kilonova.api.services.silence import ask_cells
 from kilonova.db.queries import flavors, servers
 from kilonova.db.queries.servers import Filters
-from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unanswered, Unavailable
-
-LOG = logging.getLogger(__name__)
+from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unavailable
 
 NEVER = 10 ** 6
 STATUS_STRICT_SINCE = 38
@@ -117,8 +114,13 @@ class Listing:
     bulky: bool = False
     version: int = 1
     host_status: bool = False
-    # Nothing narrows or orders the list: servers of silent cells may be told from their mappings.
+    # Nothing narrows or orders the list.
     whole: bool = False
+
+    @property
+    def tells_unknown(self) -> bool:
+        """Whether servers of silent cells are told from their mappings."""
+        return self.whole and self.version >= PARTIAL_SINCE
 
 
 @dataclass
@@ -134,8 +136,9 @@ class Listed:
 
 # --- filters ---------------------------------------------------------------------------------------------------------
 def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, all_filters: bool, is_admin: bool,
-                 all_tenants: bool) -> Filters:
-    """The filters of a request; those that the caller may not use are passed over. ``query``: one value of each."""
+                 all_tenants: bool, statuses: Sequence[str] = ()) -> Filters:
+    """The filters of a request; those that the caller may not use are passed over. ``query``: one value of each, but
+    of ``statuses``, one of which must fit."""
     def usable(name: str, since: int) -> bool:
         return name in query and (all_filters or version >= since)
     equal: dict[str, Sequence[Any]] = {row.column: row.read(row.name, query[row.name]) for row in EQUAL
@@ -148,13 +151,16 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
     changed = _changed(query, version)
     found = Filters(equal=equal, regex=regex, deleted=_deleted(query, all_filters, changed), changed=changed,
                     # No server has an address while there is no network service.
-                    nothing=any(name in query and query[name] for name in ('ip', 'ip6')))
+                    nothing=any(usable(name, since) and query[name] for name, since in (('ip', 1), ('ip6', 5))))
     if version >= 26:
         tags: dict[str, Any] = {attribute: tuple(filter(None, query[name].split(',')))
                                 for name, attribute in TAGS.items() if name in query}
         found = replace(found, **tags)
-    if 'status' in query:
-        found = _with_status(found, query['status'], version, is_admin)
+    if statuses:
+        found = _with_status(found, statuses, version, is_admin)
+    soft = (bool(_boolean('soft_deleted', query['soft_deleted'])[0]) if usable('soft_deleted', NEVER)
+            else _asks_for_soft_deleted(found))
+    found = replace(found, soft_deleted=soft)
     if 'flavor' in query:
         with backend.api_db.read() as conn:
             number = flavors.id_of(conn, query['flavor'])
@@ -185,15 +191,14 @@ def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime 
     return since, before
 
 
-def _with_status(filters: Filters, wanted: str, version: int, is_admin: bool) -> Filters:
-    known = [str(task) for task in states.TaskState]
-    found: list[tuple[str, frozenset[str], bool]] = []
-    for vm, tasks in states.from_status(wanted):
-        if tasks is None:
-            refused = frozenset(task for task in known if states.status(vm, task) != wanted.upper())
-            found.append((vm, refused, False))
-        else:
-            found.append((vm, frozenset(map(str, tasks)), True))
+def _asks_for_soft_deleted(filters: Filters) -> bool:
+    """Servers that wait to be reclaimed are left out unless their state, the deleted or the changed are asked for."""
+    asked = {vm for vm, _, _ in filters.states or ()} | set(filters.equal.get('vm_state', ()))
+    return states.VmState.SOFT_DELETED in asked or filters.deleted is not False
+
+
+def _with_status(filters: Filters, wanted: Sequence[str], version: int, is_admin: bool) -> Filters:
+    found = [state for status in wanted for state in _states_of(status)]
     if not found:
         if version >= STATUS_STRICT_SINCE:
             raise Invalid('Invalid status value')
@@ -203,6 +208,15 @@ def _with_status(filters: Filters, wanted: str, version: int, is_admin: bool) ->
             raise Forbidden('Only administrators may list deleted instances')
         filters = replace(filters, deleted=True)
     return replace(filters, states=found)
+
+
+def _states_of(status: str) -> Iterable[tuple[str, frozenset[str], bool]]:
+    known = [str(task) for task in states.TaskState]
+    for vm, tasks in states.from_status(status):
+        if tasks is None:
+            yield vm, frozenset(task for task in known if states.status(vm, task) != status.upper()), False
+        else:
+            yield vm, frozenset(map(str, tasks)), True
 
 
 # --- the list --------------------------------------------------------------------------------------------------------
@@ -229,20 +243,13 @@ def list_servers(backend: Backend, listing: Listing) -> Listed:
 
 def _of_cells(backend: Backend, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
               found: Listed) -> tuple[list[dict[str, Any]], list[Any]]:
-    rows: list[dict[str, Any]] = []
-    silent = []
-    for cell in backend.all_cells():
-        try:
-            rows.extend(_of_cell(backend, cell, listing, filters, marker, found))
-        except Exception as error:
-            if not (isinstance(error, Unanswered) or engine.is_unreachable(error)):
-                raise
-            if not backend.options.skip_down_cells:
-                raise Unavailable(f'Cell {cell.name} is not responding.') from error
-            LOG.warning('Cell %s is not responding and hence only partial results are available from this cell: %s',
-                        cell.name, error)
-            silent.append(cell)
-    return rows, silent
+    silent: list[Any] = []
+    answers = ask_cells(backend.all_cells(),
+                        lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent)
+    # From 2.69 on a list that could tell of all servers isn't the option's business: it does.
+    if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
+        raise Unavailable(f'Cell {silent[0].name} is not responding.')
+    return [row for _, rows in answers for row in rows], silent
 
 
 def _of_cell(backend: Backend, cell: Any, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
@@ -260,7 +267,8 @@ def _of_cell(backend: Backend, cell: Any, listing: Listing, filters: Filters, ma
 
 def add_facts(conn: Any, rows: Sequence[dict[str, Any]], version: int) -> None:
     """What stands in other tables of the cell: metadata, tags, image properties, faults. Two statements at most."""
-    facts = servers.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98)
+    facts = servers.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
+                          with_reason=version >= 73)
     failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
     faults = servers.last_faults(conn, failed) if failed else {}
     for row in rows:
@@ -294,7 +302,7 @@ def _behind(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]],
 
 
 def _read_api(backend: Backend, listing: Listing, found: Listed, silent: Sequence[Any]) -> None:
-    partial = silent and listing.whole and listing.version >= PARTIAL_SINCE
+    partial = silent and listing.tells_unknown
     wished = not listing.plain and listing.version >= 96 and found.rows
     if not (partial or wished):
         return

@@ -1,75 +1,318 @@
-"""Quotas: how much a project may use, what it uses, and whether some more fits."""
+"""Quotas: how much projects and users may have, what they use, and whether some more fits.
+
+    allowed = limits(backend, project_id, user_id)
+    count = check_create(backend, allowed, flavor, minimum, maximum)     # OverQuota, or how many fit
+    ...                                                                  # write them
+    recheck(backend, allowed, wanted, withdraw)                          # LostRace: others wrote at the same time
+
+Nothing is reserved: what is written is counted. Of two requests at once each may have counted before the other wrote;
+so each counts again after it wrote, and takes back what is too much. ``settled`` then tries the whole request again.
+"""
 from __future__ import annotations
 
-from typing import Any
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
+from kilonova.api.services import unified_limits
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.silence import ask_cells
 from kilonova.db.queries import quotas
-from kilonova.errors import Forbidden, OverQuota
+from kilonova.errors import Forbidden, Invalid, OverQuota
+from kilonova.objects import Flavor
 
-COUNTED = ('cores', 'instances', 'ram')
+LOG = logging.getLogger(__name__)
+
+P = ParamSpec('P')
+R = TypeVar('R')
+
+# The last part of [quota]driver.
+DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
+COUNTED = tuple(sorted(quotas.COUNTED))
+# Quotas of a network service that never belonged to this cloud: kept and shown until 2.35, and without effect.
+NETWORK = {'fixed_ips': -1, 'floating_ips': 10, 'security_groups': 10, 'security_group_rules': 20}
+# The option's name → the resource's, where they differ.
+_RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
+_OPTIONS = {resource: name for name, resource in _RESOURCES.items()}
+# How often a request that lost a race is tried in all, and how long it waits in between (seconds).
+TRIES, PAUSES = 4, (0.02, 0.2)
 
 
 class MetadataLimitExceeded(Forbidden):
     msg_fmt = 'Maximum number of metadata items exceeds %(allowed)d'
 
 
-def limits(backend: Backend, project_id: str | None) -> dict[str, int]:
-    """resource → limit; None asks for those of a project that has none of its own."""
-    with backend.api_db.read() as conn:
-        found = quotas.limits(conn, project_id)
-    return {name: found.get(name, default) for name, default in backend.options.quotas.items()}
+class LimitTooSmall(Invalid):
+    msg_fmt = ('Quota limit %(limit)s for %(resource)s must be greater than or equal to already used and reserved '
+               '%(minimum)s.')
 
 
-def usage(backend: Backend, project_id: str) -> dict[str, int]:
-    """What a project's servers use in all cells, those without a cell included. One statement a database."""
+class LimitTooLarge(Invalid):
+    msg_fmt = 'Quota limit %(limit)s for %(resource)s must be less than or equal to %(maximum)s.'
+
+
+class LostRace(OverQuota):
+    """Too much only because of what somebody else wrote at the same time; nothing of the request is left."""
+
+
+@dataclass(frozen=True, eq=False)
+class Limits(Mapping[str, int]):
+    """What a user may have, by resource (-1: no limit): ``own`` where the user was given limits, else the project's."""
+
+    project_id: str | None
+    user_id: str | None
+    shared: Mapping[str, int]
+    own: Mapping[str, int]
+
+    def __getitem__(self, name: str) -> int:
+        return self.own.get(name, self.shared[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shared)
+
+    def __len__(self) -> int:
+        return len(self.shared)
+
+
+class _Named(Mapping[str, int]):
+    """Keystone's limits by either name, those of networks as everywhere."""
+
+    def __init__(self, registered: Mapping[str, int]) -> None:
+        self._registered = registered
+
+    def __getitem__(self, name: str) -> int:
+        return NETWORK[name] if name in NETWORK else self._registered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**NETWORK, **self._registered})
+
+    def __len__(self) -> int:
+        return len({**NETWORK, **self._registered})
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+def limits(backend: Backend, project_id: str | None, user_id: str | None = None) -> Limits:
+    """Those of a project and, where one is named, of its user; None asks for those that no project was given."""
+    if backend.options.quota_driver == UNIFIED:
+        return Limits(project_id, user_id, _Named(unified_limits.limits(backend, project_id)), {})
+    if backend.options.quota_driver == NOOP:
+        return Limits(project_id, user_id, dict.fromkeys(_defaults(backend), -1), {})
     with backend.api_db.read() as conn:
-        total = quotas.requested(conn, project_id)
-    for cell in backend.all_cells():
+        found = quotas.limits(conn, project_id, user_id)
+    own = {name: found.own[_RESOURCES.get(name, name)] for name in _defaults(backend)
+           if _RESOURCES.get(name, name) in found.own}
+    return Limits(project_id, user_id, _over_defaults(backend, found.shared), own)
+
+
+def class_limits(backend: Backend, name: str) -> dict[str, int]:
+    """Those of a class. 'default' are those of all projects; other names have no effect."""
+    if not is_ours(backend):
+        return dict(limits(backend, None).shared)
+    with backend.api_db.read() as conn:
+        return _over_defaults(backend, quotas.class_limits(conn, name))
+
+
+def _defaults(backend: Backend) -> dict[str, int]:
+    return {**NETWORK, **backend.options.quotas}
+
+
+def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]:
+    return {name: found.get(_RESOURCES.get(name, name), default) for name, default in _defaults(backend).items()}
+
+
+def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
+    """What the servers of a project, and of one of its users, use in all cells and without a cell. One statement a
+    database; the servers of a cell that doesn't answer count as the API database knows them."""
+    # In this order: a server that is handed over meanwhile is in hand already, and is left out of its cell's sum.
+    with backend.api_db.read() as conn:
+        rows = quotas.waiting(conn, project_id)
+    total = quotas.Parts(*({name: sum(row[name] for row in each) for name in COUNTED} for each in (
+        rows, [row for row in rows if row['user_id'] == user_id])))
+    besides = [row['uuid'] for row in rows]
+
+    def ask(cell: Any) -> quotas.Parts:
         with cell.read() as conn:
-            for name, value in quotas.usage(conn, project_id).items():
-                total[name] += value
+            return quotas.usage(conn, project_id, user_id, besides)
+    silent: list[Any] = []
+    answers = [found for _, found in ask_cells(backend.all_cells(), ask, silent)]
+    if silent:
+        with backend.api_db.read() as conn:
+            answers.append(quotas.of_silent(conn, [cell.cell.id for cell in silent], project_id, user_id, besides))
+    for answer in answers:
+        for part, found in zip(total, answer, strict=True):
+            for name, value in found.items():
+                part[name] += value
     return total
 
 
-def check_create(backend: Backend, project_id: str, allowed: dict[str, int], flavor: dict[str, Any], minimum: int,
-                 maximum: int) -> int:
-    """How many of ``maximum`` servers fit ``allowed`` (see ``limits``), at least ``minimum``. OverQuota otherwise."""
-    each = {'instances': 1, 'cores': flavor['vcpus'], 'ram': flavor['memory_mb']}
-    bounded = [name for name in COUNTED if allowed[name] >= 0 and each[name]]
-    if not bounded:
+def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
+    """The same with 'server_groups'."""
+    found = usage(backend, project_id, user_id)
+    with backend.api_db.read() as conn:
+        found.shared['server_groups'], found.own['server_groups'] = quotas.server_groups(conn, project_id, user_id)
+    return found
+
+
+def is_ours(backend: Backend) -> bool:
+    """Whether limits are kept here and can be written; else writing them does nothing."""
+    return backend.options.quota_driver == DB
+
+
+# --- whether some more fits ------------------------------------------------------------------------------------------
+def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[str, int]:
+    """What ``count`` servers of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs) need."""
+    if backend.options.quota_driver == UNIFIED:
+        each = unified_limits.amounts(flavor, backend.aliases, backend.options.pcpu_as_vcpu)
+    else:
+        each = {'instances': 1, 'cores': flavor['vcpus'], 'ram': flavor['memory_mb']}
+    return {name: number * count for name, number in each.items()}
+
+
+def sizes(flavor: Flavor) -> dict[str, Any]:
+    """A flavor object as ``of_servers`` takes it."""
+    names = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
+    return {name: getattr(flavor, name) for name in names}
+
+
+def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], minimum: int, maximum: int) -> int:
+    """How many of ``maximum`` servers fit ``allowed``, at least ``minimum``. OverQuota otherwise."""
+    each = of_servers(backend, 1, flavor)
+    if not _bounded(allowed, each):
         return maximum
-    used = usage(backend, project_id)
-    count = min([maximum, *(max(allowed[name] - used[name], 0) // each[name] for name in bounded)])
+    used = _used(backend, allowed)
+    rooms = [max(limit - used_of.get(name, 0), 0) // each[name] for limits_of, used_of in _sides(allowed, used)
+             for name, limit in _bounds(limits_of, each)]
+    count = min([maximum, *rooms])
     if count < max(minimum, 1):
-        _refuse({name: each[name] * minimum for name in COUNTED}, used, allowed)
+        _refuse(allowed, {name: needed * minimum for name, needed in each.items()}, used)
     return count
 
 
-def check_resize(backend: Backend, project_id: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """OverQuota when a larger flavor doesn't fit; a smaller one always does."""
-    more = {'cores': new['vcpus'] - old['vcpus'], 'ram': new['memory_mb'] - old['memory_mb']}
-    more = {name: delta for name, delta in more.items() if delta > 0}
-    if not more:
-        return
-    allowed = limits(backend, project_id)
-    if all(allowed[name] < 0 for name in more):
-        return
-    used = usage(backend, project_id)
-    if any(0 <= allowed[name] < used[name] + delta for name, delta in more.items()):
-        _refuse(more, used, allowed)
+def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int]) -> None:
+    """OverQuota when ``wanted`` more, as ``of_servers`` names it, doesn't fit."""
+    if _bounded(allowed, wanted):
+        _refuse(allowed, wanted, _used(backend, allowed))
 
 
-def check_metadata(allowed: dict[str, int], metadata: dict[str, str]) -> None:
+def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
+    """What a resize needs besides what the server has; flavors as in ``of_servers``."""
+    before, after = of_servers(backend, 1, old), of_servers(backend, 1, new)
+    return {name: number - before.get(name, 0) for name, number in after.items() if number > before.get(name, 0)}
+
+
+def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> None:
     """MetadataLimitExceeded (403) for too many items."""
     limit = allowed['metadata_items']
     if 0 <= limit < len(metadata):
         raise MetadataLimitExceeded(allowed=limit)
 
 
-def _refuse(wanted: dict[str, int], used: dict[str, int], allowed: dict[str, int]) -> None:
-    overs = [name for name in sorted(wanted) if 0 <= allowed[name] < used[name] + wanted[name]]
+def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
+    """Count again what was just written, ``wanted`` among it; ``withdraw`` takes it back where that is too much.
 
-    def listed(values: dict[str, int]) -> str:
-        return ', '.join(str(values[name]) for name in overs)
-    raise OverQuota(overs=', '.join(overs), req=listed(wanted), used=listed(used), allowed=listed(allowed))
+    It returns whether nothing is left of the request: then LostRace, else OverQuota, which isn't tried again.
+    """
+    if not backend.options.recheck_quota or not _bounded(allowed, wanted):
+        return
+    used = _used(backend, allowed)
+    before = quotas.Parts(*({name: part.get(name, 0) - wanted.get(name, 0) for name in {**part, **wanted}} if part
+                            else part for part in used))
+    try:
+        _refuse(allowed, wanted, before)
+    except OverQuota as error:
+        LOG.info('Requests at the same time exceed the quota of project %s: one is taken back', allowed.project_id)
+        raise (LostRace if withdraw() else OverQuota)(error.message) from None
+
+
+def settled(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a use case that may raise LostRace: it is called again, after a moment that differs for each."""
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(TRIES - 1):
+            try:
+                return function(*args, **kwargs)
+            except LostRace:
+                # All that collided withdrew: whoever comes first now finds the room.
+                time.sleep(random.uniform(*PAUSES))
+        return function(*args, **kwargs)
+    return wrapper
+
+
+def _used(backend: Backend, allowed: Limits) -> quotas.Parts:
+    if backend.options.quota_driver == UNIFIED:
+        return quotas.Parts(unified_limits.usage(backend, allowed.project_id or ''), {})
+    return usage(backend, allowed.project_id or '', allowed.user_id if allowed.own else None)
+
+
+def _sides(allowed: Limits, used: quotas.Parts) -> list[tuple[Mapping[str, int], dict[str, int]]]:
+    return [(allowed.shared, used.shared), (allowed.own, used.own)]
+
+
+def _bounds(limits_of: Mapping[str, int], wanted: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Resources that are wanted and limited, with the limit."""
+    return [(name, limits_of[name]) for name in sorted(wanted) if wanted[name] and limits_of.get(name, -1) >= 0]
+
+
+def _bounded(allowed: Limits, wanted: Mapping[str, int]) -> bool:
+    return bool(_bounds(allowed.shared, wanted) or _bounds(allowed.own, wanted))
+
+
+def _refuse(allowed: Limits, wanted: Mapping[str, int], used: quotas.Parts) -> None:
+    """OverQuota if ``wanted`` doesn't fit beside ``used``: the project's limits first, then the user's."""
+    for limits_of, used_of in _sides(allowed, used):
+        overs = {name: limit for name, limit in _bounds(limits_of, wanted)
+                 if limit < used_of.get(name, 0) + wanted[name]}
+        if overs:
+            names = ', '.join(overs)
+            raise OverQuota(overs=names, req=', '.join(str(wanted[name]) for name in overs),
+                            used=', '.join(str(used_of.get(name, 0)) for name in overs),
+                            allowed=', '.join(str(limit) for limit in overs.values()))
+
+
+# --- giving limits ---------------------------------------------------------------------------------------------------
+def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping[str, int], force: bool) -> None:
+    """Set limits of a project or of one of its users, by resource.
+
+    Unless forced a limit must not be below what is used (for a project: nor below what its users were given), and a
+    user's not above what the project has left of its own. LimitTooSmall, LimitTooLarge (400).
+    """
+    if not is_ours(backend):
+        LOG.warning('Limits of project %s stay as they are: [quota]driver is %s', project_id,
+                    backend.options.quota_driver)
+        return
+    if not force:
+        _check_limits(backend, project_id, user_id, values)
+    quotas.set_limits(backend.api_db, project_id, user_id, values)
+
+
+def _check_limits(backend: Backend, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
+    used = usage_and_groups(backend, project_id, user_id)
+    with backend.api_db.read() as conn:
+        given = quotas.given_to_users(conn, project_id, user_id)
+    shared = limits(backend, project_id).shared
+    for name, limit in values.items():
+        if user_id is None:
+            minimum, maximum = max(used.shared.get(name, 0), given.get(name, 0)), -1
+        else:
+            whole = shared[_OPTIONS.get(name, name)]
+            minimum, maximum = used.own.get(name, 0), whole if whole < 0 else max(whole - given.get(name, 0), 0)
+        if 0 <= limit < minimum:
+            raise LimitTooSmall(limit=limit, resource=name, minimum=minimum)
+        if maximum >= 0 and (limit < 0 or limit > maximum):
+            raise LimitTooLarge(limit=limit, resource=name, maximum=maximum)
+
+
+def give_class(backend: Backend, name: str, values: Mapping[str, int]) -> None:
+    """Set limits of a class, by resource."""
+    if is_ours(backend):
+        quotas.set_class_limits(backend.api_db, name, values)
+
+
+def forget(backend: Backend, project_id: str, user_id: str | None) -> None:
+    """Take back the limits of one user, or those of a project and all its users."""
+    if is_ours(backend):
+        quotas.delete_limits(backend.api_db, project_id, user_id)

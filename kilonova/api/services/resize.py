@@ -1,7 +1,8 @@
 """Resize and cold migrate, confirm and revert: what may be asked, and what travels to the conductor with it."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 from typing import Any
 
 from oslo_utils import uuidutils
@@ -9,9 +10,10 @@ from oslo_utils import uuidutils
 from kilonova.api.services import accept, create, images, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
-from kilonova.db.queries import cells, instances, migrations, request_specs
+from kilonova.db.queries import cells, instances, migrations, request_specs, withdrawals
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
+from kilonova.virt.hardware import constraints
 
 DEVICE_PROFILE = 'accel:device_profile'
 
@@ -38,7 +40,8 @@ class NotResized(Invalid):
 
 @dataclass(frozen=True)
 class _Move:
-    """A move that passed all checks. ``kind`` is the migration's type, ``host`` where an administrator wants it."""
+    """A move that passed all checks. ``kind`` is the migration's type, ``host`` where an administrator wants it;
+    ``more``: what it takes of the quotas ``allowed``."""
 
     event: str
     action: str
@@ -49,24 +52,29 @@ class _Move:
     image: dict[str, Any]
     instance: Instance
     host: str | None = None
+    allowed: quota.Limits | None = None
+    more: dict[str, int] = field(default_factory=dict)
 
 
 # --- asking for a move -----------------------------------------------------------------------------------------------
+@quota.settled
 def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str) -> None:
     """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards."""
     accept.check(ctxt, server, 'resize.start')
     instance = _instance(ctxt, server)
     _refuse_accelerators(instance.flavor.extra_specs)
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
-    old = {'vcpus': instance.flavor.vcpus, 'memory_mb': instance.flavor.memory_mb}
-    quota.check_resize(backend, server.row['project_id'], old, new)
+    more = quota.more(backend, quota.sizes(instance.flavor), new)
+    allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
+    quota.check(backend, allowed, more)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     images.check_fits(image, new, zero_disk_allowed=True)
     flavor = Flavor.from_row(ctxt, new)
     spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]
-    _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image, instance))
+    _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image, instance,
+                                         allowed=allowed, more=more))
 
 
 def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> None:
@@ -129,6 +137,7 @@ def _specs(backend: Backend, ctxt: Any, instance: Instance, flavor: Flavor,
     of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
                 if request.alias_name is None]
     spec.flavor = flavor
+    spec.numa_topology = create.numa_topology_of(flavor, image)
     spec.num_instances = 1
     # Where the create was forced to says nothing about where a move may go.
     spec.force_hosts = spec.force_nodes = None
@@ -151,6 +160,10 @@ def _accept(backend: Backend, ctxt: Any, server: Found, move: _Move) -> None:
         'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
         'old_request_spec': move.old_spec.obj_to_primitive(), 'image': move.image, 'clean_shutdown': True})
     accept.accept(ctxt, server, move.event, row, move.action)
+    if move.allowed is not None:
+        quota.recheck(backend, move.allowed, move.more, lambda: withdrawals.operation(
+            server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='resize.failed',
+            request_id=ctxt.request_id))
     backend.conductor.migrate_server(
         ctxt, instance=move.instance, scheduler_hint={'filter_properties': {'ignore_hosts': move.spec.ignore_hosts}},
         live=False, rebuild=False, flavor=move.flavor, block_migration=None, disk_over_commit=None,
@@ -195,6 +208,10 @@ def _spec_before(backend: Backend, ctxt: Any, server: Found) -> RequestSpec | No
     if spec is None or instance.old_flavor is None:
         return None
     spec.flavor = instance.old_flavor
+    spec.numa_topology = None
+    with contextlib.suppress(Invalid):
+        # A server that was made before its flavor meant anything goes back to what it was.
+        spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else None)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:
         spec.pci_requests = context.old_pci_requests

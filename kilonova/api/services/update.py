@@ -8,13 +8,14 @@ from kilonova.api.services.lookup import Found
 from kilonova.db.queries import request_specs, servers
 from kilonova.errors import Conflict, InstanceNotFound, InstanceNotReady
 from kilonova.objects import RequestSpec
+from kilonova.rpc import updates
 
 
 class CannotPin(Conflict):
     msg_fmt = 'Cannot pin instance %(uuid)s to availability zone %(zone)s: it is in %(now)s.'
 
 
-def update(ctxt: Any, server: Found, values: dict[str, Any]) -> None:
+def update(backend: Backend, ctxt: Any, server: Found, values: dict[str, Any]) -> None:
     """``values``: columns of instances. InstanceNotReady (409) while no cell has the server."""
     if not values:
         return
@@ -22,6 +23,9 @@ def update(ctxt: Any, server: Found, values: dict[str, Any]) -> None:
         raise InstanceNotReady(instance_id=server.uuid)
     if not servers.update(server.cell, server.uuid, values):
         raise InstanceNotFound(instance_id=server.uuid)
+    if backend.notify.on_states is not None:
+        old = server.row['display_name'] if 'display_name' in values else None
+        updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, old_display_name=old)
     server.row.update(values)
 
 

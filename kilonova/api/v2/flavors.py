@@ -45,7 +45,7 @@ def _list(call: Call, detailed: bool) -> Any:
                 raise MarkerNotFound(marker=call.one('marker'))
         rows = queries.page(
             conn, project_id=None if is_admin else call.ctxt.project_id, is_public=is_public, min_ram=min_ram,
-            min_disk=min_disk, name=name, order=order, limit=limit, marker=marker,
+            min_disk=min_disk, name=name, order=order, limit=limit, marker=marker, disabled=None if is_admin else False,
             specs=detailed and call.version >= 61) if limit else []
     look = _look(call)
     body: dict[str, Any] = {'flavors': [views.show(row, look) if detailed else views.brief(row, look)
@@ -97,7 +97,7 @@ def show(call: Call) -> Any:
 def create(call: Call) -> Any:
     """POST /flavors."""
     body = call.body['flavor']
-    row = service.create(call.backend, {
+    row = service.create(call.backend, call.ctxt, {
         'name': body['name'], 'memory_mb': int(body['ram']), 'vcpus': int(body['vcpus']), 'root_gb': int(body['disk']),
         'flavorid': None if body.get('id') is None else str(body['id']), 'swap': int(body.get('swap', 0)),
         'ephemeral_gb': int(body.get('OS-FLV-EXT-DATA:ephemeral', 0)),
@@ -108,13 +108,13 @@ def create(call: Call) -> Any:
 
 def update(call: Call) -> Any:
     """PUT /flavors/{flavor_id}."""
-    row = service.describe(call.backend, call.path['flavor_id'], call.body['flavor']['description'])
+    row = service.describe(call.backend, call.ctxt, call.path['flavor_id'], call.body['flavor']['description'])
     return {'flavor': views.show(row, _look(call))}
 
 
 def delete(call: Call) -> None:
     """DELETE /flavors/{flavor_id}."""
-    service.delete(call.backend, call.path['flavor_id'])
+    service.delete(call.backend, call.ctxt, call.path['flavor_id'])
 
 
 # --- extra specs -----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def list_specs(call: Call) -> Any:
 def create_specs(call: Call) -> Any:
     """POST /flavors/{flavor_id}/os-extra_specs."""
     specs = _specs(call, call.body['extra_specs'])
-    service.set_specs(call.backend, call.path['flavor_id'], specs)
+    service.set_specs(call.backend, call.ctxt, call.path['flavor_id'], specs)
     return {'extra_specs': specs}
 
 
@@ -140,7 +140,7 @@ def update_spec(call: Call) -> Any:
     specs = _specs(call, call.body)
     if call.path['key'] not in specs:
         raise Invalid('Request body and URI mismatch')
-    service.set_specs(call.backend, call.path['flavor_id'], specs)
+    service.set_specs(call.backend, call.ctxt, call.path['flavor_id'], specs)
     return specs
 
 

@@ -22,10 +22,10 @@ def index(call: Call) -> Any:
     filters.update(_hidden(call), **_changed(call))
     filters.update(_owner(call))
     paged = call.version >= PAGED_SINCE
-    limit = call.limit() if paged else call.backend.options.max_limit
-    rows = service.list_migrations(call.backend, filters, limit=limit,
-                                   marker=call.one('marker') if paged else None) if limit else []
-    look = views.Look(hosts=call.may(policies.HOST))
+    limit = call.limit() if paged else None
+    rows = [] if limit == 0 else service.list_migrations(call.backend, filters, limit=limit,
+                                                         marker=call.one('marker') if paged else None)
+    look = views.Look(hosts=call.may(policies.HOST), links=call.links)
     body: dict[str, Any] = {'migrations': [views.FIELDS.render(row, look, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         body['migrations_links'] = call.links.next('os-migrations', call.query, rows[-1]['uuid'])

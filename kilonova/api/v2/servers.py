@@ -7,16 +7,16 @@ from oslo_utils import strutils
 
 from kilonova.api.policies import servers as policies
 from kilonova.api.schemas import servers as schemas
+from kilonova.api.services import block_devices, listing, server_groups
 from kilonova.api.services import create as creation
 from kilonova.api.services import delete as deletion
-from kilonova.api.services import listing
 from kilonova.api.services import update as updating
 from kilonova.api.views import servers as views
 from kilonova.api.wsgi import Call, Reply
 from kilonova.db.queries import servers as queries
 from kilonova.errors import Forbidden, Invalid
 
-DESCRIPTION_SINCE = 19
+DESCRIPTION_SINCE, GROUPS_SINCE = 19, 71
 _ADMIN_SORT_KEYS = frozenset(('host', 'node'))
 
 
@@ -42,9 +42,12 @@ def _list(call: Call, detailed: bool) -> Any:
     query = {name: values[-1] for name, values in call.query.items() if not name.startswith('_')}
     all_filters = call.may(policies.ALL_FILTERS)
     project_id = _project(call, query, detailed)
-    _refuse_joined(call.query)
+    if all_filters:
+        # To others these are filters like any that they may not use: passed over.
+        _refuse_joined(call.query)
     filters = listing.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
-                                   is_admin=call.ctxt.is_admin, all_tenants=project_id is None)
+                                   is_admin=call.ctxt.is_admin, all_tenants=project_id is None,
+                                   statuses=call.query.get('status', []))
     limit = call.limit()
     order, marker = _order(call), call.one('marker')
     found = listing.list_servers(call.backend, listing.Listing(
@@ -89,11 +92,13 @@ def _order(call: Call) -> list[tuple[str, str]]:
     keys, directions = call.query.get('sort_key', []), call.query.get('sort_dir', [])
     if any(key in _ADMIN_SORT_KEYS for key in keys) and not call.ctxt.is_admin:
         raise Forbidden('Only administrators can sort servers by host or node.')
+    if len(directions) > max(len(keys), 1):
+        raise Invalid('Sort direction size exceeds sort key size')
     last = directions[-1] if directions else 'desc'
     pairs = [(key, directions[position] if position < len(directions) else last) for position, key in enumerate(keys)]
-    columns = {column.name for column in queries.COLUMNS}
-    # A key that comes twice can't change what its first turn decided.
-    kept = {key: direction for key, direction in reversed(pairs) if key in columns}
+    # A key that comes twice can't change what its first turn decided; dead keys are accepted and change nothing.
+    live = {*schemas.SORT_KEYS, *(['locked'] if call.version >= schemas.LOCKED_SINCE else [])}
+    kept = {key: direction for key, direction in reversed(pairs) if key in live}
     ordered = [(key, kept[key]) for key in dict(pairs) if key in kept]
     return ordered or [('created_at', last)]
 
@@ -105,6 +110,9 @@ def _sees_hosts(call: Call) -> bool:
 # --- one server ------------------------------------------------------------------------------------------------------
 def show(call: Call) -> Any:
     """GET /servers/{id}."""
+    server: Any = call.server
+    if server.silent:
+        return {'server': views.silent(server.row, look(call))}
     return {'server': _body(call, views.SHOW)}
 
 
@@ -118,10 +126,14 @@ def _body(call: Call, kind: str) -> dict[str, Any]:
             listing.add_facts(conn, [row], call.version)
             if row['host'] and call.version >= 16 and _sees_hosts(call):
                 host_states = queries.host_states(conn, [row['host']], call.backend.options.service_down_time)
+    asked = call.version >= GROUPS_SINCE
     if call.version >= 96:
         with call.backend.api_db.read() as conn:
             wishes = queries.wishes(conn, [server.uuid])
-    return views.show(row, look(call, host_states=host_states, wishes=wishes), kind)
+        # Nobody gets into a group but by the hint.
+        asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
+    groups = server_groups.of_server(call.backend, server.uuid) if asked else []
+    return views.show(row, look(call, host_states=host_states, wishes=wishes, groups=groups), kind)
 
 
 def update(call: Call) -> Any:
@@ -135,7 +147,7 @@ def update(call: Call) -> Any:
     server: Any = call.server
     if 'pinned_availability_zone' in body:
         updating.pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
-    updating.update(call.ctxt, server, values)
+    updating.update(call.backend, call.ctxt, server, values)
     return {'server': _body(call, views.UPDATE)}
 
 
@@ -187,7 +199,7 @@ def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
         call.authorise(policies.FORCED_HOST)
     if request.host or request.hypervisor_hostname:
         call.authorise(policies.REQUESTED_DESTINATION)
-    if request.old_block_devices or any(creation.is_volume(device) for device in request.block_devices):
+    if request.old_block_devices or any(block_devices.is_volume(device) for device in request.block_devices):
         call.authorise(policies.ATTACH_VOLUME)
     if isinstance(request.networks, list) and request.networks:
         call.authorise(policies.ATTACH_NETWORK)

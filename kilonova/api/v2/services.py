@@ -10,18 +10,25 @@ from kilonova.api.views import services as views
 from kilonova.api.wsgi import Call
 from kilonova.errors import Invalid
 
-UUIDS_SINCE = 53
+UUIDS_SINCE, PARTIAL_SINCE = 53, 69
 
 
 def index(call: Call) -> Any:
     """GET /os-services."""
-    rows = hosts.list_services(call.backend, call.one('host'), call.one('binary'))
-    return {'services': [views.show(service.row, call.version) for service in rows]}
+    host, binary = call.one('host'), call.one('binary')
+    silent: list[Any] = []
+    rows = hosts.list_services(call.backend, host, binary, silent)
+    bodies = [views.show(service.row, call.version) for service in rows]
+    if silent and call.version >= PARTIAL_SINCE:
+        bodies += [views.unknown(name) for name in hosts.unknown_hosts(call.backend, silent, host, binary)]
+    return {'services': bodies}
 
 
 # --- until 2.52: a verb, a host and a binary -------------------------------------------------------------------------
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
-    service = hosts.find_service(call.backend, host=call.body['host'], binary=call.body['binary'])
+    host, binary = call.body['host'], call.body['binary']
+    service = hosts.find_service(call.backend, host=host, binary=binary,
+                                 missing=hosts.HostBinaryNotFound(binary=binary, host=host))
     row = hosts.change(call.backend, call.ctxt, service, values)
     return {'host': row['host'], 'binary': row['binary']}
 
@@ -78,7 +85,7 @@ def _values(body: dict[str, Any]) -> dict[str, Any]:
 
 def delete(call: Call) -> None:
     """DELETE /os-services/{service_id}."""
-    hosts.delete_service(call.backend, _find(call))
+    hosts.delete_service(call.backend, call.ctxt, _find(call))
 
 
 def _find(call: Call) -> hosts.InCell:

@@ -16,11 +16,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Look:
-    """``servers``: host → its servers, None where they weren't asked for."""
+    """``servers``: host → its servers, None where they weren't asked for; ``uptimes``: host → what it told."""
 
     version: int
     instance_name_template: str
-    servers: Mapping[str, Sequence[Row]] | None = field(default=None)
+    servers: Mapping[str, Sequence[Row]] | None = None
+    uptimes: Mapping[str, str] = field(default_factory=dict)
 
 
 def _cpu_info(row: Row, look: Look) -> Any:
@@ -64,8 +65,7 @@ FIELDS = Fields(
         'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')),
     Field('cpu_info', column('cpu_info', ''), until=27, kinds=_DETAIL),
     Field('cpu_info', _cpu_info, since=28, until=87, kinds=_DETAIL),
-    # Drivers don't report it: the field's word for that is null.
-    Field('uptime', lambda row, look: None, since=88, kinds=_DETAIL),
+    Field('uptime', lambda row, look: look.uptimes.get(row['host']), since=88, kinds=_DETAIL),
     Field('servers', _servers),
 )
 

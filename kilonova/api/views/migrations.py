@@ -5,16 +5,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kilonova.api.views.base import Field, Fields, column, micro
+from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Look:
-    """``hosts``: whether the caller sees where servers come from and go to."""
+    """``hosts``: whether the caller sees where servers come from and go to; ``links``: wsgi.Links."""
 
     hosts: bool
+    links: Any = None
+
+
+# Live migrations that can still be looked at, forced or aborted below their server.
+_UNDER_WAY = frozenset(('queued', 'preparing', 'running', 'post-migrating'))
+
+
+def _links(row: Row, look: Look) -> Any:
+    if row['migration_type'] != 'live-migration' or row['status'] not in _UNDER_WAY:
+        return ABSENT
+    return look.links.of(f"servers/{row['instance_uuid']}/migrations", row['id'])
 
 
 def _host(name: str) -> Callable[[Row, Look], Any]:
@@ -35,6 +46,7 @@ FIELDS = Fields(
     Field('status', column('status')),
     Field('updated_at', lambda row, look: micro(row['updated_at'])),
     Field('migration_type', column('migration_type'), since=23),
+    Field('links', _links, since=23),
     Field('uuid', column('uuid'), since=59),
     Field('user_id', column('user_id'), since=80),
     Field('project_id', column('project_id'), since=80),

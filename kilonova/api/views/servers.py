@@ -36,6 +36,7 @@ class Look:
     instance_name_template: str = 'instance-%08x'
     host_states: Mapping[str, str] = field(default_factory=dict)
     wishes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Sequence[str] = ()
     answers: dict[tuple[str, Any, Any], bool] = field(default_factory=dict)
 
     def allows(self, rule: str, row: Row) -> bool:
@@ -89,7 +90,8 @@ def _image_with_properties(row: Row, look: Look) -> Any:
     return {**body, 'properties': row['image_properties']} if body else body
 
 
-def _addresses(row: Row, look: Look) -> dict[str, Any]:
+def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
+    """label → addresses of a server's networks; none while it is being built."""
     networks = row['network_info']
     if not networks or row['vm_state'] == states.VmState.BUILDING:
         return {}
@@ -169,7 +171,7 @@ FIELDS = Fields(
     Field('flavor', _flavor, since=47),
     Field('created', lambda row, look: zulu(row['created_at'])),
     Field('updated', lambda row, look: zulu(row['updated_at'] or row['created_at'])),
-    Field('addresses', _addresses),
+    Field('addresses', lambda row, look: addresses(row)),
     Field('accessIPv4', lambda row, look: str(row['access_ip_v4'] or '')),
     Field('accessIPv6', lambda row, look: str(row['access_ip_v6'] or '')),
     Field('links', lambda row, look: look.links.of('servers', row['uuid'])),
@@ -204,8 +206,8 @@ FIELDS = Fields(
     Field('description', column('display_description'), since=19),
     Field('tags', column('tags'), since=26),
     Field('trusted_image_certificates', _certificates, since=63),
-    Field('server_groups', lambda row, look: [], since=71, kinds=frozenset((SHOW, UPDATE))),
-    Field('locked_reason', lambda row, look: None, since=73),
+    Field('server_groups', lambda row, look: list(look.groups), since=71, kinds=frozenset((SHOW, UPDATE))),
+    Field('locked_reason', lambda row, look: row.get('locked_reason'), since=73),
     Field('pinned_availability_zone', lambda row, look: look.wishes.get(row['uuid'], {}).get('zone'), since=96),
     Field('scheduler_hints', _hints, since=100),
 )
@@ -225,6 +227,13 @@ def unknown(row: Row, look: Look, detailed: bool) -> dict[str, Any]:
     """A server whose cell doesn't answer (from 2.69): only what its mapping knows."""
     body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': look.links.of('servers', row['uuid'])}
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
+
+
+def silent(row: Row, look: Look) -> dict[str, Any]:
+    """The server itself of whose cell nothing is heard (from 2.69)."""
+    return {**unknown(row, look, detailed=True), 'user_id': row['user_id'] or '', 'flavor': _flavor(row, look),
+            'image': _image(row, look), 'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
+            'OS-EXT-STS:power_state': int(states.PowerState.NOSTATE)}
 
 
 def created(rows: Sequence[Row], look: Look, password: str | None, groups: list[str]) -> dict[str, Any]:

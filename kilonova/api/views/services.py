@@ -31,3 +31,8 @@ FIELDS = Fields(
 def show(row: Row, version: int) -> dict[str, Any]:
     """The body of a service; its row has ``zone`` and ``up``."""
     return FIELDS.render(row, None, version)
+
+
+def unknown(host: str) -> dict[str, Any]:
+    """The compute service of a host whose cell doesn't answer (2.69)."""
+    return {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'}

@@ -1,0 +1,260 @@
+"""Host aggregates: create, change, fill, delete; the zones that they make; their mirror in Placement.
+
+A host is in one availability zone at most, and a host that has servers stays in the zone that they were asked into.
+What Placement knows of an aggregate is which compute nodes are in it (``clients.aggregates``): the row that remembers
+a change is written with it, so that a conductor mends what Placement didn't take.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from kilonova.api.services import hosts as host_service
+from kilonova.api.services.backend import Backend
+from kilonova.clients import aggregates as mirror
+from kilonova.db import engine
+from kilonova.db.queries import aggregates, cells, operations, servers
+from kilonova.db.queries.aggregates import AggregateNotFound
+from kilonova.db.queries.servers import Filters
+from kilonova.db.queries.zones import KEY
+from kilonova.errors import ComputeHostNotFound, Conflict, Invalid, KilonovaError, NotFound
+
+LOG = logging.getLogger(__name__)
+
+# Seconds until conductors look whether a change reached Placement; this process does it at once.
+MEND_AFTER = 10.0
+IN_ANOTHER_ZONE = 'One or more hosts already in availability zone(s) %s'
+HAS_SERVERS = 'One or more hosts contain instances in this zone'
+
+Zone = str | None
+
+
+class AggregateHostNotFound(NotFound):
+    msg_fmt = 'Aggregate %(aggregate_id)s has no host %(host)s.'
+
+
+class NotAdded(Conflict):
+    msg_fmt = 'Cannot add host to aggregate %(aggregate_id)s. Reason: %(reason)s.'
+
+
+class NotRemoved(Conflict):
+    msg_fmt = 'Cannot remove host from aggregate %(aggregate_id)s. Reason: %(reason)s.'
+
+
+class NotUpdated(Invalid):
+    msg_fmt = 'Cannot update aggregate %(aggregate_id)s. Reason: %(reason)s.'
+
+
+class MetadataNotUpdated(Invalid):
+    msg_fmt = 'Cannot update metadata of aggregate %(aggregate_id)s. Reason: %(reason)s.'
+
+
+class NotDeleted(Invalid):
+    msg_fmt = 'Cannot remove host from aggregate %(aggregate_id)s. Reason: %(reason)s.'
+
+
+def list_aggregates(backend: Backend) -> list[dict[str, Any]]:
+    """All, by id."""
+    with backend.api_db.read() as conn:
+        return aggregates.snapshot(conn)
+
+
+def get(backend: Backend, identifier: str) -> dict[str, Any]:
+    """One, with its hosts and metadata. AggregateNotFound."""
+    with backend.api_db.read() as conn:
+        return aggregates.get(conn, _number(identifier))
+
+
+def create(backend: Backend, ctxt: Any, name: str, zone: Zone) -> dict[str, Any]:
+    """A new one without hosts. AggregateNameExists (409)."""
+    uuid, metadata = uuidutils.generate_uuid(), {KEY: zone} if zone is not None else {}
+    backend.notify.emit(ctxt, 'aggregate.create.start', aggregate={'name': name, 'uuid': uuid, 'hosts': [],
+                                                                   'metadata': metadata})
+    with backend.api_db.write() as conn:
+        row = aggregates.create(conn, name, metadata, uuid)
+    backend.notify.emit(ctxt, 'aggregate.create.end', aggregate=row)
+    return row
+
+
+def update(backend: Backend, ctxt: Any, identifier: str, name: str | None,
+           zone: Mapping[str, Zone]) -> dict[str, Any]:
+    """Another name and, where ``zone`` says one, another availability zone. NotUpdated (400), AggregateNameExists."""
+    before = get(backend, identifier)
+    number = before['id']
+    _check_zone(backend, number, zone, NotUpdated)
+    backend.notify.emit(ctxt, 'aggregate.update_prop.start', aggregate=before)
+    with backend.api_db.write() as conn:
+        if name is not None:
+            aggregates.rename(conn, number, name)
+        if zone:
+            _change(conn, number, zone, NotUpdated)
+        row = aggregates.get(conn, number)
+    backend.notify.emit(ctxt, 'aggregate.update_prop.end', aggregate=row)
+    return row
+
+
+def set_metadata(backend: Backend, ctxt: Any, identifier: str,
+                 metadata: Mapping[str, str | None]) -> dict[str, Any]:
+    """Set these keys; a value of None removes its key. MetadataNotUpdated (400)."""
+    before = get(backend, identifier)
+    number, changes = before['id'], dict(metadata)
+    _check_zone(backend, number, metadata, MetadataNotUpdated)
+    backend.notify.emit(ctxt, 'aggregate.update_metadata.start', aggregate=before, meta_data=changes)
+    with backend.api_db.write() as conn:
+        _change(conn, number, metadata, MetadataNotUpdated)
+        row = aggregates.get(conn, number)
+    backend.notify.emit(ctxt, 'aggregate.update_metadata.end', aggregate=row, meta_data=changes)
+    return row
+
+
+def delete(backend: Backend, ctxt: Any, identifier: str) -> None:
+    """NotDeleted (400) while it has hosts."""
+    row = get(backend, identifier)
+    backend.notify.emit(ctxt, 'aggregate.delete.start', aggregate=row)
+    with backend.api_db.write() as conn:
+        aggregates.lock(conn, row['id'])
+        if aggregates.get(conn, row['id'])['hosts']:
+            raise NotDeleted(aggregate_id=row['id'], reason='Host aggregate is not empty')
+        aggregates.destroy(conn, row['id'])
+    backend.notify.emit(ctxt, 'aggregate.delete.end', aggregate=row)
+
+
+def add_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[str, Any]:
+    """Put a host in. AggregateNotFound, ComputeHostNotFound (404), AggregateHostExists, NotAdded (409)."""
+    number = _number(identifier)
+    with backend.api_db.read() as conn:
+        row = aggregates.get(conn, number)
+        others = aggregates.snapshot(conn, hosts=[host])
+    if _effective(backend, [*others, row]) != _effective(backend, others) and _have_servers(backend, [host]):
+        raise NotAdded(aggregate_id=number, reason=HAS_SERVERS)
+    backend.notify.emit(ctxt, 'aggregate.add_host.start', aggregate=row)
+    with backend.api_db.write() as conn:
+        aggregates.lock(conn, number)
+        if not aggregates.lock_hosts(conn, [host]):
+            raise ComputeHostNotFound(host=host)
+        row = aggregates.get(conn, number)
+        _refuse_second_zone(row, aggregates.snapshot(conn, hosts=[host]), row['metadata'].get(KEY), NotAdded)
+        aggregates.add_host(conn, number, host)
+        operation = _remember(conn, ctxt, row['uuid'], host)
+        row = aggregates.get(conn, number)
+    _mirror(backend, operation)
+    backend.notify.emit(ctxt, 'aggregate.add_host.end', aggregate=row)
+    return row
+
+
+def remove_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[str, Any]:
+    """Take a host out. AggregateNotFound, AggregateHostNotFound (404), NotRemoved (409)."""
+    number = _number(identifier)
+    with backend.api_db.read() as conn:
+        row = aggregates.get(conn, number)
+        if host not in row['hosts']:
+            _refuse_missing(conn, number, host)
+        here = aggregates.snapshot(conn, hosts=[host])
+    others = [other for other in here if other['id'] != number]
+    if _effective(backend, here) != _effective(backend, others) and _have_servers(backend, [host]):
+        raise NotRemoved(aggregate_id=number, reason=HAS_SERVERS)
+    backend.notify.emit(ctxt, 'aggregate.remove_host.start', aggregate=row)
+    with backend.api_db.write() as conn:
+        if not aggregates.remove_host(conn, host, number):
+            _refuse_missing(conn, number, host)
+        operation = _remember(conn, ctxt, row['uuid'], host)
+        row = aggregates.get(conn, number)
+    _mirror(backend, operation)
+    backend.notify.emit(ctxt, 'aggregate.remove_host.end', aggregate=row)
+    return row
+
+
+def _number(identifier: str) -> int:
+    number = host_service.as_number(identifier)
+    if number is None:
+        raise AggregateNotFound(aggregate_id=identifier)
+    return number
+
+
+def _refuse_missing(conn: Any, number: int, host: str) -> None:
+    if cells.get_host(conn, host) is None:
+        raise ComputeHostNotFound(host=host)
+    raise AggregateHostNotFound(aggregate_id=number, host=host)
+
+
+# --- zones -----------------------------------------------------------------------------------------------------------
+def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The zone of a host that is in these aggregates."""
+    return next((row['metadata'][KEY] for row in rows if KEY in row['metadata']), backend.options.default_zone)
+
+
+def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], error: type[Invalid]) -> None:
+    """Refuse to carry hosts that have servers into another zone."""
+    if KEY not in metadata:
+        return
+    with backend.api_db.read() as conn:
+        row = aggregates.get(conn, number)
+        rows = aggregates.snapshot(conn, hosts=row['hosts']) if row['hosts'] else []
+    changed = {**row, 'metadata': {name: value for name, value in {**row['metadata'], KEY: metadata[KEY]}.items()
+                                   if value is not None}}
+    moved = []
+    for host in row['hosts']:
+        before = [other for other in rows if host in other['hosts']]
+        after = [changed if other['id'] == number else other for other in before]
+        if _effective(backend, before) != _effective(backend, after):
+            moved.append(host)
+    if moved and _have_servers(backend, moved):
+        raise error(aggregate_id=number, reason=HAS_SERVERS)
+
+
+def _change(conn: Any, number: int, metadata: Mapping[str, str | None], error: type[Invalid]) -> None:
+    aggregates.lock(conn, number)
+    if metadata.get(KEY) is not None:
+        row = aggregates.get(conn, number)
+        if row['hosts']:
+            aggregates.lock_hosts(conn, row['hosts'])
+            _refuse_second_zone(row, aggregates.snapshot(conn, hosts=row['hosts']), metadata[KEY], error)
+    aggregates.set_metadata(conn, number, dict(metadata))
+
+
+def _refuse_second_zone(row: Mapping[str, Any], neighbours: Iterable[Mapping[str, Any]], zone: Zone,
+                        error: type[KilonovaError]) -> None:
+    """``neighbours``: all aggregates of the hosts that are or will be in the aggregate ``row``."""
+    others = {other['metadata'][KEY] for other in neighbours if other['id'] != row['id'] and KEY in other['metadata']}
+    if zone is not None and others - {zone}:
+        raise error(aggregate_id=row['id'], reason=IN_ANOTHER_ZONE % ', '.join(sorted(others - {zone})))
+
+
+def _have_servers(backend: Backend, hosts: list[str]) -> bool:
+    with backend.api_db.read() as conn:
+        mapped = cells.get_hosts(conn, hosts=hosts)
+    by_cell: dict[int, list[str]] = {}
+    for row in mapped:
+        by_cell.setdefault(row['cell_id'], []).append(row['host'])
+    for cell_id, names in by_cell.items():
+        with backend.cell(cell_id).read() as conn:
+            if servers.names(conn, Filters(equal={'host': names}), (), 1):
+                return True
+    return False
+
+
+# --- Placement -------------------------------------------------------------------------------------------------------
+def _remember(conn: Any, ctxt: Any, aggregate_uuid: str, host: str) -> dict[str, Any]:
+    """The row by which a conductor brings Placement up to date if this process doesn't."""
+    uuid = uuidutils.generate_uuid()
+    row = {'uuid': uuid, 'kind': mirror.KIND, 'instance_uuid': aggregate_uuid, 'slot': uuid, 'context': ctxt.stored(),
+           'request_id': ctxt.request_id, 'args': {'aggregate': aggregate_uuid, 'host': host},
+           'not_before': engine.now(conn) + MEND_AFTER}
+    operations.insert(conn, [row])
+    return row
+
+
+def _mirror(backend: Backend, row: dict[str, Any]) -> None:
+    aggregate, host = row['args']['aggregate'], row['args']['host']
+    try:
+        if backend.placement is not None:
+            mirror.bring_up_to_date(backend.placement, backend.api_db, backend.cells, aggregate, host)
+    except KilonovaError as error:
+        LOG.warning('Placement does not know yet whether host %s is in aggregate %s, a conductor will tell it: %s',
+                    host, aggregate, error)
+        return
+    with backend.api_db.write() as conn:
+        operations.end(conn, row['uuid'], row['instance_uuid'])

@@ -1,0 +1,109 @@
+"""Keys themselves: made here until 2.91, or read from what a user sends; and their fingerprints.
+
+    made = generate('ssh', user_id)         # made.private_key goes to the user and nowhere else
+    fingerprint('ssh', public_key)          # 'aa:bb:…'; InvalidKeypair for what is no key
+"""
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import hashlib
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from kilonova import concurrency
+from kilonova.errors import Invalid
+
+SSH, X509 = 'ssh', 'x509'
+
+_COMMENT = 'Generated-by-Nova'
+_RSA_BITS = 2048
+_CERTIFICATE_DAYS = 3650
+# The name under which Windows looks an account up (a UTF8String, "UPN").
+_PRINCIPAL_NAME = x509.ObjectIdentifier('1.3.6.1.4.1.311.20.2.3')
+_MAX_COMMON_NAME = 64
+
+
+class InvalidKeypair(Invalid):
+    msg_fmt = 'Keypair data is invalid: %(reason)s'
+
+
+@dataclass(frozen=True)
+class Material:
+    """A new pair. ssh: OpenSSH's private format and one line; x509: a PKCS#12 archive in base64 and a certificate in
+    PEM."""
+
+    private_key: str = field(repr=False)
+    public_key: str
+
+
+def generate(kind: str, user_id: str) -> Material:
+    """A pair of the type that the field makes: Ed25519 for ssh, RSA with a certificate for x509."""
+    return _ssh() if kind == SSH else concurrency.native(_certificate, user_id)
+
+
+def fingerprint(kind: str, public_key: str) -> str:
+    """MD5 of an ssh key's blob, SHA-1 of a certificate's DER, as pairs of hex digits with colons."""
+    return _ssh_fingerprint(public_key) if kind == SSH else _x509_fingerprint(public_key)
+
+
+def _ssh() -> Material:
+    key = ed25519.Ed25519PrivateKey.generate()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH,
+                                serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return Material(private.decode(), f'{public.decode()} {_COMMENT}')
+
+
+def _certificate(user_id: str) -> Material:
+    """A self-signed client certificate, with which a user logs in to Windows over WinRM."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=_RSA_BITS)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, user_id[:_MAX_COMMON_NAME])])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number()).not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=_CERTIFICATE_DAYS))
+        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([
+            x509.OtherName(_PRINCIPAL_NAME, _utf8_string(f'{user_id}@localhost'))]), critical=False)
+        .sign(key, hashes.SHA256()))
+    archive = pkcs12.serialize_key_and_certificates(None, key, certificate, None, serialization.NoEncryption())
+    return Material(base64.b64encode(archive).decode(), certificate.public_bytes(serialization.Encoding.PEM).decode())
+
+
+def _utf8_string(text: str) -> bytes:
+    """DER (X.690): tag 12, the length, the bytes."""
+    data = text.encode()
+    if len(data) < 128:
+        return bytes([12, len(data)]) + data
+    length = len(data).to_bytes((len(data).bit_length() + 7) // 8, 'big')
+    return bytes([12, 128 + len(length)]) + length + data
+
+
+def _ssh_fingerprint(public_key: str) -> str:
+    try:
+        serialization.load_ssh_public_key(public_key.encode())
+        blob = base64.b64decode(public_key.split()[1], validate=True)
+    except (ValueError, IndexError, UnsupportedAlgorithm, binascii.Error):
+        raise InvalidKeypair(reason='failed to generate fingerprint') from None
+    # Not for security: it is what ssh-keygen -l -E md5 shows.
+    return _colons(hashlib.md5(blob, usedforsecurity=False).hexdigest())
+
+
+def _x509_fingerprint(certificate: str) -> str:
+    try:
+        found = x509.load_pem_x509_certificate(certificate.encode())
+    except ValueError as error:
+        raise InvalidKeypair(reason=f'failed to generate X509 fingerprint. Error message: {error}') from None
+    return _colons(hashlib.sha1(found.public_bytes(serialization.Encoding.DER), usedforsecurity=False).hexdigest())
+
+
+def _colons(digits: str) -> str:
+    return ':'.join(digits[start:start + 2] for start in range(0, len(digits), 2))

@@ -1,0 +1,109 @@
+"""Key pairs of users: list, make or take, forget; and the one that a server gets."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kilonova.api.services import key_material, quota
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.key_material import SSH
+from kilonova.db.queries import keypairs
+from kilonova.errors import Conflict, Forbidden, Invalid, MarkerNotFound, NotFound
+from kilonova.objects import KeyPair
+
+
+class KeypairNotFound(NotFound):
+    msg_fmt = 'Keypair %(name)s not found for user %(user_id)s'
+
+
+class KeypairExists(Conflict):
+    msg_fmt = "Key pair '%(name)s' already exists."
+
+
+class KeypairLimitExceeded(Forbidden):
+    msg_fmt = 'Quota exceeded, too many key pairs.'
+
+
+@dataclass(frozen=True)
+class Made:
+    """The row of a new key pair, and the private key if it was made here: it is stored and logged nowhere."""
+
+    row: dict[str, Any]
+    private_key: str | None = field(default=None, repr=False)
+
+
+def list_keypairs(backend: Backend, user_id: str, limit: int | None = None,
+                  marker: str | None = None) -> list[dict[str, Any]]:
+    """Rows by name, ``limit`` of them behind ``marker``. MarkerNotFound (400)."""
+    with backend.api_db.read() as conn:
+        if marker is not None and keypairs.get(conn, user_id, marker) is None:
+            raise MarkerNotFound(marker=marker)
+        return keypairs.page(conn, user_id, limit, marker)
+
+
+def get(backend: Backend, user_id: str, name: str) -> dict[str, Any]:
+    """One row; KeypairNotFound."""
+    with backend.api_db.read() as conn:
+        row = keypairs.get(conn, user_id, name)
+    if row is None:
+        raise KeypairNotFound(name=name, user_id=user_id)
+    return row
+
+
+def create(backend: Backend, ctxt: Any, user_id: str, name: str, kind: str = SSH,
+           public_key: str | None = None) -> Made:
+    """Take a user's public key, or make a pair where none is given.
+
+    Raises InvalidKeypair (400), KeypairLimitExceeded (403: the limit is that of the caller's project for that user),
+    KeypairExists (409).
+    """
+    made = None
+    if public_key is None:
+        made = key_material.generate(kind, user_id)
+        public_key = made.public_key
+    fingerprint = key_material.fingerprint(kind, public_key)
+    limit = quota.limits(backend, ctxt.project_id, user_id)['key_pairs']
+    _check_count(backend, user_id, limit, added=1)
+    values = {'user_id': user_id, 'name': name, 'type': kind, 'public_key': public_key, 'fingerprint': fingerprint}
+    verb = 'keypair.import' if made is None else 'keypair.create'
+    backend.notify.emit(ctxt, f'{verb}.start', keypair=values)
+    row = keypairs.create(backend.api_db, values)
+    if row is None:
+        raise KeypairExists(name=name)
+    if backend.options.recheck_quota:
+        try:
+            _check_count(backend, user_id, limit)
+        except KeypairLimitExceeded:
+            # Others were added at the same time.
+            keypairs.delete(backend.api_db, user_id, name)
+            raise
+    backend.notify.emit(ctxt, f'{verb}.end', keypair=row)
+    return Made(row, made.private_key if made is not None else None)
+
+
+def _check_count(backend: Backend, user_id: str, limit: int, added: int = 0) -> None:
+    if limit < 0:
+        return
+    with backend.api_db.read() as conn:
+        if keypairs.count(conn, user_id) + added > limit:
+            raise KeypairLimitExceeded
+
+
+def delete(backend: Backend, ctxt: Any, user_id: str, name: str) -> None:
+    """KeypairNotFound. Servers that have the key keep it."""
+    told = get(backend, user_id, name) if backend.notify.enabled else None
+    backend.notify.emit(ctxt, 'keypair.delete.start', keypair=told)
+    if not keypairs.delete(backend.api_db, user_id, name):
+        raise KeypairNotFound(name=name, user_id=user_id)
+    backend.notify.emit(ctxt, 'keypair.delete.end', keypair=told)
+
+
+def for_server(backend: Backend, ctxt: Any, name: str | None) -> KeyPair | None:
+    """The caller's key pair of that name, as a server keeps it; Invalid (400) where there is none."""
+    if name is None:
+        return None
+    with backend.api_db.read() as conn:
+        row = keypairs.get(conn, ctxt.user_id, name)
+    if row is None:
+        raise Invalid('Invalid key_name provided.')
+    return KeyPair(ctxt, **{key: row[key] for key in ('id', 'name', 'user_id', 'fingerprint', 'public_key', 'type')})

@@ -1,0 +1,109 @@
+"""Events of servers that other services tell: handed to the servers' hosts, but for power-update.
+
+``power-update`` says that somebody switched a server on or off behind our back: the server is started or stopped like
+by its user, so that its state, its host and its story agree again.
+"""
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kilonova import states
+from kilonova.api.services import accept, ask_host
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found
+from kilonova.db.queries import instance_mappings, instances
+from kilonova.errors import Conflict, NotFound
+from kilonova.objects import InstanceExternalEvent
+from kilonova.rpc.interface import VersionCapError
+
+LOG = logging.getLogger(__name__)
+
+POWER_UPDATE = 'power-update'
+# tag → (kind of the operation, its event, the vm state that it leads out of)
+POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
+         'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
+# Events that mean nothing without what they are about: a volume, an accelerator request.
+TAGGED = frozenset(('volume-extended', 'volume-reimaged', 'accelerator-request-bound'))
+ACCEPTED, BAD_TAG, UNKNOWN, NO_HOST = 200, 400, 404, 422
+
+
+def dispatch(backend: Backend, ctxt: Any, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, no host."""
+    servers = _find(backend, {event['server_uuid'] for event in events})
+    told: dict[str, list[tuple[Found, dict[str, Any]]]] = defaultdict(list)
+    answers = []
+    for asked in events:
+        event = {'status': 'completed', **asked}
+        code = _code(event, servers)
+        server = servers.get(event['server_uuid'])
+        if code == ACCEPTED and server is not None:
+            if event['name'] == POWER_UPDATE:
+                _switch(backend, ctxt, server, event['tag'])
+            else:
+                told[server.row['host']].append((server, event))
+        answers.append({**event, 'code': code, **({} if code == ACCEPTED else {'status': 'failed'})})
+    for host, pairs in told.items():
+        _tell(backend, ctxt, host, pairs)
+    return answers
+
+
+def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
+    """uuid → server, None for one that no cell has yet. One statement of the API database and one a cell."""
+    with backend.api_db.read() as conn:
+        cells = instance_mappings.cells_of(conn, uuids)
+    found: dict[str, Found | None] = {uuid: None for uuid, cell_id in cells.items() if cell_id is None}
+    of_cell = defaultdict(list)
+    for uuid, cell_id in cells.items():
+        if cell_id is not None:
+            of_cell[cell_id].append(uuid)
+    for cell_id, members in of_cell.items():
+        cell = backend.cell(cell_id)
+        with cell.read() as conn:
+            rows = instances.by_uuids(conn, members)
+        found.update({uuid: Found(uuid, cell, row) for uuid, row in rows.items()})
+    return found
+
+
+def _code(event: dict[str, Any], servers: dict[str, Found | None]) -> int:
+    uuid, name, tag = event['server_uuid'], event['name'], event.get('tag')
+    if uuid not in servers:
+        return UNKNOWN
+    if (name == POWER_UPDATE and tag not in POWER) or (name in TAGGED and not tag):
+        return BAD_TAG
+    server = servers[uuid]
+    return NO_HOST if server is None or not server.row['host'] else ACCEPTED
+
+
+def _switch(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
+    """Start or stop a server whose state fits; one that is at something, or is so already, isn't touched.
+
+    The power has changed already, whoever locked the server: a lock keeps nothing from being true.
+    """
+    kind, event, vm_state, args = POWER[tag]
+    if server.row['vm_state'] != vm_state:
+        LOG.info('power-update %s of %s: it is %s already, or at something else', tag, server.uuid,
+                 server.row['vm_state'])
+        return
+    row = accept.operation(ctxt, server, kind, args)
+    try:
+        accept.accept(ctxt, server, event, row, kind)
+    except (Conflict, NotFound) as error:
+        LOG.info('power-update %s of %s has nothing to do: %s', tag, server.uuid, error)
+        return
+    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+
+
+def _tell(backend: Backend, ctxt: Any, host: str, pairs: list[tuple[Found, dict[str, Any]]]) -> None:
+    """One cast a host, with all its events."""
+    servers = {server.uuid: server for server, _ in pairs}
+    events = [InstanceExternalEvent(instance_uuid=server.uuid, name=event['name'], status=event['status'],
+                                    tag=event.get('tag'), data={}) for server, event in pairs]
+    try:
+        backend.compute.external_instance_event(
+            ctxt, server=host, events=events,
+            instances=[ask_host.instance(ctxt, server.row) for server in servers.values()])
+    except VersionCapError as error:
+        LOG.warning('Host %s is not told of %d events: %s', host, len(events), error)

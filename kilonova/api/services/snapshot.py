@@ -1,0 +1,70 @@
+"""Make an image of a server: an image without data, and an operation that brings the data."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from kilonova.api.services import accept, images, quota
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found
+from kilonova.db.queries import instances
+from kilonova.errors import Invalid, KilonovaError
+from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
+
+LOG = logging.getLogger(__name__)
+
+
+class NoImageProperty(Invalid):
+    msg_fmt = "Image metadata can't be called '%(name)s': that is a member of every image."
+
+
+def create_image(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dict[str, str], *,
+                 counted: bool) -> str:
+    """The id of the new image, which is queued until the host has sent the data.
+
+    ``counted``: the number of metadata items has a quota (MetadataLimitExceeded). Forbidden, Invalid: the image
+    service refuses the image. The caller owns it: it is made with the caller's token.
+    """
+    accept.check(ctxt, server, 'snapshot.start')
+    if counted:
+        quota.check_metadata(quota.limits(backend, ctxt.project_id), metadata)
+    for key in metadata:
+        if key in images.NO_PROPERTIES:
+            raise NoImageProperty(name=key)
+    image_id = uuidutils.generate_uuid()
+    row = accept.operation(ctxt, server, 'snapshot', {'image_id': image_id})
+    record = _record(backend, ctxt, server, name, metadata)
+    try:
+        backend.images.create({**record, 'id': image_id}, ctxt)
+        accept.accept(ctxt, server, 'snapshot.start', row, 'createImage')
+    except Exception:
+        _take_back(backend, ctxt, image_id)
+        raise
+    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+    return image_id
+
+
+def _record(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dict[str, str]) -> dict[str, Any]:
+    """What a server kept of its image is its image's, too; a root disk that has grown needs more room."""
+    with server.cell.read() as conn:
+        system_metadata = instances.get_system_metadata(conn, server.uuid)
+    kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
+            if key.startswith(SYSMETA_PREFIX)}
+    members = {member: kept.pop(member, None) for member in SYSMETA_MEMBERS}
+    row, not_inherited = server.row, {*backend.options.non_inheritable_image_properties, *images.NO_PROPERTIES}
+    properties = {key: value for key, value in kept.items() if key not in not_inherited}
+    properties.update(base_image_ref=row['image_ref'] or '', image_type='snapshot', instance_uuid=server.uuid,
+                      user_id=ctxt.user_id or '')
+    return {**properties, **metadata, 'name': name, 'disk_format': 'qcow2', 'container_format': 'bare',
+            'min_ram': int(members['min_ram'] or 0),
+            'min_disk': max(int(members['min_disk'] or 0), row['root_gb'] or 0),
+            'visibility': 'private' if ctxt.project_id == row['project_id'] else 'shared'}
+
+
+def _take_back(backend: Backend, ctxt: Any, image_id: str) -> None:
+    try:
+        backend.images.delete(image_id, ctxt)
+    except KilonovaError as error:
+        LOG.warning('Image %s of a snapshot that was not accepted may be left over: %s', image_id, error)

@@ -1,0 +1,136 @@
+"""Quotas whose limits are in Keystone, counted by what flavors take: vCPUs, memory, disk, any resource class, GPUs.
+
+    amounts(flavor, aliases)        # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
+
+Names are the field's (``servers``, ``class:<resource class>``, ``server_groups`` …). ``alias:<name>`` counts the
+devices of a PCI alias, so that GPUs can be limited by their type before Placement knows of them.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kilonova.api.services.silence import ask_cells
+from kilonova.db.queries import flavor_usage
+from kilonova.errors import KilonovaError
+from kilonova.pci import request as pci_request
+from kilonova.pci.request import Aliases
+
+SERVERS, CLASS, ALIAS = 'servers', 'class:', 'alias:'
+# What the compute API calls these limits.
+NAMES = {'instances': SERVERS, 'cores': f'{CLASS}VCPU', 'ram': f'{CLASS}MEMORY_MB',
+         'metadata_items': 'server_metadata_items', 'injected_files': 'server_injected_files',
+         'injected_file_content_bytes': 'server_injected_file_content_bytes',
+         'injected_file_path_length': 'server_injected_file_path_bytes', 'key_pairs': 'server_key_pairs',
+         'server_groups': 'server_groups', 'server_group_members': 'server_group_members'}
+REQUIRE, IGNORE = 'require', 'ignore'
+_RESOURCES = re.compile(r'resources[a-zA-Z0-9_-]{0,64}:(?P<name>[A-Z0-9_]+)')
+
+
+class Registered(Mapping[str, int]):
+    """Limits of a project by either name. What isn't registered in Keystone is by the strategy without limit (-1) or
+    not allowed at all (0)."""
+
+    def __init__(self, limits: Mapping[str, int], strategy: str, listed: Iterable[str]) -> None:
+        self._limits, self._strategy, self._listed = limits, strategy, frozenset(listed)
+
+    def __getitem__(self, name: str) -> int:
+        name = NAMES.get(name, name)
+        if name in self._limits:
+            return self._limits[name]
+        if self._strategy == REQUIRE:
+            return 0 if name in self._listed else -1
+        # Beside its class an alias needs no limit of its own.
+        return -1 if name in self._listed or name.startswith(ALIAS) else 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**NAMES, **self._limits})
+
+    def __len__(self) -> int:
+        return len({**NAMES, **self._limits})
+
+
+def limits(backend: Any, project_id: str | None) -> Registered:
+    """What Keystone says of a project, or (None) of all. Unanswered: it says nothing."""
+    registered, own = backend.limits.limits(project_id)
+    options = backend.options
+    return Registered({**registered, **own}, options.unified_limits_strategy, options.unified_limits_list)
+
+
+# --- what servers take -----------------------------------------------------------------------------------------------
+def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = False) -> dict[str, int]:
+    """What one server of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs) counts, by name."""
+    extra_specs = flavor.get('extra_specs') or {}
+    resources = _sizes(flavor, extra_specs)
+    asked: dict[str, int] = {}
+    for key, value in extra_specs.items():
+        match = _RESOURCES.fullmatch(key)
+        if match is not None and str(value).isdigit():
+            asked[match['name']] = asked.get(match['name'], 0) + int(value)
+    resources |= asked
+    devices, classes = _devices(extra_specs, aliases)
+    for name, number in classes.items():
+        resources[name] = resources.get(name, 0) + number
+    if pcpu_as_vcpu and resources.get('PCPU'):
+        resources['VCPU'] = resources.get('VCPU', 0) + resources.pop('PCPU')
+    found = {SERVERS: 1, **{f'{CLASS}{name}': number for name, number in resources.items()},
+             **{f'{ALIAS}{name}': number for name, number in devices.items()}}
+    return {name: number for name, number in found.items() if number}
+
+
+def _sizes(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dict[str, int]:
+    cpu = 'PCPU' if extra_specs.get('hw:cpu_policy') == 'dedicated' else 'VCPU'
+    disk = (flavor.get('root_gb') or 0) + (flavor.get('ephemeral_gb') or 0) + math.ceil(
+        (flavor.get('swap') or 0) / 1024)
+    return {cpu: flavor['vcpus'], 'MEMORY_MB': flavor['memory_mb'], 'DISK_GB': disk}
+
+
+def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str, int], dict[str, int]]:
+    """Devices by alias, and by the resource class that their providers have."""
+    value = extra_specs.get(pci_request.EXTRA_SPEC)
+    by_alias: dict[str, int] = {}
+    classes: dict[str, int] = {}
+    for name, number in pci_request.parse_value(value) if value else ():
+        by_alias[name] = by_alias.get(name, 0) + number
+        try:
+            groups = pci_request.request_groups(pci_request.requests_from_flavor(
+                {pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases))
+        except KilonovaError:
+            # An alias that isn't configured any more, or that is no single class: it counts as an alias alone.
+            continue
+        for group in groups:
+            for resource_class, count in group.resources.items():
+                classes[resource_class] = classes.get(resource_class, 0) + count
+    return by_alias, classes
+
+
+def usage(backend: Any, project_id: str) -> dict[str, int]:
+    """What all servers of a project take, by name; one statement a database, whatever their number. Those of a cell
+    that doesn't answer count as the API database knows them. A server that is being resized counts with the larger
+    amount of each."""
+    # In this order: a server that is handed over meanwhile is in hand already, and is left out of its cell's rows.
+    with backend.api_db.read() as conn:
+        waiting = flavor_usage.waiting(conn, project_id)
+    rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]
+
+    def ask(cell: Any) -> list[flavor_usage.Alike]:
+        with cell.read() as conn:
+            return flavor_usage.in_cell(conn, project_id, besides)
+    silent: list[Any] = []
+    for _, found in ask_cells(backend.all_cells(), ask, silent):
+        rows += found
+    if silent:
+        with backend.api_db.read() as conn:
+            rows += flavor_usage.of_silent(conn, [cell.cell.id for cell in silent], project_id, besides)
+    total: dict[str, int] = {}
+    for row in rows:
+        have, want = (_of(backend, flavor) for flavor in (row.flavor, row.wanted))
+        for name in have.keys() | want.keys():
+            total[name] = total.get(name, 0) + row.number * max(have.get(name, 0), want.get(name, 0))
+    return total
+
+
+def _of(backend: Any, flavor: Mapping[str, Any] | None) -> dict[str, int]:
+    return amounts(flavor, backend.aliases, backend.options.pcpu_as_vcpu) if flavor else {}
