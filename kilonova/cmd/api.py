@@ -1,13 +1,12 @@
 """kilonova-api: the compute REST API on [DEFAULT]osapi_compute_listen."""
 from __future__ import annotations
 
-import socket
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova.cmd import early
 
-BACKLOG = 4096
 # Seconds that requests under way get; longer ones are operations that only begin here.
 REQUEST_TIME = 10.0
 
@@ -16,23 +15,34 @@ def main() -> int:
     """The console script."""
     early.setup(sys.argv[1:], 'kilonova-api')
     from kilonova.cmd import daemon
-    return daemon.run('api', build, sys.argv[1:])
+    return daemon.run('api', build, sys.argv[1:], listens)
+
+
+def listens(conf: Any) -> dict[str, tuple[str, int]]:
+    """The socket that all workers share."""
+    return {'api': (conf.osapi_compute_listen, conf.osapi_compute_listen_port)}
 
 
 def build(conf: Any) -> Any:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.api.app import make_app
-    from kilonova.cmd import options, parts
+    from kilonova.cmd import database_parts, parts
+    from kilonova.cmd.caps import Levels
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.conductor import ComputeTask
     from kilonova.rpc.interface import Client
-    transport = parts.transport(conf)
-    databases, cells = parts.databases(conf)
+    local = parts.transport(conf)
+    databases, cells = database_parts.opened(conf)
+    transport = database_parts.routed(conf, local, cells)
+    levels = Levels(conf, cells)
+    notify = parts.notifications(conf, states=True)
     app = make_app(
         conf, databases=databases, cells=cells, image_client=parts.images(conf), placement=parts.placement(conf),
-        conductor=Client(ComputeTask, transport),
-        compute=Client(Compute, transport, options.cap(conf, 'compute')))
-    return ApiPart(conf, app, transport)
+        limits=parts.limits(conf), notify=notify, conductor=Client(ComputeTask, transport, levels.of('compute_task')),
+        compute=Client(Compute, transport, levels.of('compute')))
+    checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)
+              | parts.ping_checks(local, conductor=('conductor', None)))
+    return ApiPart(conf, app, transport, levels, cells, checks, notify)
 
 
 def threads(conf: Any) -> int:
@@ -45,8 +55,10 @@ def threads(conf: Any) -> int:
 class ApiPart:
     """One listening socket and its server."""
 
-    def __init__(self, conf: Any, app: Any, transport: Any) -> None:
-        self._conf, self._app, self._transport = conf, app, transport
+    def __init__(self, conf: Any, app: Any, transport: Any, levels: Any, cells: Any,
+                 checks: Mapping[str, Any], notify: Any) -> None:
+        self._conf, self.app, self._transport, self._notify = conf, app, transport, notify
+        self._levels, self.cells, self.checks = levels, cells, checks
         self._server: Any = None
 
     def start(self) -> None:
@@ -54,18 +66,24 @@ class ApiPart:
         import logging
 
         from kilonova import concurrency
+        from kilonova.cmd import caps, sockets
         log = logging.getLogger('kilonova.api.wsgi.server')
-        address = (self._conf.osapi_compute_listen, self._conf.osapi_compute_listen_port)
-        family = socket.AF_INET6 if ':' in address[0] else socket.AF_INET
-        listener = socket.create_server(address, family=family, backlog=BACKLOG)
-        self._server = concurrency.WsgiServer(listener, self._app, threads(self._conf), log)
+        caps.refuse_old_computes(self._conf, self.cells)
+        address = listens(self._conf)['api']
+        listener = sockets.listen('api', address)
+        self._server = concurrency.WsgiServer(listener, self.app, threads(self._conf), log)
         self._server.start()
         log.info('Listening on %s:%s', *address)
+
+    def reload(self) -> None:
+        """What the other daemons understand is looked up again."""
+        self._levels.reset()
 
     def stop(self) -> None:
         """Requests under way are answered, REQUEST_TIME at most."""
         if self._server is not None:
             self._server.stop(min(REQUEST_TIME, self._conf.manager_shutdown_timeout))
+        self._notify.stop()
         self._transport.close()
 
 

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova.cmd import early
 
 # Of the time to end, the share that orders under way get before their waiting for others is cut short.
 ORDERS_SHARE = 0.8
+# The version of hosts' claims and saves: nothing works without them.
+NEEDED_OF_CONDUCTORS = '3.1'
 
 
 def main() -> int:
@@ -23,32 +26,37 @@ def build(conf: Any) -> Any:
 
     from kilonova.cmd import options, parts
     from kilonova.compute.manager import ComputeManager
-    from kilonova.db import engine
+    from kilonova.db import access
     from kilonova.objects import base
     from kilonova.rpc.conductor import Conductor
     from kilonova.rpc.interface import Client
     from kilonova.virt import driver
-    engine.forbid('nova-compute')
+    access.forbid('nova-compute')
     transport = parts.transport(conf)
     conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
-    if not conductor.can_send(Conductor.version):
+    if not conductor.can_send(NEEDED_OF_CONDUCTORS):
         raise cfg.ConfigFileValueError(f'[upgrade_levels]conductor is {conductor.cap!r}: computes of this release need '
-                                       f'conductors that accept {Conductor.version}')
+                                       f'conductors that accept {NEEDED_OF_CONDUCTORS}')
     base.set_indirection(conductor)
     manager = ComputeManager(conf, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
-                             placement=parts.placement(conf))
-    return ComputePart(conf, manager, transport)
+                             placement=parts.placement(conf), notify=parts.notifications(conf))
+    hypervisor = conf.compute_driver.partition('.')[0]
+    checks = (parts.broker_checks(conf) | parts.placement_checks(conf)
+              | parts.ping_checks(transport, rpc=('compute', conf.host), conductor=('conductor', None))
+              | {hypervisor: manager.host.driver.list_instance_uuids})
+    return ComputePart(conf, manager, transport, checks)
 
 
 class ComputePart:
     """The manager looks at its host before it listens; at the end it listens no more, finishes, and lets go."""
 
-    def __init__(self, conf: Any, manager: Any, transport: Any) -> None:
+    def __init__(self, conf: Any, manager: Any, transport: Any, checks: Mapping[str, Any]) -> None:
         from kilonova.rpc.compute import Compute
         self._patience = conf.manager_shutdown_timeout * ORDERS_SHARE
         self._manager, self._transport = manager, transport
         self._server = transport.serve('compute', conf.host, [(Compute, manager)])
         self._serving = False
+        self.checks = checks
 
     def start(self) -> None:
         """Returns when the host reports up."""
@@ -58,6 +66,9 @@ class ComputePart:
         self._server.start()
         self._serving = True
 
+    def reload(self) -> None:
+        """Nothing that it learnt from outside is kept."""
+
     def stop(self) -> None:
         """Orders under way end, or stop asking a conductor that doesn't answer when their time is over."""
         from kilonova import concurrency
@@ -65,6 +76,7 @@ class ComputePart:
             self._server.stop()
             concurrency.spawn(self._server.wait, name='orders').join(self._patience)
         self._manager.stop()
+        self._manager.host.notify.stop()
         self._transport.close()
 
 

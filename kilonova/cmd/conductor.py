@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova.cmd import early
@@ -20,44 +21,60 @@ def main() -> int:
 
 def build(conf: Any) -> Any:
     """The daemon's parts, wired; nothing is started."""
-    from kilonova.cmd import options, parts
+    from kilonova.cmd import database_parts, parts
+    from kilonova.cmd.caps import Levels
     from kilonova.cmd.service import ServiceRecord
     from kilonova.conductor.manager import ConductorManager
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.interface import Client
     from kilonova.rpc.scheduler import Scheduler
-    transport = parts.transport(conf)
-    databases, cells = parts.databases(conf)
+    local = parts.transport(conf)
+    databases, cells = database_parts.opened(conf)
+    transport = database_parts.routed(conf, local, cells)
     databases.api()
+    levels = Levels(conf, cells)
+    notify = parts.notifications(conf, states=True)
     manager = ConductorManager(
         conf, transport=transport, databases=databases, cells=cells, placement=parts.placement(conf),
-        scheduler=Client(Scheduler, transport, options.cap(conf, 'scheduler')),
-        compute=Client(Compute, transport, options.cap(conf, 'compute')))
-    record = ServiceRecord(databases.main, host=conf.host, binary='nova-conductor', interval=conf.report_interval)
-    return ConductorPart(conf, databases, manager, record, transport)
+        images=parts.images(conf), notify=notify,
+        scheduler=Client(Scheduler, transport, levels.of('scheduler')),
+        compute=Client(Compute, transport, levels.of('compute')))
+    record = ServiceRecord(databases.main, host=conf.host, binary='nova-conductor', interval=conf.report_interval,
+                           notify=notify)
+    checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)
+              | parts.ping_checks(local, rpc=('conductor', conf.host)))
+    return ConductorPart(conf, databases, manager, record, transport, levels, cells, checks)
 
 
 class ConductorPart:
     """Serve, report up; in the opposite order at the end."""
 
-    def __init__(self, conf: Any, databases: Any, manager: Any, record: Any, transport: Any) -> None:
+    def __init__(self, conf: Any, databases: Any, manager: Any, record: Any, transport: Any, levels: Any, cells: Any,
+                 checks: Mapping[str, Any]) -> None:
         self._conf, self._databases, self._manager = conf, databases, manager
         self._record, self._transport = record, transport
+        self._levels, self._cells, self.checks = levels, cells, checks
         self._stopping = threading.Event()
 
     def start(self) -> None:
         """Serve, then report up."""
-        from kilonova.cmd import parts
-        parts.await_databases(self._databases, self._stopping)
+        from kilonova.cmd import caps, database_parts
+        database_parts.await_all(self._databases, self._stopping)
         if not self._stopping.is_set():
+            caps.refuse_old_computes(self._conf, self._cells)
             self._manager.start()
             self._record.start()
+
+    def reload(self) -> None:
+        """What the other daemons understand is looked up again."""
+        self._levels.reset()
 
     def stop(self) -> None:
         """Steps under way end, rows are given back."""
         self._stopping.set()
         self._record.stop()
         self._manager.stop(timeout=self._conf.manager_shutdown_timeout * FLOWS_SHARE)
+        self._manager.env.notify.stop()
         self._transport.close()
 
 

@@ -5,18 +5,16 @@
 
 SIGTERM and SIGINT end it gracefully within [DEFAULT]manager_shutdown_timeout, a second one at once. SIGHUP reads the
 configuration files again and takes over what may change in place, log settings and files with it. SIGUSR2 writes a
-report of all threads and options. There is no forking: one process, as started.
+report of all threads and options. One process, as started, unless an option asks for several workers (``workers``).
 """
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging as stdlib_logging
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from oslo_config import cfg
@@ -25,20 +23,27 @@ from oslo_reports import guru_meditation_report
 from oslo_reports.generators.conf import ConfigReportGenerator
 
 from kilonova import concurrency
-from kilonova.cmd import options
+from kilonova.cmd import health, notify, options, sockets, workers
+from kilonova.cmd.signals import ENDING, Ears
 
 LOG = logging.getLogger(__name__)
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
 # No signal has these numbers.
-_FAILED, _STOPPED = b'\xfe', b'\xff'
+_FAILED, _STOPPED, _TOLD, _TOLD_AGAIN = 0xfe, 0xff, 0xfc, 0xfb
 
 
 class Part(Protocol):
     """What a daemon consists of. ``start`` may take long; ``stop`` may be called while it does."""
 
+    @property
+    def checks(self) -> Mapping[str, health.Ask]:
+        """What it can't work without, and how each is asked for (see ``health``)."""
+
     def start(self) -> None:
         """Serve; returns once it does."""
+
+    def reload(self) -> None:
+        """SIGHUP: look anew at what was learnt from outside and kept."""
 
     def stop(self) -> None:
         """End what is under way, give everything back."""
@@ -57,17 +62,24 @@ class Version:
         return options.version()
 
 
-def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str]) -> int:
-    """The whole life of the daemon ``kilonova-<name>``; the exit code."""
+def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
+        listens: Callable[[cfg.ConfigOpts], dict[str, sockets.Address]] | None = None) -> int:
+    """The whole life of the daemon ``kilonova-<name>``; the exit code. ``listens``: its own listening sockets."""
     conf = options.parse(argv, f'kilonova-{name}')
     options.setup_logging(conf)
-    report = guru_meditation_report.TextGuruMeditation
-    # Its own section shows the global configuration, which nothing here uses.
-    report.register_section('Options', ConfigReportGenerator(conf))
-    report.setup_autorun(Version(), conf=conf)
-    options.check_intervals(conf)
+    wanted = workers.count(conf, name)
     try:
+        if wanted > 1 and not workers.is_worker():
+            gc.enable()
+            shared = (listens(conf) if listens else {}) | health.addresses(conf, name)
+            return workers.Workers(conf, name, wanted, shared).run()
+        report = guru_meditation_report.TextGuruMeditation
+        # Its own section shows the global configuration, which nothing here uses.
+        report.register_section('Options', ConfigReportGenerator(conf))
+        report.setup_autorun(Version(), service_name=workers.title(name), conf=conf)
+        options.check_intervals(conf)
         part = build(conf)
+        life = Life(conf, name, part)
     except Exception:
         LOG.exception('kilonova-%s does not start', name)
         return 1
@@ -75,10 +87,11 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str])
     # What was made so far stays: the collector needn't look at it again and again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     LOG.info('Starting %s node (version %s)', name, options.version())
     if concurrency.backend() == 'threading':
         LOG.debug('Native threads are used, not eventlet')
-    code = Life(conf, name, part).run()
+    code = life.run()
     if code:
         # Somebody still works in a thread that Python would wait for.
         stdlib_logging.shutdown()
@@ -91,21 +104,29 @@ class Life:
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, part: Part) -> None:
         self._conf, self._name, self._part = conf, name, part
-        self._ears, self._bell = socket.socketpair()
+        self._ears = Ears((*ENDING, signal.SIGHUP))
+        self._health = health.Server.of(conf, name, part.checks)
         self._failed = False
+        self._channel: workers.Channel
 
     def run(self) -> int:
         """Start, serve until told to end, end. 0: gracefully; 1: not started, or not ended in time."""
-        with self._listening():
+        with self._ears:
+            self._channel = workers.Channel(lambda at_once: self._ears.ring(_TOLD_AGAIN if at_once else _TOLD))
+            if self._health is not None:
+                self._health.start()
             concurrency.spawn(self._start, name='start')
             while True:
-                for byte in self._ears.recv(64):
+                for byte in self._ears.hear():
                     if byte in ENDING:
                         LOG.info('Caught %s, ending', signal.Signals(byte).name)
                         return self._end()
-                    if byte == signal.SIGHUP:
-                        self._reload()
-                    if byte == _FAILED[0]:
+                    if byte in (_TOLD, _TOLD_AGAIN):
+                        LOG.info('Told to end by the parent')
+                        return self._end()
+                    if byte == signal.SIGHUP and options.reload(self._conf):
+                        self._part.reload()
+                    if byte == _FAILED:
                         self._end()
                         return 1
 
@@ -115,55 +136,42 @@ class Life:
         except (Exception, SystemExit):
             LOG.exception('kilonova-%s does not start', self._name)
             self._failed = True
-            self._bell.send(_FAILED)
+            self._ears.ring(_FAILED)
+            return
+        self._say('serving')
+        self._channel.serving()
+
+    def _say(self, state: str) -> None:
+        if self._health is not None:
+            self._health.state = state
 
     def _end(self) -> int:
+        self._say('ending')
+        if not workers.is_worker():
+            notify.tell('STOPPING=1')
         concurrency.spawn(self._stop, name='stop')
         deadline = time.monotonic() + self._conf.manager_shutdown_timeout
         while True:
-            self._ears.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                received = self._ears.recv(64)
-            except TimeoutError:
-                LOG.warning('Work under way did not end within %d seconds; it is left',
-                            self._conf.manager_shutdown_timeout)
-                return 1
-            if _STOPPED[0] in received:
+            received = list(self._ears.hear(deadline - time.monotonic()))
+            if _STOPPED in received:
                 LOG.info('Ended')
                 return 0
-            if any(byte in ENDING for byte in received):
+            if any(byte in (*ENDING, _TOLD_AGAIN) for byte in received):
                 LOG.warning('Told to end again: work under way is left')
+                return 1
+            if time.monotonic() >= deadline:
+                LOG.warning('Work under way did not end within %d seconds; it is left',
+                            self._conf.manager_shutdown_timeout)
                 return 1
 
     def _stop(self) -> None:
         try:
             self._part.stop()
+            if self._health is not None:
+                self._health.stop()
         except Exception as error:
             # What never started can't be expected to end well.
             LOG.log(stdlib_logging.DEBUG if self._failed else stdlib_logging.ERROR, 'Ending met an error: %s', error,
                     exc_info=True)
         finally:
-            self._bell.send(_STOPPED)
-
-    def _reload(self) -> None:
-        LOG.info('Caught SIGHUP, reading the configuration again')
-        try:
-            self._conf.mutate_config_files()
-            options.setup_logging(self._conf)
-        except (Exception, SystemExit):
-            # oslo.config ends the program for a bad value of an option that the command line has too.
-            LOG.exception('The configuration stays as it was')
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Signals ring the bell by their numbers; nothing runs in the handlers, as they may interrupt anything."""
-        self._bell.setblocking(False)
-        numbers = (*ENDING, signal.SIGHUP)
-        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-        wakeup = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self._ears.ring(_STOPPED)

@@ -7,6 +7,7 @@ Only the standard library is used here. The environment variable KILONOVA_CONCUR
 """
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import warnings
@@ -21,7 +22,9 @@ _SECTION = re.compile(r'^\[([^]]*)\]')
 
 
 def setup(argv: Sequence[str], prog: str = PROJECT) -> None:
-    """Choose for this process; a value that means nothing ends it."""
+    """Choose for this process; a value that means nothing ends it. Garbage is not looked for until the daemon runs:
+    what is imported stays."""
+    gc.disable()
     # The oslo libraries import eventlet whatever is chosen, and it says at each import that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     try:

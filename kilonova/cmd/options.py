@@ -16,6 +16,7 @@ from oslo_log import log as logging
 from oslo_reports import opts as report_opts
 
 import kilonova.conf
+from kilonova.rpc import versions
 
 LOG = logging.getLogger(__name__)
 
@@ -67,6 +68,19 @@ def setup_logging(conf: cfg.ConfigOpts) -> None:
     logging.setup(conf, PROJECT, version())
 
 
+def reload(conf: cfg.ConfigOpts) -> bool:
+    """Read the files again (SIGHUP) and take over what may change in place; False: all stays as it was."""
+    LOG.info('Caught SIGHUP, reading the configuration again')
+    try:
+        conf.mutate_config_files()
+        setup_logging(conf)
+    except (Exception, SystemExit):
+        # oslo.config ends the program for a bad value of an option that the command line has too.
+        LOG.exception('The configuration stays as it was')
+        return False
+    return True
+
+
 def check_intervals(conf: cfg.ConfigOpts) -> None:
     """Raise a service_down_time that live services would not keep."""
     least = int(conf.report_interval * LATE_HEARTBEATS)
@@ -77,13 +91,21 @@ def check_intervals(conf: cfg.ConfigOpts) -> None:
         conf.set_override('service_down_time', least + 1)
 
 
-def cap(conf: cfg.ConfigOpts, peer: str) -> str | None:
-    """The version cap of messages to ``peer`` (compute, conductor, scheduler); 'auto' is none: all peers are new."""
-    value = conf.upgrade_levels[peer]
+def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
+    """The version to which [upgrade_levels] pins messages to an interface (a name of ``rpc.versions``); None: to none.
+
+    The option ``conductor`` is for both of the conductor's interfaces: 1.x for compute tasks, 3.x for the other.
+    """
+    option = 'conductor' if interface == 'compute_task' else interface
+    value = conf.upgrade_levels[option]
     if not value or value == 'auto':
         return None
+    if interface == 'compute':
+        value = versions.RELEASES.get(value.lower(), value)
     if not all(part.isdigit() for part in value.split('.')):
-        raise cfg.ConfigFileValueError(f'[upgrade_levels]{peer} is {value!r}: a version such as 6.0 is needed')
+        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: a version such as 6.0 is needed')
+    if interface == 'compute_task' and not value.startswith('1.'):
+        return None
     return value
 
 

@@ -1,28 +1,29 @@
-"""What the daemons are put together from: databases, messages, clients, each made from the configuration.
+"""What the daemons are put together from: messages and clients, each made from the configuration.
 
-    databases, transport = parts.databases(conf), parts.transport(conf)
-    compute = parts.client(Compute, transport, options.cap(conf, 'compute'))
+    transport = parts.transport(conf)
+    checks = parts.broker_checks(conf) | parts.placement_checks(conf)
+
+What needs a database is in ``database_parts``: a compute has none, and loads nothing of it.
 """
 from __future__ import annotations
 
-import threading
+import socket
+from typing import Any
 
+import oslo_messaging
 from oslo_config import cfg
-from oslo_log import log as logging
 
 from kilonova.clients import session
 from kilonova.clients.image import ImageClient
 from kilonova.clients.placement import PlacementClient
-from kilonova.db import engine
-from kilonova.db.engine import Databases
-from kilonova.db.queries.cells import Cells
+from kilonova.cmd.health import Ask
+from kilonova.context import get_admin_context
 from kilonova.objects.base import Serializer
+from kilonova.rpc import baseapi
+from kilonova.rpc.notify import Notifications
 from kilonova.rpc.transport import OsloTransport
 
-LOG = logging.getLogger(__name__)
-
-# Seconds between two looks whether a database answers.
-PAUSE = 2.0
+AMQP_PORT = 5672
 
 
 def transport(conf: cfg.ConfigOpts) -> OsloTransport:
@@ -30,28 +31,14 @@ def transport(conf: cfg.ConfigOpts) -> OsloTransport:
     return OsloTransport(conf, entities=Serializer())
 
 
-def databases(conf: cfg.ConfigOpts) -> tuple[Databases, Cells]:
-    """The API and main databases, and those of the cells. Needs ``transport`` to have been made."""
-    made = engine.configure(conf)
-    return made, Cells(made, conf.transport_url)
-
-
-def await_databases(databases: Databases, stopping: threading.Event) -> None:
-    """Wait until both databases answer, or until ``stopping``; it is told once that they don't."""
-    told = False
-    for database in (databases.api(), databases.main()):
-        while not stopping.is_set():
-            try:
-                with database.read() as connection:
-                    engine.now(connection)
-                break
-            except Exception as error:
-                if not engine.is_unreachable(error):
-                    raise
-                if not told:
-                    LOG.warning('Not started yet: %s does not answer (%s); asking again', database.name, error)
-                    told = True
-                stopping.wait(PAUSE)
+def notifications(conf: cfg.ConfigOpts, states: bool = False) -> Notifications:
+    """What this process tells other programs; ``states``: it writes states of servers. Needs ``transport`` to have been
+    made."""
+    made = Notifications(conf)
+    if states:
+        from kilonova.rpc import updates
+        updates.follow(made)
+    return made
 
 
 def placement(conf: cfg.ConfigOpts) -> PlacementClient:
@@ -59,6 +46,44 @@ def placement(conf: cfg.ConfigOpts) -> PlacementClient:
     return PlacementClient(session.adapter(conf, 'placement'))
 
 
+def limits(conf: cfg.ConfigOpts) -> Any:
+    """The client of [oslo_limit] where limits are Keystone's, else None."""
+    if not conf.quota.driver.endswith('.UnifiedLimitsDriver'):
+        return None
+    # Its library loads a whole SDK, which nobody else needs.
+    from kilonova.clients.limits import LimitsClient
+    return LimitsClient(conf)
+
+
 def images(conf: cfg.ConfigOpts) -> ImageClient:
     """The client of [glance], with the service's own credentials where the section has none."""
     return ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), conf.glance.num_retries)
+
+
+# --- what /health asks for
+def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
+    """Whether one of the brokers of [DEFAULT]transport_url accepts connections."""
+    hosts = oslo_messaging.TransportURL.parse(conf).hosts
+
+    def ask() -> None:
+        for number, host in enumerate(hosts, start=1):
+            try:
+                socket.create_connection((host.hostname, host.port or AMQP_PORT), conf.health.timeout).close()
+                return
+            except OSError:
+                if number == len(hosts):
+                    raise
+    return {'broker': ask}
+
+
+def placement_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
+    """Whether Placement, and Keystone before it, answers to our account."""
+    adapter = session.adapter(conf, 'placement')
+    return {'placement': lambda: session.send(adapter, 'Placement', 'GET', '/')}
+
+
+def ping_checks(transport: OsloTransport, **targets: tuple[str, str | None]) -> dict[str, Ask]:
+    """Whether RPC servers answer over the broker: name=(topic, server or None for any)."""
+    def ask(topic: str, server: str | None) -> Ask:
+        return lambda: baseapi.ping(transport, topic, server, get_admin_context())
+    return {name: ask(topic, server) for name, (topic, server) in targets.items()}

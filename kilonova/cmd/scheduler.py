@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova.cmd import early
@@ -17,36 +18,46 @@ def main() -> int:
 
 def build(conf: Any) -> Any:
     """The daemon's parts, wired; nothing is started."""
-    from kilonova.cmd import parts
+    from kilonova.cmd import database_parts, parts
     from kilonova.cmd.service import ServiceRecord
     from kilonova.scheduler.manager import SchedulerManager
     transport = parts.transport(conf)
-    databases, cells = parts.databases(conf)
+    databases, cells = database_parts.opened(conf)
     databases.api()
-    manager = SchedulerManager(conf, databases, cells, parts.placement(conf))
-    record = ServiceRecord(databases.main, host=conf.host, binary='nova-scheduler', interval=conf.report_interval)
-    return SchedulerPart(conf, databases, manager, record, transport)
+    notify = parts.notifications(conf)
+    manager = SchedulerManager(conf, databases, cells, parts.placement(conf), notify=notify)
+    record = ServiceRecord(databases.main, host=conf.host, binary='nova-scheduler', interval=conf.report_interval,
+                           notify=notify)
+    checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)
+              | parts.ping_checks(transport, rpc=('scheduler', conf.host)))
+    return SchedulerPart(conf, databases, manager, record, transport, cells, checks)
 
 
 class SchedulerPart:
     """Serve, report up; in the opposite order at the end."""
 
-    def __init__(self, conf: Any, databases: Any, manager: Any, record: Any, transport: Any) -> None:
+    def __init__(self, conf: Any, databases: Any, manager: Any, record: Any, transport: Any, cells: Any,
+                 checks: Mapping[str, Any]) -> None:
         self._databases, self._manager, self._record, self._transport = databases, manager, record, transport
+        self._conf, self._cells, self.checks = conf, cells, checks
         self._stopping = threading.Event()
         self._server = transport.serve('scheduler', conf.host, manager.endpoints())
         self._serving = False
 
     def start(self) -> None:
         """Serve, then report up."""
-        from kilonova.cmd import parts
-        parts.await_databases(self._databases, self._stopping)
+        from kilonova.cmd import caps, database_parts
+        database_parts.await_all(self._databases, self._stopping)
         if self._stopping.is_set():
             return
+        caps.refuse_old_computes(self._conf, self._cells)
         self._manager.start()
         self._server.start()
         self._serving = True
         self._record.start()
+
+    def reload(self) -> None:
+        """Nothing that it learnt from outside is kept."""
 
     def stop(self) -> None:
         """Selections under way are answered."""
@@ -56,6 +67,7 @@ class SchedulerPart:
             self._server.stop()
             self._server.wait()
         self._manager.stop()
+        self._manager.notify.stop()
         self._transport.close()
 
 

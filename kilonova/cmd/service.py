@@ -15,8 +15,10 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import concurrency
-from kilonova.compute.records import SERVICE_VERSION
+from kilonova.context import get_admin_context
 from kilonova.db.queries import services
+from kilonova.rpc.notify import OFF, Notifications
+from kilonova.rpc.versions import SERVICE_VERSION
 
 LOG = logging.getLogger(__name__)
 
@@ -26,9 +28,10 @@ STOP_TIMEOUT = 5.0
 class ServiceRecord:
     """``database`` gives the cell's database. A database that doesn't answer is told once, and asked again."""
 
-    def __init__(self, database: Callable[[], Any], *, host: str, binary: str, interval: float) -> None:
+    def __init__(self, database: Callable[[], Any], *, host: str, binary: str, interval: float,
+                 notify: Notifications = OFF) -> None:
         self._database, self._host, self._binary, self._interval = database, host, binary, interval
-        self._topic = binary.removeprefix('nova-')
+        self._topic, self._notify = binary.removeprefix('nova-'), notify
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._id: int | None = None
@@ -62,13 +65,18 @@ class ServiceRecord:
 
     def _report(self) -> None:
         with self._database().write() as connection:
+            made = None
             if self._id is None:
-                self._id = services.get_or_create(connection, self._host, self._binary, self._topic,
-                                                  version=SERVICE_VERSION)['id']
+                known = services.get(connection, host=self._host, binary=self._binary)
+                row = services.get_or_create(connection, self._host, self._binary, self._topic,
+                                             version=SERVICE_VERSION)
+                self._id, made = row['id'], row if known is None else None
             if not services.report(connection, self._id):
                 # Somebody deleted the record of a living service: it makes itself a new one.
                 self._id = None
                 raise LookupError('its record is gone')
+        if made is not None:
+            self._notify.emit(get_admin_context(), 'service.create', service=made)
 
     def _loop(self) -> None:
         while not self._stopping.wait(self._interval):

@@ -7,16 +7,16 @@ Exit code 0: all is well; 1: a warning; 2: a failure; 255: an error that no chec
 from __future__ import annotations
 
 import argparse
+import json
+import pathlib
 import sys
 import textwrap
-import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
-from kilonova import concurrency
-from kilonova.cmd.manage import Cloud, config_arguments
+from kilonova.cmd import cli
+from kilonova.cmd.cli import Cloud, Command
 
 PROG = 'kilonova-status'
 WIDTH = 60
@@ -75,7 +75,54 @@ def placement_api(cloud: Cloud) -> Outcome:
     return Result.SUCCESS, None
 
 
-CHECKS: dict[str, Callable[[Cloud], Outcome]] = {'Cells v2': cells_v2, 'Placement API': placement_api}
+def schemas(cloud: Cloud) -> Outcome:
+    """The API database and that of each cell have the tables of this release."""
+    from kilonova.db import migration
+    wanted: list[tuple[Any, Literal['api', 'cell'], str]] = [
+        (cloud.databases.api(), 'api', 'kilonova-manage api_db sync')]
+    wanted += [(database, 'cell', 'kilonova-manage db sync') for database in cloud.cells.databases()]
+    behind = [f"database {database.name} is at revision {found}, run '{remedy}'" for database, schema, remedy in wanted
+              if (found := migration.version(database, schema)) != migration.newest(schema)]
+    return (Result.FAILURE, f'{"; ".join(behind)}.') if behind else (Result.SUCCESS, None)
+
+
+def old_computes(cloud: Cloud) -> Outcome:
+    """No compute is older than the release before: such ones refuse the start of the others."""
+    from kilonova.cmd import caps
+    from kilonova.rpc.versions import OLDEST_SUPPORTED
+    minimum = caps.minimum_version(cloud.cells, 'nova-compute')
+    if minimum and minimum < OLDEST_SUPPORTED:
+        return Result.FAILURE, str(caps.TooOldComputeService(oldest=OLDEST_SUPPORTED, minimum=minimum))
+    return Result.SUCCESS, None
+
+
+def policy_json(cloud: Cloud) -> Outcome:
+    """The policy file is YAML, and no JSON of old lies beside it unread."""
+    name = cloud.conf.oslo_policy.policy_file
+    remedy = ('Convert it with oslopolicy-convert-json-to-yaml --namespace kilonova and name the result in '
+              '[oslo_policy]policy_file.')
+    found = cloud.conf.find_file(name)
+    if found and _is_json(found):
+        return Result.FAILURE, f'Your policy file {found} is JSON-formatted. {remedy}'
+    left = cloud.conf.find_file('policy.json')
+    if left and not found:
+        return Result.FAILURE, f'{left} is not read: [oslo_policy]policy_file is {name}, which is not there. {remedy}'
+    return Result.SUCCESS, None
+
+
+def _is_json(path: str) -> bool:
+    try:
+        json.loads(pathlib.Path(path).read_text())
+    except ValueError:
+        return False
+    return True
+
+
+# The field's names where it has the same check.
+CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
+    'Cells v2': cells_v2, 'Placement API': placement_api, 'Policy File JSON to YAML Migration': policy_json,
+    'Older than N-1 computes': old_computes, 'Database schemas': schemas,
+}
 
 
 def check(cloud: Cloud) -> int:
@@ -83,6 +130,11 @@ def check(cloud: Cloud) -> int:
     outcomes = {name: run(cloud) for name, run in CHECKS.items()}
     print(render(outcomes))
     return max(result for result, _ in outcomes.values())
+
+
+def upgrade_check(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Check this installation."""
+    return check(cloud)
 
 
 def render(outcomes: dict[str, Outcome]) -> str:
@@ -99,35 +151,13 @@ def render(outcomes: dict[str, Outcome]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    made = argparse.ArgumentParser(prog=PROG, description='Is this installation ready for this release?')
-    made.add_argument('--config-file', action='append', default=[], metavar='PATH', help='may be repeated')
-    made.add_argument('--config-dir', action='append', default=[], metavar='DIR', help='may be repeated')
-    made.add_argument('--log-file', metavar='PATH')
-    made.add_argument('--debug', '-d', action='store_true')
-    upgrade = made.add_subparsers(metavar='CATEGORY', required=True).add_parser('upgrade', help='check')
-    upgrade.add_subparsers(metavar='ACTION', required=True).add_parser('check', help='check this installation')
-    return made
+    return cli.parser(PROG, 'Is this installation ready for this release?',
+                      {'upgrade': {'check': Command(upgrade_check)}})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script."""
-    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
-    args = parser().parse_args(argv)
-    concurrency.setup('threading')
-    from kilonova.cmd import options
-    conf: Any = options.new()
-    conf.set_default('use_stderr', True)
-    cloud = Cloud(options.parse(config_arguments(args), PROG, conf))
-    options.setup_logging(cloud.conf)
-    try:
-        return check(cloud)
-    except Exception:  # noqa: BLE001 - its traceback is printed, as the field's program does
-        print('Error:')
-        traceback.print_exc(file=sys.stdout)
-        return 255
-    finally:
-        if 'databases' in vars(cloud):
-            cloud.databases.dispose()
+    return cli.run(PROG, parser(), argv, 'Error:')
 
 
 if __name__ == '__main__':

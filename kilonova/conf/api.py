@@ -14,6 +14,9 @@ OPTS = [
     cfg.StrOpt('compute_link_prefix', default=None,
                help='Scheme, host and path put in front of links to this API, where clients reach it through '
                     'something that hides its own address.'),
+    cfg.StrOpt('glance_link_prefix', default=None,
+               help='Scheme, host and path put in front of links to images at the image service, where clients reach '
+                    'it under another address than this API does. Without it: its endpoint.'),
     cfg.BoolOpt('list_records_by_skipping_down_cells', default=True,
                 help='What a list of servers does when the database of a cell does not answer: leave its servers '
                      'out (from 2.69 show them as UNKNOWN), or fail.'),

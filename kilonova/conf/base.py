@@ -21,6 +21,11 @@ OPTS = [
                help='Seconds between two heartbeats of a service. Keep service_down_time at 2.5 times or more.'),
     cfg.IntOpt('service_down_time', default=60, min=1,
                help='Age in seconds of the last heartbeat at which a service counts as down.'),
+    cfg.IntOpt('reclaim_instance_interval', default=0, min=0,
+               help='Seconds for which a deleted server can be restored: it is off, keeps its host, disks and devices, '
+                    'and is deleted when they are over. 0: a delete deletes at once. The API and the conductors read '
+                    'it, give both the same value. Servers that were soft-deleted before it was set to 0 stay until '
+                    'somebody restores or deletes them.'),
     cfg.IntOpt('long_rpc_timeout', default=1800, min=1,
                help='Seconds that a long call (select_destinations, builds, moves) may take while its server '
                     'keeps sending heartbeats.'),

@@ -10,6 +10,10 @@ OPTS = [
                help='Address on which the compute API listens.'),
     cfg.PortOpt('osapi_compute_listen_port', default=8774,
                 help='Port on which the compute API listens.'),
+    cfg.IntOpt('osapi_compute_workers', min=0,
+               help='Processes of kilonova-api on this host, with a parent that restarts those that die; they share '
+                    'one listening socket. Empty or 0: one a CPU. A WSGI server that runs kilonova.wsgi has its own '
+                    'setting.'),
     cfg.StrOpt('default_availability_zone', default='nova',
                help='Zone shown for computes that are in no aggregate with a zone. Servers may ask for it by name. '
                     'Do not change it once there are servers.'),
@@ -20,6 +24,12 @@ OPTS = [
     cfg.BoolOpt('allow_resize_to_same_host', default=False,
                 help='Whether a resize may end on the host where the server is. Devices of the new flavor must be free '
                      'there besides those that the server holds. Leave it off where there is more than one host.'),
+    cfg.IntOpt('max_local_block_devices', default=3, min=-1,
+               help='Local disks that one server may have: its root disk, ephemeral ones and swap, asked for or of its '
+                    'flavor. -1: no limit. 0: none, so that no server can be created where there are no volumes.'),
+    cfg.ListOpt('non_inheritable_image_properties', default=['cache_in_nova', 'bittorrent'],
+                help='Image properties that an image of a server (createImage) does not take over from the image that '
+                     'the server was made of. Add what belongs to the file and not to the system in it.'),
     cfg.IntOpt('password_length', default=12, min=0,
                help='Length of the admin passwords that are made up for servers.'),
 ]

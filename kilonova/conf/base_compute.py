@@ -8,6 +8,9 @@ GROUP = None
 OPTS = [
     cfg.IntOpt('max_concurrent_builds', default=10, min=0,
                help='Servers that are built at once on this host; more wait. 0: as many as are asked for.'),
+    cfg.IntOpt('max_concurrent_snapshots', default=5, min=0,
+               help='Images of servers that are made at once on this host; more wait. 0: as many as are asked for. '
+                    'Each copies a disk and sends it to the image service.'),
     cfg.BoolOpt('resume_guests_state_on_host_boot', default=False,
                 help='Start guests again that were running when the host went down, with the same devices. Otherwise '
                      'their servers become SHUTOFF, and the next start brings the same devices back.'),

@@ -1,7 +1,7 @@
 """[DEFAULT] options of the hypervisor's side: the driver, servers' disks, and what a host offers."""
 from __future__ import annotations
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 GROUP = None
 
@@ -35,8 +35,13 @@ OPTS = [
                  help='CPU ratio that a new compute starts with; operators change it in Placement then.'),
     cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0, min=0.0, help='The same for memory.'),
     cfg.FloatOpt('initial_disk_allocation_ratio', default=1.0, min=0.0, help='The same for disk.'),
-    cfg.IntOpt('reserved_host_cpus', default=0, min=0, help='CPUs kept for the host.'),
+    cfg.IntOpt('reserved_host_cpus', default=0, min=0,
+               help='CPUs kept for the host. Not together with [compute]cpu_shared_set or cpu_dedicated_set: leave '
+                    'CPUs out of those.'),
     cfg.IntOpt('reserved_host_memory_mb', default=512, min=0, help='MiB of memory kept for the host.'),
+    cfg.MultiOpt('reserved_huge_pages', item_type=types.Dict(),
+                 help='Pages of a NUMA cell kept for the host, as node:0,size:2048,count:64: the cell, the size (KiB, '
+                      'or with a unit as 1GB), how many. One line for each cell and size.'),
     cfg.IntOpt('reserved_host_disk_mb', default=0, min=0,
                help='MiB of disk kept for the host, rounded up to whole GiB.'),
 ]

@@ -6,6 +6,9 @@ from oslo_config import cfg
 GROUP = 'conductor'
 
 OPTS = [
+    cfg.IntOpt('workers', min=0,
+               help='Processes of kilonova-conductor on this host, with a parent that restarts those that die. Empty '
+                    'or 0: one a CPU. Each has its own slots, connections and memory.'),
     cfg.IntOpt('flow_slots', default=32, min=2,
                help='Operations that one conductor process works on at once. A quarter of them is kept for deletes '
                     'and undos. The rest waits as rows.'),

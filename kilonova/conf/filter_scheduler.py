@@ -15,7 +15,8 @@ OPTS: list[cfg.Opt] = [
                          'return classes. nova.scheduler.filters.all_filters is understood too.'),
     cfg.ListOpt('enabled_filters',
                 default=['ComputeFilter', 'ComputeCapabilitiesFilter', 'ImagePropertiesFilter',
-                         'ServerGroupAntiAffinityFilter', 'ServerGroupAffinityFilter', 'PciPassthroughFilter'],
+                         'ServerGroupAntiAffinityFilter', 'ServerGroupAffinityFilter', 'PciPassthroughFilter',
+                         'NUMATopologyFilter'],
                 help='Class names of the filters that run, in this order; cheap and selective ones first. A name '
                      'that no available filter has stops the start.'),
     cfg.ListOpt('weight_classes', default=['kilonova.scheduler.weighers.all_weighers'],
@@ -28,10 +29,21 @@ OPTS: list[cfg.Opt] = [
     cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False,
                 help='Whether hosts of the same best weight are tried in random order.'),
     cfg.IntOpt('max_io_ops_per_host', default=8, min=0,
-               help='IoOpsFilter: hosts with this many builds, resizes, snapshots and migrations under way are left '
-                    'out.'),
+               help='IoOpsFilter, AggregateIoOpsFilter (where metadata of an aggregate may override it): hosts with '
+                    'this many builds, resizes, snapshots and migrations under way are left out.'),
     cfg.IntOpt('max_instances_per_host', default=50, min=1,
-               help='NumInstancesFilter: hosts with this many servers are left out.'),
+               help='NumInstancesFilter, AggregateNumInstancesFilter (where metadata of an aggregate may override it): '
+                    'hosts with this many servers are left out.'),
+    cfg.ListOpt('isolated_images', default=[],
+                help='IsolatedHostsFilter: ids of images whose servers go to isolated_hosts only.'),
+    cfg.ListOpt('isolated_hosts', default=[], help='IsolatedHostsFilter: the hosts for isolated_images.'),
+    cfg.BoolOpt('restrict_isolated_hosts_to_isolated_images', default=True,
+                help='IsolatedHostsFilter: whether servers of other images keep away from isolated_hosts.'),
+    cfg.StrOpt('aggregate_image_properties_isolation_namespace',
+               help='AggregateImagePropertiesIsolation: only metadata that begins with this word and the separator is '
+                    'compared with image properties. Unset: all metadata that has the name of one.'),
+    cfg.StrOpt('aggregate_image_properties_isolation_separator', default='.',
+               help='What stands between aggregate_image_properties_isolation_namespace and the rest of a key.'),
     cfg.StrOpt('image_properties_default_architecture', default=None,
                help='ImagePropertiesFilter: the architecture of images that name none. Unset: any host will do.'),
     cfg.BoolOpt('pci_in_placement', default=False,
@@ -46,5 +58,16 @@ OPTS: list[cfg.Opt] = [
     cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0, help=_MULTIPLIER % 'work under way'),
     cfg.FloatOpt('pci_weight_multiplier', default=1.0, min=0.0,
                  help=_MULTIPLIER % 'few free PCI devices (servers that need none keep away from hosts with some)'),
+    cfg.FloatOpt('soft_affinity_weight_multiplier', default=1.0,
+                 help=_MULTIPLIER % 'servers of the same server group, if its policy is soft-affinity,'),
+    cfg.FloatOpt('soft_anti_affinity_weight_multiplier', default=1.0,
+                 help=_MULTIPLIER % 'few servers of the same server group, if its policy is soft-anti-affinity,'),
     cfg.FloatOpt('build_failure_weight_multiplier', default=1000000.0, help=_MULTIPLIER % 'few failed builds'),
+    cfg.FloatOpt('cross_cell_move_weight_multiplier', default=1000000.0,
+                 help=_MULTIPLIER % 'staying in its cell, for a move that may leave it,'),
+    cfg.FloatOpt('image_props_weight_multiplier', default=0.0,
+                 help=_MULTIPLIER % 'servers whose images have the same properties (it costs a statement a request)'),
+    cfg.ListOpt('image_props_weight_setting', default=[],
+                help='ImagePropertiesWeigher: which image properties count, and how much, as name=ratio. Empty: each '
+                     'counts 1.'),
 ]

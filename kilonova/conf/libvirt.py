@@ -35,6 +35,9 @@ OPTS = [
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],
                help='How root disks are kept: qcow2 (overlay of the cached image), raw or flat (a copy). default '
                     'follows [DEFAULT]use_cow_images. The others are known by name, the compute refuses them.'),
+    cfg.StrOpt('snapshots_directory', default='$instances_path/snapshots',
+               help='Directory for copies of disks on their way to the image service (createImage). Each takes up to '
+                    'the size of the disk; where the file system can share blocks, keep it beside the disks.'),
     cfg.ListOpt('disk_cachemodes', default=[],
                 help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '
                      'I/O, else writeback.'),

@@ -5,10 +5,15 @@ from oslo_config import cfg
 
 GROUP = 'upgrade_levels'
 
+_AUTO = ('auto, or nothing: what the oldest of these services in the database understands, looked up with the first '
+         'message and again after SIGHUP.')
+
 OPTS = [
-    cfg.StrOpt('compute', default=None, help='Version cap of messages to computes, such as 6.0. Empty: no cap.'),
+    cfg.StrOpt('compute', default=None,
+               help=f'Version cap of messages to computes: a version such as 6.6, or the name of a release. {_AUTO}'),
     cfg.StrOpt('conductor', default=None,
-               help='Version cap of what computes call at conductors (base interface 3.x), at least 3.1. Compute tasks '
-                    '(1.x), which the API sends, have no cap.'),
-    cfg.StrOpt('scheduler', default=None, help='Version cap of messages to schedulers, such as 4.5.'),
+               help='Version cap of messages to conductors: 1.x for the compute tasks that the API sends, 3.x (at '
+                    f'least 3.1) for what computes call. {_AUTO} A compute has no database to look in: upgrade '
+                    'conductors before computes.'),
+    cfg.StrOpt('scheduler', default=None, help=f'Version cap of messages to schedulers, such as 4.5. {_AUTO}'),
 ]

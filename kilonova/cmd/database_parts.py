@@ -1,0 +1,64 @@
+"""What those daemons are put together from that have databases.
+
+    databases, cells = database_parts.opened(conf)
+    database_parts.await_all(databases, stopping)
+    checks = database_parts.checks(databases)
+"""
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova.cmd.health import Ask
+from kilonova.db import engine
+from kilonova.db.engine import Databases
+from kilonova.db.queries.cells import Cells
+from kilonova.objects.base import Serializer
+from kilonova.rpc.routing import RoutedTransport
+from kilonova.rpc.transport import OsloTransport
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks whether a database answers.
+PAUSE = 2.0
+
+
+def opened(conf: cfg.ConfigOpts) -> tuple[Databases, Cells]:
+    """The API and main databases, and those of the cells. Needs ``transport`` to have been made."""
+    made = engine.configure(conf)
+    return made, Cells(made, conf.transport_url)
+
+
+def await_all(databases: Databases, stopping: threading.Event) -> None:
+    """Wait until both databases answer, or until ``stopping``; it is told once that they don't."""
+    told = False
+    for database in (databases.api(), databases.main()):
+        while not stopping.is_set():
+            try:
+                with database.read() as connection:
+                    engine.now(connection)
+                break
+            except Exception as error:
+                if not engine.is_unreachable(error):
+                    raise
+                if not told:
+                    LOG.warning('Not started yet: %s does not answer (%s); asking again', database.name, error)
+                    told = True
+                stopping.wait(PAUSE)
+
+
+def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: Cells) -> RoutedTransport:
+    """``local``, and for messages to hosts of cells that have a queue of their own that queue."""
+    return RoutedTransport(local, conf.transport_url, cells.transport_url_of,
+                           lambda url: OsloTransport(conf, url, entities=Serializer()))
+
+
+def checks(databases: Databases) -> dict[str, Ask]:
+    """The API database and the main one: each tells its time."""
+    def ask(database: Any) -> None:
+        with database().read() as connection:
+            engine.now(connection)
+    return {'api_database': lambda: ask(databases.api), 'database': lambda: ask(databases.main)}

@@ -1,0 +1,152 @@
+"""GET /health on a small port of each daemon's own ([health]): what it can reach, and what not.
+
+    server = Server.of(conf, 'scheduler', {'database': ask})      # None where the option names no port
+    server.start()
+    server.state = 'serving'
+
+Each thing is asked for by a function that raises when it doesn't answer, all at the same time, [health]timeout seconds
+long at most. 200 while all of them answer and the daemon serves, else 503. No error's text is shown, only its class:
+texts may hold addresses and accounts; they are in the log.
+"""
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import concurrency
+from kilonova.cmd import options, sockets
+
+LOG = logging.getLogger(__name__)
+
+Ask = Callable[[], Any]
+
+PATH = '/health'
+NAME = 'health'
+# Requests that are answered at once; more wait.
+THREADS = 2
+OK, SILENT = 'ok', 'no answer'
+
+
+def addresses(conf: cfg.ConfigOpts, name: str) -> dict[str, sockets.Address]:
+    """The socket of ``kilonova-<name>``, by its name; none without the option."""
+    port = conf.health[f'{name}_port'] if f'{name}_port' in conf.health else None  # noqa: SIM401 - its get() raises
+    return {NAME: (conf.health.listen, port)} if port else {}
+
+
+class Check:
+    """One thing that the daemon needs. A question that hangs is not asked again beside itself."""
+
+    def __init__(self, name: str, ask: Ask) -> None:
+        self.name, self._ask = name, ask
+        self._asked: concurrent.futures.Future[None] | None = None
+        self._last = OK
+
+    def begin(self) -> None:
+        """Ask, in a thread of its own."""
+        if self._asked is None or self._asked.done():
+            self._asked = concurrent.futures.Future()
+            concurrency.spawn(self._run, self._asked, name=f'health-{self.name}')
+
+    def _run(self, asked: concurrent.futures.Future[None]) -> None:
+        try:
+            self._ask()
+        except Exception as error:  # noqa: BLE001 - whatever it raises means that it doesn't answer
+            asked.set_exception(error)
+        else:
+            asked.set_result(None)
+
+    def outcome(self, deadline: float) -> str:
+        """'ok', the class of what went wrong, or 'no answer'."""
+        if self._asked is None:
+            raise RuntimeError('begin() comes first')
+        reason: object = f'nothing within {deadline - time.monotonic():.0f} s'
+        try:
+            error = self._asked.exception(max(deadline - time.monotonic(), 0.001))
+        except concurrent.futures.TimeoutError:
+            found = SILENT
+        else:
+            found, reason = (type(error).__name__, error) if error else (OK, '')
+        self._tell(found, reason)
+        return found
+
+    def _tell(self, found: str, reason: object) -> None:
+        if found != self._last:
+            self._last = found
+            if found == OK:
+                LOG.info('Health: %s answers again', self.name)
+            else:
+                LOG.warning('Health: %s does not answer (%s: %s)', self.name, found, reason)
+
+
+class Health:
+    """The WSGI application. ``state``: starting, serving or ending."""
+
+    def __init__(self, service: str, host: str, checks: Mapping[str, Ask], timeout: float) -> None:
+        self._who = {'service': service, 'host': host, 'version': options.version()}
+        self._checks = [Check(name, ask) for name, ask in checks.items()]
+        self._timeout = timeout
+        self.state = 'starting'
+
+    def report(self) -> dict[str, Any]:
+        """What is answered, with ``healthy`` and the names of what is ``unreachable``."""
+        deadline = time.monotonic() + self._timeout
+        for check in self._checks:
+            check.begin()
+        found = {check.name: check.outcome(deadline) for check in self._checks}
+        unreachable = sorted(name for name, outcome in found.items() if outcome != OK)
+        return {**self._who, 'state': self.state, 'healthy': self.state == 'serving' and not unreachable,
+                'checks': found, 'unreachable': unreachable}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get('PATH_INFO') != PATH:
+            return _answer(start_response, environ, '404 Not Found', {'error': f'there is {PATH} only'})
+        if environ['REQUEST_METHOD'] not in ('GET', 'HEAD'):
+            return _answer(start_response, environ, '405 Method Not Allowed', {'error': 'GET or HEAD'})
+        report = self.report()
+        return _answer(start_response, environ, '200 OK' if report['healthy'] else '503 Service Unavailable', report)
+
+
+def _answer(start_response: Callable[..., Any], environ: dict[str, Any], status: str,
+            body: dict[str, Any]) -> Iterable[bytes]:
+    text = json.dumps(body, indent=1).encode() + b'\n'
+    start_response(status, [('Content-Type', 'application/json'), ('Content-Length', str(len(text))),
+                            ('Cache-Control', 'no-store'), ('Connection', 'close')])
+    return [] if environ['REQUEST_METHOD'] == 'HEAD' else [text]
+
+
+class Server:
+    """The application on its socket."""
+
+    def __init__(self, health: Health, address: sockets.Address) -> None:
+        self._health = health
+        self._server = concurrency.WsgiServer(sockets.listen(NAME, address), health, THREADS, LOG.logger)
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts, name: str, checks: Mapping[str, Ask]) -> Server | None:
+        """The server that [health] asks for; a port that is taken is an OSError."""
+        address = addresses(conf, name).get(NAME)
+        if address is None:
+            return None
+        return cls(Health(f'nova-{name}', conf.host, checks, conf.health.timeout), address)
+
+    @property
+    def state(self) -> str:
+        return self._health.state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self._health.state = state
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._server.stop(0.0)

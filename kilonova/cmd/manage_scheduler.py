@@ -1,0 +1,173 @@
+"""kilonova-manage scheduler: why a server went where it went, where one would go, how many more fit."""
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kilonova.cmd.cli import Cloud, Command, argument, table
+
+FORMAT = argument('--format', choices=('table', 'json'), default='table')
+SHOWN = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
+
+
+# -- explain ----------------------------------------------------------------------------------------------------------
+def explain(cloud: Cloud, args: argparse.Namespace) -> int:
+    """What the scheduler decided for a server or in a request, and why. 1: nothing is known of it."""
+    from kilonova.db.queries import decisions
+    with cloud.databases.api().read() as connection:
+        found = decisions.find(connection, args.which)
+    if args.format == 'json':
+        print(json.dumps([{**row, 'created_at': row['created_at'].isoformat()} for row in found], indent=2))
+    else:
+        for row in found:
+            print(f'{row["created_at"].isoformat(timespec="milliseconds")}Z server {row["instance_uuid"]} '
+                  f'(request {row["request_id"]})')
+            _tell(row['body'] or {})
+        if not found:
+            print(f'No decision is kept about {args.which}.')
+    return 0 if found else 1
+
+
+def _tell(body: Mapping[str, Any]) -> None:
+    """One decision, for people."""
+    wanted = ', '.join(f'{name} {value}' for name, value in (body.get('asked') or {}).items() if value)
+    print(f'asked for: {wanted}')
+    print(f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
+          + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else ''))
+    if body.get('failure'):
+        print(body['failure'])
+    if body.get('hosts'):
+        table(('Host', 'Turned away by', 'Why'),
+              [(one['host'], ', '.join(one['turned_away_by']), '; '.join(one['why'])) for one in body['hosts']])
+    elif body.get('filters'):
+        table(('Filter', 'Before', 'After', 'Turned away'),
+              [(one['filter'], one['before'], one['after'], '; '.join(map(_host, one['fell'])))
+               for one in body['filters']])
+    if body.get('weighed'):
+        table(('Host', 'Weight', *SHOWN),
+              [(one['host'], round(one['weight'], 4), *(one.get(name) for name in SHOWN)) for one in body['weighed']])
+    if body.get('claims_refused'):
+        print(f'claims refused: {", ".join(body["claims_refused"])}')
+
+
+def _host(one: Mapping[str, Any]) -> str:
+    values = ', '.join(f'{name} {value}' for name, value in one.items() if name != 'host')
+    return f'{one["host"]} ({values})'
+
+
+# -- dry-run, capacity ------------------------------------------------------------------------------------------------
+def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Where servers would land now, and why; nothing is claimed or written. 1: nowhere."""
+    from oslo_utils import uuidutils
+
+    from kilonova.errors import NoValidHost
+    from kilonova.scheduler.decisions import Trace, story
+    spec = _request(cloud, args)
+    if spec is None:
+        return 2
+    uuids = [spec.instance_uuid, *(uuidutils.generate_uuid() for _ in range(args.count - 1))]
+    most, told = cloud.conf.scheduler.decisions_hosts, []
+    manager = _manager(cloud)
+    trace = Trace(most)
+    try:
+        plan = manager.try_out(spec, uuids, trace)
+    except NoValidHost as error:
+        trace.end()
+        told = [story(spec, trace, most, failure=error)]
+    else:
+        trace.end()
+        told = [story(spec, trace, most, plan=plan, index=index) for index in range(len(uuids))]
+    finally:
+        manager.stop()
+    if args.format == 'json':
+        print(json.dumps({'hosts': [one['chosen'] for one in told if one['chosen']], 'decisions': told}, indent=2))
+    else:
+        _tell(told[0])
+        for number, one in enumerate(told[1:], start=2):
+            print(f'server {number}: {one["chosen"]}; alternates: {", ".join(one["alternates"])}')
+    return 0 if told[0]['chosen'] else 1
+
+
+def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
+    """How many more servers of a flavor fit, by host, zone and cell; nothing is claimed. 2: no such flavor or image."""
+    from kilonova.scheduler import what_if
+    spec = _request(cloud, args)
+    if spec is None:
+        return 2
+    manager = _manager(cloud)
+    try:
+        found = what_if.capacity(cloud.conf, manager, spec, {
+            database.cell.uuid: database.name for database in cloud.cells.enabled()})
+    finally:
+        manager.stop()
+    if args.format == 'json':
+        print(json.dumps({'flavor': args.flavor, **found.as_dict()}, indent=2))
+    elif args.format == 'prometheus':
+        print('\n'.join(what_if.prometheus(found, args.flavor)))
+    else:
+        rows = [(kind, name, number) for kind, values in (('host', found.hosts), ('zone', found.zones),
+                                                          ('cell', found.cells))
+                for name, number in sorted(values.items())]
+        rows += [(f'free {alias}', device, number) for alias, counts in sorted(found.devices.items())
+                 for device, number in sorted(counts.items())]
+        table(('By', 'Name', 'Servers or devices'), [*rows, ('total', '', found.total)])
+    if found.silent and args.format == 'table':
+        print(f'no answer: cells {", ".join(found.silent)}')
+    return 0
+
+
+def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
+    """The request that the arguments describe; None, which was told: there is no such thing."""
+    from kilonova.cmd import parts
+    from kilonova.db.queries import flavors
+    from kilonova.errors import Forbidden, Invalid, NotFound
+    from kilonova.scheduler import what_if
+    with cloud.databases.api().read() as connection:
+        flavor = flavors.get(connection, args.flavor) or next(iter(flavors.page(
+            connection, name=f'^{re.escape(args.flavor)}$', limit=1)), None)
+    if flavor is None:
+        print(f'Flavor {args.flavor} could not be found.')
+        return None
+    try:
+        image = None
+        if args.image:
+            from kilonova.api.services import images
+            image = images.plain(parts.images(cloud.conf).get(args.image))
+        hints: dict[str, Any] = {}
+        for hint in getattr(args, 'hint', ()):
+            name, _, value = hint.partition('=')
+            hints.setdefault(name, []).append(value)
+        return what_if.request(cloud.conf, flavor, image=image, zone=args.az, count=getattr(args, 'count', 1),
+                               hints={name: values[0] if name == 'group' else values
+                                      for name, values in hints.items()})
+    except (NotFound, Invalid, Forbidden) as error:
+        print(error)
+        return None
+
+
+def _manager(cloud: Cloud) -> Any:
+    """A scheduler of this configuration that serves nobody."""
+    from kilonova.cmd import parts
+    from kilonova.scheduler.manager import SchedulerManager
+    if not cloud.conf.debug:
+        # Each host that is tried would be a line.
+        logging.getLogger('kilonova.scheduler').setLevel(logging.WARNING)
+    return SchedulerManager(cloud.conf, cloud.databases, cloud.cells, parts.placement(cloud.conf))
+
+
+_WHAT = (argument('--flavor', required=True, metavar='FLAVOR', help="the flavor's id or name"),
+         argument('--image', metavar='ID', help="the image's id, where its properties matter"),
+         argument('--az', metavar='ZONE[:HOST[:NODE]]', help='as in availability_zone of a create'))
+
+SCHEDULER = {
+    'explain': Command(explain, (argument('which', metavar='SERVER-OR-REQUEST', help='uuid or request id'), FORMAT)),
+    'dry-run': Command(dry_run, (*_WHAT, argument('--count', type=int, default=1, metavar='N'),
+                                 argument('--hint', action='append', default=[], metavar='KEY=VALUE',
+                                          help='a scheduler hint; may be repeated'), FORMAT)),
+    'capacity': Command(capacity, (*_WHAT, argument('--format', choices=('table', 'json', 'prometheus'),
+                                                    default='table'))),
+}

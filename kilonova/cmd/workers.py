@@ -1,0 +1,234 @@
+"""Several processes a daemon: a parent that starts workers, restarts those that die, and passes signals on.
+
+    if workers.count(conf, 'api') > 1 and not workers.is_worker():
+        return Workers(conf, 'api', workers.count(conf, 'api'), {'api': ('0.0.0.0', 8774)}).run()
+
+A worker is this program's own command line run once more, with KILONOVA_WORKER in its environment: a fresh process
+that shares nothing with the parent but listening sockets. (Forking would hand it eventlet's hub, database and broker
+connections; SQLite even forbids to close inherited ones.) Between parent and worker there is a pair of sockets: the
+worker says that it serves, the parent that it shall end, and a worker whose parent is gone ends, too. Signals would not
+do for that: a terminal and some service managers send them to all processes, and a second one means "at once".
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import concurrency
+from kilonova.cmd import notify, options, sockets
+from kilonova.cmd.signals import ENDING, Ears
+
+LOG = logging.getLogger(__name__)
+
+# 'number:descriptor of the worker's end of the pair'.
+VARIABLE = 'KILONOVA_WORKER'
+SERVING, END, END_NOW = b'+', b'-', b'!'
+# What a thread rings when a worker said something. No signal has this number.
+TOLD = 0xfd
+# Seconds until a worker that died is started again, doubled each time up to the last; one that lived longer than that
+# begins anew.
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+# Seconds beyond manager_shutdown_timeout, in which workers notice by themselves that their time is over.
+GRACE = 5.0
+
+
+def count(conf: cfg.ConfigOpts, name: str) -> int:
+    """How many processes ``kilonova-<name>`` consists of; where the option says nothing, one a CPU that we may use."""
+    wanted = {'api': lambda: conf.osapi_compute_workers, 'conductor': lambda: conf.conductor.workers,
+              'scheduler': lambda: conf.scheduler.workers}
+    if name not in wanted:
+        return 1
+    return wanted[name]() or len(os.sched_getaffinity(0))
+
+
+def is_worker() -> bool:
+    """Whether this process was started by ``Workers``."""
+    return VARIABLE in os.environ
+
+
+def title(name: str) -> str:
+    """What this process is called: kilonova-api, or kilonova-api-2 for its second worker."""
+    number = os.environ.get(VARIABLE, '').partition(':')[0]
+    return f'kilonova-{name}-{number}' if number else f'kilonova-{name}'
+
+
+class Channel:
+    """The worker's end: ``serving()`` tells the parent. ``told(at_once)`` is called when the parent wants this process
+    to end, or is gone. In a process that has no parent of this kind nothing is heard."""
+
+    def __init__(self, told: Callable[[bool], None]) -> None:
+        self._told = told
+        self._socket: socket.socket | None = None
+        if is_worker():
+            descriptor = int(os.environ[VARIABLE].partition(':')[2])
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=descriptor)
+            concurrency.spawn(self._watch, self._socket, name='parent')
+
+    def _watch(self, channel: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while byte := channel.recv(1):
+                self._told(byte == END_NOW)
+        self._told(False)
+
+    def serving(self) -> None:
+        """This process does its work from now on: said to the parent, or to the service manager."""
+        if self._socket is None:
+            notify.tell('READY=1')
+            return
+        with contextlib.suppress(OSError):
+            self._socket.send(SERVING)
+
+
+class Worker:
+    """One child process and what became of it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: socket.socket | None = None
+        self.serves = False
+        self.cut = False
+        self.began = 0.0
+        self.deaths = 0
+        self.due: float | None = None
+
+    def died(self, now: float) -> float:
+        """Work out when it is started again; the seconds until then."""
+        self.deaths = 1 if now - self.began > LONGEST_PAUSE else self.deaths + 1
+        pause = min(PAUSE * 2 ** (self.deaths - 1), LONGEST_PAUSE)
+        self.process, self.serves, self.due = None, False, now + pause
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        return pause
+
+
+    def ended_well(self) -> bool:
+        """Whether it ended as it was told to, and left nothing."""
+        code = self.process.returncode if self.process is not None else None
+        return code == 0 or (self.cut and code == -signal.SIGTERM)
+
+
+class Workers:
+    """The parent. ``addresses``: the sockets that workers share, by name."""
+
+    def __init__(self, conf: cfg.ConfigOpts, name: str, wanted: int, addresses: Mapping[str, sockets.Address],
+                 command: Sequence[str] | None = None) -> None:
+        self._conf, self._name = conf, name
+        self._listeners = {label: sockets.listen(label, address) for label, address in addresses.items()}
+        self._command = command or [sys.executable, *sys.orig_argv[1:]]
+        self._workers = [Worker(number) for number in range(1, wanted + 1)]
+        self._ears: Ears
+        self._served = False
+
+    def run(self) -> int:
+        """Serve until told to end. 0: all workers ended gracefully; 1: none ever served, or one didn't end so."""
+        with Ears((*ENDING, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)) as self._ears:
+            LOG.info('Starting %d workers of kilonova-%s (version %s)', len(self._workers), self._name,
+                     options.version())
+            for worker in self._workers:
+                self._start(worker)
+            while True:
+                for byte in self._ears.hear(self._until_due()):
+                    if byte in ENDING:
+                        LOG.info('Caught %s, ending %d workers', signal.Signals(byte).name, len(self._workers))
+                        return self._end()
+                    if byte == signal.SIGHUP:
+                        options.reload(self._conf)
+                    if byte in (signal.SIGHUP, signal.SIGUSR2):
+                        self._send(signal.Signals(byte))
+                    if byte == TOLD:
+                        self._tell_ready()
+                if not self._look():
+                    LOG.error('kilonova-%s does not start: its workers end before they serve', self._name)
+                    self._end()
+                    return 1
+
+    # -- one worker ----------------------------------------------------------------------------------------------------
+    def _start(self, worker: Worker) -> None:
+        ours, theirs = socket.socketpair()
+        shared = [listener.fileno() for listener in self._listeners.values()]
+        environment = {key: value for key, value in os.environ.items() if key != notify.VARIABLE}
+        environment |= {VARIABLE: f'{worker.number}:{theirs.fileno()}',
+                        sockets.INHERITED: sockets.told(self._listeners)}
+        worker.process = subprocess.Popen(self._command, env=environment, pass_fds=[theirs.fileno(), *shared],
+                                          process_group=0)
+        theirs.close()
+        worker.channel, worker.began, worker.due = ours, time.monotonic(), None
+        LOG.info('Started worker %d, pid %d', worker.number, worker.process.pid)
+        concurrency.spawn(self._listen, worker, ours, name=f'worker-{worker.number}')
+
+    def _listen(self, worker: Worker, channel: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            if channel.recv(1) == SERVING:
+                worker.serves = self._served = True
+                self._ears.ring(TOLD)
+
+    def _tell_ready(self) -> None:
+        if all(worker.serves for worker in self._workers):
+            notify.tell('READY=1')
+
+    def _look(self) -> bool:
+        """Notice who died, start whose time has come. False: one died before any of them ever served."""
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.process is not None and (code := worker.process.poll()) is not None:
+                if not self._served:
+                    return False
+                pid, pause = worker.process.pid, worker.died(now)
+                LOG.warning('Worker %d (pid %d) ended with %d; starting it again in %d s', worker.number, pid, code,
+                            pause)
+            elif worker.due is not None and worker.due <= now:
+                self._start(worker)
+        return True
+
+    def _until_due(self) -> float | None:
+        due = [worker.due for worker in self._workers if worker.due is not None]
+        return min(due) - time.monotonic() if due else None
+
+    # -- all of them ---------------------------------------------------------------------------------------------------
+    def _alive(self) -> list[subprocess.Popen[bytes]]:
+        return [worker.process for worker in self._workers
+                if worker.process is not None and worker.process.poll() is None]
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in self._alive():
+            process.send_signal(number)
+
+    def _tell_end(self, word: bytes) -> None:
+        for worker in self._workers:
+            if worker.process is None or worker.process.poll() is not None or worker.channel is None:
+                continue
+            with contextlib.suppress(OSError):
+                worker.channel.send(word)
+            if not worker.serves:
+                # It may still be busy with its imports: there is nothing to give back.
+                worker.cut = True
+                worker.process.terminate()
+
+    def _end(self) -> int:
+        notify.tell('STOPPING=1')
+        for listener in self._listeners.values():
+            listener.close()
+        ended = [worker for worker in self._workers if worker.process is not None]
+        self._tell_end(END)
+        deadline = time.monotonic() + self._conf.manager_shutdown_timeout + GRACE
+        while self._alive():
+            if time.monotonic() >= deadline:
+                LOG.warning('%d workers did not end in time; they are killed', len(self._alive()))
+                self._send(signal.SIGKILL)
+                deadline += GRACE
+            if any(byte in ENDING for byte in self._ears.hear(deadline - time.monotonic())):
+                LOG.warning('Told to end again: so are the workers')
+                self._tell_end(END_NOW)
+        LOG.info('Ended')
+        return 0 if all(worker.ended_well() for worker in ended) else 1

@@ -1,0 +1,20 @@
+"""[DEFAULT] options of the audit of usage."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = None
+
+_PERIODS = (r'^(hour(@[0-5]?[0-9])?|day(@([01]?[0-9]|2[0-3]))?|month(@(0?[0-9]|1[0-9]|2[0-8]))?'
+            r'|year(@(0?[0-9]|1[0-2]))?)$')
+
+OPTS = [
+    cfg.BoolOpt('instance_usage_audit', default=False,
+                help='Computes tell the usage of each of their servers (instance.exists) once after each period, and '
+                     'keep a line of it in task_log, which os-instance_usage_audit_log shows. Switch it on where a '
+                     'billing program wants that; without notifications only the line is written.'),
+    cfg.StrOpt('instance_usage_audit_period', default='month', regex=_PERIODS,
+               help='Period of the audits that os-instance_usage_audit_log shows: hour, day, month or year, each with '
+                    'an offset where it begins elsewhere: hour@30 (minute), day@6 (hour), month@15 (day, 28 at most), '
+                    'year@4 (month). It must be the same in all services of a cloud.'),
+]

@@ -1,0 +1,17 @@
+"""[cors]: which web pages of other origins may use the API (the options are oslo.middleware's)."""
+from __future__ import annotations
+
+from oslo_middleware import cors
+
+GROUP = 'cors'
+
+_VERSION_HEADERS = ['OpenStack-API-Version', 'X-OpenStack-Nova-API-Version']
+
+# The middleware registers these very options, so its own defaults are changed, not copies of them.
+cors.set_defaults(
+    allow_headers=['X-Auth-Token', 'X-Openstack-Request-Id', 'X-Identity-Status', 'X-Roles', 'X-Service-Catalog',
+                   'X-User-Id', 'X-Tenant-Id', *_VERSION_HEADERS],
+    expose_headers=['X-Auth-Token', 'X-Openstack-Request-Id', 'X-Compute-Request-Id', 'X-Subject-Token',
+                    'X-Service-Token', *_VERSION_HEADERS],
+    allow_methods=['GET', 'PUT', 'POST', 'DELETE', 'PATCH'])
+OPTS = cors.OPTS

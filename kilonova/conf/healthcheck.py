@@ -1,0 +1,7 @@
+"""[healthcheck]: /healthcheck of the API, for load balancers (the options are oslo.middleware's)."""
+from __future__ import annotations
+
+from oslo_middleware.healthcheck import opts
+
+GROUP = 'healthcheck'
+OPTS = [*opts.HEALTHCHECK_OPTS, *opts.DISABLE_BY_FILE_OPTS, *opts.DISABLE_BY_FILES_OPTS, *opts.ENABLE_BY_FILES_OPTS]

@@ -1,0 +1,27 @@
+"""[notifications] options: in which form what happens is told to other programs. Whether it is told at all, over which
+broker and topics, is oslo.messaging's section [oslo_messaging_notifications]."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'notifications'
+
+OPTS = [
+    cfg.StrOpt('notification_format', default='unversioned', choices=['unversioned', 'versioned', 'both'],
+               help='unversioned: plain dicts under the old names, for consumers such as ceilometer, on the topics of '
+                    '[oslo_messaging_notifications]. versioned: objects with a version, on the topics of '
+                    'versioned_notifications_topics. both: each event in both forms. Change it when your consumers '
+                    'say so. Give all daemons the same value.'),
+    cfg.ListOpt('versioned_notifications_topics', default=['versioned_notifications'],
+                help='Topics of the versioned notifications; each gets all of them. Add one for each consumer that '
+                     'must see every message for itself.'),
+    cfg.StrOpt('notify_on_state_change', choices=['vm_state', 'vm_and_task_state'],
+               help='Tell instance.update (compute.instance.update) when the vm state of a server changes, or its vm '
+                    'or task state. Empty: not for states, only when tags change. The API and the conductors read it: '
+                    'they write the states. Each change costs them a statement more.'),
+    cfg.StrOpt('default_level', default='INFO', choices=['DEBUG', 'INFO', 'WARN', 'ERROR', 'CRITICAL'],
+               help='Priority of notifications that tell no error; it is part of the name of the topic on '
+                    'the broker (notifications.info). Change it only for consumers that listen elsewhere.'),
+    cfg.BoolOpt('bdms_in_notifications', default=False,
+                help='Tell the volumes of a server in its versioned notifications (block_devices).'),
+]
