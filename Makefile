@@ -60,7 +60,7 @@ audit: ## compare database, Placement, libvirt domains and files of the running 
 	@$(CLOUD) audit
 
 .PHONY: test
-test: bootstrap-test ## all tests: lint type unit functional (twice) flows integration; the last line adds them up
+test: bootstrap-test ## all tests: lint type unit functional api flows integration; the last line adds them up
 	@$(TESTS)
 
 .PHONY: lint
@@ -76,8 +76,12 @@ unit: bootstrap ## tests of single parts
 	@$(TESTS) unit
 
 .PHONY: functional
-functional: bootstrap ## the whole cloud in one process, under eventlet and again under threads
+functional: bootstrap-test ## the whole cloud in one process: SQLite under eventlet and under threads, MariaDB, PostgreSQL
 	@$(TESTS) functional
+
+.PHONY: api
+api: bootstrap ## every route at every version: samples, bad input, who may
+	@$(TESTS) api
 
 .PHONY: flows
 flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is deleted
@@ -92,8 +96,12 @@ db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and Postg
 	@$(TESTS) db-check
 
 .PHONY: bench
-bench: bootstrap ## CPU seconds, wall time and memory of boots and lists on the one-machine cloud
+bench: bootstrap ## CPU seconds, wall time and memory of boots and reads on the one-machine cloud
 	@$(VENV)/bin/python -m tests.bench
+
+.PHONY: bench-scheduler
+bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 000 hosts, with and without Placement
+	@$(VENV)/bin/python -W ignore -m tests.bench.scheduler
 
 .PHONY: docs
 docs: bootstrap ## build the documentation into build/docs, warnings are errors

@@ -9,12 +9,15 @@ failed and every run found tests. A check that counts no tests (ruff, mypy …) 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,6 +25,8 @@ from xml.etree import ElementTree
 from tools.cloud.layout import ROOT, Layout
 
 RESULTS = ROOT / 'build' / 'test'
+# Bytes of memory that have to be free for tests to write there.
+MEMORY = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -47,26 +52,36 @@ class Run:
     command: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    minutes: float = 25
+    minutes: float = 40
+    waits: bool = False    # for real daemons, most of its time
+    seconds: float = 0     # what it took on two idle cores; of those that go side by side the longest starts first
 
 
+OWN_CLOUDS = ('tests/integration/test_databases.py', 'tests/integration/test_twenty_hosts.py')
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
     'type': (Run('mypy', ('mypy',)),),
-    'unit': (Run('unit', paths=('tests/unit',)),),
-    # Eventlet and native threads can't share a process.
+    'unit': (Run('unit', paths=('tests/unit',), seconds=260),),
+    # Eventlet and native threads can't share a process. On servers of databases one of the two is enough.
     'functional': tuple(
-        Run(f'functional-{backend}', paths=('tests/functional', 'tests/regressions'),
-            env={'KILONOVA_CONCURRENCY': backend}) for backend in ('eventlet', 'threading')),
+        Run(f'functional-{database}-{backend}', paths=('tests/functional', 'tests/regressions'),
+            env={'KILONOVA_CONCURRENCY': backend, 'KILONOVA_TEST_DATABASE': database}, seconds=seconds)
+        for database, backend, seconds in (('sqlite', 'eventlet', 150), ('sqlite', 'threading', 150),
+                                           ('mariadb', 'eventlet', 220), ('postgresql', 'threading', 220))),
+    'api': tuple(Run(f'api-{backend}', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': backend}, seconds=60)
+                 for backend in ('eventlet', 'threading')),
     'flows': (
-        Run('flows-steps', ('-k', 'step_fails or delete_at_a_step'), ('tests/flows',)),
-        Run('flows-faults', ('-k', 'not (step_fails or delete_at_a_step)'), ('tests/flows',)),
+        Run('flows-steps', ('-k', 'step_fails or delete_at_a_step'), ('tests/flows',), seconds=130),
+        Run('flows-faults', ('-k', 'not (step_fails or delete_at_a_step)'), ('tests/flows',), seconds=370),
     ),
-    'integration': (Run('integration', paths=('tests/integration',)),),
+    # One cloud that most of them share, one after the other; those that don't use it go beside.
+    'integration': (
+        Run('integration', tuple(f'--ignore={path}' for path in OWN_CLOUDS), ('tests/integration',), minutes=60,
+            waits=True, seconds=800),
+        Run('integration-apart', paths=OWN_CLOUDS, minutes=60, waits=True, seconds=250)),
 }
-# Parts whose runs share no ports, files or processes: as many at once as there are cores. The others wait for real
-# daemons with real time-outs and run alone.
-TOGETHER = ('unit', 'functional', 'flows')
+# Parts whose runs share no ports, files or processes.
+TOGETHER = ('unit', 'functional', 'api', 'flows', 'integration')
 # Parts that make test leaves out, as another part runs the same tests.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
@@ -97,8 +112,35 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
     """The command line of a run."""
     if not run.paths:
         return [layout.bin(run.command[0]), *run.command[1:]]
-    there = [run.paths[0], *(path for path in run.paths[1:] if (ROOT / path).is_dir())]
-    return [layout.bin('python'), '-m', 'pytest', *run.command, *there, f'--junit-xml={report}']
+    # Only unit tests ask it; else each run loads it to say nothing.
+    unasked = () if 'tests/unit' in run.paths else ('-p', 'no:hypothesispytest')
+    there = [run.paths[0], *(path for path in run.paths[1:] if (ROOT / path).exists())]
+    return [layout.bin('python'), '-m', 'pytest', *unasked, *run.command, *there, f'--junit-xml={report}']
+
+
+@contextlib.contextmanager
+def scratch(run: Run) -> Iterator[list[str]]:
+    """Where tests write: memory, if there is enough of it, as hundreds of small databases are made and thrown away.
+    What waits for daemons has their files on disk, as they are elsewhere."""
+    memory = Path('/dev/shm')  # noqa: S108 - a directory of its own is made there
+    if not run.paths or run.waits or not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < MEMORY:
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix='kilonova-test-', dir=memory, ignore_cleanup_errors=True) as directory:
+        yield [f'--basetemp={directory}/{run.name}']
+
+
+def wait(child: subprocess.Popen, seconds: float) -> tuple[int, float]:
+    """Wait for a process: its exit code, and the CPU-seconds of it and of those that it waited for (not of daemons)."""
+    end = time.monotonic() + seconds
+    while True:
+        ended, status, used = os.wait4(child.pid, os.WNOHANG)
+        if ended:
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode, used.ru_utime + used.ru_stime
+        if time.monotonic() > end:
+            raise subprocess.TimeoutExpired(child.args, seconds)
+        time.sleep(0.2)
 
 
 def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
@@ -108,13 +150,14 @@ def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
     report.unlink(missing_ok=True)
     print(f'\n=== {run.name} starts', flush=True)
     began = time.monotonic()
-    with log.open('w') as output:
+    with log.open('w') as output, scratch(run) as more:
         # In a group of its own, so that a run that hangs ends together with what it started.
-        child = subprocess.Popen(command_of(run, layout, report), cwd=ROOT, env={**os.environ, **run.env},
+        child = subprocess.Popen([*command_of(run, layout, report), *more], cwd=ROOT, env={**os.environ, **run.env},
                                  stdin=subprocess.DEVNULL, start_new_session=True,
                                  stdout=None if shown else output, stderr=None if shown else subprocess.STDOUT)
+        cpu = 0.0
         try:
-            code = child.wait(run.minutes * 60)
+            code, cpu = wait(child, run.minutes * 60)
         except subprocess.TimeoutExpired:
             output.write(f'{run.name}: not done after {run.minutes:g} minutes, ended\n')
             code = -1
@@ -127,15 +170,18 @@ def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
     else:
         found = Counts(failed=int(code != 0))
     outcome = str(found) if run.paths else ('ok' if code == 0 else 'failed')
-    print(f'{log.read_text()}=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s', flush=True)
+    print(f'{log.read_text()}=== {run.name}: {outcome} in {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU',
+          flush=True)
     return found
 
 
 def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
-    """Runs that may go side by side, as many at once as there are cores."""
-    workers = os.cpu_count() or 1
+    """Runs that may go side by side, as many at once as there are cores, and one that mostly waits."""
+    workers = (os.cpu_count() or 1) + any(run.waits for run in runs)
+    longest_first = sorted(runs, key=lambda run: -run.seconds)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        futures = {run.name: pool.submit(execute, run, layout, workers == 1 or len(runs) == 1) for run in runs}
+        futures = {run.name: pool.submit(execute, run, layout, workers == 1 or len(runs) == 1)
+                   for run in longest_first}
         return {name: future.result() for name, future in futures.items()}
 
 

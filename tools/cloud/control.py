@@ -64,10 +64,10 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None) -> Cloud:
     layout.make_directories()
     # First, or a worker that outlived its killed main process would make us give its port up.
     end_orphans(layout)
-    ours = {name for name in ports.NAMES if process.running(layout, name)}
+    ours = {name for name in ports.names_for(described) if process.running(layout, name.removeprefix('health-'))}
     if 'rabbitmq' in ours:
         ours.add('rabbitmq-dist')
-    settled = ports.settle(layout.var / 'ports.json', layout.var, ours=ours)
+    settled = ports.settle(layout.var / 'ports.json', layout.var, described, ours=ours)
     return Cloud(layout, settled, load_secrets(layout), described, extra)
 
 
@@ -77,8 +77,11 @@ def remembered(layout: Layout) -> Cloud:
     if not path.exists() or not kept_ports:
         raise CloudError('there is no cloud here; start one with: make up')
     kept = json.loads(path.read_text())
+    hosts = find_hosts(Path(kept['hosts']))
+    if not set(ports.names_for(hosts)) <= set(kept_ports):
+        raise CloudError('the cloud is described anew; bring it up to date with: make up')
     extra = Path(kept['extra']) if kept['extra'] else None
-    return Cloud(layout, kept_ports, load_secrets(layout), find_hosts(Path(kept['hosts'])), extra)
+    return Cloud(layout, kept_ports, load_secrets(layout), hosts, extra)
 
 
 def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False) -> Cloud:
@@ -195,7 +198,8 @@ def fill_services(cloud: Cloud) -> None:
     """Accounts, catalog and the demo image; skipped while what was filled in is what is wanted."""
     layout = cloud.layout
     mark = layout.data('keystone') / 'filled'
-    wanted = json.dumps([cloud.ports, identity.SERVICES, identity.ACCOUNTS])
+    served = {name: cloud.ports[name] for name in ports.NAMES}
+    wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS])
     if mark.exists() and mark.read_text() == wanted:
         return
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
@@ -209,9 +213,12 @@ def fill_services(cloud: Cloud) -> None:
 def start_daemons(cloud: Cloud) -> None:
     """Databases, then the four daemons, then the mapping of new hosts."""
     wanted = services.daemons(cloud)
-    if any(stale(cloud, service) for service in wanted):
+    if outdated := [service.name for service in wanted if stale(cloud, service)]:
         databases.prepare_kilonova(cloud)
         say('  brought the databases of Kilonova up to date')
+        # Together, as each takes seconds to end; the conductor answers the others meanwhile.
+        for name in process.stop(cloud.layout, set(outdated) - {'conductor'}):
+            say(f'  ended {name}, whose configuration is new')
     start_all(cloud, wanted)
     await_reports(cloud, wanted)
     map_hosts(cloud)
@@ -272,15 +279,16 @@ def await_reports(cloud: Cloud, wanted: Iterable[Service], within: float = READY
 def map_hosts(cloud: Cloud, within: float = 60.0) -> None:
     """Map computes that no cell has yet (the mark names those that have one), and wait until the API lists all."""
     compute, deadline = Compute(cloud), time.monotonic() + within
+    mark = cloud.layout.data('kilonova') / 'mapped'
+    mapped = set(mark.read_text().split('\n')) if mark.exists() else set()
+    if not mapped.issuperset(cloud.hosts):
+        # They have reported, so their nodes are there; the API lists those of mapped hosts only.
+        databases.manage(cloud, 'cell_v2', 'discover_hosts')
+        mark.write_text('\n'.join(sorted(mapped.union(cloud.hosts))))
     while missing := set(cloud.hosts) - compute.hypervisors():
         if time.monotonic() > deadline:
             raise CloudError(f'no hypervisor of {", ".join(sorted(missing))} after {within:.0f} s')
         time.sleep(0.2)
-    mark = cloud.layout.data('kilonova') / 'mapped'
-    mapped = set(mark.read_text().split('\n')) if mark.exists() else set()
-    if not mapped.issuperset(cloud.hosts):
-        databases.manage(cloud, 'cell_v2', 'discover_hosts')
-        mark.write_text('\n'.join(sorted(mapped.union(cloud.hosts))))
 
 
 def tell(cloud: Cloud, seconds: float, *, only_services: bool) -> None:

@@ -13,9 +13,16 @@ from pathlib import Path
 from tools.cloud.layout import CloudError, write_private
 
 NAMES = ('epmd', 'rabbitmq-dist', 'rabbitmq', 'keystone', 'glance', 'placement', 'api')
+# The daemons that answer /health, beside a compute for each host.
+WATCHED = ('api', 'conductor', 'scheduler')
 # Below the kernel's range for outgoing connections (32768 and up), so that none of those takes a port of
 # ours while the cloud is down.
 FIRST, LAST = 20000, 29999
+
+
+def names_for(hosts: Iterable[str]) -> tuple[str, ...]:
+    """All ports of a cloud of these hosts by name: the services', and ``health-SERVICE`` of each daemon."""
+    return (*NAMES, *(f'health-{name}' for name in (*WATCHED, *(f'compute-{host}' for host in hosts))))
 
 
 def is_free(port: int) -> bool:
@@ -33,7 +40,7 @@ def is_free(port: int) -> bool:
 def start_for(var: Path) -> int:
     """The port to search from: differs by directory, so that two clouds on a machine seldom meet."""
     spread = int.from_bytes(hashlib.sha256(str(var).encode()).digest()[:4], 'big')
-    return FIRST + spread % ((LAST - FIRST) // 10) * 10
+    return FIRST + spread % ((LAST - FIRST) // 20) * 20
 
 
 def choose(kept: Mapping[str, int], names: Iterable[str], *, ours: set[str], start: int,
@@ -64,10 +71,11 @@ def load(path: Path) -> dict[str, int]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def settle(path: Path, var: Path, *, ours: set[str]) -> dict[str, int]:
-    """Choose the cloud's ports and keep them in ``path``."""
+def settle(path: Path, var: Path, hosts: Iterable[str], *, ours: set[str]) -> dict[str, int]:
+    """Choose the ports of a cloud of these hosts and keep them in ``path``. ``ours``: names of ports that services of
+    ours hold already."""
     kept = load(path)
-    chosen = choose(kept, NAMES, ours=ours, start=start_for(var))
+    chosen = choose(kept, names_for(hosts), ours=ours, start=start_for(var))
     if chosen != kept:
         write_private(path, json.dumps(chosen, indent=1) + '\n')
     return chosen

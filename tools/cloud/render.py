@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tools.cloud.layout import Layout
+from tools.cloud.ports import WATCHED
 
 Section = Mapping[str, str | int | Sequence[str]]
 
@@ -162,6 +163,8 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
             'state_path': str(layout.data('kilonova')),
             'osapi_compute_listen': '127.0.0.1',
             'osapi_compute_listen_port': ports['api'],
+            # One process each: more of them cost memory, and on one machine nobody needs them.
+            'osapi_compute_workers': 1,
             'compute_driver': 'libvirt.LibvirtDriver',
             # Short, so that a daemon that dies is noticed while somebody watches.
             'rpc_response_timeout': 10,
@@ -170,6 +173,9 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
             'service_down_time': 10,
             'initial_disk_allocation_ratio': '100.0',
         },
+        'conductor': {'workers': 1},
+        'scheduler': {'workers': 1},
+        'health': {f'{name}_port': ports[f'health-{name}'] for name in WATCHED},
         'api': {'auth_strategy': 'keystone'},
         'api_database': {'connection': sqlite(databases / 'api.sqlite')},
         'database': {'connection': sqlite(databases / 'cell1.sqlite')},
@@ -177,16 +183,13 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'placement': _account(ports, secrets, 'kilonova'),
         'glance': _account(ports, secrets, 'kilonova'),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
-        'filter_scheduler': {
-            'pci_in_placement': 'true',
-            'enabled_filters': 'ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,PciPassthroughFilter',
-        },
+        'filter_scheduler': {'pci_in_placement': 'true'},
         'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
         'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
     })
 
 
-def compute(layout: Layout, host: str, node_file: Path, settings: str) -> str:
+def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path, settings: str) -> str:
     """compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``."""
     own = ini({
         'DEFAULT': {
@@ -197,6 +200,7 @@ def compute(layout: Layout, host: str, node_file: Path, settings: str) -> str:
         },
         'libvirt': {'connection_uri': f'test://{quote(str(node_file))}', 'virt_type': 'qemu'},
         'pci': {'report_in_placement': 'true'},
+        'health': {'compute_port': ports[f'health-compute-{host}']},
     })
     return own + (f'\n{settings}' if settings else '')
 

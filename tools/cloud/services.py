@@ -112,7 +112,7 @@ def write_configuration(cloud: Cloud) -> None:
     for host, node_file in cloud.hosts.items():
         own = node_file.with_suffix('.conf')
         settings = own.read_text() if own.exists() else ''
-        files[layout.compute_conf(host)] = render.compute(layout, host, node_file, settings)
+        files[layout.compute_conf(host)] = render.compute(layout, ports, host, node_file, settings)
         layout.instances(host).mkdir(parents=True, exist_ok=True)
     for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
