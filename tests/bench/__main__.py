@@ -1,7 +1,8 @@
 """``python -m tests.bench``: what boots and lists cost on a one-machine cloud of its own.
 
 Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
-(their ratio tells whether anything grows with what is there), and of ``GET /servers/detail`` with a thousand servers.
+(their ratio tells whether anything grows with what is there), and of reads (list, detail, show, flavors) by users who
+have ten, a hundred and a thousand servers.
 """
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ SERVERS = 100
 # Every so many servers of a hundred ask for a GPU.
 WITH_GPU = 10
 AT_ONCE = 8
-LISTED = 1000
-LISTS = 15
+LISTED = (10, 100, 1000)
+READS = 15
+NOBODY = 'bench-nobody'
 IDLE_SECONDS = 5.0
 BOOTED_WITHIN = 120.0
 
@@ -119,15 +121,49 @@ def fill(site: BenchSite, count: int) -> None:
             name: mapped[name] for name in ('project_id', 'user_id', 'cell_id')}} for new in uuids])
 
 
-def list_all(site: BenchSite, path: str) -> list[float]:
-    """Wall seconds of each of several lists, with the first one left out."""
+def own(site: BenchSite, count: int) -> str:
+    """Let the newest ``count`` servers be the user's, the others somebody else's; the id of the newest."""
+    table = instances.instances
+    with site.databases.main().write() as conn:
+        rows = conn.execute(sa.select(table.c.uuid, table.c.project_id).where(table.c.deleted == 0)
+                            .order_by(table.c.id.desc())).all()
+        owner = next(row.project_id for row in rows if row.project_id != NOBODY)
+        mine = [row.uuid for row in rows[:count]]
+        conn.execute(sa.update(table).where(table.c.deleted == 0).values(project_id=NOBODY))
+        conn.execute(sa.update(table).where(table.c.uuid.in_(mine)).values(project_id=owner))
+    return mine[0]
+
+
+def read(site: BenchSite, path: str) -> list[float]:
+    """Wall seconds of each of several reads, with the first one left out."""
     times = []
-    for _ in range(LISTS + 1):
+    for _ in range(READS + 1):
         began = time.monotonic()
-        found = site.call('GET', path)['servers']
+        site.call('GET', path)
         times.append(time.monotonic() - began)
-        assert len(found) == LISTED, len(found)
     return times[1:]
+
+
+def measure_reads(site: BenchSite) -> dict[str, dict[int, tuple[float, float]]]:
+    """{what: {servers: (CPU-seconds of the API, p50 of the wall seconds), each of one request}}."""
+    found: dict[str, dict[int, tuple[float, float]]] = {}
+    for count in LISTED:
+        server = own(site, count)
+        assert len(site.call('GET', '/servers')['servers']) == count
+        for name, path in (('list', '/servers'), ('detail', '/servers/detail'), ('show', f'/servers/{server}'),
+                           ('flavors', '/flavors/detail')):
+            times: list[float] = []
+            spent = site.meter(lambda path=path, times=times: times.extend(read(site, path)))
+            found.setdefault(name, {})[count] = spent.cpu['api'] / (READS + 1), statistics.median(times)
+    return found
+
+
+def table_of_reads(found: dict[str, dict[int, tuple[float, float]]]) -> None:
+    """Print one line a read, a pair of columns a number of servers."""
+    print(f'\n{READS} reads in turn by a user with so many of {max(LISTED)} servers: CPU s of the api, wall p50 s\n'
+          f'{"":<16}' + ''.join(f'{count:>18}' for count in LISTED))
+    for name, by_count in found.items():
+        print(f'{name:<16}' + ''.join(f'{cpu:>10.4f}{wall:>8.4f}' for cpu, wall in by_count.values()))
 
 
 def table(title: str, columns: dict[str, dict[str, float]], ratio: bool = False) -> None:
@@ -154,10 +190,8 @@ def run(site: BenchSite) -> None:
     idle = site.meter(lambda: time.sleep(IDLE_SECONDS))
     first = site.meter(lambda: boot(site, 0, SERVERS))
     second = site.meter(lambda: boot(site, SERVERS, SERVERS))
-    fill(site, LISTED - 2 * SERVERS)
-    times: dict[str, list[float]] = {}
-    lists = {path: site.meter(lambda path=path: times.update({path: list_all(site, path)}))
-             for path in ('/servers', '/servers/detail')}
+    fill(site, max(LISTED) - 2 * SERVERS)
+    reads = measure_reads(site)
 
     print(f'\n{SERVERS} boots on {len(HOSTS)} hosts, every {WITH_GPU}th with a GPU, {AT_ONCE} requests at a time; '
           f'then {SERVERS} more')
@@ -168,10 +202,7 @@ def run(site: BenchSite) -> None:
                               for name, spent in (('first 100', first), ('second 100', second))}, ratio=True)
     table(f'idle: CPU ms per second, {len(HOSTS)} hosts without servers', {
         'idle': {service: 1000 * seconds / idle.wall for service, seconds in idle.cpu.items()}})
-    print(f'\n{LISTED} servers, {LISTS} lists in turn')
-    for path, spent in lists.items():
-        print(f'GET {path:<16} wall p50 {statistics.median(times[path]):.3f} s, worst {max(times[path]):.3f} s; '
-              f'CPU-s of the api {spent.cpu["api"] / (LISTS + 1):.3f} each')
+    table_of_reads(reads)
     table('resident MiB', {'after start': started, 'at the end': meter.resident_mib(site.layout.var)})
 
 

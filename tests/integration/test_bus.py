@@ -1,4 +1,5 @@
-"""What the bus carries (seed-map row 0.15): an extra queue hears what the API tells the conductor."""
+"""What the bus carries (seed-map rows 0.15, 1.26, 1.42): extra queues hear what the API tells the conductor, and what
+other programs are told."""
 from __future__ import annotations
 
 import json
@@ -8,6 +9,8 @@ from typing import Any
 from kombu import Connection, Exchange, Queue
 
 from tests.integration.site import Site
+
+TELLING = '[oslo_messaging_notifications]\ndriver = messagingv2\n[notifications]\nnotification_format = both\n'
 
 
 def captured(connection: Connection, queue: Queue, within: float = 20.0) -> list[dict[str, Any]]:
@@ -59,3 +62,59 @@ def test_a_create_on_the_bus_row_0_15(site: Site) -> None:
 def envelopes(argument: Any) -> list[dict[str, Any]]:
     """A list of objects, as a bare list or as a list object."""
     return argument['nova_object.data']['objects'] if isinstance(argument, dict) else argument
+
+
+def heard(connection: Connection, queue: Queue, last: str, within: float = 30.0) -> list[dict[str, Any]]:
+    """Notifications until the one of event type ``last``."""
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + within
+    bound = queue(connection.default_channel)
+    while time.monotonic() < deadline:
+        message = bound.get(no_ack=True)
+        if message is None:
+            time.sleep(0.05)
+            continue
+        found.append(json.loads(message.payload['oslo.message']))
+        if found[-1]['event_type'] == last:
+            return found
+    raise AssertionError(f'no {last} among {[one["event_type"] for one in found]}')
+
+
+def test_notifications_on_the_bus_rows_1_26_1_42(site: Site) -> None:
+    """Both forms, each on its own topic: what the scheduler was asked, and the build on the host."""
+    daemons = ('scheduler', 'compute-gpu1')
+    flavor = site.flavor('bus-told')
+    url = f'amqp://kilonova:{site.cloud.secrets["rabbitmq"]}@127.0.0.1:{site.cloud.ports["rabbitmq"]}//'
+    exchange = Exchange('nova', type='topic', durable=False, passive=True)
+    queues = [Queue(f'hears-{topic}', exchange, routing_key=f'{topic}.info', durable=False, auto_delete=True)
+              for topic in ('notifications', 'versioned_notifications')]
+    site.configure(TELLING)
+    try:
+        for name in daemons:
+            site.restart(name)
+        with Connection(url) as connection:
+            for queue in queues:
+                queue(connection.default_channel).declare()
+            server = site.create('told', flavor, user='admin', host='gpu1')
+            old = heard(connection, queues[0], 'compute.instance.create.end')
+            new = heard(connection, queues[1], 'instance.create.end')
+            for queue in queues:
+                queue(connection.default_channel).delete()
+        site.settle([server])
+    finally:
+        site.configure('')
+        for name in daemons:
+            site.restart(name)
+    told = [message for message in new if server in json.dumps(message['payload'])]
+    scheduler = next(one['publisher_id'] for one in told if one['event_type'].startswith('scheduler'))
+    assert scheduler.startswith('nova-scheduler:')
+    assert [message['event_type'] for message in told] == [
+        'scheduler.select_destinations.start', 'scheduler.select_destinations.end', 'instance.create.start',
+        'instance.create.end']
+    end = told[-1]
+    assert (end['publisher_id'], end['priority']) == ('nova-compute:gpu1', 'INFO')
+    assert end['payload']['nova_object.name'] == 'InstanceCreatePayload'
+    assert end['payload']['nova_object.data']['state'] == 'active'
+    assert '_context_auth_token' not in end or not end['_context_auth_token']
+    assert [message['event_type'] for message in old if message['payload'].get('instance_id') == server] == [
+        'compute.instance.create.start', 'compute.instance.create.end']

@@ -18,7 +18,7 @@ from kilonova.db import engine, migration
 from kilonova.db.models.api import Flavor
 from kilonova.db.models.base import utcnow
 from kilonova.db.models.cell import Operation, Service
-from kilonova.db.queries import cells, compute_nodes, services
+from kilonova.db.queries import cells, changes, compute_nodes, services
 from kilonova.db.rows import insert_missing
 from tests.unit.db.rows import node
 from tests.unit.db.test_api_tables import (  # noqa: F401 - collected here, with the fixtures of this module
@@ -27,10 +27,17 @@ from tests.unit.db.test_api_tables import (  # noqa: F401 - collected here, with
     test_build_requests,
     test_changes_of_an_aggregate,
     test_instance_mappings,
+    test_limits_that_are_given_twice_and_taken_back,
     test_names_are_unique,
     test_request_specs,
     test_what_waits_for_a_cell_counts,
     zones,
+)
+from tests.unit.db.test_archive import (  # noqa: F401 - the same
+    test_a_deleted_server_goes_with_all_that_belongs_to_it,
+    test_deleted_rows_of_what_lives,
+    test_portions,
+    test_purge,
 )
 from tests.unit.db.test_clock import (  # noqa: F401 - the same
     test_age_in_seconds_and_null,
@@ -59,6 +66,18 @@ from tests.unit.db.test_engine import (  # noqa: F401 - the same
     test_listeners_hear_statements_and_commits_only,
     test_readers_go_on_beside_a_writer,
 )
+from tests.unit.db.test_instance_groups import (  # noqa: F401 - the same
+    make_group,
+    test_a_deleted_server_is_no_member,
+    test_a_group_leaves_its_servers,
+    test_claims_at_once_keep_the_policy,
+    test_groups_are_two_statements,
+    test_servers_by_flavor_are_one_statement,
+    test_servers_that_move_are_on_both_hosts,
+    test_servers_that_only_the_api_database_knows,
+    test_what_a_claim_may,
+)
+from tests.unit.db.test_migration import check_upgrade
 from tests.unit.db.test_migrations import (  # noqa: F401 - the same
     moves,
     test_a_deleted_servers_moves_end,
@@ -77,6 +96,21 @@ from tests.unit.db.test_pci_devices import (  # noqa: F401 - the same
     test_new_devices_are_one_insert_and_have_uuids,
     test_only_devices_of_the_node_are_removed,
     test_the_list_of_a_cell_tells_the_host,
+)
+from tests.unit.db.test_quotas import (  # noqa: F401 - the same
+    test_a_create_is_taken_back,
+    test_a_delete_behind_it_is_not_lost,
+    test_an_operation_is_taken_back,
+    test_key_pairs,
+    test_servers_of_a_period,
+    test_what_servers_use_is_one_statement,
+)
+from tests.unit.db.test_server_parts import (  # noqa: F401 - the same
+    here,
+    test_keys_that_differ_in_case_are_two,
+    test_locks,
+    test_states_in_which_nothing_may_change,
+    test_writers_at_once_lose_nothing,
 )
 from tests.unit.db.test_services import (  # noqa: F401 - the same
     service,
@@ -172,6 +206,15 @@ def test_migrated_tables_are_those_of_the_models(server, databases, schema):
 
 
 @pytest.mark.parametrize('schema', ['api', 'cell'])
+def test_a_database_with_rows_is_upgraded(server, schema):
+    name = f'upgraded_{schema}'
+    server.create(name)
+    database = engine.Database(server.url(name), name)
+    check_upgrade(database, schema)
+    database.dispose()
+
+
+@pytest.mark.parametrize('schema', ['api', 'cell'])
 def test_tables_made_from_the_models_are_the_migrated_ones(server, schema):
     """Fresh and migrated agree in what the models can't tell: the server's own description of each table."""
     name = f'fresh_{schema}'
@@ -211,6 +254,7 @@ def test_settings_of_a_session(server, cell):
             assert zone == '+00:00'
         else:
             isolation = connection.exec_driver_sql('SHOW transaction_isolation').scalar_one()
+            assert connection.exec_driver_sql('SHOW jit').scalar_one() == 'off'
         assert isolation.upper().replace('-', ' ') == 'READ COMMITTED'
 
 
@@ -241,6 +285,19 @@ def test_times_keep_their_microseconds(cell):
     assert row.last_seen_up == moment
     assert abs((row.created_at - utcnow()).total_seconds()) < 60
     assert row.disabled is False
+
+
+def test_stamps_of_changes_are_times(cell):
+    """Not strings, as a union of MySQL's makes of a time beside a literal."""
+    with cell.write() as connection:
+        service = services.get_or_create(connection, 'node1', 'nova-compute', 'compute')
+        compute_nodes.get_or_create(connection, node('node1'))
+        found = changes.changed(connection, utcnow() - dt.timedelta(minutes=1))
+        assert list(found.services) == [service['id']]
+        for stamp in (found.now, *found.nodes.values(), *found.services.values()):
+            assert abs((stamp - utcnow()).total_seconds()) < 60
+        later = changes.changed(connection, utcnow() + dt.timedelta(minutes=1))
+        assert (later.nodes, later.services) == ({}, {})
 
 
 def test_large_json_fits_an_operation(cell):
@@ -419,21 +476,27 @@ def test_a_used_up_pool_is_silence(server):
     assert engine.is_unreachable(caught.value)
 
 
-def test_a_server_that_stops_is_silence(request):
-    if database_servers.postgresql_programs() is None:
-        pytest.skip('postgresql is not installed')
-    with database_servers.postgresql() as server:
-        server.create(NAMES['cell'])
-        database = engine.Database(server.url(NAMES['cell']), 'stopped')
+@pytest.mark.parametrize('end', ['stop', 'kill'])
+def test_a_server_that_ends_is_silence(server, end):
+    """Also in the middle of a transaction; a pool of connections to it is good again when it is back."""
+    database = engine.Database(server.url(NAMES['cell']), 'ended')
+    with database.read() as connection:
+        engine.now(connection)
+    try:
         with database.read() as connection:
             engine.now(connection)
-            server.stop()
+            getattr(server, end)()
             with pytest.raises(sa.exc.DBAPIError) as caught:
                 engine.now(connection)
         assert engine.is_unreachable(caught.value)
         with pytest.raises(sa.exc.DBAPIError) as caught, database.write() as connection:
             engine.now(connection)
         assert engine.is_unreachable(caught.value)
+    finally:
+        server.start()
+    with database.write() as connection:
+        engine.now(connection)
+    database.dispose()
 
 
 def test_green_threads_run_beside_a_query(server):

@@ -21,8 +21,8 @@ def test_every_task_state_has_an_exit_besides_delete(task):
 def test_every_task_state_can_fail_without_changing_anything_but_itself_or_to_error(task):
     failures = [rule for name, rule in OWN_EXITS.items()
                 if name.endswith('.failed') and rule.task is not states.ANY and task in rule.task]
-    # A revert only goes forward; everything else can be given up.
-    assert failures or task == TaskState.RESIZE_REVERTING
+    # A revert and a soft delete only go forward; everything else can be given up.
+    assert failures or task in (TaskState.RESIZE_REVERTING, TaskState.SOFT_DELETING)
 
 
 @pytest.mark.parametrize(('event', 'vm', 'task', 'allowed'), [
@@ -30,6 +30,10 @@ def test_every_task_state_can_fail_without_changing_anything_but_itself_or_to_er
     ('stop.start', 'active', 'rebooting', False), ('start.start', 'stopped', None, True),
     ('resize.start', 'stopped', None, True), ('resize.start', 'resized', None, False),
     ('confirm.start', 'resized', None, True), ('confirm.start', 'active', None, False),
+    ('snapshot.start', 'paused', None, True), ('snapshot.start', 'resized', None, False),
+    ('soft_delete.start', 'active', 'rebooting', True), ('soft_delete.start', 'active', 'deleting', False),
+    ('soft_delete.start', 'building', 'spawning', False), ('soft_delete.start', 'soft-delete', None, False),
+    ('restore.start', 'soft-delete', None, True), ('restore.start', 'active', None, False),
     ('delete.start', 'building', 'spawning', True), ('reset.error', 'resized', 'resize_reverting', True),
 ])
 def test_what_is_allowed_when(event, vm, task, allowed):

@@ -56,6 +56,7 @@ class Images:
     """The image service."""
 
     def __init__(self) -> None:
+        self.created: list[dict[str, Any]] = []
         self.record: dict[str, Any] = {
             'id': IMAGE, 'name': 'demo', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
             'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
@@ -66,25 +67,62 @@ class Images:
             raise ImageNotFound(image_id=image_id)
         return dict(self.record)
 
+    def create(self, record: dict[str, Any], ctxt: Any = None) -> None:
+        self.created.append(record)
+
+    def delete(self, image_id: str, ctxt: Any = None) -> None:
+        self.created = [record for record in self.created if record['id'] != image_id]
+
+    def url(self, image_id: str, ctxt: Any = None) -> str:
+        return f'http://glance/images/{image_id}'
+
+    def find(self, query: dict[str, str], limit: int, ctxt: Any = None) -> list[dict[str, Any]]:
+        return [self.get(self.record['id'])][:limit]
+
 
 class Placement:
     """Placement, as far as the API talks to it."""
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
+        self.members: set[tuple[str, str]] = set()
+        self.fails: Exception | None = None
 
     def delete_tree(self, uuid: str) -> None:
         self.deleted.append(uuid)
 
+    def set_member(self, uuid: str, aggregate: str, member: bool) -> None:
+        if self.fails is not None:
+            raise self.fails
+        (self.members.add if member else self.members.discard)((uuid, aggregate))
 
-@pytest.fixture(scope='session')
-def empty_databases(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    directory = tmp_path_factory.mktemp('databases')
+
+class UnifiedLimits:
+    """Keystone's limits, where [quota]driver is UnifiedLimitsDriver."""
+
+    def __init__(self) -> None:
+        self.registered: dict[str, int] = {}
+        self.own: dict[str, dict[str, int]] = {}
+        self.fails: Exception | None = None
+
+    def limits(self, project_id: str | None) -> tuple[dict[str, int], dict[str, int]]:
+        if self.fails is not None:
+            raise self.fails
+        return self.registered, self.own.get(project_id or '', {})
+
+
+def make_databases(directory: pathlib.Path) -> pathlib.Path:
+    """Empty databases of both kinds: what those of a test are copied from."""
     for name in ('api', 'cell'):
         database = engine.Database(f'sqlite:///{directory}/{name}.db', name)
         migration.sync(database, name)
         database.dispose()
     return directory
+
+
+@pytest.fixture(scope='session')
+def empty_databases(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return make_databases(tmp_path_factory.mktemp('databases'))
 
 
 def database_urls(directory: pathlib.Path, templates: pathlib.Path) -> dict[str, str]:
@@ -115,8 +153,10 @@ class Site:
             group, _, option = name.rpartition('__')
             self.conf.set_override(option, value, group or None)
         self.conductor, self.compute, self.images, self.placement = Recorder(), Recorder(), Images(), Placement()
+        self.limits = UnifiedLimits()
         self.app = make_app(self.conf, databases=self.databases, cells=self.cells, conductor=self.conductor,
-                            image_client=self.images, compute=self.compute, placement=self.placement)
+                            image_client=self.images, compute=self.compute, placement=self.placement,
+                            limits=self.limits)
         self.flavors = 0
 
     # -- requests -------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import json
 import pytest
 from oslo_utils import uuidutils
 
+from kilonova.db.queries import flavors as queries
+
 BASE = {'OS-FLV-DISABLED:disabled', 'OS-FLV-EXT-DATA:ephemeral', 'disk', 'id', 'links', 'name',
         'os-flavor-access:is_public', 'ram', 'rxtx_factor', 'swap', 'vcpus'}
 
@@ -91,6 +93,16 @@ def test_lists(site):
     assert names(site, user='bob') == ['large', 'secret', 'small']
     assert set(site.ok('GET', '/flavors')['flavors'][0]) == {'id', 'name', 'links', 'description'}
     assert set(site.ok('GET', '/flavors', version='2.54')['flavors'][0]) == {'id', 'name', 'links'}
+
+
+def test_disabled_flavors_are_listed_for_administrators_alone(site):
+    site.flavor(name='old', id='1')
+    site.flavor(name='new', id='2')
+    table = queries.flavors
+    with site.databases.api().write() as conn:
+        conn.execute(table.update().where(table.c.flavorid == '1').values(disabled=True))
+    assert names(site) == ['old', 'new'] and names(site, user='bob') == ['new']
+    assert site.ok('GET', '/flavors/1', version='2.101', user='bob')['flavor']['OS-FLV-DISABLED:disabled'] is True
 
 
 @pytest.mark.parametrize('query', ['minRam=x', 'minDisk=-1', 'is_public=maybe', 'limit=-1', 'sort_key=nosuch',

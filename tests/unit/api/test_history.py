@@ -171,3 +171,31 @@ def test_managers_see_their_projects_moves_without_hosts(make_site, tmp_path):
     assert site.fault('GET', '/os-migrations?project_id=p2', user='bob') == (
         403, "Policy doesn't allow os_compute_api:os-migrations:index:all_projects to be performed.")
     assert len(site.ok('GET', '/os-migrations')['migrations']) == 2
+
+
+@pytest.mark.parametrize(('kind', 'status', 'version', 'linked'), [
+    ('live-migration', 'running', '2.23', True), ('live-migration', 'queued', '2.104', True),
+    ('live-migration', 'running', '2.22', False), ('live-migration', 'completed', '2.23', False),
+    ('resize', 'migrating', '2.23', False)])
+def test_live_migrations_under_way_have_links(site, kind, status, version, linked):
+    server = site.server()
+    with site.cell1.write() as conn:
+        row = migrations.create(conn, {'uuid': uuid_of(1), 'instance_uuid': server, 'status': status,
+                                       'migration_type': kind, 'source_compute': 'h1', 'dest_compute': 'h2'})
+    (shown,) = site.ok('GET', '/os-migrations', version=version)['migrations']
+    assert ('links' in shown) == linked
+    if linked:
+        tail = f"/servers/{server}/migrations/{row['id']}"
+        assert [(link['rel'], link['href']) for link in shown['links']] == [
+            ('self', f'http://localhost/v2.1{tail}'), ('bookmark', f'http://localhost{tail}')]
+
+
+def test_before_2_59_the_list_of_migrations_is_whole(make_site):
+    site = make_site(api__max_limit=2)
+    server = site.server()
+    with site.cell1.write() as conn:
+        for number in range(3):
+            migrations.create(conn, {'uuid': uuid_of(number), 'instance_uuid': server, 'status': 'done',
+                                     'migration_type': 'evacuation', 'created_at': at(number)})
+    assert len(site.ok('GET', '/os-migrations', version='2.58')['migrations']) == 3
+    assert len(site.ok('GET', '/os-migrations', version='2.59')['migrations']) == 2

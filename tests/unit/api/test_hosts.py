@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from kilonova.api.services import hosts as hosts_service
 from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, services
 from kilonova.errors import Unanswered
+from kilonova.rpc.interface import VersionCapError
 from tests.unit.api.conftest import moment
 
 NODE = {'vcpus': 8, 'memory_mb': 1024, 'local_gb': 100, 'vcpus_used': 2, 'memory_mb_used': 512, 'local_gb_used': 10,
@@ -94,7 +96,8 @@ def test_the_verbs_of_old_versions(site, hosts):
     assert [call for _, call in site.compute.calls] == [
         {'server': 'h1', 'host': 'h1', 'enabled': enabled} for enabled in (False, False, True)]
     body = {'host': 'nosuch', 'binary': 'nova-compute'}
-    assert site.fault('PUT', '/os-services/enable', body, version='2.1')[0] == 404
+    assert site.fault('PUT', '/os-services/enable', body, version='2.1') == (
+        404, 'Could not find binary nova-compute on host nosuch.')
     assert site.fault('PUT', '/os-services/force-down', {**body, 'forced_down': True}, version='2.10')[0] == 404
     assert site.fault('PUT', '/os-services/enable', body)[0] in (400, 404)
 
@@ -130,6 +133,65 @@ def test_a_host_that_cannot_be_told_is_disabled_nevertheless(site, hosts):
     site.compute.fails = Unanswered(who='h1', reason='gone')
     row = site.ok('PUT', f"/os-services/{hosts['h1']['uuid']}", {'status': 'disabled'})['service']
     assert row['status'] == 'disabled'
+
+
+def test_a_host_that_is_down_is_not_asked(site, hosts):
+    """It would take as long as a time-out; it reads its record when it comes back."""
+    with site.cell1.write() as conn:
+        services.update(conn, hosts['h1']['id'], {'last_seen_up': moment(2020, 1, 1)})
+    path = f"/os-services/{hosts['h1']['uuid']}"
+    row = site.ok('PUT', path, {'status': 'disabled'})['service']
+    assert (row['status'], row['state']) == ('disabled', 'down') and site.compute.calls == []
+
+
+def test_a_host_is_told_again_when_it_is_no_longer_forced_down(site, hosts):
+    path = f"/os-services/{hosts['h1']['uuid']}"
+    site.ok('PUT', path, {'forced_down': True})
+    site.ok('PUT', path, {'status': 'disabled'})
+    assert site.compute.calls == []
+    row = site.ok('PUT', path, {'forced_down': False})['service']
+    assert (row['state'], row['status']) == ('up', 'disabled')
+    assert site.compute.calls == [('set_host_enabled', {'server': 'h1', 'host': 'h1', 'enabled': False})]
+
+
+def test_evacuated_hosts_stay_forced_down_until_they_are_cleaned(site, hosts):
+    path = f"/os-services/{hosts['h1']['uuid']}"
+    site.ok('PUT', path, {'forced_down': True})
+    server = site.server(host='h2')
+    with site.cell1.write() as conn:
+        move = migrations.create(conn, {'uuid': uuid_of(7), 'instance_uuid': server, 'status': 'done',
+                                        'migration_type': 'evacuation', 'source_compute': 'h1', 'dest_compute': 'h2'})
+    old = {'host': 'h1', 'binary': 'nova-compute', 'forced_down': False}
+    for request in (('PUT', path, {'forced_down': False}), ('PUT', '/os-services/force-down', old)):
+        code, message = site.fault(*request, version='2.104' if request[1] == path else '2.52')
+        assert code == 400 and message.startswith('Unable to set forced_down to false: 1 evacuations from host h1')
+    assert site.ok('PUT', path, {'status': 'disabled'})['service']['forced_down'] is True
+    with site.cell1.write() as conn:
+        migrations.update(conn, move['uuid'], {'status': 'completed'})
+    assert site.ok('PUT', path, {'forced_down': False})['service']['forced_down'] is False
+
+
+@pytest.fixture
+def silent_cell(site, hosts, monkeypatch):
+    """cell2 doesn't answer."""
+    class Silent:
+        name, cell = 'cell2', site.cell2.cell
+
+        def read(self):
+            raise Unanswered(who='cell2', reason='gone')
+    monkeypatch.setattr(type(site.cells), 'databases', lambda self: [site.cell0, site.cell1, Silent()])
+
+
+@pytest.mark.parametrize(('version', 'query', 'unknown'), [
+    ('2.68', '', []), ('2.69', '', ['h3']), ('2.69', '?host=h1', []), ('2.69', '?host=h3', ['h3']),
+    ('2.69', '?binary=nova-compute', ['h3']), ('2.69', '?binary=nova-conductor', [])])
+def test_services_of_a_cell_that_does_not_answer(site, hosts, silent_cell, version, query, unknown):
+    rows = site.ok('GET', f'/os-services{query}', version=version)['services']
+    assert [row for row in rows if row['status'] == 'UNKNOWN'] == [
+        {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'} for host in unknown]
+    assert ('h1' in {row['host'] for row in rows}) == (query in ('', '?host=h1', '?binary=nova-compute'))
+    shown = site.ok('GET', '/os-availability-zone')['availabilityZoneInfo']
+    assert [zone['zoneName'] for zone in shown] == ['nova']
 
 
 def test_delete_of_a_compute_service(site, hosts):
@@ -235,9 +297,39 @@ def test_pages_of_hypervisors(site, hosts, version):
 
 
 def test_unknown_hypervisors(site, hosts):
-    for identifier, version in (('99', '2.52'), ('x', '2.52'), (uuid_of(9), '2.53'), ('1', '2.53')):
+    for identifier, version in (('99', '2.52'), ('x', '2.52'), (uuid_of(9), '2.53')):
         assert site.fault('GET', f'/os-hypervisors/{identifier}', version=version) == (
             404, f'Compute host {identifier} could not be found.')
+    assert site.fault('GET', '/os-hypervisors/1', version='2.53') == (400, 'Invalid uuid 1')
+
+
+def test_hosts_without_a_mapping_are_no_hypervisors_yet(site, hosts):
+    with site.databases.api().write() as conn:
+        cells.unmap_host(conn, 'h1')
+    with site.cell1.write() as conn:
+        services.destroy(conn, hosts['controller']['id'])
+        compute_nodes.get_or_create(conn, {**NODE, 'uuid': uuid_of(4), 'host': 'h4', 'hypervisor_hostname': 'h4'})
+    for path in ('/os-hypervisors', '/os-hypervisors/detail', '/os-hypervisors?hypervisor_hostname_pattern=h'):
+        rows = site.ok('GET', path)['hypervisors']
+        assert [row['hypervisor_hostname'] for row in rows] == ['h2.example', 'h3.example']
+    assert [len(site.ok('GET', f'/os-hypervisors?limit={limit}')['hypervisors']) for limit in (0, 1, 2)] == [0, 1, 2]
+    assert site.fault('GET', f'/os-hypervisors/{uuid_of(1)}')[0] == 404
+    assert site.fault('GET', '/os-hypervisors/h1/search', version='2.52')[0] == 404
+    # Services are there as soon as they have started.
+    assert 'h1' in {row['host'] for row in site.ok('GET', '/os-services')['services']}
+
+
+def test_before_pages_the_list_is_whole(make_site):
+    site = make_site(api__max_limit=1)
+    for number in (1, 2):
+        with site.cell1.write() as conn:
+            services.get_or_create(conn, f'h{number}', 'nova-compute', 'compute')
+            compute_nodes.get_or_create(conn, {**NODE, 'uuid': uuid_of(number), 'host': f'h{number}',
+                                               'hypervisor_hostname': f'h{number}'})
+    with site.databases.api().write() as conn:
+        cells.map_hosts(conn, site.cell1.cell.id, ['h1', 'h2'])
+    assert len(site.ok('GET', '/os-hypervisors', version='2.32')['hypervisors']) == 2
+    assert len(site.ok('GET', '/os-hypervisors', version='2.33')['hypervisors']) == 1
 
 
 def test_statistics(site, hosts):
@@ -247,11 +339,93 @@ def test_statistics(site, hosts):
     assert site.fault('GET', '/os-hypervisors/statistics', version='2.88')[0] == 404
 
 
-def test_uptime_is_not_reported(site, hosts):
-    assert site.fault('GET', '/os-hypervisors/2/uptime', version='2.1') == (
-        501, 'The requested functionality is not supported.')
-    assert site.fault('GET', '/os-hypervisors/99/uptime', version='2.1')[0] == 404
+UPTIME = ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
+
+
+def test_uptime(site, hosts):
+    """Each host that is up is asked once; one that doesn't answer says nothing."""
+    def get_host_uptime(ctxt, server):
+        asked.append(server)
+        if server == 'h2':
+            raise Unanswered(who='h2', reason='gone')
+        return UPTIME
+    asked = []
+    site.compute.get_host_uptime = get_host_uptime
+    assert site.ok('GET', '/os-hypervisors/1/uptime', version='2.1') == {'hypervisor': {
+        'id': 1, 'hypervisor_hostname': 'h1.example', 'state': 'up', 'status': 'enabled', 'uptime': UPTIME}}
+    shown = site.ok('GET', f'/os-hypervisors/{uuid_of(1)}/uptime', version='2.87')['hypervisor']
+    assert (shown['id'], shown['uptime']) == (uuid_of(1), UPTIME)
+    assert asked == ['h1', 'h1']
+    rows = site.ok('GET', '/os-hypervisors/detail', version='2.88')['hypervisors']
+    assert [row['uptime'] for row in rows] == [UPTIME, None, UPTIME] and sorted(asked[2:]) == ['h1', 'h2', 'h3']
+    assert site.ok('GET', f'/os-hypervisors/{uuid_of(3)}')['hypervisor']['uptime'] == UPTIME
+    asked.clear()
+    site.ok('GET', '/os-hypervisors/detail', version='2.87')
+    site.ok('GET', '/os-hypervisors', version='2.88')
+    assert asked == []
+
+
+def test_hosts_that_do_not_tell_their_uptime(site, hosts):
+    path = f'/os-hypervisors/{uuid_of(1)}/uptime'
+    assert site.fault('GET', path, version='2.87') == (501, 'The requested functionality is not supported.')
+    site.compute.fails = VersionCapError(version='6.7', cap='6.6')
+    assert site.fault('GET', path, version='2.87')[0] == 501
+    site.compute.fails = Unanswered(who='compute h1', reason='timed out')
+    assert site.fault('GET', path, version='2.87')[0] == 503
+    site.ok('PUT', f"/os-services/{hosts['h1']['uuid']}", {'forced_down': True})
+    assert site.fault('GET', path, version='2.87') == (400, 'Compute service of h1 is unavailable at this time.')
     assert site.ok('GET', '/os-hypervisors/detail')['hypervisors'][0]['uptime'] is None
+    assert site.fault('GET', '/os-hypervisors/99/uptime', version='2.1')[0] == 404
+    assert site.fault('GET', '/os-hypervisors/x/uptime', version='2.53') == (400, 'Invalid uuid x')
+    assert site.fault('GET', path) == (404, 'The resource could not be found.')
+
+
+def test_a_long_list_asks_a_bounded_number_at_a_time(site, hosts, monkeypatch):
+    monkeypatch.setattr(hosts_service, 'ASKED_AT_ONCE', 1)
+    site.compute.get_host_uptime = lambda ctxt, server: f'{UPTIME} {server}'
+    rows = site.ok('GET', '/os-hypervisors/detail')['hypervisors']
+    assert [row['uptime'] for row in rows] == [f'{UPTIME} {host}' for host in ('h1', 'h2', 'h3')]
+
+
+# --- hosts, until 2.42 -----------------------------------------------------------------------------------------------
+def test_os_hosts(site, hosts):
+    site.ok('PUT', f"/os-services/{hosts['h2']['uuid']}", {'status': 'disabled'})
+    rows = site.ok('GET', '/os-hosts', version='2.42')['hosts']
+    assert rows == [{'host_name': 'h1', 'service': 'compute', 'zone': 'nova'},
+                    {'host_name': 'controller', 'service': 'conductor', 'zone': 'internal'},
+                    {'host_name': 'h3', 'service': 'compute', 'zone': 'nova'}]
+    assert site.ok('GET', '/os-hosts?zone=internal', version='2.1')['hosts'] == [rows[1]]
+    for path in ('', '/h1'):
+        assert site.fault('GET', f'/os-hosts{path}', version='2.43') == (404, 'The resource could not be found.')
+
+
+def test_the_resources_of_a_host(site, hosts):
+    flavor = site.flavor(ram=512, vcpus=2, disk=3, **{'OS-FLV-EXT-DATA:ephemeral': 4})
+    for project in ('p1', 'p1', 'p2'):
+        site.server(flavor=flavor, project=project, host='h1')
+    site.server(flavor=flavor, host='h2')
+    shown = [entry['resource'] for entry in site.ok('GET', '/os-hosts/h1', version='2.1')['host']]
+    assert [tuple(entry[name] for name in ('project', 'cpu', 'memory_mb', 'disk_gb')) for entry in shown] == [
+        ('(total)', 8, 1024, 100), ('(used_now)', 2, 512, 10), ('(used_max)', 6, 1536, 21), ('p1', 4, 1024, 14),
+        ('p2', 2, 512, 7)]
+    assert {entry['host'] for entry in shown} == {'h1'}
+    for host in ('nosuch', 'controller'):
+        assert site.fault('GET', f'/os-hosts/{host}', version='2.1') == (
+            404, f'Compute host {host} could not be found.')
+
+
+def test_hosts_are_enabled_and_disabled(site, hosts):
+    for word, status in (('disable', 'disabled'), ('Enable', 'enabled')):
+        assert site.ok('PUT', '/os-hosts/h1', {'status': word}, version='2.42') == {'host': 'h1', 'status': status}
+        assert site.ok('GET', '/os-services?host=h1')['services'][0]['status'] == status
+    assert [call['enabled'] for _, call in site.compute.calls] == [False, True]
+    assert site.fault('PUT', '/os-hosts/h1', {'maintenance_mode': 'enable', 'status': 'disable'}, version='2.1') == (
+        501, 'The requested functionality is not supported.')
+    assert site.ok('GET', '/os-services?host=h1')['services'][0]['status'] == 'enabled'
+    assert site.fault('PUT', '/os-hosts/nosuch', {'status': 'disable'}, version='2.1') == (
+        404, 'Compute host nosuch could not be found.')
+    for body in ({}, {'status': 'x'}, {'status': 'enable', 'x': 1}):
+        assert site.fault('PUT', '/os-hosts/h1', body, version='2.1')[0] == 400
 
 
 def test_a_silent_host_is_down(site, hosts):

@@ -1,4 +1,4 @@
-"""Limits and quota sets (rest-api.md §2.10)."""
+"""Limits (rest-api.md §2.10)."""
 from __future__ import annotations
 
 import pytest
@@ -31,28 +31,16 @@ def test_what_is_used(site):
     assert site.ok('GET', '/limits?tenant_id=p2')['limits']['absolute']['totalInstancesUsed'] == 1
 
 
-QUOTAS = {'cores', 'id', 'instances', 'key_pairs', 'metadata_items', 'ram', 'server_group_members', 'server_groups'}
-INJECTED = {'injected_file_content_bytes', 'injected_file_path_bytes', 'injected_files'}
-FIXED = {'fixed_ips', 'floating_ips', 'security_group_rules', 'security_groups'}
-
-
-@pytest.mark.parametrize(('version', 'keys'), [
-    ('2.1', QUOTAS | INJECTED | FIXED), ('2.36', QUOTAS | INJECTED), ('2.57', QUOTAS)])
-@pytest.mark.parametrize('path', ['', '/detail', '/defaults'])
-def test_quota_sets_of_each_version(site, version, keys, path):
-    answer = site.ok('GET', f'/os-quota-sets/p1{path}', version=version, user='bob')['quota_set']
-    assert set(answer) == keys and answer['id'] == 'p1'
-    if path == '/detail':
-        assert answer['cores'] == {'limit': 20, 'in_use': 0, 'reserved': 0}
-    else:
-        assert answer['cores'] == 20
-
-
-def test_quotas_of_other_projects(site):
+def test_server_groups_are_counted(site):
     from kilonova.db.models import api as models
     with site.databases.api().write() as conn:
-        conn.execute(models.Quota.__table__.insert(), {'project_id': 'p2', 'resource': 'cores', 'hard_limit': 7})
-    for path in ('', '/detail'):
-        assert site.fault('GET', f'/os-quota-sets/p2{path}', user='bob')[0] == 403
-    assert site.ok('GET', '/os-quota-sets/p2')['quota_set']['cores'] == 7
-    assert site.ok('GET', '/os-quota-sets/p2/defaults', user='bob')['quota_set']['cores'] == 20
+        conn.execute(models.InstanceGroup.__table__.insert(), [
+            {'uuid': str(number), 'name': 'g', 'user_id': 'bob', 'project_id': project}
+            for number, project in enumerate(('p1', 'p1', 'p2'))])
+    assert site.ok('GET', '/limits', user='bob')['limits']['absolute']['totalServerGroupsUsed'] == 2
+
+
+def test_quotas_are_shown_as_limits(site):
+    site.ok('PUT', '/os-quota-sets/p1', {'quota_set': {'cores': 7, 'floating_ips': 3}}, version='2.35')
+    absolute = site.ok('GET', '/limits?reserved=1', user='bob', version='2.35')['limits']['absolute']
+    assert (absolute['maxTotalCores'], absolute['maxTotalFloatingIps'], absolute['maxTotalInstances']) == (7, 3, 10)

@@ -9,10 +9,16 @@ from kilonova.api import policies, versions
 from kilonova.api.policies import base
 from kilonova.api.routes import ROUTES
 from kilonova.api.schemas.base import Query, Schema
+from kilonova.api.v2 import gone
+from kilonova.api.views.extensions import EXTENSIONS
 from kilonova.api.wsgi import ANYBODY
 
-# Routes that whoever has a token may use (rest-api.md §2.4).
-OPEN = {('GET', '/flavors'), ('GET', '/flavors/detail'), ('GET', '/flavors/{flavor_id}')}
+# Routes that whoever has a token may use (rest-api.md §2.4); who may do what to images the image service decides.
+OPEN = {('GET', '/flavors'), ('GET', '/flavors/detail'), ('GET', '/flavors/{flavor_id}')} | {
+    (route.method, route.path) for route in ROUTES if route.path.startswith('/images')}
+# What is answered with 410 has neither rights nor bodies (rest-api.md §3).
+GONE = [route for route in ROUTES if route.handler is gone.answer]
+BUILT = [route for route in ROUTES if route.handler is not gone.answer]
 DEFAULTS = {rule.name: rule.check_str for rule in policies.list_rules()}
 
 
@@ -20,7 +26,7 @@ def name(route):
     return f'{route.method} {route.path} {route.action or ""}'.strip()
 
 
-@pytest.mark.parametrize('route', ROUTES, ids=name)
+@pytest.mark.parametrize('route', BUILT, ids=name)
 def test_every_row_has_a_policy_and_schemas(route):
     if (route.method, route.path) in OPEN:
         assert route.policy is ANYBODY
@@ -31,7 +37,7 @@ def test_every_row_has_a_policy_and_schemas(route):
     assert versions.MIN <= route.since <= route.until <= versions.MAX
     assert ('{server_id}' in route.path) == (route.server is not None)
     assert route.owner is None or f'{{{route.owner}}}' in route.path
-    assert route.status in (200, 202, 204)
+    assert route.status in (200, 201, 202, 204)
 
 
 def test_rows_of_one_request_do_not_overlap():
@@ -49,7 +55,7 @@ def test_a_path_has_actions_in_all_its_rows_or_in_none():
 
 
 def test_every_schema_can_be_built_in_every_version():
-    for route, version in itertools.product(ROUTES, range(versions.MIN, versions.MAX + 1)):
+    for route, version in itertools.product(BUILT, range(versions.MIN, versions.MAX + 1)):
         assert isinstance(route.query.at(version), dict)
         if route.body is not None and route.since <= version <= route.until:
             assert isinstance(route.body.at(version), dict)
@@ -75,7 +81,8 @@ def test_servers_of_other_projects_do_not_exist(site):
     server = site.server()
     for route in ROUTES:
         if route.server:
-            assert site.fault(route.method, path_of(route, server), body_of(route), user='eve', project='p3') == (
+            assert site.fault(route.method, path_of(route, server), body_of(route), user='eve', project='p3',
+                              version=versions.text(route.until)) == (
                 404, f'Instance {server} could not be found.'), name(route)
 
 
@@ -96,6 +103,59 @@ def test_trailing_slash_and_json_suffix_are_accepted(site):
 
 @pytest.mark.parametrize(('method', 'path'), [
     ('GET', '/nosuch'), ('PATCH', '/servers'), ('POST', '/servers/x'), ('GET', '/servers/x/action'),
-    ('DELETE', '/flavors'), ('GET', '/os-keypairs'), ('GET', '/servers/x/metadata')])
+    ('DELETE', '/flavors'), ('GET', '/os-certificates'), ('DELETE', '/os-fping')])
 def test_what_is_not_built_has_no_route(site, method, path):
-    assert site.fault(method, path, {}) == (404, 'The resource could not be found.')
+    """The page of the library below, not a fault; rest-api.md §3."""
+    response = site.request(method, path, {}, headers={'Accept': '*/*'})
+    assert response.status_int == 404 and response.content_type == 'text/html'
+    assert 'The resource could not be found.' in response.text
+    assert 'OpenStack-API-Version' not in response.headers
+    assert response.headers['x-openstack-request-id'].startswith('req-')
+    assert site.request(method, path, {}, version='abc').status_int == 404
+    told = site.request(method, path, {}, headers={'Accept': 'application/json'})
+    assert told.content_type == 'application/json' and 'itemNotFound' not in told.json
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.44', '2.104'])
+def test_what_is_gone_for_good(site, version):
+    answer = {'computeFault': {'code': 410, 'message': (
+        'This resource is no longer available. No forwarding address is given.')}}
+    assert len(GONE) > 40
+    for route in GONE:
+        if route.since <= int(version[2:]) <= route.until:
+            response = site.request(route.method, f"{path_of(route, 'x')}?what=ever", body_of(route), user='eve',
+                                    version=version)
+            assert response.json == answer and response.status_int == 410, name(route)
+
+
+def test_extensions(site):
+    listed = site.ok('GET', '/extensions', user='eve')['extensions']
+    assert {'os-services', 'os-hypervisors', 'OS-DCF', 'os-server-start-stop'} <= {entry['alias'] for entry in listed}
+    assert {frozenset(entry) for entry in listed} == {
+        frozenset(('alias', 'name', 'description', 'links', 'namespace', 'updated'))}
+    assert site.ok('GET', '/extensions/os-services', user='eve') == {
+        'extension': next(entry for entry in listed if entry['alias'] == 'os-services')}
+    assert site.fault('GET', '/extensions/nosuch') == (404, 'The resource could not be found.')
+
+
+def test_extensions_are_what_is_built(site):
+    aliases = [row.alias for row in EXTENSIONS]
+    assert len(set(aliases)) == len(aliases) and aliases == sorted(aliases)
+    built = {(route.path, route.action) for route in BUILT}
+    shown = {entry['alias'] for entry in site.ok('GET', '/extensions', version='2.1')['extensions']}
+    assert shown == {row.alias for row in EXTENSIONS if (row.path, row.action) in built}
+    for row in EXTENSIONS:
+        if row.alias not in shown:
+            assert site.fault('GET', f'/extensions/{row.alias}')[0] == 404
+
+
+def test_the_second_name_of_servers(site):
+    server = site.server()
+    for path in ('', '/detail'):
+        shown = site.ok('GET', f'/os-volumes_boot{path}', version='2.102')['servers']
+        assert [entry['id'] for entry in shown] == [server]
+    shown = site.ok('GET', f'/os-volumes_boot/{server}', version='2.1')['server']
+    assert shown['id'] == server and shown['links'][0]['href'].endswith(f'/servers/{server}')
+    assert site.request('POST', f'/os-volumes_boot/{server}/action', {'os-stop': None}, version='2.1').status_int == 202
+    assert site.fault('GET', f'/os-volumes_boot/{server}', version='2.103') == (404, 'The resource could not be found.')
+    assert site.fault('GET', f'/os-volumes_boot/{server}', version='2.1', user='eve', project='p3')[0] == 404

@@ -8,7 +8,7 @@ import pytest
 
 from kilonova import objects
 from kilonova.api.services import create as creation
-from kilonova.db.queries import aggregates, cells, compute_nodes, request_specs
+from kilonova.db.queries import aggregates, cells, compute_nodes, request_specs, services
 from tests.unit.api.conftest import IMAGE, OTHER
 
 UUID = '11111111-2222-3333-4444-555555555555'
@@ -26,7 +26,9 @@ def test_what_is_written_and_who_is_woken(site):
     (row,) = site.rows(uuid)
     assert (row['kind'], row['slot'], row['cancelled']) == ('boot', 'run', False)
     args = row['args']
-    assert args['admin_password'] == 'secret' and args['tags'] == ['t1', 't2'] and args['bdms'] == []
+    assert args['admin_password'] == 'secret' and args['tags'] == ['t1', 't2']
+    # Disks that flavor and image tell of need no rows.
+    assert args['bdms'] == [] and len(server_disks(site)) == 0
     assert args['image']['properties'] == {'hw_disk_bus': 'virtio'} and 'file' not in args['image']
     server = objects.base.Serializer().deserialize_entity(None, args['instance'])
     assert (server.display_name, server.hostname) == ('My Server', 'my-server')
@@ -48,6 +50,11 @@ def test_what_is_written_and_who_is_woken(site):
     assert 'auth_token' not in row['context'] and row['context']['project_id'] == 'p1'
 
 
+def server_disks(site):
+    (_, message), = site.conductor.calls
+    return message['block_device_mapping'][0].objects
+
+
 def test_passwords_stay_out_of_logs(site, caplog):
     caplog.set_level('DEBUG')
     site.create(adminPass='top-secret')
@@ -57,14 +64,14 @@ def test_passwords_stay_out_of_logs(site, caplog):
 
 
 def test_statements_of_a_create(site, statements):
-    """At most ten, whatever the number of servers."""
+    """At most fourteen, four of them of the second count of what is used, whatever the number of servers."""
     flavor = site.flavor()
     site.create(flavor)
     for count in (1, 5):
         statements.clear()
         site.ok('POST', '/servers', body(flavor, min_count=count), user='bob')
         counted = [statement for _, statement in statements if statement != 'COMMIT']
-        assert len(counted) <= 10, '\n'.join(counted)
+        assert len(counted) <= 14, '\n'.join(counted)
         assert [statement for _, statement in statements].count('COMMIT') == 1
 
 
@@ -97,15 +104,21 @@ def test_several_servers_share_pci_request_ids(site):
     assert [server.launch_index for server in servers] == [0, 1, 2]
     assert len({server.reservation_id for server in servers}) == 1
     assert len({server.pci_requests.requests[0].request_id for server in servers}) == 1
+    assert [server.display_name for server in servers] == ['n-1', 'n-2', 'n-3']
+    assert [server.launch_index for server in servers] == [0, 1, 2]
+    assert len({server.reservation_id for server in servers}) == 1
     assert [server.pci_requests.instance_uuid for server in servers] == [server.uuid for server in servers]
     assert len({server.uuid for server in servers}) == 3
 
 
-def test_max_count_shrinks_to_what_fits(make_site):
+def test_max_count_shrinks_to_what_fits(make_site, caplog):
+    """Seed map 1.10, by the quota of servers."""
+    caplog.set_level('INFO')
     site = make_site(quota__instances=3)
     site.ok('POST', '/servers', body(site.flavor(), min_count=1, max_count=9))
     (_, message), = site.conductor.calls
     assert len(message['operations']) == 3
+    assert 'max count reduced from 9 to 3' in caplog.text
 
 
 def test_over_quota(make_site):
@@ -155,14 +168,11 @@ def test_metadata_limit(make_site):
     ({'networks': [{'uuid': UUID}]}, 'There is no network service in this cloud'),
     ({'networks': [{'port': UUID}]}, f'port {UUID}'),
     ({'min_count': 2, 'max_count': 1}, 'min_count must be <= max_count'),
-    ({'trusted_image_certificates': ['c']}, 'Trusted image certificates are not supported'),
     ({'block_device_mapping': [{'volume_id': UUID}]}, 'There is no volume service in this cloud'),
     ({'block_device_mapping_v2': [{'source_type': 'volume', 'uuid': UUID, 'boot_index': 0}]},
      'There is no volume service in this cloud'),
     ({'block_device_mapping_v2': [{'source_type': 'image', 'uuid': IMAGE, 'boot_index': 0,
                                    'destination_type': 'volume'}]}, 'There is no volume service in this cloud'),
-    ({'block_device_mapping_v2': [{'source_type': 'blank', 'destination_type': 'local', 'boot_index': -1}]},
-     'Block Device Mapping is Invalid: only the root disk'),
     ({'block_device_mapping_v2': [{'source_type': 'image', 'destination_type': 'local', 'boot_index': 0,
                                    'uuid': UUID}]}, 'the image of the root disk is not imageRef'),
     ({'block_device_mapping_v2': [{'source_type': 'image', 'destination_type': 'local', 'boot_index': 0}]},
@@ -179,8 +189,7 @@ def test_refusals_name_what_is_wrong(site, values, message):
 
 def test_refusals_of_old_versions(site):
     flavor = site.flavor()
-    assert 'personality' in site.fault('POST', '/servers', body(
-        flavor, personality=[{'path': '/a', 'contents': 'YQ=='}]), version='2.56')[1]
+    assert site.fault('POST', '/servers', body(flavor, personality=[]), version='2.57')[0] == 400
     code, text = site.fault('POST', '/servers', {**body(flavor), 'os:scheduler_hints': {'group': UUID}})
     assert (code, text) == (400, f'Instance group {UUID} could not be found.')
 
@@ -229,17 +238,27 @@ def test_bad_aliases(site, alias, message):
 
 def test_zones_of_aggregates(site):
     with site.databases.api().write() as conn:
-        aggregates.create(conn, 'a', {'availability_zone': 'z1'})
+        aggregate = aggregates.create(conn, 'a', {'availability_zone': 'z1'})
+    assert site.fault('POST', '/servers', body(site.flavor(), availability_zone='z1')) == (
+        400, 'The requested availability zone is not available')
+    with site.databases.api().write() as conn:
+        aggregates.add_host(conn, aggregate['id'], 'h1')
+    with site.cell1.write() as conn:
+        here = services.get_or_create(conn, 'h1', 'nova-compute', 'compute')
+        services.get_or_create(conn, 'h2', 'nova-compute', 'compute')
     uuid = site.create(availability_zone='z1')
     assert site.rows(uuid)[0]['args']['request_spec']['nova_object.data']['availability_zone'] == 'z1'
     shown = site.ok('GET', f'/servers/{uuid}')['server']
     assert (shown['OS-EXT-AZ:availability_zone'], shown['pinned_availability_zone']) == ('z1', 'z1')
     assert site.create(availability_zone='nova')
+    with site.cell1.write() as conn:
+        services.update(conn, here['id'], {'disabled': True})
+    assert site.fault('POST', '/servers', body(site.flavor(), availability_zone='z1'))[0] == 400
 
 
 def test_destinations(site):
     with site.databases.api().write() as conn:
-        cells.map_hosts(conn, site.cell1.cell.id, ['h1'])
+        cells.map_hosts(conn, site.cell1.cell.id, ['h1', 'h2'])
     with site.cell1.write() as conn:
         compute_nodes.get_or_create(conn, {
             'uuid': UUID, 'host': 'h1', 'hypervisor_hostname': 'n1', 'vcpus': 1, 'memory_mb': 1, 'local_gb': 1,
@@ -253,6 +272,14 @@ def test_destinations(site):
     assert (wanted['host'], wanted['node']) == ('h1', None)
     wanted = spec(site.create(user='admin', hypervisor_hostname='n1'))['requested_destination']['nova_object.data']
     assert (wanted['host'], wanted['node']) == ('h1', 'n1')
+    forced = spec(site.create(user='admin', availability_zone='nova::n1'))
+    assert (forced['force_hosts'], forced['force_nodes'], forced['availability_zone']) == (None, ['n1'], 'nova')
+    flavor = site.flavor()
+    for values in ({'host': 'h2', 'hypervisor_hostname': 'n1'}, {'availability_zone': 'nova:h2:n1'}):
+        assert site.fault('POST', '/servers', body(flavor, **values)) == (
+            400, 'Compute host n1 could not be found.')
+    assert site.fault('POST', '/servers', body(flavor, availability_zone='nova::n9')) == (
+        400, 'Compute host n9 could not be found.')
 
 
 @pytest.mark.parametrize(('values', 'rule'), [
@@ -283,3 +310,106 @@ def test_description_was_the_name_before_2_19(site):
     ('x.example.org', 'x.example.org'), ('-a-', 'a')])
 def test_host_names(name, hostname):
     assert creation.hostname_of(name, 'U') == hostname
+
+
+def servers_of(site):
+    (_, message), = site.conductor.calls
+    return [request.instance for request in message['build_requests']]
+
+
+@pytest.mark.parametrize(('values', 'hostnames'), [
+    ({'name': 'Web Front'}, ['web-front-1', 'web-front-2']), ({'name': 'a' * 80}, ['a' * 61 + '-1', 'a' * 61 + '-2']),
+    ({'hostname': 'web'}, ['web-1', 'web-2']), ({'hostname': 'web.example.org'}, ['web-1.example.org',
+                                                                                  'web-2.example.org']),
+    ({'hostname': 'b' * 63}, ['b' * 61 + '-1', 'b' * 61 + '-2']),
+    ({'hostname': 'c' * 63 + '.' + 'd' * 191}, ['c' * 61 + f'-{number}.' + 'd' * 191 for number in (1, 2)])])
+def test_host_names_of_several(site, values, hostnames):
+    site.ok('POST', '/servers', body(site.flavor(), min_count=2, **values))
+    assert [server.hostname for server in servers_of(site)] == hostnames
+    assert max(map(len, hostnames)) <= 255
+
+
+@pytest.mark.parametrize(('hostname', 'version', 'code'), [
+    ('h1', '2.89', 400), ('h1', '2.90', 202), ('a.b', '2.93', 400), ('a.b', '2.94', 202), ('x', '2.104', 400),
+    ('-ab', '2.104', 400), ('a' * 64, '2.93', 400), ('a' * 255, '2.94', 202), ('a' * 256, '2.94', 400)])
+def test_windows_of_the_host_name(site, hostname, version, code):
+    assert site.request('POST', '/servers', body(site.flavor(), hostname=hostname), version=version).status_int == code
+
+
+def test_files_go_into_the_config_drive(site):
+    """Until 2.56; whoever sends files gets a config drive, there is no other way for them."""
+    file = {'path': '/etc/motd', 'contents': base64.b64encode(b'hello').decode()}
+    uuid = site.ok('POST', '/servers', body(site.flavor(), personality=[file]), version='2.56')['server']['id']
+    (row,) = site.rows(uuid)
+    assert [tuple(pair) for pair in row['args']['injected_files']] == [('/etc/motd', file['contents'])]
+    assert site.ok('GET', f'/servers/{uuid}')['server']['config_drive'] == 'True'
+
+
+@pytest.mark.parametrize(('files', 'code', 'message'), [
+    ([{'path': '/a', 'contents': 'YQ=='}] * 2, 403, 'Personality file limit exceeded. Maximum allowed is 1 files.'),
+    ([{'path': '/abcd', 'contents': 'YQ=='}], 403, 'Personality file path exceeds maximum 4'),
+    ([{'path': '/a', 'contents': base64.b64encode(b'12345').decode()}], 403,
+     'Personality file content exceeds maximum 4'),
+    ([{'contents': 'YQ=='}], 400, 'Bad personality format: missing path'),
+    ([{'path': '/a', 'contents': 'no!base64'}], 400, None)])
+def test_limits_of_files(make_site, files, code, message):
+    site = make_site(quota__injected_files=1, quota__injected_file_path_length=4,
+                     quota__injected_file_content_bytes=4)
+    got, text = site.fault('POST', '/servers', body(site.flavor(), personality=files), version='2.56')
+    assert got == code and message in (None, text)
+
+
+def test_trusted_certificates_are_kept_and_shown(site):
+    """As in the field while it verifies no signatures."""
+    uuid = site.create(trusted_image_certificates=['c1', 'c2'])
+    assert site.ok('GET', f'/servers/{uuid}')['server']['trusted_image_certificates'] == ['c1', 'c2']
+    site.hand_over(uuid)
+    assert site.ok('GET', f'/servers/{uuid}')['server']['trusted_image_certificates'] == ['c1', 'c2']
+    for values in ([], ['c', 'c'], ['c'] * 51, ['']):
+        assert site.fault('POST', '/servers', body(site.flavor(), trusted_image_certificates=values))[0] == 400
+
+
+def test_the_rule_of_trusted_certificates(make_site, tmp_path):
+    """Seed map 1.4."""
+    rule = 'os_compute_api:servers:create:trusted_certs'
+    (tmp_path / 'policy.yaml').write_text(f'"{rule}": "rule:context_is_admin"\n')
+    site = make_site(oslo_policy__policy_file=str(tmp_path / 'policy.yaml'))
+    flavor = site.flavor()
+    assert site.fault('POST', '/servers', body(flavor, trusted_image_certificates=['c']), user='bob') == (
+        403, f"Policy doesn't allow {rule} to be performed.")
+    assert site.request('POST', '/servers', body(flavor), user='bob').status_int == 202
+
+
+def test_unknown_hints_are_kept(site):
+    hints = {'my_filter': 'a', 'numbers': [1, 2], 'query': ['>=', '$ram', 1], 'same_host': [UUID]}
+    asked = {**body(site.flavor()), 'os:scheduler_hints': {**hints, 'query': '["=", "$host", "h1"]'}}
+    uuid = site.ok('POST', '/servers', asked)['server']['id']
+    spec = site.rows(uuid)[0]['args']['request_spec']['nova_object.data']
+    assert spec['scheduler_hints'] == {'my_filter': ['a'], 'numbers': ['1', '2'], 'query': ['["=", "$host", "h1"]'],
+                                       'same_host': [UUID]}
+    for wrong in ({'group': 'x'}, {'same_host': 'x'}, {'cidr': '24'}, {'build_near_host_ip': 'x'}):
+        assert site.fault('POST', '/servers', {**body(site.flavor()), 'OS-SCH-HNT:scheduler_hints': wrong})[0] == 400
+
+
+def test_the_default_zone_for_those_that_name_none(make_site):
+    site = make_site(default_schedule_zone='nova')
+    assert site.fault('POST', '/servers', body(site.flavor()))[0] == 400
+    with site.cell1.write() as conn:
+        services.get_or_create(conn, 'h1', 'nova-compute', 'compute')
+    uuid = site.create()
+    assert site.ok('GET', f'/servers/{uuid}')['server']['pinned_availability_zone'] == 'nova'
+
+
+def test_tags_come_with_2_52(site):
+    flavor = site.flavor()
+    assert 'tags' in site.fault('POST', '/servers', body(flavor, tags=['a']), version='2.51')[1]
+    uuid = site.ok('POST', '/servers', body(flavor, tags=['b', 'a', 'b']), version='2.52')['server']['id']
+    assert site.ok('GET', f'/servers/{uuid}')['server']['tags'] == ['a', 'b']
+    for tags in (['x' * 61], ['a,b'], ['a/b'], [''], [f't{number}' for number in range(51)]):
+        assert site.fault('POST', '/servers', body(flavor, tags=tags))[0] == 400
+
+
+def test_security_groups_are_named_back(site):
+    """There is no network service: the names are kept for the scheduler and answered, nothing is looked up."""
+    answer = site.ok('POST', '/servers', body(site.flavor(), security_groups=[{'name': 'web'}, {'name': 'web'}]))
+    assert answer['server']['security_groups'] == [{'name': 'web'}]

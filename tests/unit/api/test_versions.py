@@ -64,7 +64,7 @@ def test_versions_out_of_range(text):
 
 
 def test_answers_tell_their_version_faults_too(site):
-    for path in ('/servers', '/servers/nosuch', '/nosuch'):
+    for path in ('/servers', '/servers/nosuch', '/os-hosts'):
         response = site.request('GET', path, version='2.42')
         assert response.headers['OpenStack-API-Version'] == 'compute 2.42'
         assert response.headers['X-OpenStack-Nova-API-Version'] == '2.42'

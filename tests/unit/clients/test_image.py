@@ -12,7 +12,7 @@ from keystoneauth1 import noauth as ks_noauth
 from keystoneauth1 import session as ks_session
 
 from kilonova import errors
-from kilonova.clients.image import ImageClient
+from kilonova.clients.image import ImageClient, ImageRefused
 from kilonova.context import RequestContext
 
 URL = 'http://image.test'
@@ -30,12 +30,18 @@ class Service(requests.adapters.BaseAdapter):
         self.images = {'a3f7': IMAGE}
         self.bodies = [DATA]
         self.asked = []
+        self.refusal = None
+        self.uploads, self.lengths = [], []
 
     def send(self, request, **kwargs):
         self.asked.append((request.path_url, request.headers.get('X-Auth-Token')))
-        _, _, _, image_id, *rest = request.path_url.split('/')
         response = requests.Response()
         response.request, response.url = request, request.url
+        if request.method != 'GET':
+            status, text = self.change(request)
+            response.status_code, response.raw = status, io.BytesIO(text.encode())
+            return response
+        _, _, _, image_id, *rest = request.path_url.split('/')
         body = b''
         if image_id not in self.images:
             response.status_code = 404
@@ -46,6 +52,26 @@ class Service(requests.adapters.BaseAdapter):
             response.status_code, body = 200, json.dumps(self.images[image_id]).encode()
         response.raw = io.BytesIO(body if isinstance(body, bytes) else b'')
         return response
+
+    def change(self, request):
+        """What POST, PUT and DELETE come to: (status, body)."""
+        if self.refusal is not None:
+            return self.refusal
+        if request.method == 'POST':
+            record = json.loads(request.body)
+            self.images[record['id']] = {**record, 'status': 'queued'}
+            return 201, ''
+        image_id = request.path_url.split('/')[3]
+        if image_id not in self.images:
+            return 404, ''
+        if request.method == 'DELETE':
+            del self.images[image_id]
+            return 204, ''
+        # As a socket takes it: in pieces.
+        self.uploads.append(b''.join(iter(lambda: request.body.read(1 << 16), b'')))
+        self.lengths.append(request.headers['Content-Length'])
+        self.images[image_id] = {**self.images[image_id], 'status': 'active'}
+        return 204, ''
 
     def close(self):
         pass
@@ -110,3 +136,86 @@ def test_a_service_that_fails_does_not_answer(client, service):
     service.bodies = [500]
     with pytest.raises(errors.Unanswered, match='image service'):
         client.download('a3f7', io.BytesIO())
+
+
+NEW = {'id': 'b111', 'name': 'snap', 'disk_format': 'qcow2', 'container_format': 'bare', 'image_type': 'snapshot'}
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / 'disk').write_bytes(DATA)
+    with open(tmp_path / 'disk', 'rb') as stream:
+        yield stream
+
+
+def test_create_is_the_users_and_upload_the_services(client, service, file):
+    client.create(NEW, RequestContext(auth_token='mine', overwrite=False))
+    assert service.images['b111'] == {**NEW, 'status': 'queued'}
+    file.read(10)
+    client.upload('b111', file)
+    assert (service.uploads, service.lengths) == ([DATA], [str(len(DATA))])
+    assert service.asked == [('/v2/images', 'mine'), ('/v2/images/b111', 'notused'),
+                             ('/v2/images/b111/file', 'notused')]
+
+
+def test_an_image_that_has_its_data_is_not_sent_again(client, service, file):
+    client.upload('a3f7', file)
+    assert service.uploads == []
+
+
+def test_an_image_that_somebody_sends_is_waited_for(client, service, file):
+    service.images['b111'] = {**NEW, 'status': 'saving'}
+    with pytest.raises(errors.Unanswered, match='saving'):
+        client.upload('b111', file)
+    service.images['b111'] = {**NEW, 'status': 'queued'}
+    service.refusal = 409, 'Image status transition from saving to saving is not allowed'
+    with pytest.raises(errors.Unanswered, match='transition'):
+        client.upload('b111', file)
+
+
+def test_an_upload_ends_when_it_is_told_to(client, service, file):
+    looks = []
+
+    def check():
+        looks.append(1)
+        if len(looks) == 3:
+            raise errors.Cancelled(key='x')
+    client.create(NEW)
+    with pytest.raises(errors.Cancelled):
+        client.upload('b111', file, check)
+    assert service.uploads == []
+
+
+@pytest.mark.parametrize(('status', 'error'), [
+    (403, ImageRefused), (413, ImageRefused), (400, errors.ImageUnacceptable), (410, errors.ImageNotFound),
+    (500, errors.Unanswered), (401, errors.Unanswered)])
+def test_refused_uploads(client, service, file, status, error):
+    client.create(NEW)
+    service.refusal = status, '<html><body><h1>No</h1>Over <b>quota</b></body></html>'
+    with pytest.raises(error) as caught:
+        client.upload('b111', file)
+    if status in (400, 403, 413):
+        assert str(caught.value).endswith('No Over quota')
+
+
+@pytest.mark.parametrize(('status', 'error'), [
+    (403, ImageRefused), (413, ImageRefused), (400, errors.ImageUnacceptable), (409, errors.ImageUnacceptable),
+    (503, errors.Unanswered)])
+def test_refused_creates(client, service, status, error):
+    service.refusal = status, ''
+    with pytest.raises(error):
+        client.create(NEW)
+
+
+def test_delete(client, service):
+    client.delete('a3f7')
+    client.delete('a3f7')
+    assert service.images == {}
+    for status, error in ((403, ImageRefused), (409, errors.Unanswered), (502, errors.Unanswered)):
+        service.refusal = status, ''
+        with pytest.raises(error):
+            client.delete('a3f7')
+
+
+def test_url(client):
+    assert client.url('b111') == f'{URL}/images/b111'

@@ -8,6 +8,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.clients.placement import (
+    CONCURRENT_UPDATE,
     PlacementClient,
     PlacementInvalid,
     ProviderNotFound,
@@ -16,6 +17,7 @@ from kilonova.clients.placement import (
     same_allocations,
 )
 from kilonova.clients.providers import NodenameTaken, PciReportingTurnedOff
+from tests.fixtures.placement import Reader
 
 GPU = 'CUSTOM_PCI_10DE_13F1'
 OWNER = {'project_id': 'demo', 'user_id': 'alice'}
@@ -62,6 +64,11 @@ def test_claim_get_delete(placement, gpu_host):
     assert same_allocations(found['allocations'], amount(root, VCPU=2) | amount(device, **{GPU: 1}))
     assert placement.client.provider_allocations(device) == {server: {GPU: 1}}
     assert placement.client.provider_allocations(root) == {server: {'VCPU': 2}}
+    for provider in (root, device):
+        # What the audits of other tests go by.
+        assert Reader().provider_allocations(provider) == placement.client.provider_allocations(provider)
+        assert {row['uuid']: row['name'] for row in Reader().list_providers(in_tree=provider)} == {
+            row['uuid']: row['name'] for row in placement.client.list_providers(in_tree=provider)}
     assert placement.client.delete_allocations(server) is True
     assert placement.client.delete_allocations(server) is False
     assert placement.client.get_allocations(server) == {'allocations': {}}
@@ -108,6 +115,36 @@ def test_the_race_for_the_last_device_has_one_winner(placement, gpu_host):
         thread.join()
     assert sorted(outcome.values()) == ['lost'] * 5 + ['won']
     assert list(placement.allocations()) == [server for server, how in outcome.items() if how == 'won']
+
+
+@pytest.mark.parametrize('times', [2, 9])
+def test_too_many_that_write_at_the_same_time_say_nothing_about_the_room(placement, placed, monkeypatch, times) -> None:
+    """A stale generation is repeated; when that goes on, nobody knows whether there is room: Unanswered."""
+    server, migration, old, new = placed
+    root = next(iter(old))
+    monkeypatch.setattr('time.sleep', lambda seconds: None)
+    client = placement.client
+
+    def conflicts(method: str, path: str) -> None:
+        if method != 'GET' and left:
+            left.pop()
+            raise errors.PlacementConflict(detail='concurrent', placement_code=CONCURRENT_UPDATE)
+    fresh = uuid()
+    for act in (lambda: client.claim(fresh, amount(root, VCPU=1), **OWNER),
+                lambda: client.delete_allocations(fresh),
+                lambda: client.move_allocation(server, migration, new=new, **OWNER),
+                lambda: client.move_back(server, migration)):
+        left = [None] * times
+        monkeypatch.setattr(client, 'on_request', conflicts)
+        if times > 4:
+            with pytest.raises(errors.Unanswered, match='Placement does not answer: too many write at the same time'):
+                act()
+            assert len(left) == times - 4
+            left.clear()
+        act()
+        assert left == []
+    assert client.get_allocations(fresh) == {'allocations': {}}
+    assert holds(placement, server, old)
 
 
 # Moves
@@ -334,3 +371,21 @@ def test_resource_classes_are_asked_once(placement):
     placement.client.ensure_resource_class(GPU)
     placement.client.ensure_resource_class('VCPU')
     assert placement.requests == [('PUT', f'/resource_classes/{GPU}')]
+
+
+def test_members_of_aggregates(placement):
+    """Only the one aggregate changes, nothing is written where nothing differs; what never was is in none."""
+    root, others = placement.host('gpu1'), [uuid() for _ in range(2)]
+    for aggregate in others:
+        placement.client.set_member(root, aggregate, True)
+    assert {row['uuid'] for row in placement.client.list_providers(member_of=others[0])} == {root}
+    placement.requests.clear()
+    placement.client.set_member(root, others[0], True)
+    assert [method for method, _ in placement.requests] == ['GET']
+    placement.client.set_member(root, others[0], False)
+    assert placement.client.list_providers(member_of=others[0]) == []
+    assert {row['uuid'] for row in placement.client.list_providers(member_of=others[1])} == {root}
+    gone = uuid()
+    placement.client.set_member(gone, others[0], False)
+    with pytest.raises(ProviderNotFound):
+        placement.client.set_member(gone, others[0], True)

@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
-from kilonova.cmd import options
-from kilonova.db import engine, migration
+from kilonova.cmd import manage, options
+from kilonova.db import access, engine, migration
+from kilonova.db.queries import compute_nodes, pci_devices, services
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def _no_traces(monkeypatch):
     yield
     logging.getLogger().setLevel(level)
     engine.install(None)
-    engine.forbid(None)
+    access.forbid(None)
 
 
 @pytest.fixture
@@ -60,3 +61,44 @@ def synced(parse):
         return conf
 
     return make
+
+
+@pytest.fixture
+def run(write_conf, capsys):
+    """Run a command; (exit code, lines of standard output)."""
+    path = write_conf()
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        capsys.readouterr()
+        code = manage.main(['--config-file', path, *arguments])
+        return code, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def cloud(run):
+    """Databases with cell0 and a cell."""
+    for command in (('api_db', 'sync'), ('cell_v2', 'simple_cell_setup'), ('db', 'sync')):
+        assert run(*command)[0] == 0
+    return run
+
+
+@pytest.fixture
+def node(cloud, parse):
+    """A compute node with two devices, one of them held, whose host isn't mapped yet."""
+    databases = engine.configure(parse())
+    with databases.main().write() as connection:
+        service = services.get_or_create(connection, 'gpu1', 'nova-compute', 'compute', version=73)
+        values = {'service_id': service['id'], 'host': 'gpu1', 'hypervisor_hostname': 'gpu1', 'vcpus': 1,
+                  'uuid': 'aaaaaaaa-0000-4000-8000-000000000001', 'memory_mb': 1, 'local_gb': 1, 'vcpus_used': 0,
+                  'memory_mb_used': 0, 'local_gb_used': 0, 'hypervisor_type': 'QEMU', 'hypervisor_version': 1,
+                  'cpu_info': '', 'mapped': 0}
+        made = compute_nodes.get_or_create(connection, values)
+        device = {'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-PCI', 'label': 'x', 'numa_node': 0,
+                  'status': 'available', 'instance_uuid': None}
+        pci_devices.save(connection, made['id'], created=[
+            {**device, 'address': '0000:82:00.0'},
+            {**device, 'address': '0000:81:00.0', 'status': 'allocated', 'instance_uuid': 'u1', 'numa_node': None}])
+    databases.dispose()
+    return 'gpu1'

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -12,6 +13,8 @@ from kilonova.cmd import daemon, options
 class Part:
     """Does as told, and remembers."""
 
+    checks = {}
+
     def __init__(self, start=lambda: None, stop=lambda: None):
         self.calls = []
         self._start, self._stop = start, stop
@@ -19,6 +22,9 @@ class Part:
     def start(self):
         self.calls.append('start')
         self._start()
+
+    def reload(self):
+        self.calls.append('reload')
 
     def stop(self):
         self.calls.append('stop')
@@ -100,6 +106,36 @@ def test_told_to_end_twice(conf, caplog):
     assert 'Told to end again' in caplog.text
 
 
+@pytest.fixture
+def parent(monkeypatch):
+    """The parent's end of the channel to this process, a worker."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setenv(daemon.workers.VARIABLE, f'1:{theirs.detach()}')
+    yield ours
+    ours.close()
+
+
+def test_a_signal_to_all_and_the_parents_word_for_it_are_not_told_twice(conf, parent):
+    def start():
+        kill(signal.SIGTERM)
+        parent.send(daemon.workers.END)
+
+    assert live(conf, Part(start)) == 0
+    assert parent.recv(1) == daemon.workers.SERVING
+
+
+def test_a_worker_that_its_parent_tells_twice_ends_at_once(conf, parent, caplog):
+    release = threading.Event()
+
+    def stop():
+        parent.send(daemon.workers.END_NOW)
+        release.wait(10)
+
+    assert live(conf, Part(lambda: parent.send(daemon.workers.END), stop)) == 1
+    release.set()
+    assert 'Told to end again' in caplog.text
+
+
 def test_reload_takes_over_what_may_change(write_conf, monkeypatch):
     path = write_conf()
     conf = options.parse(['--config-file', path], 'kilonova-test')
@@ -113,8 +149,10 @@ def test_reload_takes_over_what_may_change(write_conf, monkeypatch):
         assert reopened.wait(10)
         kill(signal.SIGTERM)
 
-    assert live(conf, Part(start)) == 0
+    part = Part(start)
+    assert live(conf, part) == 0
     assert conf.debug
+    assert part.calls == ['start', 'reload', 'stop']
 
 
 def test_bad_configuration_at_reload_changes_nothing(write_conf, caplog):
@@ -144,7 +182,7 @@ def test_whole_run(write_conf, monkeypatch, caplog):
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'setup_autorun', lambda *a, **k: None)
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'register_section', lambda *a, **k: None)
     part = Part(lambda: kill(signal.SIGTERM))
-    argv = ['--config-file', write_conf('old_option = 1')]
+    argv = ['--config-file', write_conf('old_option = 1', sections='[scheduler]\nworkers = 1')]
     assert daemon.run('scheduler', lambda conf: part, argv) == 0
     assert f'Starting scheduler node (version {options.version()})' in caplog.text
     assert 'nobody here reads: [DEFAULT]old_option' in caplog.text

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kilonova.cmd import early
+
+
+@pytest.fixture(autouse=True)
+def collecting() -> Iterator[None]:
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize('program', ['api', 'conductor', 'scheduler', 'compute'])
@@ -15,6 +23,26 @@ def test_nothing_is_imported_before_the_choice(program):
               'print([m for m in sys.modules if m.startswith(("oslo", "eventlet", "sqlalchemy", "requests"))])')
     done = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == '[]'
+
+
+BUILD = """
+import sys
+from kilonova.cmd import early
+early.setup([], 'kilonova-compute')
+from kilonova.cmd import compute, daemon, options
+compute.build(options.parse(['--config-file', sys.argv[1]], 'kilonova-compute'))
+print([name for name in sys.modules if name.split('.')[0] in ('sqlalchemy', 'alembic', 'pymysql')])
+"""
+
+
+def test_a_compute_loads_nothing_of_databases(tmp_path):
+    path = tmp_path / 'k.conf'
+    path.write_text('[DEFAULT]\nhost = gpu1\ntransport_url = fake:/\ncompute_driver = libvirt.LibvirtDriver\n'
+                    f'state_path = {tmp_path}\n[libvirt]\nconnection_uri = test:///default\n'
+                    '[placement]\nauth_type = none\nendpoint_override = http://127.0.0.1:1/\n'
+                    '[glance]\nauth_type = none\nendpoint_override = http://127.0.0.1:1/\n')
+    done = subprocess.run([sys.executable, '-c', BUILD, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == '[]', done.stderr
 
 
 def test_files_and_directories_of_the_command_line(tmp_path):

@@ -19,11 +19,15 @@ def row(databases):
         return services.get(connection, host='ctl1', binary='nova-scheduler', down_time=60)
 
 
-def test_record_is_made_and_reports(databases):
+def test_record_is_made_and_reports(databases, caplog):
+    """Row 2.3: joining the group is told; the first report comes at once, the field's after 5 s."""
+    caplog.set_level('DEBUG')
     record = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=60)
     record.start()
     found = row(databases)
     assert (found['topic'], found['report_count'], found['up']) == ('scheduler', 1, True)
+    assert ('DB_Driver: join new ServiceGroup member ctl1 to the scheduler group, service = nova-scheduler'
+            in caplog.text)
     record.stop()
     again = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=60)
     again.beat()

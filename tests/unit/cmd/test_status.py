@@ -3,15 +3,16 @@ from __future__ import annotations
 import pytest
 
 from kilonova.clients import session
-from kilonova.cmd import manage, status
+from kilonova.cmd import caps, cli, status
 from kilonova.cmd.status import Result
 from kilonova.db.queries import cells, compute_nodes
 from kilonova.errors import Unanswered
+from kilonova.rpc import versions
 
 
 @pytest.fixture
 def cloud(synced):
-    made = manage.Cloud(synced())
+    made = cli.Cloud(synced())
     yield made
     made.databases.dispose()
 
@@ -86,3 +87,38 @@ def test_error_that_no_check_expects(write_conf, monkeypatch, capsys):
     monkeypatch.setattr(status, 'CHECKS', {'A': check})
     assert status.main(['--config-file', write_conf(), 'upgrade', 'check']) == 255
     assert 'RuntimeError: disk' in capsys.readouterr().out
+
+
+def test_schemas(cloud):
+    cells.create_cell(cloud.databases, transport_url='fake://', database_connection=cloud.databases.main_url, name='c1')
+    assert status.schemas(cloud) == (Result.SUCCESS, None)
+    cells.map_cell0(cloud.databases)
+    cloud.cells.reload()
+    result, details = status.schemas(cloud)
+    assert (result, details) == (
+        Result.FAILURE, "database cell0 is at revision None, run 'kilonova-manage db sync'.")
+
+
+def test_old_computes(cloud, monkeypatch):
+    monkeypatch.setattr(caps, 'minimum_version', lambda cells, binary: versions.OLDEST_SUPPORTED)
+    assert status.old_computes(cloud) == (Result.SUCCESS, None)
+    monkeypatch.setattr(caps, 'minimum_version', lambda cells, binary: 0)
+    assert status.old_computes(cloud) == (Result.SUCCESS, None)
+    monkeypatch.setattr(caps, 'minimum_version', lambda cells, binary: versions.OLDEST_SUPPORTED - 1)
+    result, details = status.old_computes(cloud)
+    assert result is Result.FAILURE
+    assert f'does not support computes older than {versions.OLDEST_SUPPORTED}' in details
+
+
+@pytest.mark.parametrize(('files', 'words'), [
+    ({}, None), ({'policy.yaml': '"a:b": "role:x"\n'}, None),
+    ({'policy.yaml': '{"a:b": "role:x"}'}, 'is JSON-formatted'),
+    ({'policy.json': '{"a:b": "role:x"}'}, 'is not read'),
+    ({'policy.json': '{}', 'policy.yaml': 'a: b\n'}, None)])
+def test_policy_files(cloud, tmp_path, files, words):
+    """Both are looked for beside the configuration file."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    result, details = status.policy_json(cloud)
+    assert (result, bool(details)) == ((Result.FAILURE, True) if words else (Result.SUCCESS, False))
+    assert words is None or words in details

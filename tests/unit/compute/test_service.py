@@ -9,6 +9,7 @@ import pytest
 from kilonova import errors
 from kilonova.compute.manager import ComputeManager
 from kilonova.compute.records import InvalidNodeConfiguration
+from kilonova.compute.report import Heartbeat
 from kilonova.compute.tracker import RUN, Capacity, Tracker, Usage
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
@@ -119,6 +120,38 @@ def test_providers_are_written_to_the_devices(cloud):
     assert cloud.placement.disabled == {manager.node.record.uuid: False}
     assert manager.set_host_enabled(new_context(), 'gpu1', False) == 'disabled'
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
+
+
+def test_a_host_that_comes_back_follows_its_record(cloud):
+    """What was decided while it counted as down nobody told it."""
+    cloud.placement = Placement()
+    manager = cloud.host('gpu1')
+    disabled, uuid = cloud.placement.disabled, manager.node.record.uuid
+    cloud.cell.services['gpu1'].disabled = True
+    manager.heartbeat.beat()
+    assert disabled == {uuid: False}
+    cloud.cell.unanswered['Service.save'] = 1
+    manager.heartbeat.beat()
+    assert manager.heartbeat.lost and disabled == {uuid: False}
+    manager.heartbeat.beat()
+    assert not manager.heartbeat.lost and disabled == {uuid: True}
+
+
+def test_a_host_that_was_silent_for_long_follows_its_record():
+    class Service:
+        host, topic, binary, report_count = 'h', 'compute', 'nova-compute', 0
+
+        def save(self):
+            """Always answered."""
+    now, followed = [0.0], []
+    heart = Heartbeat(Service(), lambda: followed.append(now[0]), patience=60, clock=lambda: now[0])
+    for now[0] in (10.0, 20.0, 80.0, 141.0, 150.0):
+        heart.beat()
+    assert followed == [141.0]
+
+
+def test_uptime(cloud):
+    assert 'load average' in cloud.host('gpu1').get_host_uptime(new_context())
 
 
 def test_without_reporting_placement_gets_no_devices(cloud):
@@ -282,6 +315,12 @@ def test_periodic_tasks_and_their_spacing(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
     manager.stop()
     assert manager.timers.spacing == {'report_state': 10, 'look_again': 5, 'update_available_resource': 60}
+
+
+def test_usage_is_audited_where_it_is_asked_for(cloud):
+    manager = cloud.host('gpu1', periodic_enable=True, instance_usage_audit=True)
+    manager.stop()
+    assert manager.timers.spacing['instance_usage_audit'] == 60
 
 
 # -- the ledger -------------------------------------------------------------------------------------------------------

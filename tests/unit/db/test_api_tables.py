@@ -61,18 +61,42 @@ def test_instance_mappings(databases, api, statements):
 
 
 def test_what_waits_for_a_cell_counts(api, statements):
-    def server(vcpus, memory_mb):
+    def server(vcpus, memory_mb, user_id):
         return json.dumps({'nova_object.name': 'Instance', 'nova_object.data': {
-            'vcpus': vcpus, 'memory_mb': memory_mb, 'display_name': 'vcpus": 99, "é'}})
+            'vcpus': vcpus, 'memory_mb': memory_mb, 'user_id': user_id, 'display_name': 'vcpus": 99, "é'}})
     with api.write() as connection:
-        assert quotas.requested(connection, 'p') == {'instances': 0, 'cores': 0, 'ram': 0}
+        assert quotas.waiting(connection, 'p') == []
         build_requests.create(connection, [
-            {'instance_uuid': uuid, 'project_id': project, 'instance': server(vcpus, memory_mb)}
-            for uuid, project, vcpus, memory_mb in (('a', 'p', 2, 512), ('b', 'p', 4, 2 ** 31 - 1), ('c', 'q', 1, 1))])
+            {'instance_uuid': uuid, 'project_id': project, 'instance': server(vcpus, memory_mb, user_id)}
+            for uuid, project, vcpus, memory_mb, user_id in (
+                ('a', 'p', 2, 512, 'u'), ('b', 'p', 4, 2 ** 31 - 1, None), ('c', 'q', 1, 1, 'u'))])
     statements.clear()
     with api.read() as connection:
-        assert quotas.requested(connection, 'p') == {'instances': 2, 'cores': 6, 'ram': 512 + 2 ** 31 - 1}
+        assert sorted(quotas.waiting(connection, 'p'), key=lambda row: row['uuid']) == [
+            {'uuid': 'a', 'user_id': 'u', 'instances': 1, 'cores': 2, 'ram': 512},
+            {'uuid': 'b', 'user_id': None, 'instances': 1, 'cores': 4, 'ram': 2 ** 31 - 1}]
     assert len(statements) == 1
+
+
+def test_limits_that_are_given_twice_and_taken_back(api):
+    quotas.set_limits(api, 'p', None, {'cores': 1, 'ram': 2})
+    quotas.set_limits(api, 'p', None, {'cores': 3})
+    quotas.set_limits(api, 'p', 'u', {'cores': 2, 'ram': -1})
+    quotas.set_limits(api, 'p', 'v', {'cores': 1})
+    quotas.set_class_limits(api, 'default', {'ram': 9, 'instances': 8})
+    quotas.set_class_limits(api, 'default', {'instances': 7})
+    with api.read() as connection:
+        assert quotas.limits(connection, 'p', 'u') == ({'cores': 3, 'ram': 2, 'instances': 7}, {'cores': 2, 'ram': -1})
+        assert quotas.limits(connection, None) == ({'ram': 9, 'instances': 7}, {})
+        assert quotas.given_to_users(connection, 'p') == {'cores': 3}
+        assert quotas.given_to_users(connection, 'p', 'u') == {'cores': 1}
+    quotas.delete_limits(api, 'p', 'u')
+    with api.read() as connection:
+        assert quotas.limits(connection, 'p', 'u').own == {}
+        assert quotas.limits(connection, 'p', 'v').own == {'cores': 1}
+    quotas.delete_limits(api, 'p')
+    with api.read() as connection:
+        assert quotas.limits(connection, 'p', 'v') == ({'ram': 9, 'instances': 7}, {})
 
 
 # --- aggregates

@@ -1,9 +1,11 @@
 """Cells: which there are, what is behind them, and what kilonova-manage does to them."""
 from __future__ import annotations
 
+import contextlib
 import shutil
 
 import pytest
+from sqlalchemy import exc
 
 from kilonova import errors
 from kilonova.db.queries import cells, compute_nodes, services
@@ -142,6 +144,8 @@ def test_hosts_are_discovered_once(databases, cell1, cell2, statements):
     assert [(row['host'], row['cell_uuid']) for row in cells.list_hosts(databases)] == [
         ('node1', cell1), ('node2', cell1), ('node3', cell2)]
     assert [row['host'] for row in cells.list_hosts(databases, cell2)] == ['node3']
+    with databases.api().read() as connection:
+        assert sorted(map(sorted, cells.hosts_by_cell(connection).values())) == [['node1', 'node2'], ['node3']]
     with pytest.raises(errors.CellMappingNotFound):
         cells.list_hosts(databases, 'unknown')
 
@@ -201,3 +205,45 @@ def test_host_mappings(databases, cell1, api):
         assert cells.unmap_host(connection, 'node1')
         assert not cells.unmap_host(connection, 'node1')
         assert cells.get_host(connection, 'node1') is None
+
+
+def test_mappings_are_read_again_when_they_are_old(databases, cell1, monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(cells.time, 'monotonic', lambda: now[0])
+    known, forever = cells.Cells(databases), cells.Cells(databases, refresh=None)
+    assert [len(each.databases()) for each in (known, forever)] == [2, 2]
+    cells.create_cell(databases, transport_url='rabbit://two', database_connection='sqlite:////x', name='late')
+    now[0] += 59
+    assert len(known.databases()) == 2
+    now[0] += 2
+    assert [database.name for database in known.databases()] == ['cell0', 'cell1', 'late']
+    assert [database.name for database in known.enabled()] == ['cell1', 'late']
+    assert len(forever.databases()) == 2
+    # While the API database is silent what is known serves on.
+    now[0] += 61
+
+    @contextlib.contextmanager
+    def refuse():
+        raise exc.OperationalError('BEGIN', None, Exception(), connection_invalidated=True)
+        yield
+    monkeypatch.setattr(databases.api(), 'read', refuse)
+    assert len(known.databases()) == 3
+    assert 'could not be read again' in caplog.text
+
+
+def test_the_queue_of_a_host(databases, cell1, statements):
+    known = cells.Cells(databases)
+    known.databases()
+    statements.clear()
+    assert known.transport_url_of('anybody') == TRANSPORT
+    assert statements == [], 'all cells share it'
+    cells.create_cell(databases, transport_url='rabbit://two', database_connection='sqlite:////x', name='cell2')
+    known.reload()
+    with databases.api().write() as connection:
+        for uuid, host in ((cell1, 'node1'), (known.databases()[2].cell.uuid, 'node2')):
+            cells.map_hosts(connection, cells.get_cell(connection, uuid)['id'], [host])
+    statements.clear()
+    for _ in range(2):
+        assert [known.transport_url_of(host) for host in ('node1', 'node2')] == [TRANSPORT, 'rabbit://two']
+    assert len(statements) == 2
+    assert known.transport_url_of('node3') is None

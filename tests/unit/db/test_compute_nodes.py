@@ -43,6 +43,21 @@ def test_pages_and_patterns(cell, nodes):
         assert hosts(pattern='ode2') == ['node2']
         assert hosts(pattern='%') == []
         assert hosts(hosts=['node3', 'node1']) == ['node1', 'node3']
+        assert hosts(served=True) == ['node1', 'node2'] and hosts(served=True, hosts=[]) == []
+        assert hosts(served=True, hosts=['node2', 'node3'], limit=1) == ['node2']
+
+
+def test_what_the_servers_of_a_host_were_promised(cell):
+    with cell.write() as connection:
+        for number, (host, project, deleted) in enumerate((
+                ('node1', 'b', 0), ('node1', 'a', 0), ('node1', 'a', 0), ('node2', 'a', 0), ('node1', 'a', 1))):
+            connection.execute(compute_nodes.instances.insert().values(
+                uuid=f'i{number}', host=host, project_id=project, deleted=deleted, vcpus=2, memory_mb=512, root_gb=3,
+                ephemeral_gb=None if number else 4))
+        rows = compute_nodes.promised(connection, 'node1')
+        assert compute_nodes.promised(connection, 'node9') == []
+    assert [(row['project_id'], row['vcpus'], row['memory_mb'], row['disk_gb']) for row in rows] == [
+        ('a', 4, 1024, 6), ('b', 2, 512, 7)]
 
 
 def test_show_and_get(cell, nodes):

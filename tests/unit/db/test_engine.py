@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from kilonova import errors
 from kilonova.conf import api_database, database
-from kilonova.db import engine
+from kilonova.db import access, engine
 from kilonova.db.models.cell import Service
 
 services = Service.__table__
@@ -194,16 +194,16 @@ def test_a_listener_that_ended_hears_nothing(cell):
 
 def test_forbidden_processes_get_no_database(databases, cell):
     engine.install(databases)
-    engine.forbid('kilonova-compute')
+    access.forbid('kilonova-compute')
     try:
-        for access in (engine.api, engine.main, lambda: engine.open(cell.url), databases.main):
+        for asked in (engine.api, engine.main, lambda: engine.open(cell.url), databases.main):
             with pytest.raises(errors.DBNotAllowed, match='kilonova-compute attempted direct database access'):
-                access()
+                asked()
         for transaction in (cell.read, cell.write):
             with pytest.raises(errors.DBNotAllowed), transaction():
                 pass
     finally:
-        engine.forbid(None)
+        access.forbid(None)
         engine.install(None)
     assert databases.main() is cell
 

@@ -47,6 +47,51 @@ def test_migrated_tables_are_those_of_the_models(empty, schema):
     assert tables == {*migration.METADATA[schema].tables, 'alembic_version'}
 
 
+# The revision that each schema was first published at.
+FIRST = {'api': '4b6d0c1f9a27', 'cell': '9e1a7c3d5b08'}
+
+
+@pytest.mark.parametrize('schema', SCHEMAS)
+def test_a_database_with_rows_is_upgraded(empty, schema):
+    """The rows of the first revision are there after the last one, and the tables are those of a fresh database."""
+    check_upgrade(empty, schema)
+
+
+def check_upgrade(database, schema):
+    """Used for the servers too (tests/integration/test_databases.py)."""
+    migration.sync(database, schema, FIRST[schema])
+    models = api_models if schema == 'api' else cell_models
+    rows = {
+        'api': {models.Base.metadata.tables[name]: row for name, row in (
+            ('flavors', {'id': 7, 'name': 'gpu', 'flavorid': 'f', 'memory_mb': 1, 'vcpus': 1, 'swap': 0}),
+            ('flavor_extra_specs', {'id': 3, 'flavor_id': 7, 'key': 'k', 'value': 'v'}),
+            ('aggregates', {'id': 1, 'uuid': 'u', 'name': 'a'}))} if schema == 'api' else {},
+        'cell': {models.Base.metadata.tables[name]: row for name, row in (
+            ('instances', {'id': 4, 'uuid': 'server', 'deleted': 4, 'vm_state': 'deleted'}),
+            ('migrations', {'id': 2, 'uuid': 'move', 'instance_uuid': 'server', 'migration_type': 'resize'}),
+            ('operations', {'uuid': 'o', 'kind': 'boot', 'instance_uuid': 'server', 'args': '{}', 'context': '{}'}),
+        )} if schema == 'cell' else {}}[schema]
+    with database.write() as connection:
+        for table, row in rows.items():
+            connection.execute(sa.insert(table).values(row))
+    assert migration.sync(database, schema) == migration.newest(schema) != FIRST[schema]
+    assert migration.differences(database, schema) == []
+    with database.read() as connection:
+        for table, row in rows.items():
+            found = connection.execute(sa.select(table)).mappings().one()
+            assert {key: found[key] for key in row} == row
+
+
+def test_each_table_whose_deleted_rows_stay_has_a_shadow():
+    tables = migration.METADATA['cell'].tables
+    assert len(cell_models.SHADOWS) == 14
+    for name, shadow in cell_models.SHADOWS.items():
+        assert shadow.name == f'shadow_{name}'
+        assert [column.name for column in shadow.columns] == ['shadow_id', *tables[name].columns.keys()]
+        assert not shadow.foreign_keys
+        assert not [item for item in shadow.constraints if isinstance(item, sa.UniqueConstraint)]
+
+
 def test_differences_are_seen(empty):
     migration.sync(empty, 'api')
     with empty.write() as connection:

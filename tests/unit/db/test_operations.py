@@ -282,3 +282,54 @@ def test_an_undo_does_not_free_what_another_server_got_meanwhile(building):
     claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True,
                            'devices': [device(1, 'claimed', 'available')]})
     assert devices_of(building)[0] == ('allocated', 'other', None)
+
+
+def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
+    """By the database's clock; not those that are being restored."""
+    assert operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'),
+                                         action=ACTION) == 'o1'
+
+    def expired(seconds):
+        with cell.read() as conn:
+            return instances.to_reclaim(conn, seconds, 10)
+    assert expired(0) == []
+    with cell.write() as conn:
+        assert instances.transition(conn, UUID, 'soft_delete.done')
+    assert (expired(0), expired(60)) == ([UUID], [])
+    with cell.write() as conn:
+        instances.update(conn, UUID, {'deleted_at': instances.utcnow() - instances.datetime.timedelta(seconds=61)})
+    assert (expired(60), expired(3600)) == ([UUID], [])
+    with cell.write() as conn:
+        assert instances.transition(conn, UUID, 'restore.start')
+    assert expired(0) == []
+
+
+def test_of_a_restore_and_a_reclaim_one_is_second(cell):
+    with cell.write() as conn:
+        instances.update(conn, UUID, {'vm_state': 'soft-delete'})
+    operations.accept(cell, instance_uuid=UUID, event='restore.start', operation=op('o1', 'restore'), action=ACTION)
+    with pytest.raises(InstanceInvalidState):
+        operations.accept_delete(cell, instance_uuid=UUID, event='reclaim.start', operation=op('d1', 'delete'),
+                                 action=ACTION | {'request_id': 'req-2'})
+    assert list(rows(cell)) == ['o1'] and states_of(cell) == ('soft-delete', 'restoring')
+
+
+def test_a_delete_takes_the_place_of_a_soft_delete_that_waits(cell):
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('s1', 'soft_delete'),
+                                  action=ACTION | {'request_id': 'req-2'})
+    assert {uuid: row['slot'] for uuid, row in rows(cell).items()} == {'o1': 'run', 's1': 'wait'}
+    operations.accept_delete(cell, instance_uuid=UUID, operation=op('d1', 'delete'),
+                             action=ACTION | {'request_id': 'req-3'})
+    assert {uuid: row['slot'] for uuid, row in rows(cell).items()} == {'o1': 'run', 'd1': 'wait'}
+    with pytest.raises(InstanceInvalidState):
+        operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('s2', 'soft_delete'),
+                                      action=ACTION | {'request_id': 'req-4'})
+    assert states_of(cell) == ('active', 'deleting')
+
+
+def test_leases_that_live(cell):
+    operations.renew_lease(cell, 'a', 'ctl1 pid=1', 60)
+    operations.renew_lease(cell, 'b', 'ctl1 pid=2', -1)
+    with cell.read() as conn:
+        assert operations.living(conn) == [('a', 'ctl1 pid=1')]

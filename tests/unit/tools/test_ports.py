@@ -61,7 +61,9 @@ def test_a_port_that_somebody_listens_on_is_not_free():
 
 def test_settled_ports_are_kept_in_the_file(tmp_path, monkeypatch):
     path = tmp_path / 'ports.json'
-    first = ports.settle(path, tmp_path, ours=set())
-    assert set(first) == set(ports.NAMES)
+    first = ports.settle(path, tmp_path, ['gpu1'], ours=set())
+    assert set(first) == {*ports.NAMES, 'health-api', 'health-conductor', 'health-scheduler', 'health-compute-gpu1'}
     assert json.loads(path.read_text()) == first
-    assert ports.settle(path, tmp_path, ours=set()) == first
+    assert ports.settle(path, tmp_path, ['gpu1'], ours=set()) == first
+    more = ports.settle(path, tmp_path, ['gpu1', 'gpu2'], ours=set())
+    assert more == {**first, 'health-compute-gpu2': more['health-compute-gpu2']}

@@ -11,7 +11,7 @@ from tools.cloud import layout as layouts
 from tools.cloud import ports, render, services
 from tools.cloud.layout import CloudError, Layout, find_hosts
 
-PORTS = {name: 21000 + number for number, name in enumerate(ports.NAMES)}
+PORTS = {name: 21000 + number for number, name in enumerate(ports.names_for(['alpha', 'gpu1']))}
 SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 
 
@@ -60,8 +60,18 @@ def test_kilonova_conf_names_the_broker_the_databases_and_every_alias(layout, tm
     assert int(read['quota']['cores'][0]) > 20
 
 
+def test_one_process_a_daemon_and_a_health_port_for_each(layout, tmp_path):
+    read = parse(tmp_path, render.kilonova(layout, PORTS, SECRETS))
+    assert (read['DEFAULT']['osapi_compute_workers'], read['conductor']['workers'], read['scheduler']['workers']) == (
+        ['1'], ['1'], ['1'])
+    own = parse(tmp_path, render.compute(layout, PORTS, 'alpha', Path('/alpha.xml'), ''))
+    told = [*read['health'].values(), *own['health'].values()]
+    assert len({port for (port,) in told}) == 4
+    assert own['health']['compute_port'] == [str(PORTS['health-compute-alpha'])]
+
+
 def test_compute_conf_holds_what_is_the_hosts_own_and_its_settings(layout, tmp_path):
-    text = render.compute(layout, 'gpu1', Path('/h o/gpu1.xml'), '[pci]\ndevice_spec = {"a": "b"}\n')
+    text = render.compute(layout, PORTS, 'gpu1', Path('/h o/gpu1.xml'), '[pci]\ndevice_spec = {"a": "b"}\n')
     read = parse(tmp_path, text)
     assert read['DEFAULT']['host'] == ['gpu1']
     assert read['DEFAULT']['instances_path'] == [str(layout.var / 'hosts' / 'gpu1' / 'instances')]
@@ -70,7 +80,8 @@ def test_compute_conf_holds_what_is_the_hosts_own_and_its_settings(layout, tmp_p
 
 
 def test_a_hosts_own_setting_wins(layout, tmp_path):
-    text = render.compute(layout, 'gpu1', Path('/gpu1.xml'), '[DEFAULT]\nresume_guests_state_on_host_boot = false\n')
+    text = render.compute(layout, PORTS, 'gpu1', Path('/gpu1.xml'),
+                          '[DEFAULT]\nresume_guests_state_on_host_boot = false\n')
     conf = cfg.ConfigOpts()
     conf.register_opt(cfg.BoolOpt('resume_guests_state_on_host_boot'))
     path = tmp_path / 'x.conf'

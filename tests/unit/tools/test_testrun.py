@@ -34,9 +34,11 @@ def test_a_run_that_ended_badly_without_a_failed_test_failed():
     assert testrun.judge(1, report(5, failures=2)) == Counts(3, 2, 0)
 
 
-def test_functional_runs_under_both_backends():
-    backends = [run.env['KILONOVA_CONCURRENCY'] for run in testrun.PARTS['functional']]
-    assert sorted(backends) == ['eventlet', 'threading']
+def test_functional_runs_under_both_backends_and_on_each_database():
+    runs = [(run.env.get('KILONOVA_TEST_DATABASE', 'sqlite'), run.env['KILONOVA_CONCURRENCY'])
+            for run in testrun.PARTS['functional']]
+    assert sorted(runs) == [('mariadb', 'eventlet'), ('postgresql', 'threading'), ('sqlite', 'eventlet'),
+                            ('sqlite', 'threading')]
 
 
 def test_an_unknown_part_is_refused(capsys):

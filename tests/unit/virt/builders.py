@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from oslo_config import cfg
 
-from kilonova.conf import base, base_virt, image_cache, libvirt
+from kilonova.conf import base, base_virt, compute, image_cache, libvirt
 
 GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
 
@@ -17,7 +17,7 @@ GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
 def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts:
     """Settings of one compute below ``path``; ``libvirt={…}`` and the like override a section."""
     conf = cfg.ConfigOpts()
-    for module in (base, base_virt, image_cache, libvirt):
+    for module in (base, base_virt, compute, image_cache, libvirt):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)
@@ -57,10 +57,24 @@ def image_meta(**values: Any) -> dict[str, Any]:
 
 
 class Images:
-    """An image client that has one file for every image and counts how often it is fetched."""
+    """An image client that has one file for every image and counts how often it is fetched; ``sent`` are the uploads.
+
+    ``refuses``: what the next calls of ``upload`` raise.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.fetched = path, 0
+        self.sent: dict[str, bytes] = {}
+        self.refuses: list[Exception] = []
+
+    def get(self, image_id: str) -> dict[str, Any]:
+        return {'id': image_id, 'status': 'active' if image_id in self.sent else 'queued'}
+
+    def upload(self, image_id: str, file: IO[bytes], check: Any) -> None:
+        check()
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.sent[image_id] = file.read()
 
     def download(self, image_id: str, file: IO[bytes]) -> None:
         self.fetched += 1

@@ -54,9 +54,10 @@ class LibvirtRig:
 class FakeRig:
     """Two hosts of the fake."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, images: builders.Images) -> None:
         machine = FakeMachine()
-        self.here, self.there = (FakeDriver(builders.new_conf(path, host), machine=machine)
+        self.images = images
+        self.here, self.there = (FakeDriver(builders.new_conf(path, host), images, machine=machine)
                                  for host in ('gpu1', 'gpu2'))
         self._hosts = {'gpu1': self.here, 'gpu2': self.there}
 
@@ -77,7 +78,7 @@ def libvirt_rig(tmp_path: Path, images: builders.Images) -> LibvirtRig:
 
 @pytest.fixture(params=['fake', 'libvirt'])
 def rig(request: pytest.FixtureRequest, tmp_path: Path, images: builders.Images) -> FakeRig | LibvirtRig:
-    return FakeRig(tmp_path) if request.param == 'fake' else LibvirtRig(tmp_path, images)
+    return FakeRig(tmp_path, images) if request.param == 'fake' else LibvirtRig(tmp_path, images)
 
 
 def qemu_size(path: Path) -> int:

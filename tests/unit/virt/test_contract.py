@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -59,6 +60,11 @@ def test_inventory_and_traits(rig: Any) -> None:
     assert {'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_IMAGE_TYPE_QCOW2'} <= rig.here.traits()
 
 
+def test_uptime_is_what_clients_take_apart(rig: Any) -> None:
+    """openstack hypervisor show splits it into host_time, uptime, users and load_average."""
+    assert re.match(r'\s(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)$', rig.here.uptime() or '')
+
+
 def test_spawn_starts_a_guest_with_its_devices(rig: Any) -> None:
     instance = spawn(rig)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
@@ -72,6 +78,22 @@ def test_spawn_again_replaces_the_guest(rig: Any) -> None:
     instance = spawn(rig)
     rig.here.spawn(CTXT, instance, image_meta(), pci_devices=devices(GPU2))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
+
+
+def test_looking_at_a_guest(rig: Any) -> None:
+    instance = spawn(rig)
+    assert rig.here.get_console_output(instance) == ''
+    flat = rig.here.get_diagnostics(instance)
+    assert flat['memory'] == 32768 * 1024 and all(isinstance(value, int) for value in flat.values())
+    found = rig.here.get_instance_diagnostics(instance)
+    assert (found.state, found.num_cpus, found.memory_details.maximum) == ('running', 8, 32768)
+    assert len(found.cpu_details) == 8 and len(found.disk_details) == found.num_disks == 1
+    assert found.obj_to_primitive()
+    rig.here.destroy(instance)
+    assert rig.here.get_console_output(instance) == ''
+    for method in (rig.here.get_diagnostics, rig.here.get_instance_diagnostics):
+        with pytest.raises(errors.KilonovaError):
+            method(instance)
 
 
 def test_destroy_leaves_nothing_and_may_be_repeated(rig: Any) -> None:
@@ -265,3 +287,59 @@ def test_deleting_a_server_in_the_middle_of_a_same_host_move_leaves_nothing(rig:
     move(rig, instance, new_flavor(root_gb=2), rig.here)
     rig.here.destroy(instance)
     assert rig.here.describe() == [] and rig.here.list_directories() == []
+
+
+def snapshot(rig: Any, instance: Any, check: Any = lambda: None) -> list[int]:
+    """Make image ``snap``; power states at the moment when the copy is made."""
+    states: list[int] = []
+    rig.here.snapshot(CTXT, instance, 'snap', check, lambda: states.append(rig.here.get_info(instance)))
+    return states
+
+
+def test_snapshot_sends_the_disk_and_the_guest_runs_on(rig: Any) -> None:
+    instance = spawn(rig)
+    assert snapshot(rig, instance) == [PowerState.RUNNING]
+    assert list(rig.images.sent) == ['snap']
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    sent = rig.images.sent['snap']
+    assert snapshot(rig, instance) == [] and rig.images.sent == {'snap': sent}
+
+
+def test_snapshot_of_a_guest_that_is_off(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.power_off(instance)
+    assert snapshot(rig, instance) == [PowerState.SHUTDOWN]
+    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+
+
+def test_snapshot_that_was_not_sent_is_sent_by_the_next_call(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.images.refuses = [errors.Unanswered(who='images', reason='silent')]
+    with pytest.raises(errors.Unanswered):
+        snapshot(rig, instance)
+    rig.write('gpu1', instance.uuid)
+    assert snapshot(rig, instance) == [PowerState.RUNNING]
+    assert list(rig.images.sent) == ['snap']
+
+
+def test_forgotten_snapshots_leave_nothing(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.forget_snapshot(instance, 'snap')
+    rig.images.refuses = [errors.Unanswered(who='images', reason='silent')]
+    with pytest.raises(errors.Unanswered):
+        snapshot(rig, instance)
+    for _again in range(2):
+        rig.here.forget_snapshot(instance, 'snap')
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+    assert rig.here.list_directories() == [instance.uuid]
+
+
+def test_snapshot_ends_when_it_is_told_to(rig: Any) -> None:
+    instance = spawn(rig)
+
+    def stop() -> None:
+        raise errors.Cancelled(key='x')
+    with pytest.raises(errors.Cancelled):
+        snapshot(rig, instance, stop)
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+    assert rig.images.sent == {}

@@ -58,3 +58,20 @@ def test_cds_are_read_only(configure: Configure) -> None:
 def test_an_unknown_bus(configure: Configure) -> None:
     with pytest.raises(UnsupportedHardware, match="'lxc' is not supported by the 'kvm'"):
         targets(configure, properties={'hw_disk_bus': 'lxc'})
+
+
+def test_a_bus_and_a_kind_that_were_asked_for(configure: Configure) -> None:
+    disks = (GuestDisk('/i/disk', 'qcow2', 'cdrom', bus='sata'), GuestDisk('/i/disk.eph0', 'qcow2', bus='scsi'), SWAP)
+    domain = configure(DiskConfigurator(), disks=disks, properties={'hw_scsi_model': 'virtio-scsi',
+                                                                    'hw_disk_bus': 'virtio'})
+    assert [disk.get('device') for disk in domain.findall('devices/disk')] == ['cdrom', 'disk', 'disk']
+    assert [(target.get('dev'), target.get('bus')) for target in domain.findall('devices/disk/target')] == [
+        ('sda', 'sata'), ('sdb', 'scsi'), ('vda', 'virtio')]
+    assert domain.find('devices/controller[@type="scsi"]') is not None
+
+
+def test_more_disks_than_letters(configure: Configure) -> None:
+    domain = configure(DiskConfigurator(), disks=tuple(GuestDisk(f'/i/disk.eph{number}', 'qcow2')
+                                                       for number in range(28)))
+    names = [target.get('dev') for target in domain.findall('devices/disk/target')]
+    assert names[24:] == ['vdy', 'vdz', 'vdaa', 'vdab'] and len(set(names)) == 28

@@ -38,10 +38,18 @@ def test_content() -> None:
     assert (meta['uuid'], meta['hostname'], meta['meta'], meta['admin_pass']) == (
         instance.uuid, 'one', {'a': 'b'}, 'secret')
     assert meta['public_keys'] == {'k': 'ssh-rsa AAA'}
+    assert meta['keys'] == [{'name': 'k', 'type': 'ssh', 'data': 'ssh-rsa AAA'}]
     assert meta['files'] == [{'path': '/etc/motd', 'content_path': '/content/0000'}]
     assert tree['openstack/content/0000'] == b'hello'
     assert tree['openstack/latest/user_data'] == b'#cloud-config'
     assert tree['openstack/2018-08-27/meta_data.json'] == tree['openstack/latest/meta_data.json']
+
+
+def test_the_type_of_the_key_is_its_pairs() -> None:
+    few = SimpleNamespace(uuid='u-1', key_name='c', key_data='PEM', keypairs=[SimpleNamespace(name='c', type='x509')])
+    meta = meta_of(configdrive.content(few))
+    assert meta['keys'] == [{'name': 'c', 'type': 'x509', 'data': 'PEM'}]
+    assert meta['public_keys'] == {'c': 'PEM'}
 
 
 def test_a_server_that_came_with_few_fields() -> None:

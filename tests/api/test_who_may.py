@@ -1,0 +1,292 @@
+"""Who may do what: every route, tried by every kind of caller, against the field's table of rules.
+
+What is expected comes from ``policy_facts`` alone; another project's things don't exist, whatever the rule says.
+"""
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import re
+import sys
+
+import pytest
+
+from kilonova.api import policies
+from kilonova.api.routes import ROUTES
+from kilonova.api.wsgi import ANYBODY
+from tests.api import counts, examples, table
+from tests.api.policy_facts import RULES
+from tests.api.world import CALLERS, KEY, OTHER_PROJECT, OTHER_USER, PROJECT, World
+
+ROWS = [route for route in ROUTES if not table.is_gone(route)]
+ASKED = frozenset(table.key(route) for route in ROWS)
+# Which callers a default lets through, if the thing asked for is of their project.
+PASS = {
+    'ADMIN': {'admin', 'foreign admin'},
+    'MGR': {'admin', 'foreign admin', 'manager', 'stranger'},
+    'MEMBER': {'admin', 'foreign admin', 'manager', 'member', 'stranger'},
+    'READER': {'admin', 'foreign admin', 'manager', 'member', 'reader', 'stranger'},
+    'SERVICE': {'admin', 'foreign admin', 'service'},
+    'ANY': set(CALLERS), 'NOBODY': set(), 'ADMIN or same user': set(CALLERS),
+}
+OUTSIDERS = {'stranger', 'service'}
+# The paths of the field's table, where it spells them otherwise than its routes are.
+SPELT = {'/os-hypervisors/details': '/os-hypervisors/detail',
+         **{f'/os-services/{verb}': '/os-services/{}' for verb in ('enable', 'disable', 'disable-log-reason',
+                                                                   'force-down')},
+         '/flavors/{}/os-extra_specs/': '/flavors/{}/os-extra_specs'}
+
+
+def operation(method, path, action=None):
+    """An operation as the table writes it, its variables without names."""
+    path = re.sub(r'\{[^}]*\}', '{}', path)
+    return f'{method} {SPELT.get(path, path)}' + (f' ({action})' if action else '')
+
+
+def _guards():
+    found = {}
+    for name, (_, operations) in RULES.items():
+        for text in operations:
+            match = re.fullmatch(r'(\S+) (\S+)(?: \((\S+)\))?', text)
+            found.setdefault(operation(*match.groups()), []).append(name)
+    return found
+
+
+GUARDS = _guards()
+
+
+def guards(route):
+    """The rules that the field asks at this route."""
+    return GUARDS.get(operation(route.method, table.twin(route.path), route.action), [])
+
+
+@pytest.mark.parametrize('route', ROWS, ids=table.key)
+def test_the_rule_is_the_fields(route):
+    assert route.policy is ANYBODY or route.policy in guards(route)
+
+
+def expected(route, example, caller):
+    """(status, rules that may be named) of the route's example for a caller."""
+    success = example.status_at(route, route.until)
+    if route.policy is ANYBODY:
+        return success, ()
+    rules = (route.policy, *example.needs)
+    missing = [rule for rule in rules if caller not in PASS[RULES[rule][0]]]
+    if caller in OUTSIDERS and RULES[route.policy][0] != 'SERVICE':
+        if route.server:
+            return 404, ()
+        if route.owner and RULES[route.policy][0] != 'ANY':
+            return 403, rules
+        if example.foreign:
+            return (403, missing) if missing else (example.foreign, ())
+    return (403, missing) if missing else (success, ())
+
+
+@pytest.mark.parametrize('route', ROWS, ids=table.key)
+def test_who_may(world, route):
+    example, version = examples.of(route), route.until
+    # The second name of a path has its first name's rule: whether that is asked shows with two of them.
+    for caller in CALLERS if table.twin(route.path) == route.path else ('nothing', 'stranger'):
+        examples.ready(world, example)
+        world.mark()
+        response = examples.ask(world, route, version, example=example, role=caller, is_ready=True)
+        counts.REQUESTS['who may'] += 1
+        status, rules = expected(route, example, caller)
+        what = f'{table.key(route)} by {caller}: {response.status} {response.text}'
+        assert response.status_int == status, what
+        if rules:
+            message = response.json['forbidden']['message']
+            assert message in {f"Policy doesn't allow {rule} to be performed." for rule in rules}, what
+        if status in (403, 404):
+            assert world.changed() == set(), f'{what}: {world.difference()}'
+        world.restore()
+
+
+def test_nothing_is_told_without_a_token(world):
+    for route in ROUTES:
+        path = re.sub(r'\{\w+\}', 'x', world.fill(route.path))
+        body = {route.action: None} if route.action else None
+        response = world.request(route.method, path, body, headers=dict.fromkeys(('X-User-Id', 'X-Auth-Token')))
+        counts.REQUESTS['who may'] += 1
+        assert (response.status_int, list(response.json)) == (401, ['unauthorized']), table.key(route)
+    assert world.changed() == set()
+
+
+# --- other projects' things by detours -------------------------------------------------------------------------------
+def ids(world, path, role='member', **kwargs):
+    """The ids that a list shows."""
+    (rows,) = [rows for name, rows in world.ok('GET', path, role=role, **kwargs).items() if not name.endswith('links')]
+    return {row['id'] for row in rows}
+
+
+@pytest.mark.parametrize('query', [
+    '', 'tenant_id={other_project}', 'project_id={other_project}', 'uuid={other_server}', 'name=other', 'ip=10',
+    'tags=theirs', 'all_tenants=0&tenant_id={other_project}', 'user_id=' + OTHER_USER, 'host=gpu1', 'deleted=true',
+    'changes-since=2000-01-01T00:00:00Z', 'sort_key=uuid&sort_dir=asc', 'limit=1000'])
+@pytest.mark.parametrize('path', ['/servers', '/servers/detail'])
+def test_lists_show_ones_own_servers_whatever_is_asked(world, path, query):
+    for version in (1, 74, 104):
+        seen = ids(world, f'{path}?{query}', version=version)
+        assert world.names['other_server'] not in seen
+        if not query:
+            assert seen == {world.names[name] for name in ('server', 'second', 'waiting')}
+        counts.REQUESTS['who may'] += 1
+
+
+def _no(rule):
+    return f"Policy doesn't allow os_compute_api:{rule} to be performed."
+
+
+DETOURS = [
+    # (path, status, what the answer says)
+    ('/servers?all_tenants=1', 403, _no('servers:index:get_all_tenants')),
+    ('/servers?all_tenants', 403, _no('servers:index:get_all_tenants')),
+    ('/servers/detail?all_tenants=1', 403, _no('servers:detail:get_all_tenants')),
+    ('/servers?marker={other_server}', 400, 'marker [{other_server}] not found'),
+    ('/servers/detail?marker={other_server}', 400, 'marker [{other_server}] not found'),
+    ('/limits?tenant_id={other_project}', 403, _no('limits:other_project')),
+    ('/os-quota-sets/{other_project}', 403, _no('os-quota-sets:show')),
+    ('/os-quota-sets/{other_project}?user_id={user}', 403, _no('os-quota-sets:show')),
+    ('/os-quota-sets/{other_project}/detail', 403, _no('os-quota-sets:detail')),
+    ('/os-simple-tenant-usage/{other_project}', 403, _no('os-simple-tenant-usage:show')),
+    ('/os-keypairs?user_id={other_user}', 403, _no('os-keypairs:index')),
+    ('/os-keypairs/mykey?user_id={other_user}', 403, _no('os-keypairs:show')),
+    ('/os-keypairs/theirs', 404, 'Keypair theirs not found for user {user}'),
+    ('/os-keypairs?marker=theirs', 400, 'marker [theirs] not found'),
+    ('/flavors/private', 404, 'Flavor private could not be found.'),
+    ('/flavors?marker=private', 400, 'marker [private] not found'),
+    ('/os-migrations?project_id={other_project}', 403, _no('os-migrations:index:all_projects')),
+]
+
+
+@pytest.mark.parametrize(('path', 'status', 'message'), DETOURS, ids=[row[0] for row in DETOURS])
+def test_detours_to_other_projects_end(world, path, status, message):
+    assert world.fault('GET', path, role='manager') == (status, world.fill(message))
+    counts.REQUESTS['who may'] += 1
+
+
+def test_moves_of_other_projects_are_not_seen(world):
+    # What was made ready and refused then is put back like what changed.
+    world.moving()
+    world.mark()
+    world.restore()
+    assert ids(world, '/os-migrations', role='manager') == {1}
+    assert ids(world, '/os-migrations?instance_uuid={other_server}', role='manager') == set()
+
+
+def test_private_flavors_of_others_can_not_be_used(world):
+    body = {'server': {'name': 's', 'flavorRef': 'private', 'imageRef': '{image}', 'networks': 'none'}}
+    for role in ('member', 'manager'):
+        assert world.fault('POST', '/servers', world.fill(body), role=role) == (
+            400, 'Flavor private could not be found.')
+        assert world.fault('POST', '/servers/{server}/action', {'resize': {'flavorRef': 'private'}}, role=role) == (
+            400, 'Flavor private could not be found.')
+    assert world.request('POST', '/servers', world.fill(body), role='stranger').status_int == 202
+    assert 'private' in ids(world, '/flavors', role='stranger')
+    assert 'private' not in ids(world, '/flavors', role='member')
+
+
+def test_key_pairs_of_others_are_not_found(world):
+    body = {'server': {'name': 's', 'flavorRef': '1', 'imageRef': '{image}', 'networks': 'none', 'key_name': 'theirs'}}
+    assert world.fault('POST', '/servers', world.fill(body), role='member')[0] == 400
+    assert world.fault('DELETE', '/os-keypairs/theirs', role='member')[0] == 404
+    made = {'keypair': {'name': 'x', 'public_key': KEY, 'user_id': world.names['other_user']}}
+    assert world.fault('POST', '/os-keypairs', made, role='member') == (403, _no('os-keypairs:create'))
+    assert world.fault('DELETE', '/os-keypairs/theirs?user_id={other_user}', role='member') == (
+        403, _no('os-keypairs:delete'))
+    assert world.request('GET', '/os-keypairs/theirs?user_id={other_user}').status_int == 200
+
+
+def test_who_may_unlock(world):
+    """A lock of somebody of the project is every member's to end, that of an administrator elsewhere is not."""
+    path = world.fill('/servers/{server}/action')
+
+    def act(key, role):
+        return world.request('POST', path, {key: None}, role=role).status_int
+    assert (act('lock', 'member'), act('unlock', 'member')) == (202, 202)
+    assert (act('lock', 'foreign admin'), act('unlock', 'member'), act('unlock', 'manager')) == (202, 403, 403)
+    assert world.fault('POST', path, {'os-stop': None}, role='member')[0] == 409
+    assert (act('unlock', 'admin'), act('os-stop', 'member')) == (202, 202)
+
+
+@pytest.mark.parametrize(('values', 'rule'), [
+    ({'availability_zone': 'nova:gpu1'}, 'os_compute_api:servers:create:forced_host'),
+    ({'availability_zone': 'nova::gpu1'}, 'os_compute_api:servers:create:forced_host'),
+    ({'host': 'gpu1'}, 'compute:servers:create:requested_destination'),
+    ({'hypervisor_hostname': 'gpu1'}, 'compute:servers:create:requested_destination'),
+    ({'flavorRef': 'nodisk'}, None)])
+def test_parts_of_a_create_have_rules_of_their_own(world, values, rule):
+    """Seed map 1.4."""
+    world.flavor(id='nodisk', disk=0)
+    body = world.fill({'server': {'name': 's', 'flavorRef': '1', 'imageRef': '{image}', 'networks': 'none', **values}})
+    for role in ('member', 'manager', 'stranger'):
+        code, message = world.fault('POST', '/servers', body, role=role)
+        assert code == 403
+        assert rule is None or message == f"Policy doesn't allow {rule} to be performed."
+    assert world.request('POST', '/servers', body).status_int == 202
+
+
+def test_the_project_of_the_url_is_that_of_the_token(world):
+    assert world.request('GET', f'/{PROJECT}/servers', role='member').status_int == 200
+    code, message = world.fault('GET', f'/{OTHER_PROJECT}/servers', role='member')
+    assert code == 400 and message.startswith('Malformed request URL')
+
+
+# --- the operator's own rules ----------------------------------------------------------------------------------------
+@pytest.fixture
+def ruled(tmp_path, templates):
+    """A world with a policy file, and what writes that file."""
+    path = tmp_path / 'policy.yaml'
+    stamp = iter(range(1, 100))
+
+    def write(text):
+        path.write_text(text)
+        # Files are told apart by their time: tests write faster than clocks tick.
+        at = path.stat().st_mtime + next(stamp)
+        os.utime(path, (at, at))
+    write('{}\n')
+    (tmp_path / 'databases').mkdir()
+    made = World(tmp_path / 'databases', templates, oslo_policy__policy_file=str(path))
+    yield made, write
+    made.close()
+
+
+def test_a_changed_policy_file_holds_without_a_restart(ruled):
+    world, write = ruled
+    assert world.request('GET', '/servers', role='member').status_int == 200
+    write('"os_compute_api:servers:index": "!"\n')
+    assert world.fault('GET', '/servers', role='member') == (
+        403, "Policy doesn't allow os_compute_api:servers:index to be performed.")
+    assert world.request('GET', '/servers/detail', role='member').status_int == 200
+    write('"os_compute_api:os-services:list": "role:auditor or rule:project_reader_api"\n')
+    assert world.request('GET', '/servers', role='member').status_int == 200
+    assert world.request('GET', '/os-services', role='reader').status_int == 200
+    assert world.request('GET', '/os-services', role='nothing').status_int == 403
+    write('"context_is_admin": "role:manager"\n')
+    assert world.request('GET', '/servers?all_tenants=1', role='manager').status_int == 200
+    write('{}\n')
+    assert world.request('GET', '/servers?all_tenants=1', role='manager').status_int == 403
+
+
+# --- rules in the code -----------------------------------------------------------------------------------------------
+def names_in_code():
+    """The rules whose constants anything but their own module and the route table reads."""
+    api = pathlib.Path(policies.__file__).parents[1]
+    constants = {}
+    for path in (api / 'policies').glob('*.py'):
+        module = sys.modules.get(f'{policies.__name__}.{path.stem}')
+        for name, value in vars(module).items() if module else ():
+            if isinstance(value, str) and value in RULES:
+                constants.setdefault((path.stem, name), value)
+    found = set()
+    for path in [*api.glob('v2/*.py'), *api.glob('views/*.py'), *api.glob('services/*.py'), api / 'routes.py']:
+        tree = ast.parse(path.read_text())
+        modules = {alias.asname or alias.name: alias.name for node in ast.walk(tree)
+                   if isinstance(node, ast.ImportFrom) and node.module == 'kilonova.api.policies'
+                   for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                rule = constants.get((modules.get(node.value.id, ''), node.attr))
+                found |= {rule} if rule else set()
+    return found

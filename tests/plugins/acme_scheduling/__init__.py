@@ -1,0 +1,1 @@
+"""What Acme wants of its schedulers."""

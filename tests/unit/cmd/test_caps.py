@@ -1,0 +1,128 @@
+"""[upgrade_levels]: pinned, and 'auto' from the versions of the services."""
+from __future__ import annotations
+
+import pytest
+from oslo_config import cfg
+from sqlalchemy import exc
+
+from kilonova.cmd import caps, database_parts, options, parts
+from kilonova.db.queries import cells, services
+from kilonova.errors import Unanswered
+from kilonova.rpc import versions
+
+OLD, NEW = versions.SERVICE_VERSION - 1, versions.SERVICE_VERSION
+
+
+@pytest.fixture
+def cloud(synced):
+    """conf, cells and the main database of a cloud of one cell."""
+    conf = synced()
+    parts.transport(conf).close()
+    databases, found = database_parts.opened(conf)
+    cells.map_cell0(databases)
+    cells.create_cell(databases, transport_url='fake://', database_connection=databases.main_url, name='cell1')
+    yield conf, found, databases.main()
+    databases.dispose()
+
+
+def add(database, host, version, binary='nova-compute'):
+    with database.write() as connection:
+        return services.get_or_create(connection, host, binary, binary.removeprefix('nova-'), version=version)['id']
+
+
+def test_auto_is_what_the_oldest_service_understands(cloud, caplog):
+    """Looked up once, and again after SIGHUP."""
+    caplog.set_level('INFO')
+    conf, found, database = cloud
+    levels = caps.Levels(conf, found)
+    cap = levels.of('compute')
+    assert cap() is None
+    old, _ = add(database, 'gpu1', OLD), add(database, 'gpu2', NEW)
+    assert cap() == versions.HISTORY[OLD]['compute']
+    assert (f'Automatically selected compute RPC version {versions.HISTORY[OLD]["compute"]} from minimum service '
+            f'version {OLD}') in caplog.text
+    with database.write() as connection:
+        services.update(connection, old, {'version': NEW})
+    assert cap() == versions.HISTORY[OLD]['compute']
+    levels.reset()
+    assert cap() is None
+    assert caplog.text.count('Automatically selected') == 2
+
+
+def test_each_interface_goes_by_its_own_services(cloud):
+    conf, found, database = cloud
+    add(database, 'ctl1', OLD, 'nova-conductor')
+    add(database, 'ctl1', NEW, 'nova-scheduler')
+    levels = caps.Levels(conf, found)
+    assert levels.of('compute_task')() == versions.HISTORY[OLD]['compute_task']
+    assert levels.of('scheduler')() is None
+
+
+def test_a_service_that_is_forced_down_holds_nobody_back(cloud):
+    conf, found, database = cloud
+    add(database, 'gpu2', NEW)
+    identifier = add(database, 'gpu1', OLD)
+    with database.write() as connection:
+        services.update(connection, identifier, {'forced_down': True})
+    assert caps.Levels(conf, found).of('compute')() is None
+
+
+def test_a_silent_database_is_silence_until_something_was_known(cloud, monkeypatch):
+    conf, found, database = cloud
+    add(database, 'gpu1', OLD)
+    levels = caps.Levels(conf, found)
+    cap = levels.of('compute')
+
+    def silent(cells, binary):
+        raise exc.TimeoutError('pool')
+
+    lookup = caps.minimum_version
+    monkeypatch.setattr(caps, 'minimum_version', silent)
+    with pytest.raises(Unanswered, match='versions of nova-compute services'):
+        cap()
+    monkeypatch.setattr(caps, 'minimum_version', lookup)
+    assert cap() == versions.HISTORY[OLD]['compute']
+    monkeypatch.setattr(caps, 'minimum_version', silent)
+    levels.reset()
+    assert cap() == versions.HISTORY[OLD]['compute']
+
+
+def test_a_daemon_without_a_database_has_no_auto(parse):
+    assert caps.Levels(parse()).of('conductor') is None
+
+
+def test_computes_older_than_the_release_before_refuse_the_start(cloud, caplog):
+    conf, found, database = cloud
+    caps.refuse_old_computes(conf, found)
+    identifier = add(database, 'gpu1', versions.OLDEST_SUPPORTED)
+    caps.refuse_old_computes(conf, found)
+    with database.write() as connection:
+        services.update(connection, identifier, {'version': versions.OLDEST_SUPPORTED - 1})
+    with pytest.raises(caps.TooOldComputeService, match=f'level in your system is {versions.OLDEST_SUPPORTED - 1}'):
+        caps.refuse_old_computes(conf, found)
+    conf.set_override('disable_compute_service_check_for_ffu', True, group='workarounds')
+    caps.refuse_old_computes(conf, found)
+    assert 'does not support computes older than' in caplog.text
+
+
+def test_a_silent_database_refuses_no_start(parse, monkeypatch, caplog):
+    def silent(cells, binary):
+        raise exc.TimeoutError('pool')
+
+    monkeypatch.setattr(caps, 'minimum_version', silent)
+    caps.refuse_old_computes(parse(), None)
+    assert 'could not be looked up' in caplog.text
+
+
+@pytest.mark.parametrize(('option', 'value', 'interface', 'cap'), [
+    ('compute', 'Gazpacho', 'compute', '6.5'), ('compute', 'yoga', 'compute', '6.0'),
+    ('compute', '6.6', 'compute', '6.6'), ('conductor', '1.20', 'compute_task', '1.20'),
+    ('conductor', '3.1', 'compute_task', None),
+    ('conductor', '3.1', 'conductor', '3.1'), ('scheduler', 'auto', 'scheduler', None)])
+def test_pinned(parse, option, value, interface, cap):
+    assert options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface) == cap
+
+
+def test_only_computes_have_releases(parse):
+    with pytest.raises(cfg.Error, match=r"\[upgrade_levels\]scheduler is 'yoga'"):
+        options.cap(parse(sections='[upgrade_levels]\nscheduler = yoga'), 'scheduler')

@@ -1,0 +1,169 @@
+"""Hosts that are down, and hosts that nobody could hear."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kilonova.conductor.hearing import Hearing
+from kilonova.db import engine, migration
+from kilonova.db.queries import instances, services
+
+DOWN_TIME = 60
+
+
+class Site:
+    """Two computes and a conductor that listens to them; ``now`` is everybody's clock."""
+
+    def __init__(self, path: Any) -> None:
+        self.db = engine.Database(f'sqlite:///{path}/cell.db', 'cell')
+        migration.sync(self.db, 'cell')
+        self.now = 1000.0
+        self.hearing = Hearing(DOWN_TIME, lambda: self.now)
+        self.seen: dict[str, float] = {}
+        with self.db.write() as conn:
+            self.ids = {host: services.create(conn, {'host': host, 'binary': 'nova-compute', 'topic': 'compute'})['id']
+                        for host in ('gpu1', 'gpu2')}
+        self.report('gpu1', 'gpu2')
+
+    def report(self, *hosts: str) -> None:
+        self.seen.update(dict.fromkeys(hosts, self.now))
+
+    def _write(self) -> None:
+        moment = instances.utcnow()
+        with self.db.write() as conn:
+            for host, seen in self.seen.items():
+                services.update(conn, self.ids[host], {
+                    'last_seen_up': moment - instances.datetime.timedelta(seconds=self.now - seen)})
+
+    def sleep(self, seconds: float, *reporting: str) -> None:
+        """Time passes: these hosts report each 10 s, the conductor looks as often."""
+        for _ in range(int(seconds // 10)):
+            self.now += 10
+            self.report(*reporting)
+            self._write()
+            self.hearing.look(self.db)
+
+    def down(self) -> set[str]:
+        self._write()
+        return {host for host in self.ids if self.hearing.is_down(self.db, host)}
+
+    def unsure(self) -> set[str]:
+        self._write()
+        return set(self.hearing.unsure(self.db))
+
+
+@pytest.fixture
+def site(tmp_path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.db.dispose()
+
+
+def test_a_host_that_stops_reporting_alone_is_down_after_service_down_time(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(50, 'gpu1')
+    assert (site.down(), site.unsure()) == (set(), set())
+    site.sleep(20, 'gpu1')
+    assert (site.down(), site.unsure()) == ({'gpu2'}, set())
+
+
+def test_hosts_that_all_fall_silent_get_twice_the_time(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(110)
+    assert (site.down(), site.unsure()) == (set(), {'gpu1', 'gpu2'})
+    site.sleep(20)
+    assert (site.down(), site.unsure()) == ({'gpu1', 'gpu2'}, set())
+
+
+def test_after_a_gap_each_host_gets_time_to_report(site: Site) -> None:
+    """The one that is back first doesn't make the others down."""
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(90)
+    site.sleep(50, 'gpu1')
+    assert (site.down(), site.unsure()) == (set(), {'gpu2'})
+    site.sleep(30, 'gpu1')
+    assert (site.down(), site.unsure()) == ({'gpu2'}, set())
+    site.sleep(10, 'gpu1', 'gpu2')
+    assert (site.down(), site.unsure()) == (set(), set())
+
+
+def test_a_host_that_was_down_before_the_gap_stays_down(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(80, 'gpu1')
+    assert site.down() == {'gpu2'}
+    site.sleep(90)
+    assert (site.down(), site.unsure()) == ({'gpu2'}, {'gpu1'})
+    site.sleep(10, 'gpu1')
+    assert (site.down(), site.unsure()) == ({'gpu2'}, set())
+
+
+def test_a_conductor_that_was_cut_off_itself_gives_nobody_up(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    for _ in range(30):
+        site.sleep(10)
+        site.hearing.cut_off()
+    assert site.down() == set()
+    site.sleep(130)
+    assert site.down() == {'gpu1', 'gpu2'}
+
+
+def test_after_a_long_time_without_the_database_hosts_get_time_to_report(site: Site) -> None:
+    """Their silence of more than twice service_down_time says nothing: nobody could write or read reports."""
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.now += 200
+    assert (site.down(), site.unsure()) == (set(), {'gpu1', 'gpu2'})
+    site.sleep(110)
+    assert (site.down(), site.unsure()) == (set(), {'gpu1', 'gpu2'})
+    site.sleep(20)
+    assert (site.down(), site.unsure()) == ({'gpu1', 'gpu2'}, set())
+
+
+def test_a_conductor_that_starts_may_have_been_away_itself(site: Site) -> None:
+    """Hosts had nobody to report to: they get time. Those that others outlived don't."""
+    site.sleep(100, 'gpu1')
+    site.now += 90
+    site.hearing = Hearing(DOWN_TIME, lambda: site.now)
+    assert (site.down(), site.unsure()) == ({'gpu2'}, {'gpu1'})
+    site.sleep(20, 'gpu1')
+    assert (site.down(), site.unsure()) == ({'gpu2'}, set())
+
+
+def test_what_nobody_looked_at_may_have_been_a_gap(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.now += 200
+    site.report('gpu1')
+    assert (site.down(), site.unsure()) == (set(), {'gpu2'})
+    site.sleep(70, 'gpu1')
+    assert site.down() == {'gpu2'}
+
+
+def test_forced_down_and_deleted_hosts_are_down_at_once(site: Site) -> None:
+    with site.db.write() as conn:
+        services.update(conn, site.ids['gpu2'], {'forced_down': True})
+    assert site.down() == {'gpu2'}
+    assert site.hearing.is_down(site.db, 'gpu3') is True
+    site.sleep(110)
+    assert site.unsure() == {'gpu1'}
+
+
+def test_disabled_hosts_are_not_waited_for(site: Site) -> None:
+    with site.db.write() as conn:
+        services.update(conn, site.ids['gpu2'], {'disabled': True})
+    site.sleep(80)
+    assert site.unsure() == {'gpu1'}
+
+
+def test_a_doubt_that_ends_while_the_scheduler_is_asked_counts_once_more(site: Site) -> None:
+    """The scheduler's answer may rest on it; one that was asked later doesn't."""
+    site.sleep(60, 'gpu1', 'gpu2')
+    site.sleep(80)
+    assert site.unsure() == {'gpu1', 'gpu2'}
+    asked = site.now
+    site.sleep(10, 'gpu1', 'gpu2')
+    site._write()
+    assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
+    assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
+    site.sleep(10, 'gpu1', 'gpu2')
+    assert site.hearing.unsure(site.db, site.now) == []

@@ -1,0 +1,52 @@
+"""A database that does not answer makes the conductor silent for hosts: they ask again and undo nothing."""
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from sqlalchemy import exc
+
+from kilonova.conductor.manager import ConductorEndpoint
+from kilonova.context import get_admin_context
+from kilonova.errors import Unanswered
+from kilonova.objects import Service
+
+CALLS = {
+    'object_class_action_versions': lambda endpoint, ctxt: endpoint.object_class_action_versions(
+        ctxt, 'Service', 'get_by_args', {'Service': Service.VERSION}, ('gpu1', 'nova-compute'), {}),
+    'object_action': lambda endpoint, ctxt: endpoint.object_action(
+        ctxt, Service(ctxt, id=1, report_count=2), 'save', (), {}),
+    'check_key': lambda endpoint, ctxt: endpoint.check_key(ctxt, 'o/0/1'),
+    'claim_instance': lambda endpoint, ctxt: endpoint.claim_instance(ctxt, {'key': 'o/0.x/1', 'instance_uuid': 'i'}),
+    'save_instance': lambda endpoint, ctxt: endpoint.save_instance(ctxt, {'key': 'o/0.x/1', 'instance_uuid': 'i'})}
+
+
+class Databases:
+    """What happens to each transaction is ``error``."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def main(self):
+        return self
+
+    @contextlib.contextmanager
+    def read(self):
+        raise self.error
+        yield
+
+    write = read
+
+
+@pytest.mark.parametrize('method', CALLS)
+def test_silence_comes_as_silence(method):
+    error = exc.OperationalError('SELECT', None, Exception(2003, 'refused'), connection_invalidated=False)
+    error.orig = type('OperationalError', (Exception,), {'__module__': 'pymysql.err'})(2003, 'refused')
+    with pytest.raises(Unanswered, match='the database does not answer'):
+        CALLS[method](ConductorEndpoint(Databases(error)), get_admin_context())
+
+
+@pytest.mark.parametrize('method', CALLS)
+def test_other_errors_are_answers(method):
+    with pytest.raises(ZeroDivisionError):
+        CALLS[method](ConductorEndpoint(Databases(ZeroDivisionError())), get_admin_context())

@@ -1,0 +1,31 @@
+"""What holds for all unit tests: none leaves the logging of the process otherwise than it was."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Daemons and commands set up logging when they start; later tests read the log."""
+    root = logging.getLogger()
+    before, level, off = list(root.handlers), root.level, logging.root.manager.disable
+    yield
+    # Setting a level, even the same one, makes all loggers forget what they know.
+    if logging.root.manager.disable != off:
+        logging.disable(off)
+    if root.level != level:
+        root.setLevel(level)
+    for handler in [one for one in root.handlers if one not in before]:
+        root.removeHandler(handler)
+    for handler in [one for one in before if one not in root.handlers]:
+        root.addHandler(handler)
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.partition('.')[0] == 'kilonova' and isinstance(logger, logging.Logger):
+            logger.disabled, logger.propagate = False, True
+            if logger.level != logging.NOTSET:
+                logger.setLevel(logging.NOTSET)
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)

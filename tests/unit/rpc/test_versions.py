@@ -1,0 +1,75 @@
+"""The history of service versions says what this release speaks."""
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from kilonova.rpc import compute, conductor, scheduler, versions
+from kilonova.rpc.interface import Client
+
+INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'compute_task': conductor.ComputeTask,
+              'scheduler': scheduler.Scheduler}
+
+
+def test_the_newest_line_is_this_release():
+    """A new version of an interface needs a new service version (once a release)."""
+    assert max(versions.HISTORY) == versions.SERVICE_VERSION
+    assert versions.HISTORY[versions.SERVICE_VERSION] == {
+        name: interface.version for name, interface in INTERFACES.items()}
+    assert versions.OLDEST_SUPPORTED in versions.HISTORY
+
+
+def test_versions_only_grow():
+    lines = [line for _, line in sorted(versions.HISTORY.items())]
+    for older, newer in itertools.pairwise(lines):
+        for name in INTERFACES:
+            before, after = (tuple(map(int, line[name].split('.'))) for line in (older, newer))
+            assert before <= after and before[0] == after[0]
+
+
+@pytest.mark.parametrize(('minimum', 'cap'), [
+    (0, None), (72, '6.6'), (73, '6.6'), (versions.SERVICE_VERSION, None), (versions.SERVICE_VERSION + 1, None)])
+def test_cap(minimum, cap):
+    assert versions.cap('compute', minimum) == cap
+
+
+def test_a_client_asks_for_its_cap_with_each_message():
+    known = ['6.0', None]
+
+    class Sink:
+        def send(self, kind, topic, namespace, server, version, ctxt, method, args):
+            return args
+
+    client = Client(compute.Compute, Sink(), lambda: known[0])
+    arguments = {'server': 'gpu1', 'instance': object(), 'key': 'op/1/1'}
+    assert set(client.start_instance(None, **arguments)) == {'instance'}
+    known[0] = None
+    assert set(client.start_instance(None, **arguments)) == {'instance', 'key'}
+
+
+def test_the_documentation_has_the_history():
+    text = (Path(__file__).parents[3] / 'docs' / 'admin' / 'running.md').read_text()
+    for number, line in versions.HISTORY.items():
+        cells = (str(number), line['compute'], line['conductor'], line['compute_task'], line['scheduler'])
+        assert f'| {" | ".join(cells)} |' in text
+
+
+def test_every_server_answers_a_ping():
+    """On both transports; nobody there is silence, a release without it answers, too."""
+    from kilonova.context import get_admin_context
+    from kilonova.errors import Unanswered
+    from kilonova.rpc import baseapi
+    from kilonova.rpc.transport import DirectTransport
+    transport, ctxt = DirectTransport(), get_admin_context()
+    server = transport.serve('scheduler', 'ctl1', [])
+    with pytest.raises(Unanswered):
+        baseapi.ping(transport, 'scheduler', 'ctl1', ctxt)
+    server.start()
+    baseapi.ping(transport, 'scheduler', None, ctxt)
+    assert transport.send('call', 'scheduler', 'baseapi', None, '1.0', ctxt, 'ping', {'arg': 'x'}) == {
+        'service': 'scheduler', 'arg': 'x'}
+    assert transport.send('call', 'scheduler', 'baseapi', None, '1.1', ctxt, 'get_backdoor_port', {}) is None
+    transport.register('conductor', 'old', [])
+    baseapi.ping(transport, 'conductor', None, ctxt)

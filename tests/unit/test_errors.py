@@ -1,0 +1,34 @@
+"""What of an error's text users get to read."""
+from __future__ import annotations
+
+import pytest
+
+from kilonova.compute import events
+from kilonova.conductor import work
+from kilonova.errors import KilonovaError, without_paths
+
+
+@pytest.mark.parametrize(('text', 'read'), [
+    ("Could not open '/srv/kilonova/instances/u/disk': No space left", "Could not open 'disk': No space left"),
+    ('qemu-img: /var/lib/x/disk.new: error (/dev/vfio/12)', 'qemu-img: disk.new: error (12)'),
+    ('path=/a/b/c.xml,rest', 'path=c.xml,rest'),
+    ('"/a/b/"', '"b"'),
+])
+def test_of_paths_of_a_host_only_the_name_is_left(text, read):
+    assert without_paths(text) == read
+
+
+@pytest.mark.parametrize('text', [
+    'http://image.test:9292/v2/images/x answers 500', 'test:///a/b', 'and/or, 2/3 of it', 'device 0000:08:00.0 is gone',
+    'No valid host was found. There are not enough hosts available.', '/', ''])
+def test_what_is_no_path_stays(text):
+    assert without_paths(text) == text
+
+
+def test_faults_and_events_have_no_paths_their_details_do():
+    error = KilonovaError("The hypervisor could not start guest u: '/srv/x/disk' is missing")
+    assert work.readable(error) == events.readable(error) == (
+        "The hypervisor could not start guest u: 'disk' is missing")
+    failure = events.Event('compute_start_instance', 'gpu1').failure(error)
+    assert '/srv/x' not in failure['details'] and '/srv/x/disk' in failure['traceback']
+    assert work.readable(OSError('/srv/x/disk')) == 'OSError'

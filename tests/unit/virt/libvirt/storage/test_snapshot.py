@@ -1,0 +1,88 @@
+"""Copies of disks on their way to the image service, on libvirt's test driver."""
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt.libvirt.storage import command
+from kilonova.virt.libvirt.storage.snapshot import Snapshot
+from tests.unit.virt.builders import GPU, devices, has_marker, image_meta, new_instance
+from tests.unit.virt.conftest import qemu_size
+
+
+def nothing() -> None:
+    """Nobody wants it to end."""
+
+
+@pytest.fixture
+def instance(libvirt_rig: Any) -> Any:
+    made = new_instance()
+    libvirt_rig.here.spawn(None, made, image_meta(), pci_devices=devices(GPU))
+    libvirt_rig.write('gpu1', made.uuid)
+    return made
+
+
+def test_one_flat_qcow2_of_what_the_guest_sees(libvirt_rig: Any, instance: Any, tmp_path: Path) -> None:
+    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
+    file = tmp_path / 'sent.qcow2'
+    file.write_bytes(libvirt_rig.images.sent['snap'])
+    assert qemu_size(file) == 1 << 30 and has_marker(file)
+    info = subprocess.run(['qemu-img', 'info', str(file)], check=True, capture_output=True, text=True).stdout
+    assert 'file format: qcow2' in info and 'backing' not in info
+    assert list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
+
+
+def test_the_guest_is_held_only_while_its_own_file_is_copied(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
+    seen: dict[str, int] = {}
+    real = command.watched
+
+    def watched(check: Any, *argv: str) -> None:
+        seen[argv[0]] = libvirt_rig.here.get_info(instance)
+        real(check, *argv)
+    monkeypatch.setattr(command, 'watched', watched)
+    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
+    assert seen == {'cp': PowerState.PAUSED, 'qemu-img': PowerState.RUNNING}
+    assert libvirt_rig.here.get_info(instance) == PowerState.RUNNING
+
+
+def test_a_guest_that_its_user_suspended_stays_so(libvirt_rig: Any, instance: Any) -> None:
+    libvirt_rig.here._host.find(instance.uuid).hold()
+    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
+    assert libvirt_rig.here.get_info(instance) == PowerState.PAUSED
+
+
+def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
+    """What the dead process left: a suspended guest and a mark. The next try, or the undo, lets it go on."""
+    made = Snapshot(str(libvirt_rig.file('gpu1', 'snapshots')), 'snap')
+    for act in (lambda: libvirt_rig.here.forget_snapshot(instance, 'snap'),
+                lambda: libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)):
+        made.hold()
+        libvirt_rig.here._host.find(instance.uuid).hold()
+        act()
+        assert libvirt_rig.here.get_info(instance) == PowerState.RUNNING
+        assert list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
+    assert list(libvirt_rig.images.sent) == ['snap']
+
+
+def test_a_program_that_takes_long_ends_when_nobody_wants_it_any_more() -> None:
+    looks: list[int] = []
+
+    def check() -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            raise errors.Cancelled(key='x')
+    with pytest.raises(errors.Cancelled):
+        command.watched(check, 'sleep', '600')
+    assert len(looks) == 2
+
+
+def test_what_a_watched_program_says_when_it_fails() -> None:
+    with pytest.raises(command.CommandFailed, match=r'ls /nosuch failed: .*nosuch'):
+        command.watched(nothing, 'ls', '/nosuch')
+    with pytest.raises(command.CommandFailed, match='not installed'):
+        command.watched(nothing, 'no-such-program-at-all')
