@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # The oslo libraries import eventlet, which says at each import that it is deprecated.
 warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
 
+# Beside the page that names them.
+SAMPLES = 'notification-samples'
 MARK = re.compile(r'^<!-- generated: (\w+) -->$', re.MULTILINE)
 _SPECIAL = re.compile(r'([\\`*_{}\[\]<>|#$~])')
 
@@ -129,7 +131,7 @@ def routes() -> str:
 # --- states ----------------------------------------------------------------------------------------------------------
 # Where each vm state stands in the picture; one that a server can come to and that has no place stops the build.
 PLACES = {'building': (80, 50), 'active': (400, 50), 'stopped': (760, 50), 'resized': (610, 250), 'error': (150, 235),
-          'any state': (130, 400), 'deleted': (580, 400)}
+          'any state': (130, 400), 'deleted': (540, 400), 'soft-delete': (770, 400)}
 WIDTH, HEIGHT, BOX = 840, 430, (106, 34)
 
 
@@ -272,10 +274,11 @@ def _saved(step: Step) -> str:
 # --- RPC -------------------------------------------------------------------------------------------------------------
 def rpc() -> str:
     """The declared interfaces."""
+    from kilonova.rpc.baseapi import BaseApi
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.conductor import ComputeTask, Conductor
     from kilonova.rpc.scheduler import Scheduler
-    return '\n'.join(_interface(one) for one in (ComputeTask, Conductor, Scheduler, Compute))
+    return '\n'.join(_interface(one) for one in (ComputeTask, Conductor, Scheduler, Compute, BaseApi))
 
 
 def _interface(interface: type[Interface]) -> str:
@@ -309,9 +312,22 @@ def plugins() -> str:
     return '\n'.join(parts)
 
 
+# --- notifications ---------------------------------------------------------------------------------------------------
+def notifications() -> str:
+    """Every event with both of its names, its publisher and its payload."""
+    from kilonova.rpc.notify import NOTIFICATIONS
+    rows = []
+    for event, row in NOTIFICATIONS.items():
+        payload = f'{code(row.payload.__name__)} {row.payload.VERSION}'
+        sample = f'[sample]({SAMPLES}/{event}.json)'
+        publisher = code(row.binary) if row.binary else 'the service itself'
+        rows.append((code(event), code(row.old or ''), publisher, payload, 'ERROR' if row.error else '', sample))
+    return table(('versioned event', 'unversioned event', 'publisher', 'payload', 'priority', ''), rows)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     'options': options, 'policies': policies, 'routes': routes, 'states': states, 'flows': flows, 'rpc': rpc,
-    'plugins': plugins}
+    'plugins': plugins, 'notifications': notifications}
 
 
 # --- Sphinx ----------------------------------------------------------------------------------------------------------
