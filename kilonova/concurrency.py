@@ -17,6 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 LOG = logging.getLogger(__name__)
+
+# Open connections for each request at once that a green server takes, and seconds that one may be silent.
+CONNECTIONS, IDLE = 10, 75
 _backend = 'threading'
 
 
@@ -81,16 +84,21 @@ def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecut
 
 
 class WsgiServer:
-    """A WSGI application on a listening socket: eventlet's server or cheroot's thread pool."""
+    """A WSGI application on a listening socket: eventlet's server or cheroot's thread pool.
+
+    ``threads``: requests at once. A connection that waits for its next request takes none of them.
+    """
 
     def __init__(self, sock: socket.socket, app: Callable, threads: int, log: logging.Logger) -> None:
         self._sock, self._app, self._threads, self._log = sock, app, threads, log
         self._server: Any = None
-        self._thread: threading.Thread | None = None
+        self._serving: Any = None
 
     def start(self) -> None:
         if _backend == 'eventlet':
-            self._thread = spawn(self._serve_green, name='wsgi')
+            import eventlet
+            self._server = eventlet.GreenPool(self._threads * CONNECTIONS)
+            self._serving = eventlet.spawn(self._serve_green)
             return
         from cheroot import wsgi
         host, port = self._sock.getsockname()[:2]
@@ -103,15 +111,19 @@ class WsgiServer:
         self._server.prepare()
         # Another worker may take the connection that select() told of: then accept() must not wait for the next one.
         self._sock.settimeout(0)
-        self._thread = spawn(self._server.serve, name='wsgi')
+        spawn(self._server.serve, name='wsgi')
 
     def _serve_green(self) -> None:
-        import eventlet
         from eventlet import wsgi
-        self._server = eventlet.GreenPool(self._threads)
+        # One green thread a connection; those wait here while as many as may be are at work.
+        slots = threading.Semaphore(self._threads)
+
+        def app(environ: dict[str, Any], start_response: Callable) -> Any:
+            with slots:
+                return self._app(environ, start_response)
         try:
-            wsgi.server(self._sock, self._app, custom_pool=self._server, log=self._log, log_output=False,
-                        keepalive=True, socket_timeout=900)
+            wsgi.server(self._sock, app, custom_pool=self._server, log=self._log, log_output=False,
+                        keepalive=True, socket_timeout=IDLE)
         except OSError as error:
             self._log.debug('wsgi socket closed: %s', error)
 
@@ -119,8 +131,10 @@ class WsgiServer:
         """Close the listening socket; requests under way get ``timeout`` seconds."""
         if _backend == 'eventlet':
             self._sock.close()
-            if self._server is not None:
+            if self._serving is not None:
                 import eventlet
+                # It doesn't notice that its socket is closed; now it ends the idle connections and waits for the rest.
+                eventlet.kill(self._serving)
                 with eventlet.Timeout(timeout, False):
                     self._server.waitall()
         elif self._server is not None:

@@ -12,7 +12,7 @@ at the same time, and come back one after the other. So a host counts as down on
 - when it had fallen silent before the others did, or
 - when others have been heard for a whole service_down_time, in which it could have reported, too, or
 - when nobody at all was heard for twice that time, in which this conductor itself was never cut off from the message
-  queue (while nobody is heard, it asks itself over the queue) or from the database,
+  queue (while nobody is heard, it asks itself over the queue) or from the database, and has run all that time,
 
 and of course when an operator says so (forced down). Times are this process's own: the database tells ages.
 """
@@ -31,8 +31,8 @@ from kilonova.db.queries import services
 class _Cell:
     """``since``: when reports of this cell began to come in without a gap, None while none come; ``before``: the
     newest report before the last gap; ``looked``: the last look; ``deaf``: the end of the last time without looks, as
-    the database was away or this process stood still; ``doubtful``: whether hosts were in doubt at the last look that
-    asked for them; ``cleared``: when that ended."""
+    the database was away, this process stood still or wasn't there; ``doubtful``: whether hosts were in doubt at the
+    last look that asked for them; ``cleared``: when that ended."""
 
     since: float | None
     before: float
@@ -112,8 +112,9 @@ class Hearing:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # Who was here before us may have been away.
-                cell = self._cells[key] = _Cell(now if newest_age <= self._gap else None, newest, now)
+                # Who was here before us may have been away, and hosts may be starting with us (a power cut).
+                cell = self._cells[key] = _Cell(now, newest, now) if newest_age <= self._gap \
+                    else _Cell(None, newest, now, deaf=now)
             elif newest_age > self._gap:
                 if cell.since is not None:
                     cell.since, cell.before = None, newest

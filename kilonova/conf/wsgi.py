@@ -7,7 +7,8 @@ GROUP = 'wsgi'
 
 OPTS = [
     cfg.IntOpt('default_pool_size', default=100, min=1,
-               help='Connections that one API process serves at once with green threads; more wait. With native '
-                    'threads a tenth of it (at least one) is the number of threads, each with one request at a time; '
-                    'more requests wait, connections without one need no thread.'),
+               help='Requests that one API process works on at once with green threads; more wait. Ten times as many '
+                    'connections may be open; one that is silent for 75 s is closed. With native threads a tenth of '
+                    'it (at least one) is the number of threads, each with one request at a time; more requests '
+                    'wait, connections without one need no thread.'),
 ]

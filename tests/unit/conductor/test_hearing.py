@@ -130,6 +130,26 @@ def test_a_conductor_that_starts_may_have_been_away_itself(site: Site) -> None:
     assert (site.down(), site.unsure()) == ({'gpu2'}, set())
 
 
+def test_after_a_power_cut_hosts_get_time_to_start(site: Site) -> None:
+    """The conductor may be up before any host is."""
+    site.now += 3600
+    assert site.down() == set()
+    assert site.unsure() == {'gpu1', 'gpu2'}
+    site.sleep(60, 'gpu1')
+    assert site.down() == set()
+    site.sleep(20, 'gpu1')
+    assert site.down() == {'gpu2'}
+
+
+def test_where_no_host_comes_back_after_a_power_cut_they_are_down(site: Site) -> None:
+    site.now += 3600
+    assert site.down() == set()
+    site.sleep(110)
+    assert site.down() == set()
+    site.sleep(20)
+    assert site.down() == {'gpu1', 'gpu2'}
+
+
 def test_what_nobody_looked_at_may_have_been_a_gap(site: Site) -> None:
     site.sleep(100, 'gpu1', 'gpu2')
     site.now += 200
