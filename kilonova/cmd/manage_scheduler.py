@@ -64,6 +64,7 @@ def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
     """Where servers would land now, and why; nothing is claimed or written. 1: nowhere."""
     from oslo_utils import uuidutils
 
+    from kilonova.db.queries import decisions
     from kilonova.errors import NoValidHost
     from kilonova.scheduler.decisions import Trace, story
     spec = _request(cloud, args)
@@ -77,10 +78,10 @@ def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
         plan = manager.try_out(spec, uuids, trace)
     except NoValidHost as error:
         trace.end()
-        told = [story(spec, trace, most, failure=error)]
+        told = [decisions.told(story(spec, trace, most, failure=error))]
     else:
         trace.end()
-        told = [story(spec, trace, most, plan=plan, index=index) for index in range(len(uuids))]
+        told = [decisions.told(story(spec, trace, most, plan=plan, index=index)) for index in range(len(uuids))]
     finally:
         manager.stop()
     if args.format == 'json':

@@ -39,6 +39,8 @@ MOST = 5000
 # Seconds between two looks for what is too old or too much.
 PRUNE_EVERY = 600.0
 STOP_TIMEOUT = 5.0
+# Hosts with their values: one list a value, as a table has columns. ``rows.told`` tells it host by host.
+Columns = dict[str, list[Any]]
 # Columns of the table, and attributes of a HostState, that filters compare and weighers weigh.
 VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
 _FLAGS = ('disabled', 'up', 'pci_free')
@@ -53,13 +55,13 @@ class Trace:
         self.took = 0.0
         self.considered: int | None = None
         self.steps: list[dict[str, Any]] = []
-        self.survivors: list[dict[str, Any]] = []
+        self.survivors: Columns = {}
         self.refused: list[str] = []
         self.report: Report | None = None
 
     def restart(self) -> None:
         """Another way is gone: Placement is asked for candidates."""
-        self.considered, self.steps, self.survivors = None, [], []
+        self.considered, self.steps, self.survivors = None, [], {}
 
     # -- of one host after the other
     def listed(self, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
@@ -67,7 +69,7 @@ class Trace:
         if self.considered is None:
             self.considered = len(before)
         if len(before) == len(after):
-            self._step(name, len(before), len(after), [])
+            self._step(name, len(before), len(after), {})
             return
         kept = {id(host) for host in after}
         fell: list[Any] = []
@@ -76,12 +78,13 @@ class Trace:
                 fell.append(host)
                 if len(fell) == self._most:
                     break
-        self._step(name, len(before), len(after), [_values(host) for host in fell])
+        self._step(name, len(before), len(after), _values(fell))
 
     def weighed(self, hosts: Sequence[Any]) -> None:
         """WeighedHosts, best first; those of the first server stand for all."""
         if not self.survivors:
-            self.survivors = [{**_values(one.obj), 'weight': one.weight} for one in hosts[:self._most]]
+            best = hosts[:self._most]
+            self.survivors = {**_values([one.obj for one in best]), 'weight': [one.weight for one in best]}
 
     # -- of all hosts at once
     def masked(self, name: str, table: Any, before: Any, after: Any) -> None:
@@ -90,14 +93,12 @@ class Trace:
         if self.considered is None:
             self.considered = count
         self._step(name, count, left,
-                   self._rows(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else [])
+                   self._told(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else {})
 
     def weighed_places(self, table: Any, places: Any, weights: Any) -> None:
         """Places and their weights, best first."""
         if not self.survivors:
-            told = self._rows(table, places[:self._most])
-            self.survivors = [{**row, 'weight': float(weight)}
-                              for row, weight in zip(told, weights[:self._most], strict=True)]
+            self.survivors = {**self._told(table, places[:self._most]), 'weight': weights[:self._most].tolist()}
 
     def refuse(self, host: str) -> None:
         """Its claim was refused."""
@@ -117,19 +118,20 @@ class Trace:
         """The select is over."""
         self.took = time.perf_counter() - self._began
 
-    def _step(self, name: str, before: int, after: int, fell: list[dict[str, Any]]) -> None:
+    def _step(self, name: str, before: int, after: int, fell: Columns) -> None:
         self.steps.append({'filter': name, 'before': before, 'after': after, 'fell': fell})
 
     @staticmethod
-    def _rows(table: Any, places: Any) -> list[dict[str, Any]]:
-        columns = {name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)}
-        columns = {'host': [table.host(place) for place in places.tolist()], **columns}
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    def _told(table: Any, places: Any) -> Columns:
+        return {'host': [table.host(place) for place in places.tolist()],
+                **{name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)}}
 
 
-def _values(host: Any) -> dict[str, Any]:
-    return {'host': host.host, **{name: getattr(host, name) for name in VALUES},
-            'disabled': bool(host.service.get('disabled')), 'up': bool(host.service.get('up', True))}
+def _values(hosts: Sequence[Any]) -> Columns:
+    return {'host': [host.host for host in hosts],
+            **{name: [getattr(host, name) for host in hosts] for name in VALUES},
+            'disabled': [bool(host.service.get('disabled')) for host in hosts],
+            'up': [bool(host.service.get('up', True)) for host in hosts]}
 
 
 def asked(spec: Spec) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def asked(spec: Spec) -> dict[str, Any]:
 
 def story(spec: Spec, trace: Trace, most: int, *, plan: Plan | None = None, index: int = 0,
           failure: Exception | None = None) -> dict[str, Any]:
-    """Everything about one server of a select; what json takes."""
+    """Everything about one server of a select; what json takes, hosts in columns (see ``rows.told``)."""
     told: dict[str, Any] = {'asked': asked(spec), 'considered': trace.considered, 'filters': trace.steps,
                             'weighed': trace.survivors, 'claims_refused': trace.refused,
                             'seconds': round(trace.took, 6)}

@@ -196,6 +196,8 @@ class _Run:
         self._passed: Mask | None = None
         self._refused: set[int] = set()
         self._made: list[str] = []
+        # What the last choice was made from, best first.
+        self._order: list[int] = []
 
     def all(self, uuids: Sequence[str]) -> Plan | None:
         choices: list[tuple[int, Choice]] = []
@@ -209,7 +211,8 @@ class _Run:
             return Plan([choice for _, choice in choices], [[] for _ in choices])
         taken = {place for place, _ in choices}
         with self._table.lock:
-            order = self._best(len(uuids) if len(uuids) > 1 else 0, TRIES)
+            # What the only server takes changes nothing for the other hosts.
+            order = self._order if len(uuids) == 1 else self._best(len(uuids), TRIES)
             others = [self._alternates(choice, order, taken) for _, choice in choices]
         return Plan([choice for _, choice in choices], others)
 
@@ -280,6 +283,7 @@ class _Run:
         if self._settings.subset_size > 1 and order:
             pick = self._rng.randrange(min(self._settings.subset_size, len(order)))
             order = [order[pick], *order[:pick], *order[pick + 1:]]
+        self._order = order
         for place in order:
             request = self._compose(place)
             if request is not None:

@@ -91,13 +91,10 @@ class Snapshot:
         """Whether what a refusal rests on no longer holds: a host that counted as down is up by now, or a server that
         was sent somewhere needs nothing there any more (its boot failed, it is gone, or its host counts it). Then they
         no longer so count. One or two statements for each cell that has any; asked before a refusal is told."""
-        with self.table.lock:
-            pending = self.table.unsettled({cell.uuid for cell in self._usable})
         found, ended = False, False
         for cell in self._usable:
             with self.table.lock:
-                before = self.table.down(cell.uuid)
-            sent = pending.get(cell.uuid, [])
+                before, sent = self.table.down(cell.uuid), self.table.unsettled(cell.uuid)
             if not before and not sent:
                 continue
             try:
@@ -130,11 +127,11 @@ class Snapshot:
                 self.table.forget_cell(gone)
             del self._known[gone]
         with self.table.lock:
-            pending = self.table.unsettled({cell.uuid for cell in cells})
+            self.table.forget_old()
 
         def ask(cell: _Cell) -> bool:
             try:
-                self._read(cell, pending.get(cell.uuid, []))
+                self._read(cell)
             except Exception as error:  # noqa: BLE001 - _meant raises all but silence
                 LOG.warning('Cell %s does not answer: %s', cell.database.name, _meant(error))
                 return False
@@ -152,12 +149,12 @@ class Snapshot:
             known = self._known[database.cell.uuid] = _Cell(database)
         return known
 
-    def _read(self, cell: _Cell, pending: list[str]) -> None:
+    def _read(self, cell: _Cell) -> None:
         began = time.monotonic()
         with cell.database.read() as connection:
             settled: set[str] = set()
             if cell.read_until is None or began - cell.loaded > RELOAD_EVERY:
-                settled = changes.settled(connection, pending) if pending else settled
+                settled = self._settled(connection, cell)
                 now, nodes, services = changes.everything(connection)
                 whole = True
                 stamps: list[dict[int, Any]] = [{row['id']: _stamp(row) for row in nodes},
@@ -168,8 +165,8 @@ class Snapshot:
                 newer = [[row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                          for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)]
                 # Before the rows: a server that a host takes in between may count twice for a moment, never not at all.
-                if newer[0] and pending:
-                    settled = changes.settled(connection, pending)
+                if newer[0]:
+                    settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
                 services = changes.services_by_id(connection, newer[1]) if newer[1] else []
             down = None
@@ -187,6 +184,11 @@ class Snapshot:
             cell.loaded = began
         if down is not None:
             cell.asked_down = began
+
+    def _settled(self, connection: Any, cell: _Cell) -> set[str]:
+        with self.table.lock:
+            pending = self.table.unsettled(cell.uuid)
+        return changes.settled(connection, pending) if pending else set()
 
     def _take_over(self, cell: _Cell, nodes: list[Row], services: list[Row], down: set[int] | None,
                    settled: Iterable[str], whole: bool) -> None:

@@ -247,17 +247,22 @@ class Table:
             self._here[taken.place].pop(uuid)
             self._count(taken, -1)
 
-    def unsettled(self, cell_uuids: Collection[str], now: float | None = None) -> dict[str, list[str]]:
-        """{cell: servers whose hosts may not count them yet}; drops those that nobody will ever take."""
+    def forget_old(self, now: float | None = None) -> None:
+        """Drop servers that nobody will ever take."""
         now = time.monotonic() if now is None else now
-        for uuid in [uuid for uuid, taken in self._taken.items() if now - taken.at > FORGET_AFTER]:
-            self.give_back(uuid)
-        found: dict[str, list[str]] = {}
+        old = []
+        # The oldest come first.
         for uuid, taken in self._taken.items():
-            cell = self._cells[self._columns['cell'][taken.place]]
-            if cell in cell_uuids:
-                found.setdefault(cell, []).append(uuid)
-        return found
+            if now - taken.at <= FORGET_AFTER:
+                break
+            old.append(uuid)
+        for uuid in old:
+            self.give_back(uuid)
+
+    def unsettled(self, cell_uuid: str) -> list[str]:
+        """Servers of a cell whose hosts may not count them yet."""
+        return [uuid for uuid, taken in self._taken.items()
+                if self._cells[self._columns['cell'][taken.place]] == cell_uuid]
 
     def taken_at(self, place: int) -> list[Taken]:
         """What was given away on a host and isn't in its row yet."""
@@ -286,6 +291,8 @@ class Table:
     def usable(self, cell_uuids: Collection[str]) -> Mask:
         """Hosts with a service in these cells; a mask of one's own to change."""
         codes = [code for code, cell in enumerate(self._cells) if cell in cell_uuids]
+        if len(codes) == len(self._cells):
+            return self._columns['live'].copy()
         return self._columns['live'] & np.isin(self._columns['cell'], codes)
 
     def place(self, uuid: str) -> int | None:

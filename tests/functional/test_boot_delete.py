@@ -254,6 +254,33 @@ def test_the_events_tell_the_story(cloud):
         ('compute__do_build_and_run_instance', 'Success', cloud.host_of(server))]
 
 
+def choice_of(cloud, server, **who):
+    """The select_destinations events of a server's newest action."""
+    (action,) = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    shown = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}", **who)['instanceAction']
+    return [event for event in shown['events'] if event['event'] == 'select_destinations']
+
+
+def test_the_schedulers_choice_is_an_event_for_administrators(cloud):
+    flavor = cloud.flavor(gpus=1)
+    server = cloud.boot(flavor)
+    refused = cloud.boot(cloud.flavor(gpus=64))
+    cloud.scheduler._decisions.flush()
+    (event,) = choice_of(cloud, server)
+    asked, choice, *why = event['details'].splitlines()
+    assert (event['result'], event['host'], event['traceback']) == ('Success', None, None)
+    assert event['start_time'] < event['finish_time']
+    assert asked.startswith('asked for: flavor ') and 'vcpus ' in asked and ': 1' in asked
+    assert choice.startswith(f'2 hosts considered; chosen: {cloud.host_of(server)}')
+    assert any(line.startswith('ComputeFilter: ') for line in why) and any(line.startswith('weight ') for line in why)
+    (event,) = choice_of(cloud, refused)
+    asked, choice, failure, *why = event['details'].splitlines()
+    assert (event['result'], choice) == ('Error', '2 hosts considered; chosen: none')
+    assert failure.startswith('No valid host was found. 2 hosts considered: 2 have fewer than 64 free ')
+    assert sorted(line.partition(':')[0] for line in why[:2]) == sorted(cloud.hosts_of['cell1'])
+    assert choice_of(cloud, server, version='2.83') == choice_of(cloud, server, user='anna') == []
+
+
 def test_system_metadata_keeps_the_boot_roles(cloud):
     """Row 1.36."""
     server = cloud.boot(cloud.flavor(), user='anna')

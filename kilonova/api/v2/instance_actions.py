@@ -5,12 +5,13 @@ from typing import Any
 
 from kilonova.api.policies import instance_actions as policies
 from kilonova.api.services import listing
+from kilonova.api.views import choices
 from kilonova.api.views import instance_actions as views
 from kilonova.api.wsgi import Call
-from kilonova.db.queries import actions
+from kilonova.db.queries import actions, decisions
 from kilonova.errors import Invalid, MarkerNotFound, NotFound
 
-PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE = 58, 66, 51
+PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE, DETAILS_SINCE = 58, 66, 51, 84
 
 
 def index(call: Call) -> Any:
@@ -58,5 +59,9 @@ def show(call: Call) -> Any:
     body = views.ACTION.render(row, None, call.version)
     if seen:
         look = views.Look(server.row['project_id'], inside, call.may(policies.DETAILS))
+        if look.details and call.version >= DETAILS_SINCE:
+            with call.backend.api_db.read() as conn:
+                told = decisions.of_action(conn, server.uuid, request_id)
+            events = sorted([*events, *map(choices.event, told)], key=lambda event: event['created_at'], reverse=True)
         body['events'] = [views.EVENT.render(event, look, call.version) for event in events]
     return {'instanceAction': body}

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models.api import Aggregate
+from kilonova.db.models.base import DateTime
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries.services import up
 from kilonova.db.rows import Row, many
@@ -38,8 +39,8 @@ class Changed(NamedTuple):
     services: dict[int, dt.datetime]
 
 
-def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
-    """Rows stamped at ``since`` or later, deleted ones too; one statement."""
+def _changes() -> sa.CompoundSelect:
+    since = sa.bindparam('since', type_=DateTime)
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
@@ -48,8 +49,19 @@ def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
         # Apart, not with OR: each is a range of an index.
         parts.extend(sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
                      for name in ('updated_at', 'created_at', 'deleted_at'))
+    return sa.union_all(*parts)
+
+
+# Asked by each select: put together once.
+_CHANGES = _changes()
+_MARK = sa.select(sa.func.count(), sa.func.max(aggregates.c.id), sa.func.max(aggregates.c.updated_at),
+                  sa.func.max(aggregates.c.created_at))
+
+
+def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
+    """Rows stamped at ``since`` or later, deleted ones too; one statement."""
     found: list[dict[int, Any]] = [{}, {}, {}]
-    for kind, row_id, stamp in connection.execute(sa.union_all(*parts)):
+    for kind, row_id, stamp in connection.execute(_CHANGES, {'since': since}):
         found[kind][row_id] = stamp
     return Changed(found[0][0], found[1], found[2])
 
@@ -96,6 +108,4 @@ def aggregates_mark(connection: sa.Connection) -> tuple[Any, ...]:
 
     Whoever writes hosts or metadata of an aggregate stamps its ``updated_at`` (see ``queries.aggregates``).
     """
-    return tuple(connection.execute(sa.select(
-        sa.func.count(), sa.func.max(aggregates.c.id), sa.func.max(aggregates.c.updated_at),
-        sa.func.max(aggregates.c.created_at))).one())
+    return tuple(connection.execute(_MARK).one())

@@ -1,7 +1,8 @@
 """Why servers went where they went, as schedulers wrote it down: ``scheduler_decisions`` of the api database.
 
-    add(connection, [{'request_id', 'instance_uuid', 'created_at', 'chosen', 'body': {...}}])
+    add(connection, [{'request_id', 'instance_uuid', 'created_at', 'chosen', 'body': {...}}])    # hosts in columns
     find(connection, server_uuid_or_request_id)         # oldest first
+    of_action(connection, server_uuid, request_id)      # newest first
 """
 from __future__ import annotations
 
@@ -29,7 +30,15 @@ def find(connection: sa.Connection, which: str) -> list[Row]:
     """Those of a server or of a request, oldest first; one statement."""
     found = many(connection.execute(sa.select(decisions).where(
         sa.or_(decisions.c.instance_uuid == which, decisions.c.request_id == which)).order_by(decisions.c.id)))
-    return [{**row, 'body': unpack(row['body'])} for row in found]
+    return [{**row, 'body': told(unpack(row['body']))} for row in found]
+
+
+def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) -> list[Row]:
+    """Those about a server in one request, newest first; one statement."""
+    found = many(connection.execute(sa.select(decisions).where(
+        decisions.c.instance_uuid == instance_uuid, decisions.c.request_id == request_id)
+        .order_by(decisions.c.id.desc())))
+    return [{**row, 'body': told(unpack(row['body']))} for row in found]
 
 
 def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
@@ -39,6 +48,26 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
         return 0
     return connection.execute(sa.delete(decisions).where(
         sa.or_(decisions.c.created_at < before, decisions.c.id <= newest - keep))).rowcount
+
+
+def told(body: Any) -> Any:
+    """The same host by host: where a decision holds {value: [of each host]} it has [{value: of this host}]."""
+    if not body:
+        return body
+    said = dict(body)
+    if 'filters' in said:
+        said['filters'] = [{**step, 'fell': _hosts(step['fell'])} for step in said['filters']]
+    if 'weighed' in said:
+        said['weighed'] = _hosts(said['weighed'])
+    return said
+
+
+def _hosts(columns: Any) -> list[dict[str, Any]]:
+    if isinstance(columns, list):
+        # As it was written before there were columns.
+        return columns
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] \
+        if columns else []
 
 
 def pack(body: Any) -> str:

@@ -86,9 +86,13 @@ def test_explain(cloud, parse):
         decisions.add(connection, [
             {'request_id': 'req-1', 'instance_uuid': S1, 'created_at': at, 'chosen': 'gpu1', 'body': body},
             {'request_id': 'req-2', 'instance_uuid': S1, 'created_at': at, 'chosen': None, 'body': refused}])
+        columns = {**body, 'filters': [{**body['filters'][0], 'fell': {'host': ['gpu2'], 'disabled': [True]}}],
+                   'weighed': {'host': ['gpu1'], 'weight': [1.0], 'free_ram_mb': [77]}}
+        decisions.add(connection, [
+            {'request_id': 'req-3', 'instance_uuid': S1, 'created_at': at, 'chosen': 'gpu1', 'body': columns}])
     databases.dispose()
     code, found = told(cloud, 'explain', S1)
-    assert code == 0 and [row['body'] for row in found] == [body, refused]
+    assert code == 0 and [row['body'] for row in found] == [body, refused, body]
     assert found[0]['created_at'] == '2026-03-01T12:00:00'
     assert [row['request_id'] for row in told(cloud, 'explain', 'req-2')[1]] == ['req-2']
     lines = '\n'.join(cloud('scheduler', 'explain', S1)[1])

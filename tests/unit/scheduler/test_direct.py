@@ -185,8 +185,13 @@ def objects_counter(mappings):
 def test_a_claim_that_nobody_takes_is_forgotten():
     table, _ = filled([{**node('a'), 'deleted': 0, 'created_at': None, 'deleted_at': None}])
     table.take(uuid('s1'), Taken(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=100.0))
-    assert table.unsettled({CELL}, now=100.0) == {CELL: [uuid('s1')]}
-    assert table.unsettled({CELL}, now=101.0 + FORGET_AFTER) == {}
+    table.take(uuid('s2'), Taken(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=102.0))
+    table.forget_old(now=102.0)
+    assert (table.unsettled(CELL), table.unsettled('another')) == ([uuid('s1'), uuid('s2')], [])
+    table.forget_old(now=101.0 + FORGET_AFTER)
+    assert table.unsettled(CELL) == [uuid('s2')]
+    table.forget_old(now=103.0 + FORGET_AFTER)
+    assert table.unsettled(CELL) == []
     assert table['free_ram_mb'][table.place(uuid('a'))] == 262144
 
 

@@ -93,7 +93,7 @@ def test_a_trial_chooses_as_the_scheduler_does_and_takes_nothing(rig):
     manager, trace = rig.manager(), Trace(5)
     plan = manager.try_out(spec(gpus=(1,)), [uuid('s1'), uuid('s2')], trace)
     assert [choice.host.host for choice in plan.choices] == ['gpu1', 'gpu2']
-    assert [one['host'] for one in trace.survivors] == ['gpu1', 'gpu2']
+    assert trace.survivors['host'] == ['gpu1', 'gpu2']
     assert rig.placement.allocations() == {}
     assert manager.select_destinations(CTXT, spec(gpus=(1,)), [uuid('s1')])[0][0].service_host == 'gpu1'
     with pytest.raises(errors.NoValidHost, match='2 hosts considered'):
