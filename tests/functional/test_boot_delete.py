@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
 from kilonova.objects.image_meta import InvalidImageProperty
 from kilonova.virt.driver import GuestFailed, UnsupportedHardware
@@ -135,6 +136,32 @@ def test_early_delete_while_scheduling(cloud):
     deleted.set()
     cloud.settle()
     assert cloud.status(server) == 'GONE'
+    cloud.assert_empty()
+
+
+def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
+    """Row 1.15: whichever transaction is first, the server goes. (Databases that read what was before did lose it.)"""
+    end_owned, deletes, answers = operations.end_owned, [], []
+
+    def slowly(conn, uuid, owner, cancelled):
+        if cancelled and not deletes:
+            deletes.append(threading.Thread(target=lambda: answers.append(
+                cloud.request('DELETE', f'/servers/{made["server"]["id"]}').status_int)))
+            deletes[0].start()
+            # It gets as far as it can; where it waits for our transaction it goes on afterwards.
+            deletes[0].join(0.5)
+        return end_owned(conn, uuid, owner, cancelled)
+    monkeypatch.setattr(operations, 'end_owned', slowly)
+    for conductor in cloud.conductors:
+        conductor.runner._stopping = True
+    made = cloud.create(cloud.flavor(gpus=1))
+    for conductor in cloud.conductors:
+        conductor.runner._stopping = False
+        conductor.runner.sweep()
+    cloud.settle()
+    deletes[0].join(10)
+    cloud.settle()
+    assert answers == [204] and cloud.status(made['server']['id']) == 'GONE'
     cloud.assert_empty()
 
 

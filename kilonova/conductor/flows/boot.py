@@ -162,11 +162,11 @@ def _insert_server(work: Work, cell: Any) -> int:
 def _end_api_row(work: Work, cell: Any) -> bool:
     """(c), from which on the cell's row counts; False, and nothing written, when the build request is gone."""
     with work.env.api.write() as conn:
-        if not build_requests.exists(conn, work.instance_uuid):
+        # It comes first and locks: an early delete of the same moment finds it gone, or it finds itself gone.
+        if not build_requests.destroy(conn, work.instance_uuid):
             return False
         if not operations.end_owned(conn, work.uuid, work.env.runner.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
-        build_requests.destroy(conn, work.instance_uuid)
         instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell))
     return True
 
