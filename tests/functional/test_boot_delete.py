@@ -165,6 +165,24 @@ def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
     cloud.assert_empty()
 
 
+def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
+    """What runs looks who waits, finds nobody, and its end is committed while the delete is accepted."""
+    server = cloud.boot(cloud.flavor(gpus=1))
+    row = {'uuid': 'e' * 8, 'kind': 'stop', 'instance_uuid': server, 'args': {}, 'context': {}, 'request_id': 'req-1',
+           'owner': cloud.conductors[0].runner.owner}
+    with cloud.cell.write() as conn:
+        operations.insert(conn, [row])
+    delete = threading.Thread(target=lambda: cloud.request('DELETE', f'/servers/{server}'))
+    with cloud.cell.write() as conn:
+        assert operations.end(conn, row['uuid'], server) is None
+        delete.start()
+        delete.join(0.5)
+    delete.join(10)
+    cloud.settle()
+    assert cloud.status(server) == 'GONE'
+    cloud.assert_empty()
+
+
 def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
     """Rows 0.16, 1.35: HostRejected from the first host, the alternate takes it; the scheduler is asked once."""
     refused = []

@@ -143,9 +143,9 @@ def accept_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any]
             # A soft delete that hasn't begun: this one does more.
             conn.execute(operations.delete().where(operations.c.instance_uuid == instance_uuid,
                                                    operations.c.slot == WAIT))
-        if slots:
-            cancel(conn, instance_uuid)
-        insert(conn, [operation], WAIT if slots else RUN)
+        # Whoever runs may end in this very moment, and would see nobody wait: then nothing is cancelled.
+        running = cancel(conn, instance_uuid) if slots else 0
+        insert(conn, [operation], WAIT if running else RUN)
         instance_queries.start_action(conn, instance_uuid, action)
     return operation['uuid']
 
@@ -170,9 +170,9 @@ def accept_soft_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str,
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = {**operation, 'args': {**operation['args'], 'migration_uuid': moved}}
-        if slots:
-            cancel(conn, instance_uuid)
-        insert(conn, [operation], WAIT if slots else RUN)
+        # Whoever runs may end in this very moment, and would see nobody wait: then nothing is cancelled.
+        running = cancel(conn, instance_uuid) if slots else 0
+        insert(conn, [operation], WAIT if running else RUN)
         instance_queries.start_action(conn, instance_uuid, action)
     return operation['uuid']
 
