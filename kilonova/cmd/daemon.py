@@ -70,6 +70,7 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
     wanted = workers.count(conf, name)
     try:
         if wanted > 1 and not workers.is_worker():
+            options.warn_unread(conf)
             gc.enable()
             shared = (listens(conf) if listens else {}) | health.addresses(conf, name)
             return workers.Workers(conf, name, wanted, shared).run()
@@ -83,7 +84,8 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
     except Exception:
         LOG.exception('kilonova-%s does not start', name)
         return 1
-    options.warn_unread(conf)
+    if not workers.is_worker():
+        options.warn_unread(conf)
     # What was made so far stays: the collector needn't look at it again and again.
     gc.collect()
     gc.freeze()

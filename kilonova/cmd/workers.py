@@ -129,6 +129,7 @@ class Workers:
         self._workers = [Worker(number) for number in range(1, wanted + 1)]
         self._ears: Ears
         self._served = False
+        self._ready = False
 
     def run(self) -> int:
         """Serve until told to end. 0: all workers ended gracefully; 1: none ever served, or one didn't end so."""
@@ -174,7 +175,8 @@ class Workers:
                 self._ears.ring(TOLD)
 
     def _tell_ready(self) -> None:
-        if all(worker.serves for worker in self._workers):
+        if not self._ready and all(worker.serves for worker in self._workers):
+            self._ready = True
             notify.tell('READY=1')
 
     def _look(self) -> bool:

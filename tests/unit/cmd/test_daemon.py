@@ -115,6 +115,15 @@ def parent(monkeypatch):
     ours.close()
 
 
+def test_a_worker_leaves_it_to_its_parent_what_nobody_reads(write_conf, parent, monkeypatch, caplog):
+    caplog.set_level('INFO')
+    monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'setup_autorun', lambda *a, **k: None)
+    monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'register_section', lambda *a, **k: None)
+    argv = ['--config-file', write_conf('old_option = 1')]
+    assert daemon.run('scheduler', lambda conf: Part(lambda: kill(signal.SIGTERM)), argv) == 0
+    assert 'Starting scheduler node' in caplog.text and 'nobody here reads' not in caplog.text
+
+
 def test_a_signal_to_all_and_the_parents_word_for_it_are_not_told_twice(conf, parent):
     def start():
         kill(signal.SIGTERM)

@@ -214,7 +214,7 @@ def test_the_workers_end_of_the_channel(monkeypatch):
     theirs.detach()
 
 
-def test_a_daemon_asked_for_workers_becomes_their_parent(write_conf, monkeypatch):
+def test_a_daemon_asked_for_workers_becomes_their_parent(write_conf, monkeypatch, caplog):
     from kilonova.cmd import daemon
     made = []
 
@@ -226,6 +226,8 @@ def test_a_daemon_asked_for_workers_becomes_their_parent(write_conf, monkeypatch
             return 0
 
     monkeypatch.setattr(workers, 'Workers', Parent)
-    path = write_conf('osapi_compute_workers = 3', sections='[health]\napi_port = 8775')
+    path = write_conf('osapi_compute_workers = 3\nold_option = 1', sections='[health]\napi_port = 8775')
     assert daemon.run('api', pytest.fail, ['--config-file', path], lambda conf: {'api': ('127.0.0.1', 8774)}) == 0
     assert made == [('api', 3, {'api': ('127.0.0.1', 8774), 'health': ('127.0.0.1', 8775)})]
+    # The parent says it, once for all.
+    assert caplog.text.count('nobody here reads: [DEFAULT]old_option') == 1

@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 from kilonova import errors
 
-_ENVIRONMENT = {**os.environ, 'LC_ALL': 'C'}
+# mkfs and mkswap are where ordinary users don't look.
+_ENVIRONMENT = {**os.environ, 'LC_ALL': 'C',
+                'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin'}
 # Seconds between two looks whether a program shall go on.
 _LOOK = 0.2
 

@@ -56,6 +56,19 @@ def test_everything_at_once_is_what_was_planned(make: Any) -> None:
                                                                                              'swap_2']
 
 
+@pytest.mark.parametrize(('file_system', 'at', 'magic'), [
+    ('ext2', 1080, b'\x53\xef'), ('ext3', 1080, b'\x53\xef'), ('ext4', 1080, b'\x53\xef'), ('xfs', 0, b'XFSB'),
+    ('vfat', 82, b'FAT32')])
+def test_file_systems_of_ephemeral_disks_are_made(make: Any, file_system: str, at: int, magic: bytes) -> None:
+    """By the programs themselves: each that the API takes has one in bindep.txt."""
+    disks = make(default_ephemeral_format=file_system)
+    instance = new_instance(flavor=new_flavor(ephemeral_gb=1))
+    disks.create(instance, image_meta())
+    with Path(disks.directory(instance.uuid).disks()['disk.eph0'].backing).open('rb') as made:
+        head = made.read(2048)
+    assert head[at:].startswith(magic) and b'ephemeral0' in head
+
+
 def test_an_unformatted_name_is_never_guessed_from_the_file(make: Any) -> None:
     disks, instance = make(), new_instance()
     disks.create(instance, image_meta())
