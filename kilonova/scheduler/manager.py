@@ -31,7 +31,7 @@ from kilonova.scheduler.direct import Direct, claimed
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import Spec
 from kilonova.scheduler.room import Neighbours, Request, Room
-from kilonova.scheduler.select import NOT_ENOUGH, Choice, NotEnough, Plan, Settings, select
+from kilonova.scheduler.select import NOT_ENOUGH, Choice, NotEnough, Plan, Settings, only_cell, select
 from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
@@ -148,8 +148,11 @@ class _Select:
         self._conf, self._snapshot, self._placement, self._neighbours = conf, snapshot, placement, neighbours
         self._spec, self._prefilters = spec, ahead
         section = conf.filter_scheduler
-        self._trace, self.is_rebuild = trace, filters.is_rebuild(spec)
+        # Who names no host is no rebuild, whatever the hints say: it would get its host without an allocation.
+        self._trace, self.is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
+        # Roots of hosts that are only taken when no better one weighs as much.
+        self._late: set[str] = set()
         self._how: dict[str, Any] = {'filters': enabled, 'weighers': weighers, 'settings': settings}
 
     def run(self, uuids: list[str], claim: bool, deadline: float | None) -> Plan:
@@ -267,6 +270,7 @@ class _Select:
             roots = {summaries[rp]['root_provider_uuid'] for rp in request['allocations']}
             if not roots & (pinning | known):
                 found['allocation_requests'].append(request)
+                self._late |= roots
         found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
     def rebuild(self) -> Plan:
@@ -284,6 +288,9 @@ class _Select:
             self._spec, max_results=self._conf.scheduler.max_placement_results,
             pci_in_placement=self._conf.filter_scheduler.pci_in_placement,
             in_tree=nodes[0] if len(nodes) == 1 else None, many_nodes=len(nodes) > 1, pinning=pinning)
+        if only_cell(self._spec) and len(self._snapshot.cells) > 1:
+            # Placement knows no cells: the first so many may all be in others.
+            query.limit = None
         prefilters.run(self._prefilters, query, self._spec, prefilters.Facts(
             self._conf, self._snapshot.zone_aggregates, lambda: self._snapshot.aggregates))
         return query
@@ -309,12 +316,13 @@ class _Select:
 
     def _hosts(self, found: dict[str, Any], query: queries.Query, clones: dict[str, list[str]],
                room: Room) -> tuple[list[HostState], list[str]]:
-        """The hosts of Placement's answer in its order, each with its candidates; and cells that are silent."""
+        """The hosts of Placement's answer, each with its candidates; and cells that are silent."""
         if not found['allocation_requests']:
             LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
                      'or a temporary occurrence as compute nodes start up.')
             return [], []
         by_root = _by_root(found)
+        cell = only_cell(self._spec)
         states, silent = self._snapshot.states(by_root), self._snapshot.silent
         if states.keys() != by_root.keys():
             # A host that came a moment ago, or the provider of a shared disk.
@@ -324,7 +332,10 @@ class _Select:
             if clones:
                 state.allocation_candidates = expand.expand(by_root[root], query, clones, room, state.may_give,
                                                             state.cell_of)
-        return [states[root] for root in by_root if root in states], silent
+        # In the order of our own view, so that of equal hosts the same one comes first whichever way is taken.
+        roots = sorted(states.keys() & by_root.keys(),
+                       key=lambda root: (root in self._late, self._snapshot.table.place(root) or 0))
+        return [states[root] for root in roots if cell in (None, states[root].cell_uuid)], silent
 
     def _host_of(self, providers: Collection[str]) -> HostState | None:
         states, silent = self._snapshot.by_uuids(providers)

@@ -29,6 +29,7 @@ from kilonova.scheduler.prefilters.compute_status import DISABLED
 from kilonova.scheduler.prefilters.owner import OWNER
 from kilonova.scheduler.query import Group, Query, Spec
 from kilonova.scheduler.room import Request
+from kilonova.scheduler.select import only_cell
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.scheduler.table import Mask
 
@@ -219,6 +220,9 @@ class _Why:
         ignored = (self._spec.ignore_hosts if 'ignore_hosts' in self._spec else None) or ()
         if ignored:
             self._add('ignore_hosts', 'left out by the request', look.named(ignored))
+        cell = only_cell(self._spec)
+        if cell is not None:
+            self._add('cell', 'in another cell', ~table.usable({cell}))
         self._ask_zone()
         if any(_is(one, 'ComputeFilter') for one in self._enabled):
             self._add('disabled', 'disabled', table['disabled'])

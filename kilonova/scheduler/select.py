@@ -151,6 +151,16 @@ def _only_requested(spec: Spec, hosts: Sequence[HostState]) -> Sequence[HostStat
     return matching
 
 
+def only_cell(spec: Spec) -> str | None:
+    """The uuid of the cell that a move may not leave."""
+    destination = spec.requested_destination if 'requested_destination' in spec else None
+    if destination is None or 'cell' not in destination or destination.cell is None:
+        return None
+    if 'allow_cross_cell_move' in destination and destination.allow_cross_cell_move:
+        return None
+    return str(destination.cell.uuid)
+
+
 def _is(name: str, wanted: str | None) -> bool:
     return not wanted or name.lower() == wanted.lower()
 

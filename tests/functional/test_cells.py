@@ -58,6 +58,32 @@ def test_servers_of_two_cells(cloud):
     cloud.assert_empty()
 
 
+def test_a_move_stays_in_the_cell(cloud):
+    """However empty the hosts of others are; and where its own has no host for it, it says so and stays as it was."""
+    small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
+    here, there = boot_on(cloud, HERE, small), boot_on(cloud, THERE, small)
+    for server, action, body in ((here, 'resize', {'flavorRef': large}), (here, 'migrate', None),
+                                 (here, 'migrate', {'host': BESIDE})):
+        # The filled host of its own cell is the only other one there.
+        cloud.action(server, action, body)
+        assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', HERE)
+        told = str(cloud.story(server)[0][2])
+        considered = 1 if isinstance(body, dict) and 'host' in body else 3
+        assert f'No valid host was found. {considered} host' in told, told
+        assert f'{min(considered, 2)} in another cell' in told, told
+        assert len(cloud.hostdevs(server)) == 1
+        cloud.assert_clean()
+    filler = boot_on(cloud, THERE, cloud.flavor(vcpus=1))
+    cloud.action(there, 'migrate')
+    assert (cloud.status(there), cloud.host_of(there)) == ('VERIFY_RESIZE', BESIDE), cloud.story(there)
+    cloud.action(there, 'revertResize')
+    assert cloud.host_of(there) == THERE
+    for server in (here, there, filler):
+        cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+    cloud.assert_empty()
+
+
 def test_pages_and_orders_over_cells(cloud):
     """Each page begins behind the last server of the one before, in whichever cell that is; in any order."""
     flavor = cloud.flavor()

@@ -44,6 +44,8 @@ HINTS = [
     # Forms that the schema knows.
     ({'group': 'x'}, 400), ({'different_host': 'x'}, 400), ({'same_host': [1]}, 400), ({'query': 7}, 400),
     ({'build_near_host_ip': 'x'}, 400), ({'cidr': 'x'}, 400), ({'different_cell': {}}, 400), ([], 400), ('x', 400),
+    # What the services tell one another: it would get a host without an allocation.
+    ({'_nova_check_type': ['rebuild']}, 400), ({'_nova_x': 1}, 400),
     # Queries that are none suit no host.
     ({'query': '[">=", "$free_ram_mb"'}, 'ERROR'), ({'query': '{"a": 1}'}, 'ERROR'), ({'query': '["?", 1]'}, 'ERROR'),
     ({'query': '[' * 20000}, 'ERROR'), ({'query': '[">", "$no_such", 1]'}, 'ERROR'),

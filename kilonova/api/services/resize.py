@@ -12,7 +12,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.db.queries import cells, instances, migrations, request_specs, withdrawals
 from kilonova.errors import FlavorNotFound, Invalid
-from kilonova.objects import Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
+from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
 from kilonova.virt.hardware import constraints
 
 DEVICE_PROFILE = 'accel:device_profile'
@@ -73,6 +73,7 @@ def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str) -> None:
     spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]
+    spec.requested_destination = _destination(ctxt, server)
     _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image, instance,
                                          allowed=allowed, more=more))
 
@@ -82,20 +83,28 @@ def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> Non
     accept.check(ctxt, server, 'migrate.start')
     instance = _instance(ctxt, server)
     _refuse_accelerators(instance.flavor.extra_specs)
-    destination = None
     if host is not None:
         if host == instance.host:
             raise CannotMigrateToSameHost
         with backend.api_db.read() as conn:
             if cells.get_host(conn, host) is None:
                 raise create.HostUnknown(host=host)
-        destination = Destination(ctxt, host=host, node=None)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, old_spec = _specs(backend, ctxt, instance, instance.flavor, image)
     # A server is never migrated to where it is, whatever a resize may do.
-    spec.ignore_hosts, spec.requested_destination = [instance.host], destination
+    spec.ignore_hosts, spec.requested_destination = [instance.host], _destination(ctxt, server, host)
     _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
                                          image, instance, host))
+
+
+def _destination(ctxt: Any, server: Found, host: str | None = None) -> Destination:
+    """Its own cell: nothing carries servers from one cell's database to another's. What a cell's services connect to
+    is nobody's business."""
+    cell = server.cell.cell
+    found = Destination(ctxt, cell=CellMapping(ctxt, uuid=cell.uuid, name=cell.name))
+    if host is not None:
+        found.host, found.node = host, None
+    return found
 
 
 def _instance(ctxt: Any, server: Found) -> Instance:

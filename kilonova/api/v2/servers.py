@@ -17,6 +17,8 @@ from kilonova.db.queries import servers as queries
 from kilonova.errors import Forbidden, Invalid
 
 DESCRIPTION_SINCE, GROUPS_SINCE = 19, 71
+# What services tell one another by hints; from a request it would get around filters and allocations.
+INTERNAL_HINTS = '_nova_'
 _ADMIN_SORT_KEYS = frozenset(('host', 'node'))
 
 
@@ -178,6 +180,10 @@ def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
     # Before 2.19 there was no description: the name stood in for it.
     description = body.get('description') if call.version >= DESCRIPTION_SINCE else body['name']
     hints = call.body.get('os:scheduler_hints') or call.body.get('OS-SCH-HNT:scheduler_hints') or {}
+    for name in hints:
+        if name.startswith(INTERNAL_HINTS):
+            raise Invalid(f"Invalid input for field/attribute scheduler_hints. Value: {name}. Names that begin with "
+                          f"'{INTERNAL_HINTS}' are the services' own.")
     return creation.CreateRequest(
         name=body['name'], flavor_ref=str(body['flavorRef']), image_ref=body.get('imageRef') or None,
         networks=body.get('networks'), metadata=body.get('metadata') or {}, admin_password=body.get('adminPass'),

@@ -1,6 +1,8 @@
 """What would fit, against what then does; nothing is touched by asking."""
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -85,6 +87,20 @@ def test_as_many_boot_as_were_counted(rig, hosts, gpus):
     def make():
         return spec(gpus=(gpus,) if gpus else ())
     assert counted(rig, make()).total == boot_until_refused(rig, make)
+
+
+def test_of_equal_hosts_a_trial_names_the_one_that_the_scheduler_takes(rig):
+    """Whatever Placement's order is."""
+    for number in random.Random(7).sample(range(6), 6):
+        rig.host(f'gpu{number}')
+    manager, chosen = rig.manager(), []
+    for number in range(6):
+        one = uuid(f's{number}')
+        trial = manager.try_out(spec(), [one], Trace(5)).choices[0].host.host
+        chosen.append((trial, manager.select_destinations(CTXT, spec(), [one])[0][0].service_host))
+    assert [trial for trial, _ in chosen] == [real for _, real in chosen]
+    assert len({real for _, real in chosen}) == 6
+    manager.stop()
 
 
 def test_a_trial_chooses_as_the_scheduler_does_and_takes_nothing(rig):
