@@ -41,6 +41,14 @@ def test_functional_runs_under_both_backends_and_on_each_database():
                             ('sqlite', 'threading')]
 
 
+def test_databases_that_ran_different_tests_fail():
+    same = {'functional-sqlite-eventlet': Counts(9, 1, 1), 'functional-mariadb-eventlet': Counts(10, 0, 1),
+            'unit': Counts(3)}
+    assert testrun.uneven(same) == testrun.uneven({'unit': Counts(3)}) == ''
+    for other in (Counts(9, 0, 1), Counts(9, 0, 2), Counts(11, 0, 1)):
+        assert 'postgresql' in testrun.uneven(same | {'functional-postgresql-threading': other})
+
+
 def test_an_unknown_part_is_refused(capsys):
     assert testrun.main(['nonsense']) == 2
     assert 'nonsense' in capsys.readouterr().err
