@@ -1,7 +1,8 @@
 """``make demo``: GPU servers booted and resized with the real ``openstack`` command, every result checked.
 
 Each command is printed before it runs. The first result that is not as it should be ends the demo with exit code 1;
-the cloud stays up either way.
+the cloud stays up either way. Other servers keep what they have: what the demo gives back is compared with what was
+taken before it, and where these leave too few GPUs free, it doesn't begin.
 """
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import json
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,19 @@ SERVERS = ('demo-gpu-1', 'demo-gpu-2')
 # name: vCPUs, MiB of memory, GPUs. Both have a disk of 16 GB.
 FLAVORS = {'tmp1': (8, 32768, 1), 'tmp2': (16, 65536, 2)}
 STATUS_WITHIN = 90.0
+COMMAND_WITHIN = 300.0
+# How long releases and the like, which end by themselves, may be seen in flight.
+AT_REST_WITHIN = 15.0
 # Directories of instances_path that are the host's own and not a server's.
 OWN_DIRECTORIES = ('_base', 'locks', 'snapshots')
+# How the audit's lines about work under way begin.
+IN_FLIGHT = 'in flight: '
+# Migrations in other states are under way, or wait to be confirmed.
+ENDED_MIGRATIONS = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
+
+
+class Refused(CloudError):
+    """The cloud is not one in which the demo can play; nothing was made."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,17 @@ class Guest:
     vcpus: int
     memory: int
     devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the servers of the cloud hold: status and server of each GPU, instance directories by host, consumers by
+    resource provider, migrations that haven't ended."""
+
+    devices: dict[tuple[str, str], tuple[str, str | None]]
+    directories: dict[str, list[str]]
+    allocations: dict[str, list[str]]
+    migrations: list[str]
 
 
 def read_guest(text: str) -> Guest:
@@ -67,23 +90,28 @@ class Demo:
         self.cloud = cloud
         self.layout = cloud.layout
         self.checks = 0
+        self.before = Taken({}, {}, {}, [])
 
-    def check(self, held: bool, text: str) -> None:
-        """Print one checked fact; end the demo when it doesn't hold."""
+    def check(self, held: bool, text: str, found: str = '') -> None:
+        """Print one checked fact; end the demo when it doesn't hold, with what was found in its place."""
         if not held:
-            raise CloudError(f'NOT SO: {text}')
+            raise CloudError(f'NOT SO: {text}' + (f': {found}' if found else ''))
         self.checks += 1
         control.say(f'    ok: {text}')
 
     def cli(self, *arguments: str, admin: bool = False, quiet: bool = False) -> str:
         """Run ``openstack`` as the demo user (or the administrator); gives back what it printed."""
         name = 'kilonova-admin' if admin else 'kilonova-demo'
-        control.say(f'\n$ openstack --os-cloud {name} {shlex.join(arguments)}')
+        command = f'openstack --os-cloud {name} {shlex.join(arguments)}'
+        control.say(f'\n$ {command}')
         env = child_environment(self.layout, 'demo', {'OS_CLIENT_CONFIG_FILE': str(self.layout.clouds)})
-        done = subprocess.run([self.layout.bin('openstack'), '--os-cloud', name, *arguments], env=env, text=True,
-                              capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        try:
+            done = subprocess.run([self.layout.bin('openstack'), '--os-cloud', name, *arguments], env=env, text=True,
+                                  capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=COMMAND_WITHIN)
+        except subprocess.TimeoutExpired:
+            raise CloudError(f'NOT SO: {command} ends within {COMMAND_WITHIN:.0f} s') from None
         if done.returncode:
-            raise CloudError(f'openstack ended with {done.returncode}:\n{done.stdout}{done.stderr}')
+            raise CloudError(f'{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}')
         if not quiet and done.stdout.strip():
             control.say(done.stdout.rstrip())
         return done.stdout
@@ -130,19 +158,77 @@ class Demo:
                 found.setdefault(row['host'], []).append(row['address'])
         return {host: tuple(sorted(addresses)) for host, addresses in found.items()}
 
+    def taken(self, rows: Iterable[dict[str, Any]]) -> Taken:
+        """What is held now; ``rows``: the GPUs."""
+        return Taken(
+            devices={(row['host'], row['address']): (row['status'], row['instance_uuid']) for row in rows},
+            directories={host: sorted(path.name for path in self.layout.instances(host).iterdir()
+                                      if path.is_dir() and path.name not in OWN_DIRECTORIES)
+                         for host in self.cloud.hosts},
+            allocations=allocations(self.cloud),
+            # Last, as it takes a second, and the rest is to be given back at once.
+            migrations=sorted(row['UUID'] for row in self.rows('server', 'migration', 'list', admin=True)
+                              if row['Status'] not in ENDED_MIGRATIONS),
+        )
+
+    def audit(self) -> tuple[list[str], str]:
+        """Ask until nothing is in flight and everything agrees, but for some seconds only; gives back what is in
+        flight still, and what an audit that fails says."""
+        deadline = time.monotonic() + AT_REST_WITHIN
+        while True:
+            control.say('\n$ kilonova-manage audit')
+            flying, wrong = [], ''
+            try:
+                report = databases.manage(self.cloud, 'audit')
+            except CloudError as error:
+                wrong = str(error)
+            else:
+                control.say(report.rstrip())
+                flying = [line.removeprefix(IN_FLIGHT) for line in report.splitlines() if line.startswith(IN_FLIGHT)]
+            if not (flying or wrong) or time.monotonic() > deadline:
+                return flying, wrong
+            time.sleep(0.5)
+
     def clean(self) -> None:
         """Remove what an earlier demo left."""
         left = [row['Name'] for row in self.rows('server', 'list') if row['Name'] in SERVERS]
         if left:
             self.cli('server', 'delete', '--wait', *left)
-        flavors = [row['Name'] for row in self.rows('flavor', 'list', '--all', admin=True) if row['Name'] in FLAVORS]
-        if flavors:
-            self.cli('flavor', 'delete', *flavors, admin=True)
+
+    def remember(self) -> None:
+        """What others hold before the demo begins; Refused where that is in motion or leaves too little."""
+        flying, wrong = self.audit()
+        if flying or wrong:
+            raise Refused('the demo needs a cloud at rest, or it cannot tell what it has to give back: '
+                          + (wrong or f'in flight: {", ".join(flying)}; start it again when this has ended'))
+        rows = self.devices()
+        self.before = self.taken(rows)
+        names = {row['ID']: row['Name'] for row in self.rows('server', 'list', '--all-projects', '-c', 'ID',
+                                                             '-c', 'Name', admin=True)}
+        owners = sorted({row['instance_uuid'] for row in rows if row['instance_uuid']})
+        # Where even all GPUs are too few, deleting servers doesn't help; the scene that fails tells.
+        if not starts(count_free(rows), len(SERVERS)) and starts(count_free(rows, owners), len(SERVERS)):
+            free = ', '.join(f'{count} on {host}' for host, count in count_free(rows).items())
+            held = ', '.join(sorted(f'{names.get(owner, "a server")} ({owner})' for owner in owners))
+            raise Refused(
+                f'too few GPUs are free for the demo: {free}. Its two servers hold up to five at once, and each of '
+                f'their resizes needs two on another host. The others belong to {held}. Delete some of these servers '
+                f'(openstack --os-cloud kilonova-admin server delete ID) and start the demo again.')
+        others = f'{len(names)} other servers' if len(names) != 1 else '1 other server'
+        control.say(f'    {others}, {len(rows) - sum(count_free(rows).values())} of {len(rows)} GPUs taken')
 
     def make_flavors(self) -> None:
+        """Create those that are missing or not as wanted; other servers may use them as well."""
+        there = {row['Name']: row for row in self.rows('flavor', 'list', '--all', '--long', admin=True)}
         for name, (vcpus, memory, gpus) in FLAVORS.items():
+            alias = f'{ALIAS}:{gpus}'
+            if row := there.get(name):
+                if ((row['VCPUs'], row['RAM'], row['Disk'], row['Is Public']) == (vcpus, memory, 16, True)
+                        and properties(row['Properties']) == {'pci_passthrough:alias': alias}):
+                    continue
+                self.cli('flavor', 'delete', name, admin=True)
             self.cli('flavor', 'create', '--vcpus', str(vcpus), '--ram', str(memory), '--disk', '16',
-                     '--property', f'pci_passthrough:alias={ALIAS}:{gpus}', name, admin=True, quiet=True)
+                     '--property', f'pci_passthrough:alias={alias}', name, admin=True, quiet=True)
         for name, (vcpus, memory, gpus) in FLAVORS.items():
             shown = self.rows('flavor', 'show', name)
             self.check((shown['vcpus'], shown['ram'], shown['disk']) == (vcpus, memory, 16),
@@ -156,6 +242,17 @@ class Demo:
         identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--no-network', '--wait',
                                name, '-c', 'id')['id']
         host = self.await_status(identifier, 'ACTIVE')['OS-EXT-SRV-ATTR:host']
+        guest, rows = self.look(identifier, host)
+        # The scheduler doesn't know that a resize comes, and other servers may leave no room for it elsewhere.
+        good = starts(count_free(rows, [identifier]), len(SERVERS) - SERVERS.index(name))
+        if good and host not in good:
+            host = good[0]
+            self.migrate(identifier, host)
+            guest, _ = self.look(identifier, host)
+        return identifier, host, guest
+
+    def look(self, identifier: str, host: str) -> tuple[Guest, list[dict[str, Any]]]:
+        """A server on tmp1 has what it should; gives its domain and the rows of all GPUs."""
         guest = self.guest(host, identifier)
         self.check((guest.vcpus, guest.memory) == (8, 32768), 'the domain has 8 vCPU and 32 GiB')
         self.check(len(guest.devices) == 1, f'one hostdev: {" ".join(guest.devices)} on {host}')
@@ -163,7 +260,16 @@ class Demo:
         self.check(any(row['host'] == host and row['address'] in guest.devices for row in rows),
                    'its source is a device of the spec')
         self.check(self.owned(rows, identifier) == {host: guest.devices}, 'the database says the same')
-        return identifier, host, guest
+        return guest, rows
+
+    def migrate(self, identifier: str, host: str) -> None:
+        """Bring a server to the host beside which its resize finds two GPUs."""
+        control.say(f'    beside the other servers a resize finds two GPUs only if it starts on {host}')
+        self.cli('server', 'migrate', '--host', host, '--wait', identifier, admin=True)
+        self.await_status(identifier, 'VERIFY_RESIZE')
+        self.cli('server', 'resize', 'confirm', identifier)
+        row = self.await_status(identifier, 'ACTIVE')
+        self.check(row['OS-EXT-SRV-ATTR:host'] == host, f'it is on {host}')
 
     def resize(self, identifier: str) -> tuple[str, Guest]:
         """Resize to tmp2 and look at the destination; gives its host and domain."""
@@ -205,23 +311,29 @@ class Demo:
     def delete_all(self, *names: str) -> None:
         """Delete and see that everything was given back at once."""
         self.cli('server', 'delete', '--wait', *names)
-        rows = self.devices()
-        busy = [row['address'] for row in rows if row['status'] != 'available' or row['instance_uuid']]
-        self.check(len(rows) > 0 and not busy, f'all {len(rows)} GPUs are available')
-        for host in self.cloud.hosts:
-            left = sorted(path.name for path in self.layout.instances(host).iterdir()
-                          if path.is_dir() and path.name not in OWN_DIRECTORIES)
-            self.check(not left, f'{host} keeps no instance directory')
-        self.check(not allocations(self.cloud), 'Placement keeps no allocation')
-        control.say('\n$ kilonova-manage audit')
-        report = databases.manage(self.cloud, 'audit')
-        if report.strip():
-            control.say(report.rstrip())
-        self.check(True, 'the audit finds database, Placement, domains and files in agreement')
+        rows, before = self.devices(), self.before
+        now = self.taken(rows)
+        idle = all(held == ('available', None) for held in before.devices.values())
+        self.check(len(rows) > 0 and now.devices == before.devices,
+                   f'all {len(rows)} GPUs are ' + ('available' if idle else 'what they were before'),
+                   told_apart(before.devices, now.devices))
+        for host, kept in before.directories.items():
+            self.check(now.directories[host] == kept,
+                       f'{host} keeps no instance directory' + (' but those of other servers' if kept else ''),
+                       ', '.join(sorted(set(kept) ^ set(now.directories[host]))))
+        self.check(now.allocations == before.allocations,
+                   'Placement keeps no allocation' + (' but those of other servers' if before.allocations else ''),
+                   told_apart(before.allocations, now.allocations))
+        self.check(now.migrations == before.migrations, 'no migration is under way',
+                   ', '.join(sorted(set(now.migrations) ^ set(before.migrations))))
+        flying, wrong = self.audit()
+        self.check(not wrong, 'the audit finds database, Placement, domains and files in agreement', wrong)
+        self.check(not flying, 'no operation is in flight', ', '.join(flying))
 
     def play(self) -> None:
         scenes: list[tuple[str, Callable[[], None]]] = [
             ('What an earlier demo left is removed', self.clean),
+            ('What other servers hold is remembered', self.remember),
             ('Two flavors: one GPU and two', self.make_flavors),
             ('Boot with one GPU, resize to two, confirm', self._first_server),
             ('Boot another, resize, revert; stop and start', self._second_server),
@@ -242,6 +354,37 @@ class Demo:
         self.resize(identifier)
         self.revert(identifier, host, before)
         self.stop_and_start(identifier, host, before)
+
+
+def count_free(rows: Iterable[Mapping[str, Any]], owners: Collection[str] = ()) -> dict[str, int]:
+    """Host → its GPUs that are available, or would be without these servers."""
+    free: dict[str, int] = {}
+    for row in rows:
+        is_free = row['status'] == 'available' or row['instance_uuid'] in owners
+        free[row['host']] = free.get(row['host'], 0) + is_free
+    return free
+
+
+def starts(free: Mapping[str, int], servers: int) -> list[str]:
+    """The hosts on which the next of so many servers may boot, given the free GPUs of each host.
+
+    It takes one there, and its resize two on another host; whichever the scheduler chooses, the servers after it have
+    to find room as well. A single host is one whose servers are resized on it.
+    """
+    found = []
+    for host, count in free.items():
+        booted = {**free, host: count - 1}
+        ends = [end for end in free if (end != host or len(free) == 1) and booted[end] >= 2]
+        if count > 0 and ends and (
+                servers == 1 or all(starts({**free, end: free[end] - 2}, servers - 1) for end in ends)):
+            found.append(host)
+    return found
+
+
+def told_apart(before: Mapping[Any, object], now: Mapping[Any, object]) -> str:
+    """What differs, as a person reads it."""
+    return ', '.join(f'{key} was {before.get(key)} and is {now.get(key)}'
+                     for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key))
 
 
 def properties(shown: object) -> dict[str, str]:
@@ -271,6 +414,9 @@ def run(layout: Layout, *, hosts: Path, extra: Path | None) -> int:
     demo = Demo(cloud)
     try:
         demo.play()
+    except Refused as error:
+        control.say(f'\n{error}\n\nthe demo did not begin; the cloud is still up: make down ends it')
+        return 1
     except CloudError as error:
         control.say(f'\n{error}\n\ndemo failed; the cloud is still up: make logs shows what it did, make down ends it')
         return 1

@@ -1,11 +1,17 @@
-"""The demo's readers of what the cloud wrote."""
+"""The demo: its readers of what the cloud wrote, and the whole scenario on a cloud in memory."""
 from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
 
 import pytest
 
 from tools.cloud import control, demo
+from tools.cloud.layout import CloudError, Layout
 from tools.cloud.process import Record
-from tools.cloud.services import Service
+from tools.cloud.services import Cloud, Service
 
 DOMAIN = """
 <domain type='qemu'>
@@ -65,3 +71,369 @@ def test_a_daemon_counts_as_up_once_it_reported_after_its_start(monkeypatch, row
         layout = None
 
     assert control.silent(Cloud, [service], rows) == missing
+
+
+HOSTS = {'gpu1': ('0000:08:00.0', '0000:09:00.0', '0000:88:00.0', '0000:89:00.0'),
+         'gpu2': ('0000:08:00.0', '0000:09:00.0', '0000:88:00.0', '0000:89:00.0')}
+XML = "<hostdev type='pci'><source><address domain='{}' bus='0x{}' slot='0x{}' function='0x{}'/></source></hostdev>"
+
+
+class OpenStack:
+    """A cloud in memory: answers ``openstack`` and ``kilonova-manage`` and what the demo asks Placement.
+
+    ``leaks``: what a delete forgets to give back; ``at_work``: how many audits see the work of a delete in flight;
+    ``pack``: the scheduler prefers the fuller host.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.devices = {(host, address): None for host, addresses in HOSTS.items() for address in addresses}
+        self.servers: dict[str, dict] = {}
+        self.flavors: dict[str, dict] = {}
+        self.migrations: list[dict] = []
+        self.allocations: dict[str, list[str]] = {}
+        self.ran: list[str] = []
+        self.now = 0.0
+        self.in_flight: dict[str, float] = {}
+        self.disagreement = ''
+        self.leaks: set[str] = set()
+        self.at_work = 0.0
+        self.pack = False
+        self.silent: tuple[str, ...] = ()
+        for host in HOSTS:
+            layout.instances(host).mkdir(parents=True)
+
+    # -- what the demo calls --------------------------------------------------------------------------------------
+    def run(self, argv, *, timeout=None, **_):
+        words = tuple(argv[3:])
+        self.ran.append(' '.join(words))
+        if self.silent and words[:len(self.silent)] == self.silent:
+            raise subprocess.TimeoutExpired(argv, timeout)
+        for length in (3, 2):
+            answer = getattr(self, '_'.join(words[:length]).replace('-', '_'), None)
+            if answer is not None:
+                try:
+                    return subprocess.CompletedProcess(argv, 0, json.dumps(answer(words[length:])), '')
+                except LookupError as error:
+                    return subprocess.CompletedProcess(argv, 1, '', str(error))
+        raise AssertionError(f'the fake has no {words}')
+
+    def manage(self, _, *arguments):
+        if arguments[0] == 'pci':
+            return json.dumps([{'host': host, 'address': address, 'vendor_id': '10de', 'product_id': '13f1',
+                                'status': 'allocated' if owner else 'available', 'instance_uuid': owner}
+                               for (host, address), owner in self.devices.items()])
+        if self.disagreement:
+            raise CloudError(f'kilonova-manage audit ended with 1:\n{self.disagreement}')
+        flying = [line for line, until in self.in_flight.items() if until > self.now]
+        return ''.join(f'in flight: {line}\n' for line in flying) + 'checked: 0 disagreements\n'
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    # -- the command line -----------------------------------------------------------------------------------------
+    def flavor_list(self, _):
+        return [{'Name': name, **row} for name, row in self.flavors.items()]
+
+    def flavor_create(self, words):
+        option = dict(zip(words[:-1:2], words[1::2], strict=False))
+        key, _, value = option['--property'].partition('=')
+        self.flavors[words[-1]] = {'VCPUs': int(option['--vcpus']), 'RAM': int(option['--ram']),
+                                   'Disk': int(option['--disk']), 'Is Public': True, 'Properties': {key: value}}
+
+    def flavor_delete(self, words):
+        for name in words:
+            del self.flavors[name]
+
+    def flavor_show(self, words):
+        row = self.flavors[words[0]]
+        return {'vcpus': row['VCPUs'], 'ram': row['RAM'], 'disk': row['Disk'], 'properties': row['Properties']}
+
+    def server_list(self, words):
+        return [{'ID': row['id'], 'Name': row['name']} for row in self.servers.values()
+                if row['own'] or '--all-projects' in words]
+
+    def server_create(self, words):
+        name = words[words.index('--wait') + 1]
+        return {'id': self.boot(name, self.choose(1))}
+
+    def server_show(self, words):
+        row = self.find(words[0])
+        return {'id': row['id'], 'status': row['status'], 'fault': None, 'OS-EXT-SRV-ATTR:host': row['host']}
+
+    def server_resize(self, words):
+        row = self.find(words[-1])
+        self.move(row, self.choose(2, row['host']), 2)
+        row['story'].append('resize')
+
+    def server_migrate(self, words):
+        row, host = self.find(words[-1]), words[words.index('--host') + 1]
+        assert host != row['host']
+        self.move(row, host, len(self.held(row)))
+        row['story'].append('migrate')
+
+    def server_resize_confirm(self, words):
+        row = self.find(words[0])
+        for device in row['source']['devices']:
+            self.devices[device] = None
+        self.end_move(row, 'confirmed')
+
+    def server_resize_revert(self, words):
+        row = self.find(words[0])
+        for device in self.held(row):
+            self.devices[device] = None
+        shutil.rmtree(self.layout.instances(row['host']) / row['id'])
+        row |= {name: row['source'][name] for name in ('host', 'gpus')}
+        self.end_move(row, 'reverted')
+
+    def server_stop(self, words):
+        self.find(words[0])['status'] = 'SHUTOFF'
+
+    def server_start(self, words):
+        self.find(words[0])['status'] = 'ACTIVE'
+
+    def server_event_list(self, words):
+        return [{'Action': action, 'Request ID': f'req-{action}'} for action in self.find(words[0])['story']]
+
+    def server_event_show(self, words):
+        return {}
+
+    def server_migration_list(self, _):
+        return self.migrations
+
+    def server_delete(self, words):
+        for name in words[1:]:
+            row = self.find(name)
+            if 'device' not in self.leaks:
+                self.devices = {device: None if owner == row['id'] else owner
+                                for device, owner in self.devices.items()}
+            if 'directory' not in self.leaks:
+                shutil.rmtree(self.layout.instances(row['host']) / row['id'])
+            if 'allocation' not in self.leaks:
+                self.allocations = {provider: left for provider, consumers in self.allocations.items()
+                                    if (left := [one for one in consumers if one != row['id']])}
+            if 'migration' in self.leaks:
+                self.migrations[-1]['Status'] = 'finished'
+            self.in_flight[f'release of {row["id"]}'] = self.now + self.at_work
+            del self.servers[row['id']]
+
+    # -- what they are made of ------------------------------------------------------------------------------------
+    def find(self, name):
+        return next(row for row in self.servers.values() if name in (row['id'], row['name']))
+
+    def free(self, host):
+        return [device for device, owner in self.devices.items() if device[0] == host and owner is None]
+
+    def held(self, row):
+        return [device for device, owner in self.devices.items() if owner == row['id'] and device[0] == row['host']]
+
+    def choose(self, gpus, source=None):
+        """Most free GPUs first, or least: what has too few of them is no host."""
+        hosts = sorted((host for host in HOSTS if host != source and len(self.free(host)) >= gpus),
+                       key=lambda host: len(self.free(host)), reverse=not self.pack)
+        if not hosts:
+            raise LookupError('No valid host was found.')
+        return hosts[0]
+
+    def boot(self, name, host, gpus=1, *, own=True):
+        """A server that runs; gives its id."""
+        identifier = f'id-{len(self.servers)}-{name}'
+        row = {'id': identifier, 'name': name, 'host': host, 'status': 'ACTIVE', 'own': own, 'story': ['create']}
+        self.servers[identifier] = row
+        self.settle(row, host, gpus)
+        self.allocations.setdefault(host, []).append(identifier)
+        return identifier
+
+    def settle(self, row, host, gpus):
+        taken = self.free(host)[:gpus]
+        for device in taken:
+            self.devices[device] = row['id']
+        row |= {'host': host, 'gpus': gpus}
+        parts = [re.fullmatch(r'(\w+):(\w+):(\w+)\.(\w+)', address).groups() for _, address in taken]
+        directory = self.layout.instances(host) / row['id']
+        directory.mkdir(exist_ok=True)
+        (directory / 'libvirt.xml').write_text(
+            f"<domain><memory unit='GiB'>{32 * gpus}</memory><vcpu>{8 * gpus}</vcpu><devices>"
+            f"{''.join(XML.format(*part) for part in parts)}</devices></domain>")
+
+    def move(self, row, host, gpus):
+        row['source'] = {'host': row['host'], 'gpus': row['gpus'], 'devices': self.held(row)}
+        if len(self.free(host)) < gpus:
+            raise LookupError('No valid host was found.')
+        self.migrations.append({'UUID': f'm-{len(self.migrations)}', 'Status': 'finished', 'Server UUID': row['id']})
+        self.settle(row, host, gpus)
+        row['status'] = 'VERIFY_RESIZE'
+
+    def end_move(self, row, status):
+        if status == 'confirmed':
+            shutil.rmtree(self.layout.instances(row['source']['host']) / row['id'])
+            row['story'].append('confirmResize')
+        self.migrations[-1]['Status'] = status
+        row['status'] = 'ACTIVE'
+
+    def state(self):
+        """Everything that the demo has to leave as it was."""
+        directories = {host: sorted(path.name for path in self.layout.instances(host).iterdir()) for host in HOSTS}
+        return json.dumps([list(self.devices.values()), directories, self.allocations, list(self.servers)])
+
+
+@pytest.fixture
+def openstack(tmp_path, monkeypatch):
+    layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path)
+    fake = OpenStack(layout)
+    cloud = Cloud(layout, {}, {}, dict.fromkeys(HOSTS, tmp_path))
+    monkeypatch.setattr(demo.subprocess, 'run', fake.run)
+    monkeypatch.setattr(demo.databases, 'manage', fake.manage)
+    monkeypatch.setattr(demo, 'allocations', lambda _: json.loads(json.dumps(fake.allocations)))
+    monkeypatch.setattr(demo, 'time', fake)
+    monkeypatch.setattr(control, 'up', lambda layout, hosts, extra: cloud)
+    return fake
+
+
+def play(openstack: OpenStack) -> int:
+    return demo.run(openstack.layout, hosts=openstack.layout.var, extra=None)
+
+
+def test_the_demo_gives_everything_back(openstack):
+    before = openstack.state()
+    assert play(openstack) == 0
+    assert openstack.state() == before
+    assert not [line for line in openstack.ran if line.startswith('server migrate')]
+
+
+def test_the_demo_plays_again_beside_the_server_that_it_advises_to_make(openstack, capsys):
+    assert play(openstack) == 0
+    openstack.boot('mine', 'gpu1')
+    before, first = openstack.state(), len(openstack.ran)
+    assert play(openstack) == 0, capsys.readouterr().out
+    assert openstack.state() == before
+    again = openstack.ran[first:]
+    assert not [line for line in again if line.startswith(('flavor create', 'flavor delete'))]
+    assert not [line for line in again if line.startswith('server delete') and 'mine' in line]
+
+
+@pytest.mark.parametrize('pack', [False, True])
+@pytest.mark.parametrize('taken', [(0, 1), (1, 0), (1, 1), (2, 0), (0, 2), (2, 1), (1, 2), (3, 0), (0, 3)])
+def test_five_free_gpus_are_enough_wherever_they_are_and_whatever_the_scheduler_prefers(openstack, capsys, taken, pack):
+    openstack.pack = pack
+    for host, gpus in zip(HOSTS, taken, strict=True):
+        if gpus:
+            openstack.boot(f'on-{host}', host, gpus, own=False)
+    before = openstack.state()
+    assert play(openstack) == 0, capsys.readouterr().out
+    assert openstack.state() == before
+
+
+@pytest.mark.parametrize('taken', [(4, 0), (0, 4), (2, 2), (1, 3), (4, 4)])
+def test_too_few_free_gpus_are_refused_before_anything_is_made(openstack, capsys, taken):
+    for host, gpus in zip(HOSTS, taken, strict=True):
+        if gpus:
+            openstack.boot(f'on-{host}', host, gpus, own=False)
+    before = openstack.state()
+    assert play(openstack) == 1
+    said = capsys.readouterr().out
+    for host, gpus in zip(HOSTS, taken, strict=True):
+        assert f'{4 - gpus} on {host}' in said
+        assert gpus == 0 or f'on-{host} (id-' in said
+    assert 'server delete' in said
+    assert not [line for line in openstack.ran if line.startswith(('server create', 'flavor create'))]
+    assert openstack.state() == before
+
+
+def test_what_an_earlier_demo_left_is_removed_and_counts_as_free(openstack, capsys):
+    openstack.boot('mine', 'gpu1', 2)
+    before = openstack.state()
+    openstack.boot('demo-gpu-1', 'gpu2', 2)
+    openstack.boot('demo-gpu-2', 'gpu1', 2)
+    openstack.at_work = 2.0
+    assert play(openstack) == 0, capsys.readouterr().out
+    assert openstack.state() == before
+
+
+@pytest.mark.parametrize('others', [0, 1])
+@pytest.mark.parametrize(('leak', 'told'), [
+    ('device', 'GPUs'), ('directory', 'instance director'), ('allocation', 'Placement'), ('migration', 'migration'),
+])
+def test_what_is_not_given_back_fails_the_demo(openstack, capsys, leak, told, others):
+    if others:
+        openstack.boot('mine', 'gpu2')
+    openstack.leaks = {leak}
+    assert play(openstack) == 1
+    assert re.search(f'NOT SO: .*{told}', capsys.readouterr().out)
+
+
+def test_a_release_that_ends_by_itself_is_waited_for(openstack):
+    openstack.at_work = 3.0
+    assert play(openstack) == 0
+
+
+def test_work_that_stays_in_flight_fails_the_demo(openstack, capsys):
+    openstack.at_work = 1000.0
+    assert play(openstack) == 1
+    assert re.search(r'NOT SO: .*in flight.*\n?.*release of id-', capsys.readouterr().out)
+
+
+def test_an_audit_that_disagrees_fails_the_demo(openstack, capsys):
+    delete = openstack.server_delete
+
+    def delete_and_disagree(words):
+        openstack.disagreement = 'database: device gpu1 0000:08:00.0 is claimed by nobody'
+        return delete(words)
+    openstack.server_delete = delete_and_disagree
+    assert play(openstack) == 1
+    assert openstack.disagreement in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('trouble', ['in flight', 'disagreement'])
+def test_a_cloud_that_is_not_at_rest_is_refused(openstack, capsys, trouble):
+    text = 'resize of id-7'
+    if trouble == 'in flight':
+        openstack.in_flight[text] = 1000.0
+    else:
+        openstack.disagreement = text
+    assert play(openstack) == 1
+    assert text in capsys.readouterr().out
+    assert not [line for line in openstack.ran if line.startswith('server create')]
+
+
+def test_a_server_that_is_about_to_boot_is_waited_for(openstack):
+    openstack.in_flight['boot of id-7'] = 3.0
+    assert play(openstack) == 0
+
+
+def test_a_flavor_that_is_not_as_wanted_is_made_anew(openstack):
+    assert play(openstack) == 0
+    openstack.flavors['tmp2']['RAM'] = 1
+    first = len(openstack.ran)
+    assert play(openstack) == 0
+    assert openstack.flavors['tmp2']['RAM'] == 65536
+    assert [line for line in openstack.ran[first:] if line.startswith('flavor delete')] == ['flavor delete tmp2']
+
+
+def test_a_command_that_does_not_end_fails_the_demo(openstack, capsys):
+    openstack.silent = ('server', 'resize')
+    assert play(openstack) == 1
+    said = capsys.readouterr().out
+    assert re.search(r'NOT SO: openstack --os-cloud kilonova-demo server resize --flavor tmp2 --wait \S+ ends within '
+                     '300 s', said)
+    assert 'demo failed' in said
+
+
+@pytest.mark.parametrize(('free', 'servers', 'hosts'), [
+    ({'a': 4, 'b': 4}, 2, ['a', 'b']),
+    ({'a': 3, 'b': 4}, 2, ['a', 'b']),
+    ({'a': 1, 'b': 4}, 1, ['a']),
+    ({'a': 1, 'b': 4}, 2, ['a']),
+    ({'a': 2, 'b': 2}, 2, []),
+    ({'a': 0, 'b': 4}, 1, []),
+    ({'a': 1, 'b': 1, 'c': 2}, 1, ['a', 'b']),
+    # One host: a resize stays on it, beside the device that the server has.
+    ({'a': 5}, 2, ['a']),
+    ({'a': 4}, 2, []),
+    ({}, 1, []),
+])
+def test_hosts_from_which_the_resizes_find_room(free, servers, hosts):
+    assert demo.starts(free, servers) == hosts
