@@ -21,7 +21,7 @@ from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN, Capacity, side_of
 from kilonova.pci import placement as pci_placement
 from kilonova.pci.pools import sockets_of
-from kilonova.pci.request import Aliases
+from kilonova.pci.request import Aliases, allocated_providers, as_list
 from kilonova.pci.spec import DeviceSpecs
 from kilonova.pci.tracker import PciLedger
 from kilonova.virt.hardware import numa
@@ -30,6 +30,9 @@ LOG = logging.getLogger(__name__)
 
 _RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
            ('disk_allocation_ratio', 'DISK_GB'))
+
+# Addresses of devices and the requests that they were taken for.
+Held = frozenset[tuple[str, str | None]]
 
 
 class Node:
@@ -44,6 +47,11 @@ class Node:
         self._refreshed = clock()
         self._disabled: bool | None = None
         self._disabling = threading.Lock()
+        # Devices that their servers' allocations have; servers to be compared with Placement, and those that a warning
+        # named.
+        self._allocated: dict[str, Held] = {}
+        self._doubted: set[str] = set()
+        self._warned: set[str] = set()
         self.service: objects.Service
         host.tracker.reload = self._reload
         host.tracker.leaving = self._use_up
@@ -63,6 +71,7 @@ class Node:
         if 'service_id' not in self.record or self.record.service_id != self.service.id:
             self.record.service_id = self.service.id
         self._fill_ledger(ctxt)
+        self._doubted = {device.instance_uuid for device in host.tracker.ledger.devices() if device.instance_uuid}
         self._adopt(ctxt)
         self._report(ctxt, resources, refresh=True)
         self.set_disabled(self.service.disabled)
@@ -173,6 +182,11 @@ class Node:
             if usage != tracker.published:
                 self._host.upcalls.save(ctxt, {'key': None, 'instance_uuid': None, 'usage': usage})
                 tracker.published = usage
+        if self._placement is not None and self._host.conf.pci.report_in_placement:
+            try:
+                self._heal(ctxt, self._placement, providers)
+            except Exception:
+                LOG.exception('Comparing the PCI devices of servers with Placement failed; again at the next look')
         if refresh:
             self._refreshed = self._clock()
         LOG.debug('Final resource view: name=%s phys_ram=%sMB used_ram=%sMB phys_disk=%sGB used_disk=%sGB '
@@ -209,10 +223,10 @@ class Node:
     def _report_to_placement(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]],
                              refresh: bool) -> dict[str, str]:
         """The provider of each device or physical function by its address."""
-        tracker, nodename = self._host.tracker, self.record.hypervisor_hostname
+        nodename = self.record.hypervisor_hostname
         view: dict[str, pci_placement.Provider] = {}
         if self._host.conf.pci.report_in_placement:
-            view = pci_placement.placement_view(nodename, tracker.ledger.devices(), self._specs)
+            view = self._view()
             LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
                     pci_placement.describe_view(nodename, view))
         reported = {name: {'resource_class': provider.resource_class, 'traits': provider.traits,
@@ -222,6 +236,10 @@ class Node:
             self.record.uuid, nodename, inventory, self._host.driver.traits(),
             reported if self._host.conf.pci.report_in_placement else None, refresh=refresh)
         return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
+
+    def _view(self) -> dict[str, pci_placement.Provider]:
+        return pci_placement.placement_view(
+            self.record.hypervisor_hostname, self._host.tracker.ledger.devices(), self._specs)
 
     def _use_up(self, addresses: Collection[str]) -> None:
         """Before these devices are free: Placement must know of one_time_use ones that they were used.
@@ -234,3 +252,109 @@ class Node:
                for device in self._host.tracker.ledger.devices()):
             # Read again: an operator may have set ``reserved`` back since the last look.
             self._report_to_placement(self._placement, self._inventory(), refresh=True)
+
+    # -- healing -------------------------------------------------------------------------------------------------------
+    def _heal(self, ctxt: Any, placement: PlacementClient, providers: dict[str, str]) -> None:
+        """pci.md §7 'Healing': what servers hold here and Placement doesn't know of is added to their allocations.
+
+        Placement is asked about all servers with devices at start; later only about those that lacked some or couldn't
+        be asked about, and those whose devices the scheduler didn't have allocated. What fails waits for the next look.
+        """
+        view = self._view()
+        held = pci_placement.in_use(view)
+        self._allocated = {uuid: devices for uuid, devices in self._allocated.items() if held.get(uuid) == devices}
+        self._doubted &= held.keys()
+        self._warned &= held.keys()
+        open_ = held.keys() - self._allocated.keys()
+        if not open_:
+            return
+        try:
+            lacking = self._lacking(ctxt, placement, open_, held, pci_placement.allocations(view, providers))
+            still = self._at_rest(ctxt, lacking)
+        except errors.KilonovaError as error:
+            self._warn(open_ & self._doubted, held, error)
+            return
+        # Whatever begins after this makes the write fail: it changes the allocations, or takes them away.
+        now = pci_placement.in_use(self._view()) if still else {}
+        for uuid in still:
+            if now.get(uuid) != held[uuid]:
+                continue
+            try:
+                self._add(placement, uuid, *lacking[uuid], view, providers)
+            except errors.KilonovaError as error:
+                self._warn([uuid], held, error)
+            else:
+                LOG.info('PCI devices %s of server %s: what its Placement allocations lacked of them was added',
+                         _addresses(held[uuid]), uuid)
+                self._is_right(uuid, held[uuid])
+
+    def _lacking(self, ctxt: Any, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
+                 wanted: dict[str, dict[str, dict[str, int]]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Of these servers those that lack devices in Placement: {uuid: (its allocations as read, what is missing)}."""
+        lacking = {}
+        for uuid, instance in self._at_rest(ctxt, uuids).items():
+            if uuid not in self._doubted and _chosen_by_placement(instance):
+                self._allocated[uuid] = held[uuid]
+                continue
+            self._doubted.add(uuid)
+            there = placement.get_allocations(uuid)
+            more = pci_placement.lacking(there['allocations'], wanted[uuid])
+            if not more:
+                self._is_right(uuid, held[uuid])
+            elif self.record.uuid in there['allocations']:
+                lacking[uuid] = there, more
+            else:
+                self._warn([uuid], held, 'nothing else of this host is allocated to it')
+        return lacking
+
+    def _at_rest(self, ctxt: Any, uuids: Collection[str]) -> dict[str, objects.Instance]:
+        """Those of these servers that are at home here, with no move and no operation under way."""
+        host = self._host
+        if not uuids:
+            return {}
+        busy = records.busy(ctxt, host.name)
+        busy.update(one.instance_uuid for one in records.moves(ctxt, host.name, host.tracker.nodename))
+        if busy.issuperset(uuids):
+            return {}
+        return {instance.uuid: instance for instance in records.instances(ctxt, host.name)
+                if instance.uuid in uuids and instance.uuid not in busy and instance.task_state is None}
+
+    def _add(self, placement: PlacementClient, uuid: str, there: dict[str, Any], more: dict[str, dict[str, int]],
+             view: dict[str, pci_placement.Provider], providers: dict[str, str]) -> None:
+        """PlacementConflict: there is no room, or the allocations are no longer as they were read."""
+        used_up = {provider.address: providers[provider.address] for provider in view.values()
+                   if provider.reserved is not None and providers[provider.address] in more}
+        try:
+            for provider_uuid in used_up.values():
+                # All of it is reserved since the server has it, which leaves no room for its allocation.
+                inventory, generation = placement.get_inventory(provider_uuid)
+                placement.set_inventory(provider_uuid, generation, {
+                    name: {**given, 'reserved': 0} for name, given in inventory.items()})
+            placement.claim(uuid, pci_placement.with_added(there['allocations'], more), project_id=there['project_id'],
+                            user_id=there['user_id'], generation=there['consumer_generation'])
+        finally:
+            self._use_up(used_up)
+
+    def _is_right(self, uuid: str, devices: Held) -> None:
+        """The allocations of a server have these devices."""
+        self._allocated[uuid] = devices
+        self._doubted.discard(uuid)
+        self._warned.discard(uuid)
+
+    def _warn(self, uuids: Collection[str], held: dict[str, Held], why: object) -> None:
+        """Once for a server, as long as it is so."""
+        for uuid in sorted(uuids):
+            LOG.log(logging.DEBUG if uuid in self._warned else logging.WARNING,
+                    'PCI devices %s of server %s may not all be in its Placement allocations, and were not added: %s',
+                    _addresses(held[uuid]), uuid, why)
+        self._warned.update(uuids)
+
+
+def _addresses(devices: Held) -> str:
+    return ', '.join(sorted(address for address, _ in devices))
+
+
+def _chosen_by_placement(instance: objects.Instance) -> bool:
+    """Whether the scheduler had each device that this server asks for allocated."""
+    requests = as_list(instance.pci_requests if 'pci_requests' in instance else None)
+    return bool(requests) and all(allocated_providers(request, None) for request in requests)

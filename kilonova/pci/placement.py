@@ -4,7 +4,8 @@
     for provider in view.values():            # child of the node's root provider, by name
         provider.inventory(), provider.traits
     ledger.set_providers({provider.address: uuid, …})
-    allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
+    wanted = allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
+    lacking(there, wanted[instance_uuid])     # what Placement's allocations ``there`` don't have of it
 
 One provider for each device, and one for each physical function with the functions below it. Devices of a
 physical_network belong to the network service and are never reported.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import os_traits
 
@@ -114,6 +116,39 @@ def allocations(view: Mapping[str, Provider],
                 resources = found.setdefault(device.instance_uuid, {}).setdefault(uuids[provider.address], {})
                 resources[provider.resource_class] = resources.get(provider.resource_class, 0) + 1
     return found
+
+
+def in_use(view: Mapping[str, Provider]) -> dict[str, frozenset[tuple[str, str | None]]]:
+    """The devices that servers hold: {instance uuid: {(address, request id)}}."""
+    found: dict[str, set[tuple[str, str | None]]] = {}
+    for provider in view.values():
+        for device in provider.devices:
+            if device.status in OWNED and provider.resource_class is not None:
+                found.setdefault(device.instance_uuid, set()).add((device.address, device.request_id))
+    return {instance_uuid: frozenset(devices) for instance_uuid, devices in found.items()}
+
+
+def lacking(there: Mapping[str, Mapping[str, Any]],
+            wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """What a server's allocations in Placement, {provider uuid: {'resources': {resource class: count}}}, are short of
+    ``wanted``: in the form of ``wanted``, only what is missing."""
+    found: dict[str, dict[str, int]] = {}
+    for uuid, resources in wanted.items():
+        held = there[uuid]['resources'] if uuid in there else {}
+        short = {name: count - held.get(name, 0) for name, count in resources.items() if count > held.get(name, 0)}
+        if short:
+            found[uuid] = short
+    return found
+
+
+def with_added(there: Mapping[str, Mapping[str, Any]],
+               more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+    """A server's allocations with what they were short of, all else as it is."""
+    made = {uuid: {'resources': dict(given['resources'])} for uuid, given in there.items()}
+    for uuid, resources in more.items():
+        held = made.setdefault(uuid, {'resources': {}})['resources']
+        held.update({name: held.get(name, 0) + count for name, count in resources.items()})
+    return made
 
 
 def _provider(view: dict[str, Provider], nodename: str, device: PciDevice) -> Provider:

@@ -15,7 +15,7 @@ from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
 from kilonova.virt.driver import HypervisorUnavailable
-from tests.unit.compute.cloud import Cloud, flavor, gpu, new_conf, new_context
+from tests.unit.compute.cloud import Cloud, build, flavor, gpu, new_conf, new_context, requests
 from tests.unit.compute.test_moves import Resize
 
 GPUS = ['0000:08:00.0', '0000:88:00.0']
@@ -27,6 +27,10 @@ class Placement:
         self.disabled: dict = {}
         self.inventory: dict = {}
         self.silent = 0
+        self.allocated: dict = {}
+        self.read: list = []
+        self.claimed: list = []
+        self.on_read = lambda uuid: None
 
     def get_inventory(self, uuid):
         return self.inventory, 1
@@ -40,6 +44,16 @@ class Placement:
 
     def set_host_disabled(self, uuid, disabled):
         self.disabled[uuid] = disabled
+
+    def get_allocations(self, consumer):
+        self.read.append(consumer)
+        self.on_read(consumer)
+        return {'allocations': dict(self.allocated[consumer]), 'consumer_generation': 3, 'project_id': 'p',
+                'user_id': 'u'}
+
+    def claim(self, consumer, allocations, mappings=None, *, project_id, user_id, generation=None):
+        self.claimed.append((consumer, allocations, project_id, user_id, generation))
+        self.allocated[consumer] = allocations
 
 
 def test_the_endpoint_is_what_the_interface_declares(cloud):
@@ -85,6 +99,7 @@ def test_malformed_pci_settings_refuse_the_start(cloud, name, value, error):
 
 
 def test_devices_come_and_go(cloud):
+    """Row 2.18."""
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].pci_devices = [gpu(GPUS[1]), gpu('0000:90:00.0')]
     manager.node.update()
@@ -93,6 +108,7 @@ def test_devices_come_and_go(cloud):
 
 
 def test_update_writes_only_what_changed(cloud):
+    """Row 2.18."""
     manager = cloud.host('gpu1', GPUS)
     cloud.cell.saves.clear()
     cloud.cell.object_calls.clear()
@@ -120,6 +136,105 @@ def test_providers_are_written_to_the_devices(cloud):
     assert cloud.placement.disabled == {manager.node.record.uuid: False}
     assert manager.set_host_enabled(new_context(), 'gpu1', False) == 'disabled'
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
+
+
+@pytest.fixture
+def unreported(cloud):
+    """A server with a device that Placement doesn't know of; its host restarted and reports from now on."""
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    cloud.placement = Placement()
+    manager = cloud.host('gpu1')
+    manager.conf.set_override('report_in_placement', True, group='pci')
+    cloud.placement.allocated[server.uuid] = {manager.node.record.uuid: {'resources': {'VCPU': 8}, 'generation': 9}}
+    return server.uuid
+
+
+def added(cloud, server, manager):
+    """What a server's allocations become."""
+    (address,) = cloud.cell.held(server)
+    return (server, {manager.node.record.uuid: {'resources': {'VCPU': 8}},
+                     f'rp-{address}': {'resources': {'CUSTOM_PCI_10DE_13F1': 1}}}, 'p', 'u', 3)
+
+
+def test_devices_that_placement_does_not_know_are_added_to_the_allocations(cloud, unreported):
+    manager, placement = cloud.managers['gpu1'], cloud.placement
+    manager.node.update()
+    assert placement.claimed == [added(cloud, unreported, manager)]
+    manager.node.update()
+    assert placement.read == [unreported] and len(placement.claimed) == 1
+
+
+@pytest.mark.parametrize('under_way', ['an operation', 'a task', 'an arrival'])
+def test_servers_with_anything_under_way_are_left_for_later(cloud, unreported, under_way):
+    manager, placement = cloud.managers['gpu1'], cloud.placement
+    row = cloud.cell.instances[unreported]
+    if under_way == 'an operation':
+        cloud.cell.busy.add(unreported)
+    elif under_way == 'a task':
+        row['task_state'] = 'resize_prep'
+    else:
+        row['host'] = 'gpu2'
+    manager.node.update()
+    assert placement.read == [] and placement.claimed == []
+    cloud.cell.busy.clear()
+    row.update(task_state=None, host='gpu1')
+    manager.node.update()
+    assert placement.claimed == [added(cloud, unreported, manager)]
+
+
+def test_what_begins_while_allocations_are_read_is_respected(cloud, unreported):
+    manager, placement = cloud.managers['gpu1'], cloud.placement
+    placement.on_read = cloud.cell.busy.add
+    manager.node.update()
+    assert placement.read == [unreported] and placement.claimed == []
+
+
+def test_devices_that_change_hands_while_allocations_are_read_are_not_added(cloud, unreported):
+    manager, placement = cloud.managers['gpu1'], cloud.placement
+    ledger = manager.host.tracker.ledger
+    placement.on_read = lambda uuid: ledger.commit(ledger.plan_free(uuid))
+    manager.node.update()
+    assert placement.read == [unreported] and placement.claimed == []
+
+
+def test_servers_whose_devices_placement_chose_are_not_asked_for(cloud, unreported):
+    manager, placement = cloud.managers['gpu1'], cloud.placement
+    manager.node.update()
+    server = cloud.cell.new_instance(1)
+    chosen = requests(server.uuid, 1, rp_uuids=f'rp-{GPUS[1]}')
+    cloud.cell.instances[server.uuid]['extra']['pci_requests'] = chosen.to_column()
+    build(manager, cloud.cell.instance(server.uuid), key=f'boot-{server.uuid}/3.build/1')
+    assert list(cloud.cell.held(server.uuid)) == [GPUS[1]]
+    manager.node.update()
+    assert placement.read == [unreported]
+    cloud.cell.object_calls.clear()
+    manager.node.update()
+    assert cloud.cell.object_calls == []
+
+
+def test_comparing_with_placement_never_fails_a_start_or_a_look(cloud, unreported, caplog):
+    manager, placement = cloud.managers['gpu1'], cloud.placement
+    (address,) = cloud.cell.held(unreported)
+
+    def fail(error):
+        def on_read(uuid):
+            raise error
+        return on_read
+    placement.on_read = fail(errors.Unanswered(who='Placement', reason='away'))
+    manager.node.start()
+    manager.node.update()
+    named = [record.getMessage() for record in caplog.records if unreported in record.getMessage()
+             and record.levelno == logging.WARNING]
+    assert len(named) == 1 and address in named[0]
+    placement.on_read = fail(ValueError('no JSON'))
+    manager.node.start()
+    assert 'no JSON' in caplog.text
+    placement.on_read = lambda uuid: None
+    cloud.cell.unanswered['InstanceList.get_uuids_with_operations'] = 1
+    manager.node.update()
+    assert placement.claimed == []
+    manager.node.update()
+    assert placement.claimed == [added(cloud, unreported, manager)]
 
 
 def test_a_host_that_comes_back_follows_its_record(cloud):
@@ -267,6 +382,7 @@ def test_verify_resize_without_resume_is_off_but_resized(cloud):
 
 
 def test_sync_power_states(cloud):
+    """Row 2.16."""
     manager = cloud.host('gpu1', GPUS)
     crashed, started, moved, busy = (cloud.boot(manager, 0, flavor(1, 1, 64, 1)) for _ in range(4))
     domains, rows = cloud.drivers['gpu1'].domains, cloud.cell.instances

@@ -99,6 +99,35 @@ def test_allocations():
     }
 
 
+def test_devices_in_use():
+    made = ledger([found(PF0), found('0000:82:00.0')], '{}')
+    wanted = request(1)
+    made.commit(made.plan_claim(UUID, [wanted]))
+    view = placement_view('host1', made.devices(), specs_of({}))
+    assert placement.in_use(view) == {UUID: {(PF0, wanted.request_id)}}
+    assert placement.in_use(placement_view('host1', made.devices(), specs_of({'physical_network': None}))) == {}
+
+
+def test_what_allocations_lack_is_added_and_all_else_stays():
+    there = {
+        'root': {'resources': {'VCPU': 4, 'MEMORY_MB': 512}, 'generation': 7},
+        'rp1': {'resources': {'A': 1, 'B': 5}, 'generation': 2},
+        'rp2': {'resources': {'A': 3}, 'generation': 2},
+    }
+    wanted = {'rp1': {'A': 3}, 'rp2': {'A': 1}, 'rp3': {'A': 1}}
+    more = placement.lacking(there, wanted)
+    assert more == {'rp1': {'A': 2}, 'rp3': {'A': 1}}
+    made = placement.with_added(there, more)
+    assert made == {
+        'root': {'resources': {'VCPU': 4, 'MEMORY_MB': 512}},
+        'rp1': {'resources': {'A': 3, 'B': 5}},
+        'rp2': {'resources': {'A': 3}},
+        'rp3': {'resources': {'A': 1}},
+    }
+    assert placement.lacking(made, wanted) == {}
+    assert there['rp1']['resources'] == {'A': 1, 'B': 5}
+
+
 def test_devices_in_use_that_nobody_configures_any_more():
     made = ledger([*functions(PF0, 2), found('0000:82:00.0'), found('0000:83:00.0')])
     made.set_providers({PF0: 'rp1', '0000:82:00.0': 'rp2', '0000:83:00.0': 'rp3'})
