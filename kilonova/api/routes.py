@@ -265,6 +265,9 @@ ROUTES: tuple[Route, ...] = (
     # gone for good
     *(Route(method, path, gone.answer, ANYBODY, query=gone.ANY, status=410) for method, path in gone.PATHS),
     *(Route('POST', path, gone.answer, ANYBODY, query=gone.ANY, status=410, action=key) for path, key in gone.ACTIONS),
+    # taken out by a version
+    *(Route(method, path, gone.absent, ANYBODY, query=gone.ANY, status=404, since=since)
+      for method, path, since in gone.REMOVED),
 )
 # Until 2.102 servers had a second name, from when booting from volumes was an extension.
 ROUTES += tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))

@@ -119,7 +119,7 @@ EXAMPLES: dict[str, Example] = {
     'POST /os-server-external-events': say({'events': [
         {'name': 'network-changed', 'server_uuid': '{server}', 'status': 'completed', 'tag': 'port'}]}),
     # stories of servers
-    'GET /servers/{server_id}/os-instance-actions': NOTHING,
+    'GET /servers/{server_id}/os-instance-actions': Example(query='limit=1'),
     'GET /servers/{server_id}/os-instance-actions/{request_id}': NOTHING,
     # flavors
     'GET /flavors': Example(query='limit=1'),
@@ -150,11 +150,12 @@ EXAMPLES: dict[str, Example] = {
         {'status': 'disabled', 'disabled_reason': 'new cards', 'forced_down': True}),
     'DELETE /os-services/{service_id}': NOTHING,
     # hypervisors
-    'GET /os-hypervisors': Example(query='with_servers=true'),
-    'GET /os-hypervisors/detail': NOTHING,
+    # A full page with both: one has servers, the other none.
+    'GET /os-hypervisors': Example(query='limit=2&with_servers=true'),
+    'GET /os-hypervisors/detail': Example(query='limit=1'),
     'GET /os-hypervisors/statistics': NOTHING,
     'GET /os-hypervisors/{hypervisor_id}': NOTHING,
-    'GET /os-hypervisors/{hypervisor_id}/uptime': Example(status=501),
+    'GET /os-hypervisors/{hypervisor_id}/uptime': NOTHING,
     'GET /os-hypervisors/{pattern}/search': NOTHING,
     'GET /os-hypervisors/{pattern}/servers': NOTHING,
     # hosts, as they were
@@ -162,7 +163,7 @@ EXAMPLES: dict[str, Example] = {
     'GET /os-hosts/{host_name}': NOTHING,
     'PUT /os-hosts/{host_name}': say({'status': 'disable'}),
     # moves
-    'GET /os-migrations': NOTHING,
+    'GET /os-migrations': Example(query='limit=1'),
     # aggregates and zones
     'GET /os-aggregates': NOTHING,
     'POST /os-aggregates': say({'aggregate': {'name': 'rack3', 'availability_zone': 'az3'}}),
@@ -197,12 +198,14 @@ EXAMPLES: dict[str, Example] = {
     'PUT /os-quota-class-sets/{quota_class}': say({'quota_class_set': {
         'instances': 20, 'cores': 40, 'server_groups': 5, 'server_group_members': 5}},
         free=frozenset(('quota_class',))),
-    'GET /os-simple-tenant-usage': Example(query='start=2025-11-21T00:00:00&end=2025-11-22T00:00:00&detailed=1'),
-    'GET /os-simple-tenant-usage/{tenant_id}': Example(query='start=2025-11-21T00:00:00&end=2025-11-22T00:00:00'),
+    'GET /os-simple-tenant-usage': Example(
+        query='start=2025-11-21T00:00:00&end=2025-11-22T00:00:00&detailed=1&limit=1'),
+    'GET /os-simple-tenant-usage/{tenant_id}': Example(
+        query='start=2025-11-21T00:00:00&end=2025-11-22T00:00:00&limit=1'),
     'GET /os-instance_usage_audit_log': NOTHING,
     'GET /os-instance_usage_audit_log/{before_timestamp}': Example(loose=frozenset(('before_timestamp',))),
     # key pairs
-    'GET /os-keypairs': NOTHING,
+    'GET /os-keypairs': Example(query='limit=1'),
     'POST /os-keypairs since 1': say({'keypair': {'name': 'new'}}),
     'POST /os-keypairs since 2': say({'keypair': {'name': 'new', 'type': 'ssh'}},
                                      (92, {'keypair': {'name': 'new', 'type': 'ssh', 'public_key': KEY}})),
@@ -210,8 +213,8 @@ EXAMPLES: dict[str, Example] = {
     'DELETE /os-keypairs/{keypair_name} since 1': NOTHING,
     'DELETE /os-keypairs/{keypair_name} since 2': NOTHING,
     # images and extensions
-    'GET /images': NOTHING,
-    'GET /images/detail': NOTHING,
+    'GET /images': Example(query='limit=1'),
+    'GET /images/detail': Example(query='limit=1'),
     'GET /images/{image_id}': NOTHING,
     'DELETE /images/{image_id}': NOTHING,
     'GET /images/{image_id}/metadata': NOTHING,

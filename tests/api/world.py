@@ -53,6 +53,7 @@ NODE = {'vcpus': 32, 'memory_mb': 131072, 'local_gb': 1000, 'vcpus_used': 2, 'me
         'free_ram_mb': 129024, 'free_disk_gb': 980, 'current_workload': 0, 'running_vms': 1,
         'disk_available_least': 900, 'host_ip': '192.0.2.10'}
 UNKNOWN = '0fffffff-ffff-4fff-8fff-ffffffffffff'
+SECOND_IMAGE = '0fffffff-eeee-4fff-8fff-000000000003'
 _NAMED = re.compile(r'\{(\w+)\}')
 
 
@@ -83,13 +84,13 @@ class Images:
         self.restore()
 
     def restore(self) -> None:
-        """One public image with a property."""
-        self.kept = {IMAGE: {
-            'id': IMAGE, 'name': 'cirros', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
+        """Two public images with a property."""
+        self.kept = {identifier: {
+            'id': identifier, 'name': name, 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
             'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
-            'owner': PROJECT, 'hw_disk_bus': 'virtio', 'file': f'/v2/images/{IMAGE}/file',
+            'owner': PROJECT, 'hw_disk_bus': 'virtio', 'file': f'/v2/images/{identifier}/file',
             'schema': '/v2/schemas/image', 'checksum': None, 'created_at': '2025-11-21T09:00:00Z',
-            'updated_at': '2025-11-21T09:00:00Z'}}
+            'updated_at': '2025-11-21T09:00:00Z'} for identifier, name in ((IMAGE, 'cirros'), (SECOND_IMAGE, 'debian'))}
 
     def get(self, image_id: str, ctxt: Any = None) -> dict[str, Any]:
         if image_id not in self.kept:
@@ -125,6 +126,7 @@ def diagnostics(**_: Any) -> Any:
 # What the daemons answer to calls.
 REPLIES = {
     'get_console_output': 'login:\n', 'get_instance_diagnostics': diagnostics,
+    'get_host_uptime': ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05',
     'get_diagnostics': {'cpu0_time': 17300000000, 'memory': 524288, 'vda_errors': -1, 'vda_read': 262144,
                         'vnet1_rx': 2070139, 'vnet1_tx': 140208},
 }
@@ -267,7 +269,8 @@ class World(Site):
         for role in CALLERS:
             self.request('POST', '/os-keypairs', {'keypair': {'name': 'mykey', 'public_key': KEY, 'type': 'ssh'}},
                          role=role)
-        self.ok('POST', '/os-keypairs', {'keypair': {'name': 'theirs', 'public_key': KEY}}, role='stranger')
+        for role, name in (('admin', 'spare'), ('stranger', 'theirs')):
+            self.ok('POST', '/os-keypairs', {'keypair': {'name': name, 'public_key': KEY, 'type': 'ssh'}}, role=role)
         self._groups()
         self._servers()
         self._details()

@@ -197,7 +197,7 @@ def events(cloud, server):
 
 
 def test_a_move_and_a_create_that_cross(make_cloud):
-    """The create is claimed where the move was going to: the move takes the next alternate."""
+    """The create is claimed where the move was going to: the move takes the next alternate. Row 1.37."""
     cloud = make_cloud(THREE)
     flavor, spread = cloud.flavor(), group(cloud, 'anti-affinity')
     mover, = boot(cloud, flavor, spread)
@@ -221,7 +221,7 @@ def test_a_move_and_a_create_that_cross(make_cloud):
 @pytest.mark.parametrize('thefts', [2, 3])
 def test_a_create_that_others_overtake_again_and_again(make_cloud, thefts):
     """Hosts that others of the group took first are no attempts: it goes on until it has one, or until none is left,
-    and says that."""
+    and says that. Row 1.37."""
     cloud = make_cloud(THREE, scheduler__max_attempts=2)
     flavor, spread = cloud.flavor(), group(cloud, 'anti-affinity')
     stolen = []

@@ -151,7 +151,7 @@ def marker(cloud, server, write=None, host=None):
 
 @pytest.mark.parametrize('finish', ['confirmResize', 'revertResize'])
 def test_what_a_guest_wrote_is_there_after_a_move(cloud, finish):
-    """Item 12: the disk is carried, grown to the new flavor, and the old one kept until the end."""
+    """Item 12: the disk is carried, grown to the new flavor, and the old one kept until the end. Row 0.18."""
     server = cloud.boot(cloud.flavor(gpus=1, disk=1))
     marker(cloud, server, write='0x5a')
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=1, disk=2)})
@@ -210,7 +210,7 @@ def test_vfs_in_placement_count_on_their_pf(make_cloud):
 
 
 def test_a_device_that_is_pulled_while_free_goes(cloud):
-    """pci.md §12, last row: after the next look its row is gone."""
+    """pci.md §12, last row: after the next look its row is gone. Row 2.18."""
     path = cloud.directory / 'gpu1.xml'
     cloud.crash_compute('gpu1')
     text = path.read_text()

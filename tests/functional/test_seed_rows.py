@@ -1,4 +1,4 @@
-"""Rows 0.10, 0.11, 0.14, 0.21, 1.12, 1.18, 1.21, 1.34 of the seed map: what crosses the whole cloud."""
+"""Rows 0.10, 0.11, 0.14, 0.21, 1.1, 1.12, 1.18, 1.21, 1.34 of the seed map: what crosses the whole cloud."""
 from __future__ import annotations
 
 import logging
@@ -39,7 +39,7 @@ def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
 
 
 def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
-    """Rows 0.21, 1.12, 1.18, 1.21: the field's methods in its order, limits and alternates with the build."""
+    """Rows 0.21, 1.1, 1.12, 1.18, 1.21: the field's methods in its order, limits and alternates with the build."""
     cloud = make_cloud(periodic_enable=False, report_interval=3600)
     told = []
 

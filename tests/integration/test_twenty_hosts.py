@@ -229,6 +229,7 @@ def assert_devices_are_owned_once(site: Site, shown: Mapping[str, Mapping[str, A
 
 
 def test_a_hundred_mixed_creates_of_eight_clients(wide: Wide, capsys: pytest.CaptureFixture[str]) -> None:
+    """Row 1.37."""
     site = wide.site
     requests, group = mixture(site)
     before, began = wide.asked_of_second(), time.monotonic()

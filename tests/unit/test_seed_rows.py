@@ -1,4 +1,5 @@
-"""Row 0.15 of the seed map; and its table in the documentation: every row is there, each test that it names exists."""
+"""Row 0.15 of the seed map; and its table in the documentation: every row is there, each test that it names exists and
+names the row."""
 from __future__ import annotations
 
 import ast
@@ -21,7 +22,10 @@ from kilonova.rpc.transport import OsloTransport, _endpoint
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / 'docs' / 'reference' / 'seed-map.md').read_text(encoding='utf-8')
-ROWS = [f'0.{number}' for number in range(1, 29)] + [f'1.{number}' for number in range(33, 43)]
+# The last row of each seed that must be in the table.
+LAST = {0: 28, 1: 42, 2: 6, 3: 28}
+ROWS = [f'{seed}.{number}' for seed, last in LAST.items() for number in range(1, last + 1)]
+NAMED_TEST = re.compile(r'`([\w/]+\.py)::(\w+)`')
 
 
 @pytest.fixture
@@ -97,12 +101,35 @@ def test_the_table_has_every_row():
     assert [number for number, (_, tests, left) in rows.items() if not tests and not left] == []
 
 
-def test_the_table_names_tests_that_exist():
-    named = re.findall(r'`([\w/]+\.py)::(\w+)`', TABLE)
-    assert len(named) > 100
-    tests: dict[str, set[str]] = {}
-    for path, _ in named:
-        if path not in tests:
-            tree = ast.parse((ROOT / 'tests' / path).read_text(encoding='utf-8'))
-            tests[path] = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    assert [f'{path}::{name}' for path, name in named if name not in tests[path]] == []
+def rows_named(text: str) -> set[str]:
+    """Rows of 'Rows 0.6–0.10, 0.12', 'seed map 1.5, 3.27', 'seed rows 2.2 to 2.4'."""
+    found = set()
+    for listed in re.findall(r'\b(?:rows?|seed[ -]map) ((?:\d\.\d+|[–,]| to | and | )+)', text, re.IGNORECASE):
+        for seed, first, last in re.findall(r'(\d)\.(\d+)(?:(?:–| to )(?:\d\.)?(\d+))?', listed):
+            found |= {f'{seed}.{number}' for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+def test_rows_are_read_from_words():
+    assert rows_named('Rows 0.6–0.8, 0.12 and 1.3 of the seed map: 0.9 from 2.17 on.') == {
+        '0.6', '0.7', '0.8', '0.12', '1.3'}
+    assert rows_named('Told once (seed rows 2.2 to 2.4). Seed-map 1.5: yes') == {'2.2', '2.3', '2.4', '1.5'}
+    assert rows_named('No row, and 2.1 is a version.') == set()
+
+
+def rows_of_tests(path: str) -> dict[str, set[str]]:
+    """Test → the rows that its name, its docstring or its file's docstring tell of."""
+    tree = ast.parse((ROOT / 'tests' / path).read_text(encoding='utf-8'))
+    of_file = rows_named(ast.get_docstring(tree) or '')
+    return {node.name: of_file | rows_named(ast.get_docstring(node) or '')
+            | rows_named(re.sub(r'(\d)_(\d)', r'\1.\2', node.name).replace('_', ' '))
+            for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_table_names_tests_that_exist_and_name_the_row():
+    named = [(number, path, name) for number, (_, tests, _) in table_rows().items()
+             for path, name in NAMED_TEST.findall(tests)]
+    assert len(named) > 200 and len(named) == len(NAMED_TEST.findall(TABLE))
+    rows = {path: rows_of_tests(path) for path in {path for _, path, _ in named}}
+    assert [f'{path}::{name}' for _, path, name in named if name not in rows[path]] == []
+    assert [f'{number}: {path}::{name}' for number, path, name in named if number not in rows[path][name]] == []

@@ -1,4 +1,5 @@
-"""What the field took out for good: these requests are answered with 410 in every version (rest-api.md §3).
+"""What the field took out (rest-api.md §3): for good, which is answered with 410 in every version, or from a version
+on, which is answered with 404.
 
 Only the methods that are named here; another one on the same path doesn't exist, as any path that nobody knows.
 """
@@ -8,7 +9,7 @@ from typing import Any
 
 from kilonova.api.schemas.base import Query
 from kilonova.api.versions import MAX
-from kilonova.api.wsgi import Call
+from kilonova.api.wsgi import Call, NoRoute
 from kilonova.errors import KilonovaError
 
 
@@ -49,8 +50,29 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     *(('/os-networks/{id}/action', key) for key in (
         'disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')),
 )
+# What other services' things were asked for here: (method, path, version that took it out). Before that version the
+# answer is the same, as none of it is built.
+REMOVED: tuple[tuple[str, str, int], ...] = (
+    *((method, path, 36) for path, methods in (
+        ('/os-networks', ('GET',)), ('/os-networks/{id}', ('GET',)),
+        ('/os-tenant-networks', ('GET',)), ('/os-tenant-networks/{id}', ('GET',)),
+        ('/os-floating-ip-pools', ('GET',)),
+        ('/os-floating-ips', ('GET', 'POST')), ('/os-floating-ips/{id}', ('GET', 'DELETE')),
+        ('/os-security-groups', ('GET', 'POST')), ('/os-security-groups/{id}', ('GET', 'PUT', 'DELETE')),
+        ('/os-security-group-rules', ('POST',)), ('/os-security-group-rules/{id}', ('DELETE',)),
+        ('/os-volumes', ('GET', 'POST')), ('/os-volumes/detail', ('GET',)), ('/os-volumes/{id}', ('GET', 'DELETE')),
+        ('/os-snapshots', ('GET', 'POST')), ('/os-snapshots/detail', ('GET',)),
+        ('/os-snapshots/{id}', ('GET', 'DELETE')),
+        ('/os-baremetal-nodes', ('GET',)), ('/os-baremetal-nodes/{id}', ('GET',))) for method in methods),
+    *(('GET', f'/os-hosts/{{id}}/{act}', 43) for act in ('startup', 'shutdown', 'reboot')),
+)
 
 
 def answer(call: Call) -> Any:
     """410 to everybody with a token, whether the things in the path exist or not."""
     raise Gone
+
+
+def absent(call: Call) -> Any:
+    """404 in the form of a fault."""
+    raise NoRoute

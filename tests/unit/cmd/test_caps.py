@@ -31,7 +31,7 @@ def add(database, host, version, binary='nova-compute'):
 
 
 def test_auto_is_what_the_oldest_service_understands(cloud, caplog):
-    """Looked up once, and again after SIGHUP."""
+    """Looked up once, and again after SIGHUP. Row 3.8."""
     caplog.set_level('INFO')
     conf, found, database = cloud
     levels = caps.Levels(conf, found)

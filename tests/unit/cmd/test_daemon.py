@@ -187,6 +187,7 @@ def test_bad_configuration_at_reload_changes_nothing(write_conf, caplog):
 
 
 def test_whole_run(write_conf, monkeypatch, caplog):
+    """Rows 3.4, 3.9."""
     caplog.set_level('INFO')
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'setup_autorun', lambda *a, **k: None)
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'register_section', lambda *a, **k: None)

@@ -27,6 +27,7 @@ def test_options_that_nobody_reads(parse, caplog):
 
 
 def test_options_of_directories_count(write_conf, tmp_path):
+    """Row 3.1."""
     folder = tmp_path / 'd'
     folder.mkdir()
     (folder / 'more.conf').write_text('[libvirt]\nvirt_typ = kvm\n')

@@ -1,6 +1,7 @@
-"""etc/kilonova/kilonova.conf names every option.
+"""etc/kilonova/kilonova.conf names every option, policy.yaml.sample every rule.
 
 Made by: oslo-config-generator --config-file etc/kilonova/config-generator.conf
+and: kilonova-policy sample --output-file etc/kilonova/policy.yaml.sample
 """
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import re
 from pathlib import Path
 
 import kilonova.conf
-from kilonova.cmd import options
+from kilonova.cmd import options, policy
 
 ETC = Path(__file__).parents[3] / 'etc' / 'kilonova'
 
@@ -24,6 +25,7 @@ def sample() -> set[tuple[str, str]]:
 
 
 def test_sample_has_every_option():
+    """Row 3.6."""
     ours = {(group, opt.dest) for group, opts in kilonova.conf.list_opts() for opt in opts}
     assert sorted(ours - sample()) == []
 
@@ -34,3 +36,9 @@ def test_sample_has_the_libraries_whose_options_take_effect():
     missing = [name for name in options.LIBRARIES
                if not any(one == name or one.startswith(f'{name}.') for one in listed)]
     assert missing == []
+
+
+def test_the_policy_sample_is_current(write_conf, capsys):
+    """Row 3.6."""
+    assert policy.main(['--config-file', write_conf(), 'sample']) == 0
+    assert (ETC / 'policy.yaml.sample').read_text() == capsys.readouterr().out

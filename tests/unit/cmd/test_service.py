@@ -20,7 +20,7 @@ def row(databases):
 
 
 def test_record_is_made_and_reports(databases, caplog):
-    """Row 2.3: joining the group is told; the first report comes at once, the field's after 5 s."""
+    """Rows 2.3, 3.9: joining the group is told; the first report comes at once, the field's after 5 s."""
     caplog.set_level('DEBUG')
     record = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=60)
     record.start()

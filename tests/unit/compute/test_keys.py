@@ -112,6 +112,7 @@ def test_prefixes_are_whole_parts(key, prefix, same):
 
 
 def test_locks_exclude_and_leave_nothing_behind():
+    """Row 1.33."""
     locks, inside, most = Locks(), [], []
 
     def work():

@@ -298,6 +298,7 @@ def test_undo_from_every_step(request, where, reached, restarted):
     ('prepare_move', False), ('migrate_disk_and_power_off', False), ('migrate_disk_and_power_off', True),
     ('finish_migration', False), ('finish_migration', True)])
 def test_a_failing_driver_leaves_the_server_as_it_was(request, where, method, after):
+    """Row 0.24."""
     resize = request.getfixturevalue(where)
     for driver in resize.cloud.drivers.values():
         driver.fail(method, errors.KilonovaError('boom'), after=after)

@@ -152,7 +152,7 @@ def test_what_a_claim_may(api, cell, make_group, policy, most, other, host, fits
 
 @pytest.mark.parametrize('policy', ['affinity', 'anti-affinity'])
 def test_claims_at_once_keep_the_policy(api, cell, make_group, policy):
-    """Of four that claim in the same moment as many succeed as may, whoever comes first."""
+    """Of four that claim in the same moment as many succeed as may, whoever comes first. Row 1.37."""
     servers = ['a', 'b', 'c', 'd']
     name = make_group(policy, servers)
     wanted = dict(zip(servers, ('h1', 'h2') * 2 if policy == 'affinity' else ('h1', 'h1', 'h2', 'h2'), strict=True))
@@ -198,14 +198,31 @@ def test_servers_by_flavor_are_one_statement(cell, statements):
         assert len(statements) == 1
         assert flavor_usage.in_cell(connection, 'nobody') == []
         assert sum(row.number for row in flavor_usage.in_cell(connection, PROJECT, ['a', 'b'])) == 2
-    plain = {'vcpus': 2, 'memory_mb': 512, 'root_gb': 5, 'ephemeral_gb': 1, 'swap': 64, 'extra_specs': {}}
+    plain = {'vcpus': 2, 'memory_mb': 512, 'root_gb': 5, 'ephemeral_gb': 1, 'swap': 64, 'extra_specs': {}, 'image': {}}
     assert sorted(found, key=lambda row: (row.number, bool(row.wanted))) == [
         (1, plain, None), (1, {**plain, 'extra_specs': specs}, {**plain, 'vcpus': 8}),
         (2, {**plain, 'extra_specs': specs}, None)]
 
 
+def test_servers_count_with_what_their_images_say(cell):
+    """A value that stands twice counts its server once."""
+    for uuid, values in (('a', ()), ('b', ('dedicated',)), ('c', ('dedicated', 'dedicated'))):
+        put(cell, uuid, vm_state='active')
+        with cell.write() as connection:
+            instances.update_extra(connection, uuid, {'flavor': json.dumps({'cur': flavor()})})
+            for value in values:
+                connection.execute(sa.insert(InstanceSystemMetadata.__table__).values(
+                    instance_uuid=uuid, key='image_hw_cpu_policy', value=value, deleted=0))
+    with cell.read() as connection:
+        found = {row.number: row.flavor['image'] for row in flavor_usage.in_cell(connection, PROJECT)}
+    assert found == {1: {}, 2: {'hw_cpu_policy': 'dedicated'}}
+
+
 def test_servers_that_only_the_api_database_knows(api):
-    stored = json.dumps({'nova_object.data': {'flavor': flavor(4)}})
+    properties = {'nova_object.data': {'hw_cpu_policy': 'dedicated', 'hw_mem_encryption': True, 'hw_disk_bus': 'scsi'}}
+    stored = json.dumps({'nova_object.data': {
+        'flavor': flavor(4), 'image': {'nova_object.data': {'properties': properties}},
+        'system_metadata': {'image_hw_cpu_policy': 'mixed', 'image_hw_disk_bus': 'scsi'}}})
     operations.accept_create(
         api, specs=[('a', stored), ('b', stored)], mappings=[
             {'instance_uuid': uuid, 'project_id': PROJECT} for uuid in ('a', 'b')],
@@ -217,6 +234,9 @@ def test_servers_that_only_the_api_database_knows(api):
         instance_mappings.set_cell(connection, 'b', key)
         (uuid, row), = flavor_usage.waiting(connection, PROJECT)
         assert (uuid, row.flavor['vcpus']) == ('a', 4)
+        assert row.flavor['image'] == {'hw_cpu_policy': 'mixed'}
         (found,) = flavor_usage.of_silent(connection, [key], PROJECT)
         assert (found.number, found.flavor['vcpus']) == (1, 4)
+        assert found.flavor['image']['hw_cpu_policy'] == 'dedicated'
+        assert strutils.bool_from_string(found.flavor['image']['hw_mem_encryption'], strict=True)
         assert flavor_usage.of_silent(connection, [key], PROJECT, ['b']) == []

@@ -285,7 +285,7 @@ def test_an_undo_does_not_free_what_another_server_got_meanwhile(building):
 
 
 def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
-    """By the database's clock; not those that are being restored."""
+    """By the database's clock; not those that are being restored. Row 2.17."""
     assert operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'),
                                          action=ACTION) == 'o1'
 

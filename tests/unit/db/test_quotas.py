@@ -149,4 +149,6 @@ def test_servers_of_a_period(cell, statements):
         first, second = usages.active(connection, NOW - day, NOW + day, limit=2, with_flavor=True)
         assert (first['flavor'], second['flavor']) == ('f', '')
         assert usages.position(connection, 'nosuch') is None
-    assert len(statements) == 6
+        assert usages.position(connection, 'e') == usages.position(connection, 'e', 'q')
+        assert usages.position(connection, 'e', 'p') is None
+    assert len(statements) == 9

@@ -55,6 +55,7 @@ def test_a_heartbeat_is_one_statement_by_the_databases_clock(cell, service, stat
 
 
 def test_up_by_age_and_by_force(cell, service):
+    """Row 2.2."""
     assert states(cell) == {'node1': True}      # never reported: counted from its creation
     silent_for(cell, service['id'], 61)
     assert states(cell) == {'node1': False}

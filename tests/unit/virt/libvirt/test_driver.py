@@ -110,6 +110,7 @@ def test_a_boot_has_one_hostdev_and_a_bigger_flavor_two(rig: Any) -> None:
 
 
 def test_resize_grows_the_disk_and_revert_has_the_old_size(rig: Any) -> None:
+    """Row 0.18."""
     instance = spawn(rig, GPU)
     old, new = instance.flavor, new_flavor(vcpus=16, memory_mb=65536, root_gb=3)
     disk_info = rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new)
@@ -193,6 +194,7 @@ def test_a_leftover_of_another_move_is_not_the_server(rig: Any) -> None:
 
 def test_devices_for_guests_that_cannot_have_any_stop_the_build_before_its_disks(
         rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 0.20."""
     object.__setattr__(rig.here._settings, 'virt_type', 'lxc')
     instance = new_instance()
     with pytest.raises(errors.PciDeviceUnsupportedHypervisor):
@@ -253,7 +255,7 @@ def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypa
 
 
 def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Seed-map 1.41, and the lines of reboots and deletes."""
+    """Seed-map 1.41, and the lines of reboots and deletes. Row 0.12."""
     caplog.set_level('DEBUG')
     instance = spawn(rig, GPU)
     rig.here.power_off(instance, timeout=5)

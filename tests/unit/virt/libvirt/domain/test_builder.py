@@ -8,6 +8,7 @@ from tests.unit.virt.libvirt.domain.conftest import Configure
 
 
 def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
+    """Row 1.41."""
     domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),), hostdevs=(HostDevice('0000:08:00.0'),),
                        console_log='/i/console.log')
     assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'metadata', 'sysinfo', 'os',

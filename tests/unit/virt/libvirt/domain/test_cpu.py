@@ -19,6 +19,7 @@ TOPOLOGY = '<topology sockets="2" cores="1" threads="1"/>'
      f'<cpu mode="custom" match="exact"><model>Haswell</model>{TOPOLOGY}<feature name="pcid" policy="require"/></cpu>'),
     ({'domain_type': 'test'}, '')])
 def test_cpu(configure: Configure, settings: dict[str, Any], cpu: str) -> None:
+    """Row 1.41."""
     domain = configure(CpuConfigurator(), settings=settings, flavor={'vcpus': 2})
     assert domain.findtext('vcpu') == '2'
     assert text(domain.find('cpu')) == cpu

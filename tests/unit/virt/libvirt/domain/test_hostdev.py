@@ -12,6 +12,7 @@ VIDEO = ('<hostdev mode="subsystem" type="pci" managed="yes"><source>'
 
 
 def test_nothing_but_the_address(configure: Configure) -> None:
+    """Row 0.4."""
     domain = configure(HostdevConfigurator(), hostdevs=(HostDevice('0000:08:00.0'),))
     assert text(domain.find('devices')) == f'<devices>{VIDEO}</devices>'
 

@@ -178,6 +178,7 @@ def test_hardware_of_the_root_disk(libvirt_rig: Any) -> None:
 
 @pytest.mark.skipif(not shutil.which('isoinfo'), reason='isoinfo is not installed')
 def test_tags_are_told_in_the_config_drive(libvirt_rig: Any) -> None:
+    """Row 1.36."""
     instance = spawn(libvirt_rig, *EPHEMERALS, config_drive='True')
     text = subprocess.run(['isoinfo', '-J', '-i', libvirt_rig.file('gpu1', instance.uuid, 'disk.config'), '-x',
                            '/openstack/latest/meta_data.json'], check=True, capture_output=True).stdout
