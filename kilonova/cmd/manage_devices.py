@@ -28,7 +28,8 @@ def pci_list(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def audit(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Compare databases, Placement, domains and files. 0: they agree; 1: they don't; 2: a host doesn't answer."""
+    """Compare databases, Placement, domains and files, again where they disagree. 0: they agree; 1: they don't; 2: a
+    host doesn't answer."""
     from kilonova.cmd import database_parts, options, parts
     from kilonova.conductor.audit import Audit
     from kilonova.context import get_admin_context

@@ -3,17 +3,32 @@
     report = Audit(databases, cells, placement, compute, ctxt).run()
     report.exit_code          # 0 clean, 1 disagreements, 2 a host does not answer
 
-What an operation row in flight works on is listed, not judged.
+What an operation row in flight works on is listed, not judged. Nothing stands still meanwhile: what disagrees is looked
+at again before it is reported.
 """
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
+import math
+import re
+import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova.db.queries import audit as queries
-from kilonova.errors import KilonovaError, Unanswered
+from kilonova.errors import Invalid, KilonovaError, Unanswered
+from kilonova.objects import Flavor, InstanceNUMATopology, MigrationContext
+from kilonova.virt.hardware import constraints
 
+# Seconds between the two looks at a cloud where something disagrees.
+PAUSE = 2.0
+# What each flavor has a size of; of the other resource classes only extra specs speak.
+CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
+_RESOURCES = re.compile(r'resources(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)')
 RUNNING = 1
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete')
@@ -36,68 +51,112 @@ class Report:
 
 
 class Audit:
-    """One look at everything. ``compute``: the RPC client; ``placement``: the Placement client."""
+    """``compute``: the RPC client; ``placement``: the Placement client; ``pause``: waits so many seconds."""
+
+    def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any,
+                 pause: Callable[[float], None] = time.sleep) -> None:
+        self._parts, self._pause = (databases, cells, placement, compute, ctxt), pause
+
+    def run(self) -> Report:
+        """What disagrees, and still does a moment later: databases, hosts and Placement are read one after the other,
+        and servers come, move and go meanwhile."""
+        first = _Look(*self._parts).report()
+        if not first.disagreements:
+            return first
+        self._pause(PAUSE)
+        second = _Look(*self._parts).report()
+        still, heard_not = set(second.disagreements), {_host(line) for line in first.silent}
+        return Report([line for line in first.disagreements if line in still], second.in_flight,
+                      first.silent + [line for line in second.silent if _host(line) not in heard_not], second.checked)
+
+
+def _host(silent: str) -> str:
+    return silent.partition(':')[0]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One end of a server: what Placement holds for it as ``consumer``, and what it should."""
+
+    what: str
+    consumer: str
+    host: str
+    node: str
+    flavor: Flavor | None
+    topology: InstanceNUMATopology | None
+    from_volume: bool
+    # Rows of its devices; None: nothing tells them from the other end's.
+    devices: list[dict[str, Any]] | None
+
+
+class _Look:
+    """One look at everything."""
 
     def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any) -> None:
         self._databases, self._cells = databases, cells
         self._placement, self._compute, self._ctxt = placement, compute, ctxt
-        self.report = Report()
+        self._report = Report()
 
-    def run(self) -> Report:
+    def report(self) -> Report:
         """Read all, compare all."""
         with self._databases.api().read() as conn:
             api = queries.api(conn)
         self._api(api)
         consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         known: set[str] = set()
-        cells = []
+        read = []
         for database in self._cells.databases():
             with database.read() as conn:
                 cell = queries.cell(conn)
-            cells.append(cell)
-            known |= self._cell(cell, api, consumers)
+            read.append((cell, self._hosts(cell['nodes']), self._trees(cell['nodes'], consumers)))
+        # Only now is all known that a consumer holds: it may be in several cells.
+        for cell, hosts, trees in read:
+            known |= self._cell(cell, api, hosts, trees, consumers)
         for consumer, held in consumers.items():
             if consumer not in known:
                 self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
-        self.report.checked['servers'] = sum(len(cell['instances']) for cell in cells)
-        self.report.checked['devices'] = sum(len(cell['devices']) for cell in cells)
-        return self.report
+        self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)
+        self._report.checked['devices'] = sum(len(cell['devices']) for cell, _, _ in read)
+        return self._report
 
     def _wrong(self, line: str) -> None:
-        self.report.disagreements.append(line)
+        self._report.disagreements.append(line)
 
     def _api(self, api: dict[str, list[dict[str, Any]]]) -> None:
         rows = {row['instance_uuid'] for row in api['operations']}
         for row in api['operations']:
-            self.report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
+            self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
         for name, what in (('build_requests', 'a build request'), ('unmapped', 'a mapping without a cell')):
             for row in api[name]:
                 if row['instance_uuid'] not in rows:
                     self._wrong(f"database: server {row['instance_uuid']} has {what} and no operation")
 
     def _cell(self, cell: dict[str, list[dict[str, Any]]], api: dict[str, list[dict[str, Any]]],
+              hosts: dict[str, dict[str, Any]], trees: dict[str, dict[str, str]],
               consumers: dict[str, dict[str, dict[str, int]]]) -> set[str]:
         busy = {row['instance_uuid'] for row in [*cell['operations'], *api['operations']]}
         for row in cell['operations']:
-            self.report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
+            self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
         servers = {row['uuid']: row for row in cell['instances']}
         moving = {row['instance_uuid']: row for row in cell['migrations']}
         self._states(servers, cell, busy)
-        hosts = self._hosts(cell['nodes'])
-        trees = self._trees(cell['nodes'], consumers)
         self._devices(cell['devices'], servers, moving, busy)
+        owned: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for device in cell['devices']:
+            if device['instance_uuid'] is not None:
+                owned[device['instance_uuid']].append(device)
         for host, view in hosts.items():
-            self._domains(host, view, servers, moving, cell['devices'], busy)
+            self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
-        self._allocations(servers, moving, cell, trees, consumers, busy)
+        self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 
     def _states(self, servers: dict[str, dict], cell: dict[str, list[dict]], busy: set[str]) -> None:
         for uuid, server in servers.items():
             if server['task_state'] and uuid not in busy:
                 self._wrong(f"database: server {uuid} is {server['task_state']} and no operation works on it")
-            if server['has_context'] and uuid not in busy and server['vm_state'] != 'resized':
+            if server['migration_context'] and uuid not in busy and server['vm_state'] != 'resized':
                 self._wrong(f'database: server {uuid} has a migration context and is not moving')
         for row in cell['operations']:
             working = servers.get(row['instance_uuid'])
@@ -115,7 +174,7 @@ class Audit:
             try:
                 views[node['host']] = self._compute.describe_host(self._ctxt, server=node['host'])
             except (Unanswered, KilonovaError) as error:
-                self.report.silent.append(f"{node['host']}: {error}")
+                self._report.silent.append(f"{node['host']}: {error}")
         return views
 
     def _trees(self, nodes: list[dict[str, Any]], consumers: dict[str, dict[str, dict[str, int]]]
@@ -154,7 +213,7 @@ class Audit:
                 self._wrong(f'database: device {where} belongs to {owner}, which is not there')
 
     def _domains(self, host: str, view: dict[str, Any], servers: dict[str, dict], moving: dict[str, dict],
-                 devices: list[dict[str, Any]], busy: set[str]) -> None:
+                 owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
         users: dict[str, list[str]] = defaultdict(list)
         for domain in view['domains']:
             uuid, server = domain['uuid'], servers.get(domain['uuid'])
@@ -168,12 +227,10 @@ class Audit:
                 continue
             if server['host'] != host:
                 continue
-            owned = sorted(device['address'] for device in devices
-                           if device['instance_uuid'] == uuid and device['host'] == host)
+            own, _ = _devices_of(server, move, owned.get(uuid, []))
             has = sorted(domain['hostdevs'])
-            same_host_move = move is not None and move['source_compute'] == move['dest_compute']
-            if has != owned and not (same_host_move and set(has) < set(owned)):
-                self._wrong(f'libvirt: domain {uuid} on {host} has devices {has}, its rows say {owned}')
+            if own is not None and has != (wanted := sorted(device['address'] for device in own)):
+                self._wrong(f'libvirt: domain {uuid} on {host} has devices {has}, its rows say {wanted}')
         for address, uuids in users.items():
             if len(uuids) > 1 and not busy.intersection(uuids):
                 self._wrong(f'libvirt: {host} device {address} is in {len(uuids)} domains: {", ".join(uuids)}')
@@ -204,9 +261,9 @@ class Audit:
             if server['vm_state'] != 'error' and uuid not in view['directories']:
                 self._wrong(f"files: server {uuid} has no directory on {server['host']}")
 
-    def _allocations(self, servers: dict[str, dict], moving: dict[str, dict], cell: dict[str, list[dict]],
-                     trees: dict[str, dict[str, str]], consumers: dict[str, dict[str, dict[str, int]]],
-                     busy: set[str]) -> None:
+    def _allocations(self, servers: dict[str, dict], moving: dict[str, dict],
+                     owned: dict[str, list[dict[str, Any]]], trees: dict[str, dict[str, str]],
+                     consumers: dict[str, dict[str, dict[str, int]]], busy: set[str]) -> None:
         for uuid, server in servers.items():
             if uuid in busy:
                 continue
@@ -215,32 +272,109 @@ class Audit:
                 if held:
                     self._wrong(f'Placement: server {uuid} has no host and holds {_held(held)}')
                 continue
-            move = moving.get(uuid)
-            self._side(f'server {uuid}', uuid, uuid, server, trees, consumers, cell, move)
-            if move is not None:
-                source = {'host': move['source_compute'], 'node': move['source_node']}
-                self._side(f"move {move['uuid']}", move['uuid'], uuid, source, trees, consumers, cell, move)
+            for side in _sides(server, moving.get(uuid), owned.get(uuid, [])):
+                self._side(side, consumers.get(side.consumer, {}), trees.get(side.node, {}))
 
-    def _side(self, what: str, consumer: str, owner: str, place: dict[str, Any], trees: dict[str, dict[str, str]],
-              consumers: dict[str, dict[str, dict[str, int]]], cell: dict[str, list[dict]],
-              move: dict[str, Any] | None) -> None:
-        """One consumer against the devices that its side of the server has."""
-        held, tree = consumers.get(consumer, {}), trees.get(place['node'], {})
+    def _side(self, side: _Side, held: dict[str, dict[str, int]], tree: dict[str, str]) -> None:
         if not held:
-            self._wrong(f"Placement: {what} is on {place['host']} and holds nothing")
+            self._wrong(f'Placement: {side.what} is on {side.host} and holds nothing')
             return
         elsewhere = [provider for provider in held if provider not in tree]
         if elsewhere:
-            self._wrong(f"Placement: {what} is on {place['host']} and holds {', '.join(elsewhere)} elsewhere")
-        if not any(tree.values()) or (move is not None and move['source_compute'] == move['dest_compute']):
+            self._wrong(f"Placement: {side.what} is on {side.host} and holds {', '.join(elsewhere)} elsewhere")
+        self._amounts(side, held)
+        if side.devices is None or not any(tree.values()):
             return
         reported = {address for address in tree.values() if address}
-        owned = sorted(_provider_address(device) for device in cell['devices']
-                       if device['instance_uuid'] == owner and device['host'] == place['host']
-                       and _provider_address(device) in reported)
+        own = sorted(address for address in map(_provider_address, side.devices) if address in reported)
         allocated = sorted(tree[provider] for provider in held if tree.get(provider))
-        if sorted(set(owned)) != allocated:
-            self._wrong(f'Placement: {what} holds devices {allocated}, its rows say {owned}')
+        if sorted(set(own)) != allocated:
+            self._wrong(f'Placement: {side.what} holds devices {allocated}, its rows say {own}')
+
+    def _amounts(self, side: _Side, held: dict[str, dict[str, int]]) -> None:
+        if side.flavor is None:
+            return
+        has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
+        wanted = _wanted(side)
+        # A host that reports no PCPU was asked for VCPU alone.
+        if has == wanted or has == _wanted(side, pinning=False):
+            return
+        wrong = [name for name in CLASSES if has[name] != wanted[name]]
+        found, right = (', '.join(f'{name} {amount[name]}' for name in wrong) for amount in (has, wanted))
+        self._wrong(f'Placement: {side.what} holds {found}, its flavor says {right}')
+
+
+def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
+    found = amounts(side.flavor, side.topology, from_volume=side.from_volume, pinning=pinning)
+    return {name: found.get(name, 0) for name in CLASSES}
+
+
+def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
+    """The server as it is; of one that moves, the end that it came from as well, whose allocation is the move's."""
+    flavors, context = _flavors(server['flavor']), _context(server, move)
+    new, old = _devices_of(server, move, owned)
+    from_volume = not server['image_ref']
+    yield _Side(f"server {server['uuid']}", server['uuid'], server['host'], server['node'], flavors.get('cur'),
+                InstanceNUMATopology.from_json(server['numa_topology']), from_volume, new)
+    if move is not None:
+        yield _Side(f"move {move['uuid']}", move['uuid'], move['source_compute'], move['source_node'],
+                    flavors.get('old') or flavors.get('cur'),
+                    context.old_numa_topology if context is not None and 'old_numa_topology' in context else None,
+                    from_volume, old)
+
+
+@functools.lru_cache(maxsize=1024)
+def _flavors(text: str | None) -> dict[str, Flavor]:
+    """A server's flavors, ``cur`` and during a move ``old`` and ``new``; many servers have the same."""
+    found = json.loads(text or '{}')
+    return {name: Flavor.obj_from_primitive(envelope) for name, envelope in found.items() if envelope}
+
+
+def _context(server: dict[str, Any], move: dict[str, Any] | None) -> MigrationContext | None:
+    """The server's migration context if it is this move's."""
+    context = MigrationContext.from_json(server['migration_context']) if move is not None else None
+    return context if move is not None and context is not None and context.migration_id == move['id'] else None
+
+
+def _devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
+                ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
+    """A server's devices where it is, and those of the end that its move came from."""
+    here = [device for device in owned if device['host'] == server['host']]
+    if move is None or move['source_compute'] != move['dest_compute']:
+        return here, [device for device in owned if move is not None and device['host'] == move['source_compute']]
+    context = _context(server, move)
+    if context is None or 'old_pci_devices' not in context:
+        return None, None
+    before = {device.address for device in context.old_pci_devices or ()}
+    return ([device for device in here if device['address'] not in before],
+            [device for device in here if device['address'] in before])
+
+
+def amounts(flavor: Any, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
+            pinning: bool = True) -> dict[str, int]:
+    """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server (scheduler/query.py).
+
+    ``topology``: its place, or what was asked for; ``pinning`` False: dedicated CPUs are asked for as VCPU.
+    """
+    groups: dict[str, dict[str, int]] = {'': {}}
+    for key, value in flavor.extra_specs.items():
+        found = _RESOURCES.fullmatch(key)
+        if found is not None and value.isdecimal():
+            groups.setdefault(found['suffix'] or '', {})[found['name']] = int(value)
+    disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024) + (0 if from_volume else flavor.root_gb)
+    named = {name for group in groups.values() for name in group}
+    for name, amount in (('VCPU', flavor.vcpus), ('MEMORY_MB', flavor.memory_mb), ('DISK_GB', disk)):
+        if name not in named:
+            groups[''][name] = amount
+    if topology is None:
+        # An older request may have what nobody would be given now.
+        with contextlib.suppress(Invalid):
+            topology = constraints.of(flavor)
+    dedicated = constraints.dedicated_cpus(topology)
+    if pinning and dedicated and 'VCPU' in groups['']:
+        groups[''].update(VCPU=constraints.shared_cpus(flavor, topology), PCPU=dedicated)
+    total = {name: sum(group.get(name, 0) for group in groups.values()) for name in CLASSES}
+    return {name: amount for name, amount in total.items() if amount}
 
 
 def _provider_address(device: dict[str, Any]) -> str:

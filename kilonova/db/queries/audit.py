@@ -24,11 +24,11 @@ def _rows(conn: Any, query: Any) -> list[dict[str, Any]]:
 
 
 def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
-    """Servers, owned devices, unfinished migrations, operations and compute nodes of a cell."""
+    """Servers with their flavors and places, devices, unfinished migrations, operations and compute nodes of a cell."""
     return {
         'instances': _rows(conn, sa.select(
             instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
-            instances.c.power_state, extras.c.migration_context.is_not(None).label('has_context')).join_from(
+            instances.c.image_ref, extras.c.flavor, extras.c.numa_topology, extras.c.migration_context).join_from(
             instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
             .where(instances.c.deleted == 0)),
         'devices': _rows(conn, sa.select(

@@ -1,0 +1,292 @@
+"""The audit finds what disagrees, amounts in Placement among it, and nothing else, however busy the cloud is."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kilonova.conductor import audit
+from kilonova.context import get_admin_context
+from kilonova.db import engine
+from tests.fixtures import placement as placement_fixture
+
+ONE_HOST = {'gpu1': ['0000:08:00.0', '0000:88:00.0', '0000:89:00.0']}
+SETS = {'compute__cpu_shared_set': '0-3,32-35', 'compute__cpu_dedicated_set': '8-11,40-43'}
+SMALL, LARGE = {'vcpus': 1, 'ram': 512}, {'vcpus': 2, 'ram': 1024}
+MORE = 'VCPU 2, MEMORY_MB 1024, DISK_GB 3'
+
+
+def look(cloud, between=lambda: None):
+    """(report, pauses before a second look); ``between``: what happens in a pause."""
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        between()
+    report = audit.Audit(cloud.databases, cloud.cells, placement_fixture.Reader(), cloud.compute_client,
+                         get_admin_context(), pause=pause).run()
+    return report, pauses
+
+
+def hold(cloud, consumer, change):
+    """Change what a consumer holds in Placement behind the cloud's back; ``change`` gets {provider: amounts}."""
+    client = cloud.placement.client
+    found = client.get_allocations(consumer)
+    held = {provider: dict(given['resources']) for provider, given in found['allocations'].items()}
+    change(held)
+    client.claim(consumer, {provider: {'resources': amounts} for provider, amounts in held.items()},
+                 project_id=found['project_id'], user_id=found['user_id'], generation=found['consumer_generation'])
+
+
+def root_of(held):
+    return next(amounts for amounts in held.values() if 'MEMORY_MB' in amounts)
+
+
+def set_root(cloud, consumer, **amounts):
+    hold(cloud, consumer, lambda held: root_of(held).update(amounts))
+
+
+def migration_of(cloud, server):
+    return cloud.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations'][0]['uuid']
+
+
+# -- amounts -----------------------------------------------------------------------------------------------------------
+def test_the_allocation_of_the_old_flavor_after_a_move(cloud):
+    server = cloud.boot(cloud.flavor(**SMALL))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(**LARGE)})
+    cloud.action(server, 'confirmResize')
+    cloud.assert_clean()
+    set_root(cloud, server, VCPU=1, MEMORY_MB=512)
+    report, _ = look(cloud)
+    assert report.disagreements == [
+        f'Placement: server {server} holds VCPU 1, MEMORY_MB 512, its flavor says VCPU 2, MEMORY_MB 1024']
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize('same_host', [False, True])
+def test_both_sides_of_a_move(make_cloud, same_host):
+    """The server holds the new flavor's amounts, its migration the old one's; reverted, each is the old one's."""
+    cloud = make_cloud(ONE_HOST, allow_resize_to_same_host=True) if same_host else make_cloud()
+    server = cloud.boot(cloud.flavor(**SMALL))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(disk=3, **LARGE)})
+    assert cloud.status(server) == 'VERIFY_RESIZE'
+    cloud.assert_clean()
+    move = migration_of(cloud, server)
+    set_root(cloud, move, VCPU=2, MEMORY_MB=1024, DISK_GB=3)
+    assert look(cloud)[0].disagreements == [
+        f'Placement: move {move} holds {MORE}, its flavor says VCPU 1, MEMORY_MB 512, DISK_GB 1']
+    set_root(cloud, move, VCPU=1, MEMORY_MB=512, DISK_GB=1)
+    set_root(cloud, server, VCPU=1)
+    assert look(cloud)[0].disagreements == [f'Placement: server {server} holds VCPU 1, its flavor says VCPU 2']
+    cloud.action(server, 'revertResize')
+    cloud.assert_clean()
+
+
+def test_all_that_a_flavor_says(cloud):
+    """Swap and ephemeral disks count, in GiB rounded up; extra specs say other amounts, or none."""
+    flavor = cloud.ok('POST', '/flavors', {'flavor': {
+        'name': 'disks', 'vcpus': 1, 'ram': 512, 'disk': 1, 'OS-FLV-EXT-DATA:ephemeral': 1, 'swap': 1}})['flavor']['id']
+    disks = cloud.boot(flavor)
+    nothing = cloud.boot(cloud.flavor(**{'resources:VCPU': '0', 'resources:DISK_GB': '0', 'resources:MEMORY_MB': '64'}))
+    assert [cloud.status(server) for server in (disks, nothing)] == ['ACTIVE', 'ACTIVE']
+    assert root_of(cloud.placement.allocations()[disks])['DISK_GB'] == 3
+    cloud.assert_clean()
+    set_root(cloud, disks, DISK_GB=1)
+    set_root(cloud, nothing, VCPU=1)
+    assert sorted(look(cloud)[0].disagreements) == sorted([
+        f'Placement: server {disks} holds DISK_GB 1, its flavor says DISK_GB 3',
+        f'Placement: server {nothing} holds VCPU 1, its flavor says VCPU 0'])
+
+
+def test_dedicated_cpus(make_cloud):
+    """PCPU, on hosts that report them; where the scheduler asked for VCPU in their place, that is right as well."""
+    cloud = make_cloud(ONE_HOST, **SETS)
+    server = cloud.boot(cloud.flavor(vcpus=4, **{
+        'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '2-3', 'hw:emulator_threads_policy': 'isolate'}))
+    assert cloud.status(server) == 'ACTIVE'
+    cloud.assert_clean()
+    set_root(cloud, server, PCPU=2)
+    assert look(cloud)[0].disagreements == [f'Placement: server {server} holds PCPU 2, its flavor says PCPU 3']
+
+    def fallback(held):
+        amounts = root_of(held)
+        del amounts['PCPU']
+        amounts['VCPU'] = 4
+    hold(cloud, server, fallback)
+    cloud.assert_clean()
+    set_root(cloud, server, VCPU=3)
+    assert look(cloud)[0].disagreements == [
+        f'Placement: server {server} holds VCPU 3, PCPU 0, its flavor says VCPU 2, PCPU 3']
+
+
+def test_dedicated_cpus_that_the_image_asks_for(make_cloud, monkeypatch):
+    """No flavor says so: the place of each end does."""
+    cloud = make_cloud(**SETS)
+    real = cloud.images.get
+    monkeypatch.setattr(cloud.images, 'get', lambda *args: {**real(*args), 'hw_cpu_policy': 'dedicated'})
+    server = cloud.boot(cloud.flavor(vcpus=1))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    assert cloud.status(server) == 'VERIFY_RESIZE'
+    cloud.assert_clean()
+    move = migration_of(cloud, server)
+    held = cloud.placement.allocations()
+    assert [root_of(held[consumer])['PCPU'] for consumer in (server, move)] == [2, 1]
+    set_root(cloud, move, PCPU=2)
+    assert look(cloud)[0].disagreements == [f'Placement: move {move} holds PCPU 2, its flavor says PCPU 1']
+
+
+@pytest.mark.parametrize(('host', 'other'), [('gpu1', 'gpu2'), ('gpu2', 'gpu1')])
+def test_what_a_server_holds_in_another_cell(make_cloud, host, other):
+    """Whichever cell is read first."""
+    cloud = make_cloud(cells={'cell1': ['gpu1'], 'cell2': ['gpu2']})
+    server = cloud.boot(cloud.flavor(**SMALL), availability_zone=f'nova:{host}')
+    root = cloud.computes[other].host.tracker.node.uuid
+    cloud.assert_clean()
+    hold(cloud, server, lambda held: held.update({root: {'MEMORY_MB': 512}}))
+    assert look(cloud)[0].disagreements == [
+        f'Placement: server {server} is on {host} and holds {root} elsewhere',
+        f'Placement: server {server} holds MEMORY_MB 1024, its flavor says MEMORY_MB 512']
+
+
+# -- devices of a move on one host -------------------------------------------------------------------------------------
+@pytest.fixture
+def moved(make_cloud):
+    """(cloud, server, its move): from one device to two on the same host, not confirmed."""
+    cloud = make_cloud(ONE_HOST, allow_resize_to_same_host=True)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
+    assert cloud.status(server) == 'VERIFY_RESIZE'
+    cloud.assert_clean()
+    return cloud, server, migration_of(cloud, server)
+
+
+def test_devices_of_both_sides_on_one_host(moved):
+    cloud, server, move = moved
+    new = cloud.hostdevs(server)
+    (old,) = {name.removeprefix('gpu1 ') for name in cloud.owned(server)} - set(new)
+    held = cloud.placement.client.get_allocations(server)['allocations']
+    device = next(provider for provider, given in held.items() if 'MEMORY_MB' not in given['resources'])
+    providers = cloud.placement.client.list_providers(in_tree=device)
+    lost = next(one['name'].removeprefix('gpu1_').lower() for one in providers if one['uuid'] == device)
+    hold(cloud, server, lambda held: held.pop(device))
+    hold(cloud, move, lambda held: held.update({device: {'CUSTOM_PCI_10DE_13F1': 1}}))
+    assert sorted(look(cloud)[0].disagreements) == sorted([
+        f'Placement: server {server} holds devices {[one for one in new if one != lost]}, its rows say {new}',
+        f'Placement: move {move} holds devices {sorted([old, lost])}, its rows say {[old]}'])
+
+
+@pytest.mark.parametrize('which', ['one of the new', 'the old'])
+def test_devices_of_a_guest_that_moved_on_one_host(moved, which):
+    cloud, server, _ = moved
+    new = cloud.hostdevs(server)
+    (old,) = {name.removeprefix('gpu1 ') for name in cloud.owned(server)} - set(new)
+    has = new[:1] if which == 'one of the new' else [old]
+
+    def on_message(kind, topic, host, method, args, deliver):
+        answer = deliver()
+        if method == 'describe_host':
+            answer['domains'][0]['hostdevs'] = list(has)
+        return answer
+    cloud.on_message = on_message
+    assert look(cloud)[0].disagreements == [f'libvirt: domain {server} on gpu1 has devices {has}, its rows say {new}']
+
+
+# -- the second look ---------------------------------------------------------------------------------------------------
+def once(cloud, act):
+    """Do something while the first host is asked: after the databases were read, before Placement is."""
+    done = []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if method == 'describe_host' and not done:
+            done.append(host)
+            act()
+        return deliver()
+    cloud.on_message = on_message
+    return done
+
+
+def create(cloud):
+    server = cloud.boot(cloud.flavor(gpus=1))
+    assert cloud.status(server) == 'ACTIVE'
+
+
+def delete(cloud):
+    (server,) = cloud.ok('GET', '/servers')['servers']
+    assert cloud.request('DELETE', f"/servers/{server['id']}").status_int == 204
+    cloud.settle()
+
+
+@pytest.mark.parametrize('act', [create, delete])
+def test_servers_that_come_and_go_between_the_reads(cloud, act):
+    """Only a second look tells them from what disagrees: it finds nothing."""
+    if act is delete:
+        create(cloud)
+    done = once(cloud, lambda: act(cloud))
+    report, pauses = look(cloud)
+    assert done and pauses == [2.0]
+    assert (report.disagreements, report.in_flight, report.silent, report.exit_code) == ([], [], [], 0)
+    assert report.checked['servers'] == (act is create)
+
+
+@pytest.mark.parametrize('act', [create, delete])
+def test_what_disagrees_is_found_among_them(cloud, act):
+    wrong = cloud.boot(cloud.flavor(**SMALL), name='wrong')
+    set_root(cloud, wrong, MEMORY_MB=1024)
+    before = cloud.boot(cloud.flavor(gpus=1)) if act is delete else None
+
+    def happen():
+        if before is None:
+            create(cloud)
+        else:
+            assert cloud.request('DELETE', f'/servers/{before}').status_int == 204
+            cloud.settle()
+    done = once(cloud, happen)
+    report, pauses = look(cloud)
+    assert done and pauses == [2.0]
+    assert report.disagreements == [f'Placement: server {wrong} holds MEMORY_MB 1024, its flavor says MEMORY_MB 512']
+    assert report.exit_code == 1
+
+
+def test_what_changes_between_the_looks_is_not_reported(cloud):
+    server = cloud.boot(cloud.flavor(**SMALL))
+    set_root(cloud, server, MEMORY_MB=1024)
+    report, pauses = look(cloud, lambda: set_root(cloud, server, MEMORY_MB=2048))
+    assert (report.disagreements, report.exit_code, pauses) == ([], 0, [2.0])
+
+
+@pytest.mark.parametrize('when', ['first', 'second'])
+def test_a_host_that_one_look_does_not_hear(cloud, when):
+    """What it has was compared once at most: the report says so."""
+    server = cloud.boot(cloud.flavor(**SMALL))
+    other = next(host for host in cloud.gpus if host != cloud.host_of(server))
+    set_root(cloud, server, MEMORY_MB=1024)
+    if when == 'first':
+        cloud.crash_compute(other)
+        report, _ = look(cloud, lambda: cloud.start_compute(other))
+    else:
+        report, _ = look(cloud, lambda: cloud.crash_compute(other))
+    assert report.disagreements == [f'Placement: server {server} holds MEMORY_MB 1024, its flavor says MEMORY_MB 512']
+    assert [line.partition(':')[0] for line in report.silent] == [other]
+    assert report.exit_code == 2
+
+
+def test_a_clean_cloud_is_looked_at_once(cloud):
+    """No pause, each host asked once, and as many statements for three servers as for one."""
+    mine = threading.get_ident()
+
+    def count():
+        seen = []
+        cloud.messages.clear()
+        stop = engine.listen(lambda database, statement, many: threading.get_ident() == mine and seen.append(statement))
+        try:
+            report, pauses = look(cloud)
+        finally:
+            stop()
+        assert (report.disagreements, pauses) == ([], [])
+        assert sorted(host for _, _, host, method in cloud.messages if method == 'describe_host') == list(cloud.gpus)
+        return len(seen)
+    create(cloud)
+    alone = count()
+    for _ in range(2):
+        create(cloud)
+    assert count() == alone > 0
