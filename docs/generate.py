@@ -301,10 +301,10 @@ def _interface(interface: type[Interface]) -> str:
 
 # --- plug-ins --------------------------------------------------------------------------------------------------------
 def plugins() -> str:
-    """Installed filters, weighers and drivers by their entry points."""
+    """Installed filters, weighers, prefilters and drivers by their entry points."""
     parts = []
     for group, title in (('kilonova.scheduler.filters', 'Filters'), ('kilonova.scheduler.weighers', 'Weighers'),
-                         ('kilonova.virt.drivers', 'Drivers')):
+                         ('kilonova.scheduler.prefilters', 'Prefilters'), ('kilonova.virt.drivers', 'Drivers')):
         points = sorted(metadata.entry_points(group=group), key=lambda point: point.name)
         rows = [(code(point.name), code(point.value), prose(_first_line(point.load()))) for point in points]
         parts.append(f'## {title}\n\nEntry points of group {code(group)}.\n\n'

@@ -22,7 +22,7 @@ import datetime
 import functools
 import json
 import types
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from oslo_messaging import NoOpSerializer
@@ -112,6 +112,8 @@ class KilonovaObject(ovo.VersionedObject):
     _readers: ClassVar[dict[str, Callable[..., Any]]] = {}
     _nested: ClassVar[tuple[str, ...]] = ()
     _nullable: ClassVar[frozenset[str]] = frozenset()
+    # {field: makes what it is when it is read and wasn't set}; other fields raise UnsetField then.
+    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = types.MappingProxyType({})
 
     if TYPE_CHECKING:
         # Fields become properties when the class is registered.
@@ -168,7 +170,12 @@ class KilonovaObject(ovo.VersionedObject):
         return other
 
     def obj_load_attr(self, attrname: str) -> None:
-        raise UnsetField(f"{self.obj_name()} has no '{attrname}' here")
+        if attrname not in self._empty:
+            raise UnsetField(f"{self.obj_name()} has no '{attrname}' here")
+        value = self._empty[attrname]()
+        if isinstance(value, ovo.VersionedObject):
+            value.obj_reset_changes()
+        self.load(((attrname, value),))
 
     # -- what is set, what changed -------------------------------------------------------------------------------------
     def obj_attr_is_set(self, attrname: str) -> bool:

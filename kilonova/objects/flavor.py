@@ -1,7 +1,9 @@
 """Flavor: sizes and extra specs (API tables ``flavors``, ``flavor_extra_specs``, ``flavor_projects``)."""
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
@@ -9,7 +11,10 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class Flavor(PersistentObject, KilonovaObject):
-    """Memory and swap in MiB, disks in GiB; ``projects`` only when asked for."""
+    """Memory and swap in MiB, disks in GiB; ``projects`` only when asked for.
+
+    What neither says how large a server gets nor what it asks for may be left out; it reads as in a new row.
+    """
 
     VERSION = '1.2'
     fields = {
@@ -29,6 +34,10 @@ class Flavor(PersistentObject, KilonovaObject):
         'projects': fields.ListOfStringsField(),
         'description': fields.StringField(nullable=True),
     }
+
+    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = MappingProxyType({
+        'rxtx_factor': lambda: 1.0, 'vcpu_weight': int, 'disabled': bool, 'is_public': lambda: True, 'projects': list,
+        'deleted': bool, **dict.fromkeys(('description', 'created_at', 'updated_at', 'deleted_at'), type(None))})
 
     @classmethod
     def from_row(cls, ctxt: Any, row: dict[str, Any], extra_specs: dict[str, str] | None = None,

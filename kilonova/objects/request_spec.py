@@ -6,7 +6,9 @@
 """
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
@@ -17,6 +19,7 @@ from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
 from kilonova.objects.instance_pci_requests import InstancePCIRequests
 from kilonova.objects.network_request import NetworkRequestList
+from kilonova.objects.numa import NetworkMetadata
 from kilonova.objects.security_group import SecurityGroupList
 
 # What belongs to one scheduling only: never stored.
@@ -140,7 +143,8 @@ class RequestLevelParams(KilonovaObject):
 
 @register
 class RequestSpec(KilonovaObject):
-    """The values of ``scheduler_hints`` are always lists."""
+    """The values of ``scheduler_hints`` are always lists. Only whom it is for and the flavor can be missing: any other
+    field that wasn't set reads as empty, so that a filter may walk all of them."""
 
     VERSION = '1.15'
     fields = {
@@ -169,6 +173,16 @@ class RequestSpec(KilonovaObject):
         'request_level_params': fields.ObjectField('RequestLevelParams'),
         'requested_networks': fields.ObjectField('NetworkRequestList'),
     }
+    _empty: ClassVar[Mapping[str, Callable[[], Any]]] = MappingProxyType({
+        **dict.fromkeys(('image', 'numa_topology', 'pci_requests', 'project_id', 'user_id', 'availability_zone',
+                         'ignore_hosts', 'force_hosts', 'force_nodes', 'requested_destination', 'retry',
+                         'instance_group', 'requested_resources'), type(None)),
+        'num_instances': lambda: 1, 'is_bfv': bool, 'scheduler_hints': dict,
+        'limits': lambda: SchedulerLimits.from_dict({}), 'security_groups': SecurityGroupList,
+        'network_metadata': lambda: NetworkMetadata(physnets=set(), tunneled=False),
+        'request_level_params': RequestLevelParams, 'requested_networks': NetworkRequestList})
+    # The number of the stored row, of a spec that came from one. None can't be set: peers take numbers only.
+    _obj_id: ClassVar[int | None] = None
 
     @classmethod
     def from_components(cls, ctxt: Any, *, instance_uuid: str, flavor: Any, image: ImageMeta | dict | None = None,
@@ -222,24 +236,18 @@ class RequestSpec(KilonovaObject):
         return values[0] if len(values) == 1 else list(values)
 
     @property
-    def _level(self) -> RequestLevelParams:
-        if 'request_level_params' not in self:
-            self.request_level_params = RequestLevelParams()
-        return self.request_level_params
-
-    @property
     def root_required(self) -> set[str]:
         """Traits that the root provider must have; a set to add to."""
-        return self._level.root_required
+        return self.request_level_params.root_required
 
     @property
     def root_forbidden(self) -> set[str]:
         """Traits that the root provider must not have; a set to add to."""
-        return self._level.root_forbidden
+        return self.request_level_params.root_forbidden
 
     @property
     def same_subtree(self) -> list[list[str]]:
-        return self._level.same_subtree
+        return self.request_level_params.same_subtree
 
     # -- storage -------------------------------------------------------------------------------------------------------
     def stored_primitive(self) -> dict[str, Any]:

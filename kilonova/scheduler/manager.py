@@ -65,7 +65,7 @@ class SchedulerManager:
         self._neighbours = Neighbours()
         self._filters = list(plugins.load_filters(conf) if enabled_filters is None else enabled_filters)
         self._weighers = list(plugins.load_weighers(conf) if weighers is None else weighers)
-        self._prefilters = (*prefilters.ALL, *plugins.load_prefilters())
+        self._prefilters = tuple(plugins.load_prefilters(conf))
         self._decisions = Decisions(conf, databases)
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:

@@ -13,14 +13,24 @@ import importlib.util
 import logging
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from oslo_config import cfg
 
-from kilonova import errors, objects
-from kilonova.objects import fields
+from kilonova import context, errors, objects
+from kilonova.objects import (
+    aggregate,
+    compute_node,
+    fields,
+    flavor,
+    image_meta,
+    instance,
+    instance_group,
+    request_spec,
+    selection,
+)
 from kilonova.scheduler import filters, weighers
 from kilonova.scheduler.filters import (
     affinity,
@@ -38,6 +48,8 @@ from kilonova.scheduler.filters import (
     numa_topology,
     pci_passthrough,
 )
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.query import RequestFilterFailed
 from kilonova.scheduler.weighers import amounts, groups, hosts, images, moves
 from kilonova.scheduler.weighers import metrics as measured
 
@@ -72,6 +84,15 @@ def instance_uuids_overlap(host_state: Any, uuids: Any) -> bool:
     return not asked.isdisjoint(host_state.instances)
 
 
+class BaseFilterHandler:
+    """Runs filters as the scheduler does."""
+
+    def get_filtered_objects(self, filters_: Sequence[filters.BaseFilter], objs: Iterable[Any], spec_obj: Any,
+                             index: int = 0) -> list[Any]:
+        """Those that pass all of them; ``index``: of the server in its request."""
+        return filters.run(filters_, list(objs), spec_obj, index)
+
+
 def _public(module: types.ModuleType) -> dict[str, Any]:
     """The classes that a module defines."""
     return {name: value for name, value in vars(module).items()
@@ -94,25 +115,38 @@ _IN_WEIGHTS: Mapping[str, types.ModuleType] = MappingProxyType({
     'hypervisor_version': hosts, 'image_props': images, 'io_ops': amounts, 'metrics': measured,
     'num_instances': amounts, 'pci': hosts, 'ram': amounts})
 
+_OBJECTS: Mapping[str, types.ModuleType] = MappingProxyType({
+    'aggregate': aggregate, 'compute_node': compute_node, 'flavor': flavor, 'image_meta': image_meta,
+    'instance': instance, 'instance_group': instance_group, 'request_spec': request_spec, 'selection': selection})
+_MULTIPLIER: Mapping[str, Any] = MappingProxyType({'get_multiplier': weighers.multiplier_of})
+
 # {module: {name: what it is here}}
 MODULES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     'nova': {},
     'nova.i18n': dict.fromkeys(('_', '_LI', '_LW', '_LE', '_LC'), _same),
     'nova.conf': {'CONF': CONF},
-    'nova.exception': {**_public(errors), 'NovaException': errors.KilonovaError},
-    'nova.filters': {'BaseFilter': filters.BaseFilter},
+    'nova.context': {**_public(context), 'get_admin_context': context.get_admin_context},
+    'nova.exception': {**_public(errors), 'NovaException': errors.KilonovaError,
+                       'RequestFilterFailed': RequestFilterFailed},
+    'nova.filters': {'BaseFilter': filters.BaseFilter, 'BaseFilterHandler': BaseFilterHandler},
+    'nova.utils': {},
     'nova.weights': {'BaseWeigher': weighers.BaseHostWeigher, 'WeighedObject': weighers.WeighedHost,
                      'normalize': weighers.normalize},
     'nova.objects': {name: getattr(objects, name) for name in objects.__all__},
     'nova.objects.fields': {name: value for name, value in vars(fields).items() if not name.startswith('_')},
+    **{f'nova.objects.{name}': _public(module) for name, module in _OBJECTS.items()},
     'nova.scheduler': {},
-    _FILTERS: {'BaseHostFilter': filters.BaseHostFilter},
+    'nova.scheduler.host_manager': {'HostState': HostState},
+    'nova.scheduler.utils': _MULTIPLIER,
+    _FILTERS: {'BaseHostFilter': filters.BaseHostFilter, 'all_filters': filters.all_filters},
     f'{_FILTERS}.extra_specs_ops': {'match': extra_specs.match},
     f'{_FILTERS}.utils': {
         'aggregate_metadata_get_by_host': aggregates.aggregate_metadata,
         'aggregate_values_from_key': aggregates.aggregate_values, 'instance_uuids_overlap': instance_uuids_overlap,
         'validate_num_values': aggregates.lowest},
-    _WEIGHTS: {'BaseHostWeigher': weighers.BaseHostWeigher, 'WeighedHost': weighers.WeighedHost},
+    _WEIGHTS: {'BaseHostWeigher': weighers.BaseHostWeigher, 'WeighedHost': weighers.WeighedHost,
+               'all_weighers': weighers.all_weighers},
+    f'{_WEIGHTS}.utils': _MULTIPLIER,
     **{f'{_FILTERS}.{name}': _public(module) for name, module in _IN_FILTERS.items()},
     **{f'{_WEIGHTS}.{name}': _public(module) for name, module in _IN_WEIGHTS.items()},
 })

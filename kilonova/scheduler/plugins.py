@@ -2,7 +2,7 @@
 
     filters = load_filters(conf)        # in the order of enabled_filters
     weighers = load_weighers(conf)
-    prefilters = load_prefilters()
+    prefilters = load_prefilters(conf)  # ours in their order, then those of others
 
 A name that nobody has, a name that two have, and what can't be loaded stop the start, and are told with what there is.
 Whatever isn't ours may import Nova's names (``nova_names``).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Collection, Iterable
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import stevedore
@@ -19,7 +20,7 @@ from oslo_config import cfg
 from oslo_utils import importutils
 
 from kilonova import errors
-from kilonova.scheduler import nova_names
+from kilonova.scheduler import nova_names, prefilters
 from kilonova.scheduler.filters import ALL_FILTERS, BaseFilter
 from kilonova.scheduler.weighers import ALL_WEIGHERS, BaseHostWeigher
 
@@ -50,12 +51,14 @@ class PluginNameClash(errors.Invalid):
 
 
 class _Installed:
-    """The entry points of a group; nothing is loaded before it is asked for."""
+    """The entry points of a group, and ``ours`` whether or not its distribution names them; nothing is loaded before it
+    is asked for."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, ours: Iterable[Any] = ()) -> None:
         self._group = group
         manager: Any = stevedore.NamedExtensionManager(group, [])
-        self._points: dict[str, list[Any]] = {}
+        self._points: dict[str, list[Any]] = {
+            one.__name__: [EntryPoint(one.__name__, f'{one.__module__}:{one.__name__}', group)] for one in ours}
         for point in manager.list_entry_points():
             if point.value not in [other.value for other in self._points.setdefault(point.name, [])]:
                 self._points[point.name].append(point)
@@ -135,10 +138,11 @@ def load_weighers(conf: cfg.ConfigOpts) -> list[BaseHostWeigher]:
     return [_made(cls, conf, name) for name, cls in classes.items()]
 
 
-def load_prefilters() -> list[Any]:
-    """The functions that other packages bring, by name; all that are installed run."""
-    installed = _Installed(PREFILTERS)
-    return list(installed.load(installed.names).values())
+def load_prefilters(conf: cfg.ConfigOpts) -> list[prefilters.Prefilter]:
+    """Ours in their order, then those that other packages bring, by name; all that are installed run."""
+    installed = _Installed(PREFILTERS, prefilters.ALL)
+    ours = [one.__name__ for one in prefilters.ALL]
+    return list(installed.load([*ours, *(name for name in installed.names if name not in ours)], conf).values())
 
 
 def _classes(path: str, option: str, conf: cfg.ConfigOpts, installed: _Installed) -> list[type]:

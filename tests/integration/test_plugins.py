@@ -1,15 +1,12 @@
 """A scheduler with filters and a weigher of a package that was written for Nova (seed rows 3.18 to 3.21, 3.28)."""
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+from kilonova import objects
+from tests.fixtures import environment
 from tests.integration.beside import Beside
 from tests.integration.site import Site
-from tools.cloud.layout import ROOT
 
 SETTINGS = """
 [filter_scheduler]
@@ -17,21 +14,13 @@ enabled_filters = ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,
 """
 
 
-def install(directory: Path) -> Path:
-    """tests/plugins, in a directory of its own; without a network."""
-    shutil.copytree(ROOT / 'tests' / 'plugins', directory / 'source')
-    subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', '--no-deps', '--no-build-isolation', '--no-index',
-                    '--disable-pip-version-check', '--target', directory / 'site', directory / 'source'], check=True)
-    return directory / 'site'
-
-
 def test_a_boot_prints_every_field_and_passes(site: Site, tmp_path: Path) -> None:
-    """The package is on the scheduler's path; all else is configuration."""
-    path = os.pathsep.join(filter(None, (str(install(tmp_path)), os.environ.get('PYTHONPATH'))))
+    """The package is installed where the scheduler runs; all else is configuration."""
+    python = environment.with_plugins(tmp_path)
     site.stop('scheduler')
     try:
-        with Beside(site, 'kilonova-scheduler', directory=tmp_path, settings=SETTINGS,
-                    env={'PYTHONPATH': path}) as scheduler:
+        with Beside(site, str(python), '-m', 'kilonova.cmd.scheduler', directory=tmp_path,
+                    settings=SETTINGS) as scheduler:
             scheduler.await_log('Filters: ')
             server, = site.boot(1, site.flavor('dumped', gpus=1))
             log = scheduler.log()
@@ -43,4 +32,7 @@ def test_a_boot_prints_every_field_and_passes(site: Site, tmp_path: Path) -> Non
                  'host_state.service: ', 'host_state.metrics: ', 'host_state.pci_stats: ', 'spec_obj.memory_mb: 512',
                  'spec_obj.vcpus: 1', f'spec_obj.instance_uuid: {server}'):
         assert line in log, line
+    for what, cls in (('spec_obj', objects.RequestSpec), ('flavor', objects.Flavor)):
+        for name in cls.fields:
+            assert f'{what}.{name}: ' in log, name
     assert 'raised' not in log and 'Traceback' not in log

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
 from typing import Any, ClassVar
 
 from oslo_config import cfg
@@ -31,6 +32,7 @@ LOG = logging.getLogger(__name__)
 LOOP: Any = object()
 _FORMS = ('mask', 'host_passes', '_filter_one', 'filter_all')
 
+GROUP = 'kilonova.scheduler.filters'
 # The word in available_filters that means: every filter that is installed.
 ALL_FILTERS = ('kilonova.scheduler.filters.all_filters', 'nova.scheduler.filters.all_filters')
 
@@ -68,6 +70,13 @@ class BaseHostFilter(BaseFilter):
     def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
         """Whether the host may take the request."""
         raise TypeError(f'{type(self).__name__} has no host_passes')
+
+
+def all_filters() -> list[type[BaseFilter]]:
+    """Ours, by name: for a function in available_filters that adds some to them."""
+    points = {point.name: point for point in metadata.entry_points(group=GROUP)
+              if point.value.startswith('kilonova.')}
+    return [points[name].load() for name in sorted(points)]
 
 
 def is_rebuild(spec_obj: Any) -> bool:

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import ast
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -34,10 +35,22 @@ def match(value: Any, wanted: str) -> bool:
     if first == '<in>':
         return bool(rest) and _is_member(text, ' '.join(rest))
     if first == '<all-in>':
-        return all(_is_member(text, word) for word in rest)
+        return _has_all(value, rest)
     if first == '<or>':
         return any(text == word for word in rest if word != '<or>')
     return text == wanted
+
+
+def _has_all(value: Any, words: list[str]) -> bool:
+    """Whether a list, or a text that is one as Python writes it, has all words; of another text each is a part."""
+    if isinstance(value, str) and value.startswith('['):
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return all(_is_member(value, word) for word in words)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return {str(one) for one in value}.issuperset(words)
+    return all(_is_member(str(value), word) for word in words)
 
 
 def _compare(compare: Callable[[Any, Any], bool], value: str, wanted: str) -> bool:

@@ -1,10 +1,10 @@
 """What every request is asked of Placement besides its own needs (scheduler.md §4).
 
-    prefilters.run([*prefilters.ALL, *plugins.load_prefilters()], query, spec, facts)
+    prefilters.run(plugins.load_prefilters(conf), query, spec, facts)
 
 A prefilter is a function ``(query, spec, facts) -> None`` that adds to the query; ``facts`` are the settings and
-look-ups it may need. ``query.RequestFilterFailed`` ends the scheduling. Those of others are entry points of group
-``kilonova.scheduler.prefilters`` and run after ours, by name.
+look-ups it may need. ``query.RequestFilterFailed`` ends the scheduling. All are entry points of group
+``kilonova.scheduler.prefilters``: ours run in the order of ``ALL``, then those of others, by name.
 """
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, ClassVar
 
 from oslo_config import cfg
@@ -23,6 +24,7 @@ from kilonova.scheduler.guard import Guard
 
 LOG = logging.getLogger(__name__)
 
+GROUP = 'kilonova.scheduler.weighers'
 # The word in weight_classes that means: every weigher that is installed.
 ALL_WEIGHERS = ('kilonova.scheduler.weighers.all_weighers', 'nova.scheduler.weights.all_weighers')
 
@@ -59,15 +61,7 @@ class BaseHostWeigher:
         """The multiplier for this host."""
         if self.multiplier is None:
             return 1.0
-        configured = self.configured_multiplier()
-        values = host_state.metadata(self.multiplier)
-        if not values:
-            return configured
-        try:
-            return min(_finite(value) for value in values)
-        except ValueError:
-            LOG.warning('Could not decode the %s weight multiplier of %s: %s', self.multiplier, host_state.host, values)
-            return configured
+        return multiplier_of(host_state, self.multiplier, self.configured_multiplier())
 
     def configured_multiplier(self) -> float:
         """The option's value."""
@@ -80,6 +74,25 @@ class BaseHostWeigher:
     def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: Any) -> list[float]:
         """The hosts' values, in their order."""
         return [self._weigh_object(weighed.obj, weight_properties) for weighed in weighed_obj_list]
+
+
+def all_weighers() -> list[type[BaseHostWeigher]]:
+    """Ours, by name: for a function in weight_classes that adds some to them."""
+    points = {point.name: point for point in metadata.entry_points(group=GROUP)
+              if point.value.startswith('kilonova.')}
+    return [points[name].load() for name in sorted(points)]
+
+
+def multiplier_of(host_state: Any, name: str, configured: float) -> float:
+    """The least that the host's aggregates say for this multiplier; ``configured`` where they say none or nonsense."""
+    values = host_state.metadata(name)
+    if not values:
+        return configured
+    try:
+        return min(_finite(value) for value in values)
+    except ValueError:
+        LOG.warning('Could not decode the %s weight multiplier of %s: %s', name, host_state.host, values)
+        return configured
 
 
 def array_form(one: Any) -> Any:

@@ -10,10 +10,8 @@ HOST = ('host', 'nodename', 'uuid', 'cell_uuid', 'total_usable_ram_mb', 'total_u
         'num_io_ops', 'failed_builds', 'host_ip', 'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname',
         'cpu_info', 'supported_instances', 'limits', 'metrics', 'aggregates', 'instances', 'ram_allocation_ratio',
         'cpu_allocation_ratio', 'disk_allocation_ratio', 'updated', 'stats', 'service', 'allocation_candidates')
-REQUEST = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'swap', 'flavor', 'image', 'project_id', 'user_id',
-           'instance_uuid', 'num_instances', 'scheduler_hints', 'availability_zone', 'pci_requests', 'numa_topology',
-           'requested_destination', 'instance_group', 'limits', 'retry', 'ignore_hosts', 'force_hosts', 'force_nodes',
-           'is_bfv')
+# What a request has besides its fields.
+REQUEST = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'swap', 'root_required', 'root_forbidden', 'same_subtree')
 
 
 class DumpFilter(filters.BaseHostFilter):
@@ -23,8 +21,9 @@ class DumpFilter(filters.BaseHostFilter):
 
     def host_passes(self, host_state, spec_obj):
         LOG.info(_LI('host_state: %s'), host_state)
-        for name in HOST:
-            LOG.info(_LI('host_state.%(name)s: %(value)s'), {'name': name, 'value': getattr(host_state, name)})
-        for name in REQUEST:
-            LOG.info(_LI('spec_obj.%(name)s: %(value)s'), {'name': name, 'value': getattr(spec_obj, name)})
+        for what, obj, names in (('host_state', host_state, HOST), ('spec_obj', spec_obj, [*spec_obj.fields, *REQUEST]),
+                                 ('flavor', spec_obj.flavor, spec_obj.flavor.fields)):
+            for name in names:
+                LOG.info(_LI('%(what)s.%(name)s: %(value)s'),
+                         {'what': what, 'name': name, 'value': getattr(obj, name)})
         return True

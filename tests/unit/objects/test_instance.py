@@ -177,6 +177,7 @@ def test_addresses_are_paired_by_request(extra: dict[str, str | None]) -> None:
 
 
 def test_devices_by_source_and_request(instance_row: dict[str, Any]) -> None:
+    """Row 0.19."""
     uuid = instance_row['uuid']
     asked = requests(uuid, OLD, NEW)
     asked.requests[1].alias_name = None

@@ -1,6 +1,7 @@
 """RequestSpec: made for a create, stored, and in the old dict forms (seed-map 3.7, 3.23)."""
 from __future__ import annotations
 
+import copy
 import json
 import uuid as uuids
 from typing import Any
@@ -26,7 +27,7 @@ from kilonova.objects import (
     SecurityGroupList,
     Selection,
 )
-from kilonova.objects.base import Serializer
+from kilonova.objects.base import Serializer, UnsetField
 
 UUID, REQUEST, RP = (str(uuids.UUID(int=number)) for number in (1, 2, 3))
 IMAGE = {'id': UUID, 'min_disk': 1, 'disk_format': 'qcow2', 'properties': {'hw_disk_bus': 'virtio'}}
@@ -93,6 +94,53 @@ def test_traits_of_the_root_are_sets_to_add_to(flavor: Flavor) -> None:
     assert spec.root_required == {'COMPUTE_ACCELERATORS'}
     assert spec.request_level_params.root_forbidden == {'COMPUTE_STATUS_DISABLED'}
     assert spec.same_subtree == [['', 'g0']]
+
+
+def test_every_field_can_be_read(ctxt: RequestContext, flavor: Flavor) -> None:
+    """seed-map 3.21: a filter may walk all fields, of a new server's spec, of a stored one's and of one that travelled;
+    so it may the flavor's."""
+    new = RequestSpec.from_components(ctxt, instance_uuid=UUID, flavor=flavor)
+    stored = RequestSpec.from_json(new.to_json(), ctxt)
+    bare = RequestSpec(instance_uuid=UUID, flavor=Flavor(name='small', memory_mb=1, vcpus=1, root_gb=1, flavorid='s',
+                                                         ephemeral_gb=0, id=3, swap=512, extra_specs={}))
+    for spec in (new, stored, bare, Serializer().deserialize_entity(ctxt, Serializer().serialize_entity(ctxt, stored))):
+        read = {name: getattr(spec, name) for name in spec.fields}
+        networks = read['network_metadata']
+        assert (read['id'], networks.physnets, networks.tunneled) == (None, set(), False)
+        assert isinstance(read['requested_networks'], NetworkRequestList) and not read['requested_networks'].objects
+        assert (read['request_level_params'].root_required, read['scheduler_hints']) == (set(), {})
+        assert (read['num_instances'], read['is_bfv'], read['limits'].to_dict()) == (1, False, {})
+        assert isinstance(read['security_groups'], SecurityGroupList)
+        assert (read['requested_resources'], read['retry'], read['numa_topology']) == (None, None, None)
+        of = {name: getattr(spec.flavor, name) for name in spec.flavor.fields}
+        assert (of['projects'], of['description'], of['rxtx_factor'], of['vcpu_weight']) == ([], None, 1.0, 0)
+        assert (of['created_at'], of['updated_at'], of['deleted'], of['deleted_at']) == (None, None, False, None)
+        assert (of['name'], of['disabled'], of['is_public'], of['swap']) == ('small', False, True, 512)
+
+
+def test_whom_and_what_it_is_for_is_not_made_up(flavor: Flavor) -> None:
+    with pytest.raises(UnsetField, match='instance_uuid'):
+        _ = RequestSpec(flavor=flavor).instance_uuid
+    with pytest.raises(UnsetField, match='flavor'):
+        _ = RequestSpec(instance_uuid=UUID).flavor
+    with pytest.raises(UnsetField, match='memory_mb'):
+        _ = Flavor(name='small').memory_mb
+
+
+def test_reading_an_empty_field_leaves_a_spec_that_travels_and_is_stored(ctxt: RequestContext,
+                                                                         flavor: Flavor) -> None:
+    spec = RequestSpec.from_json(RequestSpec.from_components(ctxt, instance_uuid=UUID, flavor=flavor).to_json(), ctxt)
+    before = spec.to_json()
+    assert [getattr(spec, name) for name in spec.fields]
+    assert (spec.id, 'id' in spec, spec.obj_what_changed()) == (None, False, set())
+    assert spec.to_json() == before
+    again = Serializer().deserialize_entity(ctxt, json.loads(json.dumps(Serializer().serialize_entity(ctxt, spec))))
+    assert again.obj_to_primitive() == spec.obj_to_primitive()
+    assert copy.deepcopy(spec).obj_to_primitive() == spec.obj_to_primitive()
+    # What is added to an empty field stays.
+    fresh = RequestSpec.from_json(before, ctxt)
+    fresh.request_level_params.root_required.add('CUSTOM_LICENCE')
+    assert fresh.root_required == {'CUSTOM_LICENCE'}
 
 
 def test_destinations_collect_aggregates() -> None:

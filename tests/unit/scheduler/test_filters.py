@@ -64,6 +64,14 @@ def test_compute(service, expected, caplog):
     ('12', 's<= 12', True), ('12', 's< 13', True),
     ('avx avx2', '<in> avx2', True), ('avx', '<in> avx2', False),
     (['a', 'b'], '<all-in> a b', True), (['a'], '<all-in> a b', False),
+    # A list has words or it has them not; part of one is none of them.
+    (['sse4_1', 'avx2'], '<all-in> sse4 avx', False), (('sse4_1', 'avx2'), '<all-in> avx2 sse4_1', True),
+    ({1, 2}, '<all-in> 1 2', True), (['sse4_1', 'avx2'], '<all-in> avx2', True),
+    ("['sse4_1', 'avx2']", '<all-in> sse4 avx', False), ("['sse4_1', 'avx2']", '<all-in> avx2 sse4_1', True),
+    ('["sse4_1", "avx2"]', '<all-in> avx2 sse4_1', True), ('[1, 2]', '<all-in> 1 2', True),
+    # Other texts are looked at as they are.
+    ('sse4_1 avx2', '<all-in> sse4 avx', True), ('[sse4_1', '<all-in> sse4', True), ('[]', '<all-in> a', False),
+    ('[f(1)]', '<all-in> f 1', True), ('avx', '<all-in> sse4', False),
     ('kvm', '<or> qemu <or> kvm', True), ('xen', '<or> qemu <or> kvm', False), ('', '', True), ('8', '>=', False)])
 def test_comparisons(value, wanted, expected):
     assert extra_specs.match(value, wanted) == expected
@@ -309,6 +317,7 @@ class Dump(filters.BaseHostFilter):
 
 
 def test_a_filter_of_an_operator_sees_every_field():
+    """Rows 0.22, 3.18, 3.21."""
     one = Dump()
     host = state(running_vms=3, memory_mb_used=1024, disk_available_least=10, metadata={'rack': 'r1'},
                  servers=[server('a')])
@@ -324,7 +333,7 @@ def test_a_filter_of_an_operator_sees_every_field():
 
 
 def test_types_of_the_fields():
-    """Rows 3.20 to 3.22: topology as an envelope, servers by uuid, metrics as objects, the service read-only."""
+    """Rows 3.18, 3.20 to 3.22: topology as an envelope, servers by uuid, metrics as objects, the service read-only."""
     topology = objects.NUMATopology(cells=[objects.NUMACell(
         id=0, cpuset={0, 1}, pcpuset=set(), memory=1024, cpu_usage=0, memory_usage=0, pinned_cpus=set(), siblings=[],
         mempages=[objects.NUMAPagesTopology(size_kb=size, total=1, used=0, reserved=0)
@@ -349,6 +358,7 @@ def test_types_of_the_fields():
 
 
 def test_a_filter_that_runs_once_is_left_out_for_further_servers():
+    """Row 0.22."""
     one = Dump()
     filters.run([one], [state()], spec(), index=1)
     assert not hasattr(one, 'seen')
@@ -373,6 +383,7 @@ class Stop(filters.BaseHostFilter):
 
 
 def test_the_log_says_who_sorted_out_how_many(caplog):
+    """Row 3.15."""
     caplog.set_level(logging.DEBUG, 'kilonova.scheduler.filters')
     request = spec()
     assert filters.run([Dump(), Refuse(), Dump()], [state('a'), state('b')], request) == []

@@ -162,10 +162,10 @@ def test_a_host_whose_record_is_nonsense_costs_only_itself(rig, caplog):
 
 
 def test_a_prefilter_of_others_is_asked(rig, monkeypatch):
-    """Row 1.32."""
+    """Rows 1.23, 1.32."""
     def licences(query, request, facts):
         query.root_required.add('CUSTOM_LICENCE')
-    monkeypatch.setattr(plugins, 'load_prefilters', lambda: [licences])
+    monkeypatch.setattr(plugins, 'load_prefilters', lambda conf: [licences])
     rig.host('gpu1')
     with pytest.raises(errors.NoValidHost, match='CUSTOM_LICENCE'):
         select(rig.manager(), spec())

@@ -1,22 +1,22 @@
 """Loading by entry points and dotted paths, and plug-ins of others: a package of its own, and what raises."""
 from __future__ import annotations
 
+import configparser
 import logging
-import os
-import shutil
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 import stevedore
 
-import kilonova
-from kilonova import errors
+from kilonova import errors, objects
 from kilonova.scheduler import filters, guard, nova_names, plugins, prefilters, weighers
+from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import Query, RequestFilterFailed
-from tests.unit.scheduler.builders import conf, spec, state
+from tests.fixtures import environment
+from tests.unit.scheduler.builders import CELL, conf, node, spec, state, uuid
 
 HERE = Path(__file__)
 ALL_HOSTS = 'kilonova.scheduler.filters.all_hosts:AllHostsFilter'
@@ -60,6 +60,7 @@ def names(loaded):
 
 
 def test_enabled_filters_in_their_order(installed):
+    """Row 0.22."""
     installed[plugins.FILTERS].append(('Own', OWN))
     made = conf(filter_scheduler__enabled_filters=['Own', 'AllHostsFilter'])
     loaded = plugins.load_filters(made)
@@ -70,6 +71,7 @@ def test_enabled_filters_in_their_order(installed):
 @pytest.mark.parametrize('path', [f'{__name__}.Own', f'{__name__}.several'])
 @pytest.mark.parametrize('everything', filters.ALL_FILTERS)
 def test_paths_beside_what_is_installed(installed, path, everything):
+    """Rows 0.22, 1.32."""
     loaded = plugins.load_filters(conf(filter_scheduler__available_filters=[everything, path],
                                        filter_scheduler__enabled_filters=['AllHostsFilter', 'Own']))
     assert names(loaded) == ['AllHostsFilter', 'Own']
@@ -101,6 +103,7 @@ def test_filters_that_the_field_dropped_are_named(gone):
 
 
 def test_a_name_that_two_packages_bring_stops_the_start(installed):
+    """Row 1.32."""
     installed[plugins.FILTERS].append(('AllHostsFilter', OWN))
     with pytest.raises(plugins.PluginNameClash, match=r'AllHostsFilter of kilonova\.scheduler') as told:
         plugins.load_filters(conf(filter_scheduler__enabled_filters=['AllHostsFilter']))
@@ -133,6 +136,7 @@ def test_a_path_that_leads_nowhere_is_named(installed, path):
 
 
 def test_an_entry_point_that_does_not_load_is_named(installed):
+    """Row 3.10."""
     installed[plugins.FILTERS].append(('Broken', 'acme_no_such_package:Broken'))
     with pytest.raises(plugins.PluginNotLoadable, match='acme_no_such_package'):
         plugins.load_filters(conf(filter_scheduler__enabled_filters=['Broken']))
@@ -153,7 +157,7 @@ def test_an_unknown_weigher_is_named(installed):
 
 
 def test_whatever_is_installed_can_be_enabled():
-    """Row 1.32: each entry point of ours loads."""
+    """Rows 1.32, 3.17: each entry point of ours loads."""
     everything = plugins._Installed(plugins.FILTERS).names
     assert names(plugins.load_filters(conf(filter_scheduler__enabled_filters=everything))) == everything
     assert sorted(names(plugins.load_weighers(conf()))) == plugins._Installed(plugins.WEIGHERS).names
@@ -166,12 +170,47 @@ def facts():
 
 
 def test_prefilters_of_others_run_after_ours(installed):
-    installed[plugins.PREFILTERS].append(('acme', f'{__name__}:licences'))
-    loaded = plugins.load_prefilters()
-    assert loaded == [licences]
+    installed[plugins.PREFILTERS] += [('acme', f'{__name__}:licences'), ('a_first', f'{__name__}:several')]
+    loaded = plugins.load_prefilters(conf())
+    assert loaded == [*prefilters.ALL, several, licences]
     query = Query()
-    prefilters.run([*prefilters.ALL, *loaded], query, spec(), facts())
+    prefilters.run([*prefilters.ALL, licences], query, spec(), facts())
     assert 'CUSTOM_LICENCE' in query.root_required
+
+
+def test_prefilters_are_entry_points_like_those_of_others():
+    """Row 1.32: what setup.cfg names is all there is, and it stays in its order."""
+    written = configparser.ConfigParser()
+    written.optionxform = str
+    written.read(HERE.parents[3] / 'setup.cfg')
+    lines = written['options.entry_points'][plugins.PREFILTERS].strip().splitlines()
+    assert [tuple(line.split(' = ')) for line in lines] == [
+        (one.__name__, f'{one.__module__}:{one.__name__}') for one in prefilters.ALL]
+    group = {point.name: point.value for point in entry_points(group=plugins.PREFILTERS)}
+    assert group.items() >= dict(tuple(line.split(' = ')) for line in lines).items()
+    assert plugins._Installed(plugins.PREFILTERS).names == sorted(group)
+    assert plugins.load_prefilters(conf())[:len(prefilters.ALL)] == list(prefilters.ALL)
+
+
+@pytest.mark.parametrize('ours', [True, False])
+def test_a_prefilter_named_like_another_stops_the_start(installed, ours):
+    """Ours as well as two of others; those of ours are there even where the distribution forgot to name them."""
+    other = prefilters.ALL[3] if ours else several
+    name = other.__name__ if ours else 'acme'
+    installed[plugins.PREFILTERS].append((name, f'{__name__}:licences'))
+    if not ours:
+        installed[plugins.PREFILTERS].append((name, f'{__name__}:several'))
+    with pytest.raises(plugins.PluginNameClash, match=rf'{name} of kilonova\.scheduler\.prefilters') as told:
+        plugins.load_prefilters(conf())
+    assert f'{__name__}:licences' in str(told.value) and f'{other.__module__}:{other.__name__}' in str(told.value)
+    assert str(told.value).partition('Installed are: ')[2].rstrip('.').split(', ') == sorted(
+        {*(one.__name__ for one in prefilters.ALL), name})
+
+
+def test_a_prefilter_of_others_finds_the_names_of_the_field(installed, nova):
+    installed[plugins.PREFILTERS].append(('acme', f'{__name__}:licences'))
+    plugins.load_prefilters(conf())
+    assert sys.modules['nova'].__kilonova__
 
 
 def test_a_prefilter_that_raises_refuses_the_request(caplog):
@@ -208,6 +247,13 @@ class Indexed(filters.BaseHostFilter):
 
     def host_passes(self, host_state, spec_obj):
         return host_state.host == 'c'
+
+
+class Once(filters.BaseHostFilter):
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state, spec_obj):
+        return False
 
 
 class Silent(filters.BaseHostFilter):
@@ -279,12 +325,16 @@ def test_no_host_is_left_when_none_can_be_weighed():
 
 _IMPORTS = """
 import nova.conf
-from nova import exception, filters as base, objects, weights as weighing
+import nova.utils
+from nova import context, exception, filters as base, objects, weights as weighing
 from nova.i18n import _, _LE, _LI, _LW
-from nova.objects import fields
-from nova.scheduler import filters, weights
+from nova.objects import fields, request_spec, selection
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.scheduler import filters, host_manager, utils as scheduler_utils, weights
 from nova.scheduler.filters import extra_specs_ops, utils
 from nova.scheduler.filters.affinity_filter import DifferentHostFilter
+from nova.scheduler.weights import utils as weights_utils
 from nova.scheduler.weights.ram import RAMWeigher
 """
 
@@ -302,11 +352,16 @@ def nova():
     forget_names()
 
 
-def test_every_name_of_the_field_is_something(nova):
-    made = conf()
-    assert nova.provide(made) is True
-    namespace = {}
-    exec(_IMPORTS, namespace)
+@pytest.fixture
+def namespace(nova):
+    """What a module has that imports all of them."""
+    found = {}
+    assert nova.provide(conf()) is True
+    exec(_IMPORTS, found)
+    return found
+
+
+def test_every_name_of_the_field_is_something(namespace):
     assert issubclass(namespace['filters'].BaseHostFilter, namespace['base'].BaseFilter)
     assert issubclass(namespace['weights'].BaseHostWeigher, namespace['weighing'].BaseWeigher)
     assert namespace['_LI']('text') == 'text'
@@ -317,6 +372,69 @@ def test_every_name_of_the_field_is_something(nova):
     assert namespace['utils'].aggregate_metadata_get_by_host(host) == {'rack': {'r1', 'r2'}, 'limit': {'8'}}
     assert namespace['utils'].validate_num_values({'8', '3'}, 5) == 3
     assert namespace['utils'].validate_num_values(set(), 5) == 5
+
+
+def test_names_of_modules_that_plugins_import(namespace):
+    """Row 3.21."""
+    assert isinstance(state(), namespace['host_manager'].HostState)
+    assert namespace['context'].get_admin_context().is_admin
+    assert namespace['context'].RequestContext(user_id='u').user_id == 'u'
+    assert namespace['request_spec'].RequestSpec is objects.RequestSpec
+    assert namespace['request_spec'].Destination is objects.Destination
+    assert namespace['selection'].Selection is objects.Selection
+    assert (namespace['Instance'], namespace['Flavor']) == (objects.Instance, objects.Flavor)
+    assert isinstance(namespace['exception'].RequestFilterFailed(reason='no'), namespace['exception'].NovaException)
+    with pytest.raises(ImportError):
+        exec('from nova.scheduler import manager', {})
+
+
+@pytest.mark.parametrize(('given', 'expected'), [
+    ({}, 2.0), ({'ram_weight_multiplier': '3.5'}, 3.5), ({'cpu_weight_multiplier': '3.5'}, 2.0),
+    ({'ram_weight_multiplier': 'many'}, 2.0), ({'ram_weight_multiplier': 'nan'}, 2.0)])
+def test_the_multiplier_of_a_host(namespace, caplog, given, expected):
+    for module in ('scheduler_utils', 'weights_utils'):
+        assert namespace[module].get_multiplier(state(metadata=given), 'ram_weight_multiplier', 2.0) == expected
+    told = 'Could not decode the ram_weight_multiplier weight multiplier of host1' in caplog.text
+    assert told == (given.get('ram_weight_multiplier') in ('many', 'nan'))
+
+
+def test_the_least_multiplier_of_several_aggregates_counts(namespace):
+    host = HostState(node(), CELL, [{'id': number, 'uuid': uuid(value), 'name': value,
+                                     'metadata': {'ram_weight_multiplier': value}}
+                                    for number, value in enumerate(('3', '-1', '2'))])
+    assert namespace['scheduler_utils'].get_multiplier(host, 'ram_weight_multiplier', 9.0) == -1.0
+
+
+def test_all_that_is_ours_as_functions(namespace):
+    """A function that available_filters or weight_classes names may begin with ours."""
+    for found, group, base in (
+            (namespace['filters'].all_filters(), plugins.FILTERS, filters.BaseHostFilter),
+            (namespace['weights'].all_weighers(), plugins.WEIGHERS, weighers.BaseHostWeigher)):
+        assert [one.__name__ for one in found] == sorted(point.name for point in entry_points(group=group)
+                                                         if point.value.startswith('kilonova.'))
+        assert all(issubclass(one, base) and one.__module__.startswith('kilonova.') for one in found)
+    assert filters.all_filters() == namespace['filters'].all_filters()
+    assert weighers.all_weighers() == namespace['weights'].all_weighers()
+
+
+def ours_and_own():
+    from nova.scheduler import filters as theirs
+    return [*theirs.all_filters(), Own]
+
+
+def test_a_function_that_begins_with_ours(nova):
+    loaded = plugins.load_filters(conf(filter_scheduler__available_filters=[f'{__name__}.ours_and_own'],
+                                       filter_scheduler__enabled_filters=['ComputeFilter', 'Own']))
+    assert names(loaded) == ['ComputeFilter', 'Own']
+
+
+def test_a_handler_of_filters(namespace):
+    handler = namespace['base'].BaseFilterHandler()
+    passing = handler.get_filtered_objects([Indexed()], hosts(), spec())
+    assert [host.host for host in passing] == ['c']
+    passing = handler.get_filtered_objects([Once()], hosts(), spec(), index=1)
+    assert [host.host for host in passing] == ['a', 'b', 'c']
+    assert handler.get_filtered_objects([Once()], hosts(), spec()) == []
 
 
 def test_where_nova_is_its_names_are_left_alone(nova):
@@ -336,42 +454,39 @@ def test_names_are_not_there_before_a_plugin_wants_them(installed, nova):
 # A package of its own
 
 _SCHEDULER = """
-import json, logging, sys
+import logging, sys
+from importlib import metadata
 import kilonova.conf
+from kilonova import objects
 from kilonova.scheduler import filters, plugins, weighers
 from tests.unit.scheduler.builders import pools, spec, state
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s')
 conf = kilonova.conf.new()
 conf(['--config-file', sys.argv[1]], project='kilonova', default_config_dirs=[])
-hosts = [state(name, running_vms=number, metadata={'rack': rack}, pci_stats=pools('0000:08:00.0'))
-         for name, number, rack in (('a', 3, 'r1'), ('b', 1, 'r1'), ('c', 0, 'r2'))]
-request = spec({'acme:rack': 'r1', 'acme:licence': 'cad'})
-passing = filters.run(plugins.load_filters(conf), hosts, request)
-best = weighers.weigh(plugins.load_weighers(conf), passing, request)
-print('chosen', [one.obj.host for one in best], [one.__name__ for one in plugins.load_prefilters()])
+print('from', sys.prefix, metadata.distribution('acme-scheduling').locate_file(''))
+enabled, weighing = plugins.load_filters(conf), plugins.load_weighers(conf)
+print('prefilters', [one.__name__ for one in plugins.load_prefilters(conf)])
+made = spec({'acme:rack': 'r1', 'acme:licence': 'cad'})
+for request in (made, objects.RequestSpec.from_json(made.to_json())):
+    hosts = [state(name, running_vms=number, metadata={'rack': rack}, pci_stats=pools('0000:08:00.0'))
+             for name, number, rack in (('a', 3, 'r1'), ('b', 1, 'r1'), ('c', 0, 'r2'))]
+    passing = filters.run(enabled, hosts, request)
+    print('chosen', [one.obj.host for one in weighers.weigh(weighing, passing, request)])
 """
 
 
 @pytest.fixture(scope='module')
 def acme(tmp_path_factory):
-    """The package of tests/plugins, installed into a directory of its own; without a network."""
-    directory = tmp_path_factory.mktemp('acme')
-    # setuptools writes beside the sources.
-    shutil.copytree(HERE.parents[2] / 'plugins', directory / 'source')
-    done = subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', '--no-deps', '--no-build-isolation',
-                           '--no-index', '--disable-pip-version-check', '--target', directory / 'site',
-                           directory / 'source'], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return directory / 'site'
+    """The interpreter of an environment into which the package of tests/plugins is installed."""
+    return environment.with_plugins(tmp_path_factory.mktemp('acme'))
 
 
 def run_scheduler(acme, tmp_path, text):
     (tmp_path / 'kilonova.conf').write_text(text)
-    root = Path(kilonova.__file__).parents[1]
-    return subprocess.run([sys.executable, '-c', _SCHEDULER, tmp_path / 'kilonova.conf'], capture_output=True,
-                          text=True, check=False, cwd=root, env={
-                              **os.environ, 'PYTHONPATH': os.pathsep.join((str(acme), str(root)))})
+    # From the tree: the script imports builders of the tests.
+    return subprocess.run([acme, '-c', _SCHEDULER, tmp_path / 'kilonova.conf'], capture_output=True, text=True,
+                          check=False, cwd=HERE.parents[3])
 
 
 def test_an_installed_package_is_enabled_by_configuration_alone(acme, tmp_path):
@@ -379,14 +494,24 @@ def test_an_installed_package_is_enabled_by_configuration_alone(acme, tmp_path):
     done = run_scheduler(acme, tmp_path, '[filter_scheduler]\nenabled_filters = ComputeFilter,RackFilter,DumpFilter\n')
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "chosen ['b', 'a'] ['licences']" in lines
+    home = acme.parents[1]
+    assert any(line.startswith(f'from {home} {home}/') for line in lines)
+    assert f"prefilters {[*(one.__name__ for one in prefilters.ALL), 'licences']}" in lines
+    # A new server's request and a stored one.
+    assert lines.count("chosen ['b', 'a']") == 2
     assert 'host_state: (a, a) ram: 262144MB disk: 1024000MB io_ops: 0 instances: 3, allocation_candidates: 1' in lines
     for line in ('host_state.free_ram_mb: 262144', 'host_state.limits: {}', 'host_state.instances: {}',
                  "host_state.supported_instances: [['x86_64', 'qemu', 'hvm']]", 'spec_obj.memory_mb: 32768',
-                 'spec_obj.vcpus: 8'):
-        assert line in lines, line
+                 'spec_obj.vcpus: 8', 'spec_obj.id: None', 'spec_obj.num_instances: 1', 'flavor.projects: []',
+                 'flavor.rxtx_factor: 1.0'):
+        assert lines.count(line) == 4, line
+    for what, names_ in (('spec_obj', objects.RequestSpec.fields), ('flavor', objects.Flavor.fields)):
+        for name in names_:
+            assert sum(line.startswith(f'{what}.{name}: ') for line in lines) == 4, f'{what}.{name}'
     assert not any(line.startswith('host_state.host: c') for line in lines)
     assert 'raised' not in done.stdout + done.stderr
+    # Installed there and nowhere else.
+    assert 'DumpFilter' not in plugins._Installed(plugins.FILTERS)
 
 
 def test_a_name_of_the_package_that_is_not_there_stops_the_start(acme, tmp_path):
