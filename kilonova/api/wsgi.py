@@ -7,6 +7,7 @@ and return a body, None, or a ``Reply``.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -280,7 +281,7 @@ def _body(request: webob.Request) -> Any:
         return None
     try:
         text = data.decode()
-        body = json.loads(text, parse_constant=_refuse)
+        body = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         if '\\u' in text:
             _check_text(body)
     except (ValueError, RecursionError):
@@ -293,6 +294,12 @@ _NOT_JSON = 'Cannot understand JSON: the request body is malformed.'
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    """Too large a number would become the infinity that JSON has no word for."""
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
 
 
 def _check_text(value: Any) -> None:

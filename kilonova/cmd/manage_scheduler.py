@@ -113,8 +113,7 @@ def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
         rows = [(kind, name, number) for kind, values in (('host', found.hosts), ('zone', found.zones),
                                                           ('cell', found.cells))
                 for name, number in sorted(values.items())]
-        rows += [(f'free {alias}', device, number) for alias, counts in sorted(found.devices.items())
-                 for device, number in sorted(counts.items())]
+        rows += [(f'free {alias} ({policy})', device, number) for alias, policy, device, number in found.free_devices()]
         table(('By', 'Name', 'Servers or devices'), [*rows, ('total', '', found.total)])
     if found.silent and args.format == 'table':
         print(f'no answer: cells {", ".join(found.silent)}')
@@ -143,6 +142,7 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
             name, _, value = hint.partition('=')
             hints.setdefault(name, []).append(value)
         return what_if.request(cloud.conf, flavor, image=image, zone=args.az, count=getattr(args, 'count', 1),
+                               project_id=args.project,
                                hints={name: values[0] if name == 'group' else values
                                       for name, values in hints.items()})
     except (NotFound, Invalid, Forbidden) as error:
@@ -162,7 +162,10 @@ def _manager(cloud: Cloud) -> Any:
 
 _WHAT = (argument('--flavor', required=True, metavar='FLAVOR', help="the flavor's id or name"),
          argument('--image', metavar='ID', help="the image's id, where its properties matter"),
-         argument('--az', metavar='ZONE[:HOST[:NODE]]', help='as in availability_zone of a create'))
+         argument('--az', metavar='ZONE[:HOST[:NODE]]', help='as in availability_zone of a create'),
+         argument('--project', default='', metavar='ID',
+                  help='the project that asks, where aggregates are for some projects only; default: one that no '
+                       'aggregate names'))
 
 SCHEDULER = {
     'explain': Command(explain, (argument('which', metavar='SERVER-OR-REQUEST', help='uuid or request id'), FORMAT)),

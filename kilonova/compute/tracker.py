@@ -97,12 +97,14 @@ class Capacity:
 @dataclass
 class Plan:
     """A change of the ledger that isn't written yet. ``devices``: the server's as they will be; ``changes``: rows;
-    ``topology``: the place of a claim on the host's NUMA cells, if it asks for one."""
+    ``topology``: the place of a claim on the host's NUMA cells, if it asks for one; ``begun``: work that begins with
+    it."""
 
     pci: PciPlan
     added: dict[tuple[str, str], Usage] = field(default_factory=dict)
     dropped: dict[tuple[str, str], Usage] = field(default_factory=dict)
     topology: objects.InstanceNUMATopology | None = None
+    begun: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def devices(self) -> list[objects.PciDevice]:
@@ -123,7 +125,8 @@ class Tracker:
 
     ``cells`` is the host's NUMA topology without what servers use of it, ``published`` the usage that was last
     written. ``reload(ctxt)`` reads the device rows again, ``leaving(addresses)`` hears of devices before they are free;
-    the node sets both.
+    the node sets both. Work is under way from a claim until ``plan_allocate`` or until the claim is given back, and
+    as long as ``at_work`` is held.
     """
 
     def __init__(self) -> None:
@@ -140,6 +143,7 @@ class Tracker:
         self._entries: dict[tuple[str, str], Usage] = {}
         self._sides: dict[str, set[str]] = {}
         self._used = Usage()
+        self._at_work: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
         self._writer = threading.Lock()
 
@@ -187,7 +191,9 @@ class Tracker:
                 LOG.info('Claim of PCI devices failed: %s', error, instance_uuid=instance_uuid)
                 raise errors.HostRejected(reason='Claim pci failed') from error
             self._add(added)
-            return Plan(pci, added=added, topology=placed)
+            begun = frozenset({key} - self._at_work)
+            self._at_work |= begun
+            return Plan(pci, added=added, topology=placed, begun=begun)
 
     def _place(self, wanted: objects.InstanceNUMATopology | None,
                requests: objects.InstancePCIRequests | None) -> objects.InstanceNUMATopology | None:
@@ -202,8 +208,22 @@ class Tracker:
         return placed
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
-        """Claimed devices become allocated."""
+        """Claimed devices become allocated: what the claim was made for is done."""
+        with self._lock:
+            self._at_work -= {key for key in self._at_work if key[0] == instance_uuid and side in (None, key[1])}
         return Plan(self.ledger.plan_allocate(instance_uuid, side))
+
+    @contextlib.contextmanager
+    def at_work(self, instance_uuid: str, what: str) -> Iterator[None]:
+        """Work on a server that needs no claim: a copy of its disk that leaves this host."""
+        key = instance_uuid, what
+        with self._lock:
+            self._at_work.add(key)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work.discard(key)
 
     def plan_free(self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *,
                   unsided: bool = True) -> Plan:
@@ -233,6 +253,7 @@ class Tracker:
     def abort(self, plan: Plan) -> None:
         """The plan is not written and won't be."""
         with self._lock:
+            self._at_work -= plan.begun
             self._drop({key: usage for key, usage in plan.added.items() if key in self._entries})
             self._add({key: usage for key, usage in plan.dropped.items() if key not in self._entries})
             self.ledger.abort(plan.pci)
@@ -250,6 +271,7 @@ class Tracker:
             if not self._sides[uuid]:
                 del self._sides[uuid]
             self._used -= usage
+            self._at_work.discard((uuid, side))
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
@@ -290,6 +312,12 @@ class Tracker:
         """How many servers hold something here."""
         return len(self._sides)
 
+    @property
+    def under_way(self) -> int:
+        """How many servers are being built, moved or copied here."""
+        with self._lock:
+            return len({uuid for uuid, _ in self._at_work})
+
     def usage(self, plan: Plan | None = None) -> dict[str, Any]:
         """Columns of the node's row as they will be once ``plan`` is written: absolute values."""
         node = self.node
@@ -299,12 +327,13 @@ class Tracker:
                 'memory_mb_used': self._used.memory_mb, 'local_gb_used': self._used.local_gb,
                 'free_ram_mb': node.memory_mb - self._used.memory_mb,
                 'free_disk_gb': node.local_gb - self._used.local_gb,
-                'running_vms': self.instances, 'pci_stats': pools.to_json(), 'stats': json.dumps(self.stats()),
+                'running_vms': self.instances, 'current_workload': self.under_way, 'pci_stats': pools.to_json(),
+                'stats': json.dumps(self.stats()),
                 'numa_topology': cells.to_json() if cells is not None else None}
 
     def stats(self) -> dict[str, str]:
         """What weighers may look at besides the columns."""
-        return {'failed_builds': str(self.failed_builds)}
+        return {'failed_builds': str(self.failed_builds), 'io_workload': str(self.under_way)}
 
     # -- filling -------------------------------------------------------------------------------------------------------
     def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,

@@ -30,7 +30,11 @@ OPTS: list[cfg.Opt] = [
                 help='Whether hosts of the same best weight are tried in random order.'),
     cfg.IntOpt('max_io_ops_per_host', default=8, min=0,
                help='IoOpsFilter, AggregateIoOpsFilter (where metadata of an aggregate may override it): hosts with '
-                    'this many builds, resizes, snapshots and migrations under way are left out.'),
+                    'this many builds, resizes, snapshots and migrations under way are left out. A build or the '
+                    'destination of a move counts from its claim on the host to its end there, the source of a move '
+                    'and a snapshot while the disk is copied. A host tells it only with what it writes anyway (claims, '
+                    'what is given back, the look every update_resources_interval), so the end of the last one may be '
+                    'known that much later (with -1 there: not before the next claim).'),
     cfg.IntOpt('max_instances_per_host', default=50, min=1,
                help='NumInstancesFilter, AggregateNumInstancesFilter (where metadata of an aggregate may override it): '
                     'hosts with this many servers are left out.'),

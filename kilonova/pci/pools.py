@@ -256,7 +256,7 @@ class PciPools:
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
         if _total(pools) < count:
             return None
-        pools = self._filter_numa(pools, _policy(request), cells, count)                          # 2
+        pools = self._filter_numa(pools, numa_policy_of(request), cells, count)                     # 2
         if _total(pools) < count:
             return None
         if not _asks(specs, 'dev_type', PF):                                                     # 3
@@ -317,7 +317,8 @@ def sockets_of(numa_topology: Any) -> dict[int, int | None]:
     return {cell.id: cell.socket if 'socket' in cell else None for cell in numa_topology.cells}
 
 
-def _policy(request: InstancePCIRequest) -> str:
+def numa_policy_of(request: InstancePCIRequest) -> str:
+    """How near to the guest's NUMA cells its devices must be; none is said: the field's default."""
     return (request.numa_policy if 'numa_policy' in request else None) or DEFAULT_NUMA_POLICY
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient, PlacementInvalid, is_consumer_conflict
+from kilonova.pci.request import as_list, group_name
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
 from kilonova.scheduler.claims import Claims
@@ -129,7 +130,7 @@ class _Need:
         spec = self.spec
         devices = Counter(rp for suffix in self.devices for rp in request['mappings'][suffix])
         return Taken(place, spec.vcpus, spec.memory_mb, (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0),
-                     devices)
+                     devices, requests=_unmapped(spec, request['mappings']))
 
 
 def need(spec: Spec, query: Query) -> _Need | None:
@@ -477,4 +478,11 @@ def claimed(table: Any, spec: Spec, plan: Plan, uuids: Sequence[str]) -> None:
             wanted = spec.numa_topology if 'numa_topology' in spec else None
             table.take(uuid, Taken(place, shared_cpus(spec, wanted), spec.memory_mb,
                                    (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0), devices,
-                                   time.monotonic(), choice.host.placed.get(uuid)))
+                                   time.monotonic(), choice.host.placed.get(uuid),
+                                   _unmapped(spec, choice.request['mappings'])))
+
+
+def _unmapped(spec: Spec, mappings: Mapping[str, Sequence[str]]) -> tuple[Any, ...]:
+    """The PCI requests whose devices are none of Placement's."""
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    return tuple(one for one in as_list(requests) if group_name(one.request_id, 0) not in mappings)

@@ -1,24 +1,49 @@
-"""Compose candidates for many equal device groups out of Placement's answer for one of them.
+"""Compose candidates for many device groups out of Placement's answer for few of them.
 
-    query, clones = full_query.collapsed()              # {'R-0': ['R-1', …, 'R-7']}
+    query, clones = full_query.collapsed()              # {'R-0': ['R-1', …, 'R-7'], 'S-0': []}, query.left_out: S-0
     found = client.allocation_candidates(query.pairs())
-    requests = expand(found, query, clones)             # each with 'R-0' … 'R-7' on devices that fit together
+    requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
 
 Placement answers k equal groups with all ordered choices (lab.md §7: five of eight devices take it 3 s, eight of eight
-never end). Asked for one, it names each provider that may serve any of them: what is left is to choose k, each no more
-often than it has room. The claim checks the result like any other.
+never end), k different ones with all combinations. Asked for one of a kind, it names each provider that may serve any
+of them; of a kind that it isn't asked for, its summaries of the host's tree say who may. What is left is to choose,
+each provider no more often than it has room. The claim checks the result like any other.
 """
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+import math
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.room import Request, Room
 
-# Choices composed for one host and one set of groups: enough for filters to find one they like.
+# Choices composed for one host and one set of other groups: enough for filters to find one they like.
 MAX_CHOICES = 64
+# An answer that isn't cut may name all hosts there are: so many choices in all, but at least some of each host.
+MANY_CHOICES, LEAST_CHOICES = 2000, 8
+
+# One device's worth of a provider: (provider, what tells it from the provider's others).
+Slot = tuple[str, Hashable]
+# A choice: the slots of each kind.
+Slots = tuple[tuple[Slot, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Equal groups; ``asked``: Placement was asked for the first of them."""
+
+    group: Group
+    suffixes: list[str]
+    asked: bool
+
+    @property
+    def resources(self) -> dict[str, int]:
+        return self.group.resources
 
 
 def expand(requests: list[Request], query: Query, clones: dict[str, list[str]], room: Room,
@@ -29,38 +54,56 @@ def expand(requests: list[Request], query: Query, clones: dict[str, list[str]], 
     ``usable`` may rule out providers that the host itself wouldn't give; those of which ``near`` says the same are
     neighbours.
     """
-    for kept, others in clones.items():
-        requests = list(_expand_one(requests, query, [kept, *others], room, usable, near))
-    return requests
+    kinds = [_Kind(query.left_out[kept] if kept in query.left_out else query.groups[kept], [kept, *others],
+                   kept not in query.left_out) for kept, others in clones.items()]
+    near = functools.cache(near)
+    most = MAX_CHOICES
+    if query.left_out:
+        most = max(LEAST_CHOICES, min(MAX_CHOICES, MANY_CHOICES // len(room.trees())))
+    return [request for base, providers in _by_base(requests, kinds, room)
+            for request in _expand(base, kinds, providers, query.policy == 'isolate', room, usable, near, most)]
 
 
-def _expand_one(requests: list[Request], query: Query, groups: list[str], room: Room,
-                usable: Callable[[str], bool], near: Callable[[str], Any]) -> Iterator[Request]:
-    resources = query.groups[groups[0]].resources
-    isolate = query.policy == 'isolate'
-    for base, providers in _by_base(requests, groups[0], resources):
-        taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
-        slots = []
-        for provider in sorted(providers, key=near):
-            if provider not in taken and usable(provider):
-                times = 1 if isolate else len(groups)
-                slots.extend([provider] * room.times(provider, resources, base, times))
-        for choice in _choices(slots, len(groups)):
-            yield _compose(base, dict(zip(groups, choice, strict=True)), resources)
+def _expand(base: Request, kinds: list[_Kind], providers: list[list[str]], isolate: bool, room: Room,
+            usable: Callable[[str], bool], near: Callable[[str], Any], most: int) -> Iterator[Request]:
+    taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
+    slots: list[list[Slot]] = []
+    for kind, able in zip(kinds, providers, strict=True):
+        # Kinds of the same resources share the slots of a provider; isolated groups share none.
+        what = None if isolate else tuple(sorted(kind.resources.items()))
+        times = 1 if isolate else sum(len(one.suffixes) for one in kinds if one.resources == kind.resources)
+        slots.append([(provider, (what, number)) for provider in sorted(able, key=near)
+                      if provider not in taken and usable(provider)
+                      for number in range(room.times(provider, kind.resources, base, times))])
+    mixed = len({tuple(sorted(kind.resources.items())) for kind in kinds}) > 1 and len(
+        {rp for able in providers for rp in able}) < sum(map(len, providers))
+    for choice in _choices(slots, [len(kind.suffixes) for kind in kinds], near, most):
+        request = _compose(base, kinds, choice)
+        if not mixed or room.fits(request):
+            yield request
 
 
-def _by_base(requests: list[Request], kept: str,
-             resources: dict[str, int]) -> Iterator[tuple[Request, list[str]]]:
-    """Requests that differ only in the provider of the group ``kept``: what they share, and those providers."""
-    bases: dict[Any, tuple[Request, list[str]]] = {}
+def _by_base(requests: list[Request], kinds: list[_Kind], room: Room) -> Iterator[tuple[Request, list[list[str]]]]:
+    """Requests that differ only in the providers of the kinds: what they share, and those providers of each kind."""
+    bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
     for request in requests:
-        provider = request['mappings'][kept][0]
-        base = _without(request, kept, provider, resources)
-        bases.setdefault(_frozen(base), (base, []))[1].append(provider)
-    yield from bases.values()
+        base = request
+        for kind in kinds:
+            if kind.asked:
+                base = _without(base, kind.suffixes[0], kind.resources)
+        found = bases.setdefault(_frozen(base), (base, [{} for _ in kinds]))[1]
+        for kind, able in zip(kinds, found, strict=True):
+            if kind.asked:
+                able[request['mappings'][kind.suffixes[0]][0]] = None
+    for base, found in bases.values():
+        # Placement was asked for one kind of devices at least.
+        beside = next(provider for able in found for provider in able)
+        yield base, [list(able) if kind.asked else room.providers(kind.group, beside)
+                     for kind, able in zip(kinds, found, strict=True)]
 
 
-def _without(request: Request, suffix: str, provider: str, resources: dict[str, int]) -> Request:
+def _without(request: Request, suffix: str, resources: dict[str, int]) -> Request:
+    provider = request['mappings'][suffix][0]
     allocations = {rp: {'resources': dict(given['resources'])} for rp, given in request['allocations'].items()}
     left = allocations[provider]['resources']
     for name, amount in resources.items():
@@ -78,29 +121,88 @@ def _frozen(base: Request) -> tuple:
             tuple(sorted((name, *rps) for name, rps in base['mappings'].items())))
 
 
-def _choices(slots: list[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Up to MAX_CHOICES different ways to take ``count`` slots: neighbours first, then the others in order.
-
-    Neighbours starting at each slot, so that a slot that turns out bad is not in all of the first choices.
-    """
-    if len(slots) < count:
+def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
+    """Up to ``most`` different ways to take so many slots of each kind: neighbours first, then others."""
+    if any(len(of_kind) < count for of_kind, count in zip(slots, counts, strict=True)):
         return
-    around = (tuple((slots[start:] + slots[:start])[:count]) for start in range(len(slots)))
     seen = set()
-    for choice in itertools.islice(itertools.chain(around, itertools.combinations(slots, count)), 4 * MAX_CHOICES):
-        key = tuple(sorted(choice))
+    for choice in itertools.chain(_neighbours(slots, counts, near), _others(slots, counts)):
+        if choice is None:
+            continue
+        key = tuple(tuple(sorted(provider for provider, _ in of_kind)) for of_kind in choice)
         if key not in seen:
             seen.add(key)
             yield choice
-            if len(seen) == MAX_CHOICES:
+            if len(seen) == most:
                 return
 
 
-def _compose(base: Request, placed: dict[str, str], resources: dict[str, int]) -> Request:
+def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
+    """Starting at each slot of each neighbourhood, so that a slot that turns out bad is not in all of the first."""
+    around: list[dict[Any, list[Slot]]] = []
+    for of_kind in slots:
+        around.append({})
+        for slot in of_kind:
+            around[-1].setdefault(near(slot[0]), []).append(slot)
+    places = sorted({place for of_kind in around for place in of_kind})
+    for turn in range(max(len(some) for of_kind in around for some in of_kind.values())):
+        for index in range(len(places)):
+            order = places[index:] + places[:index]
+            yield _matched([[slot for place in order for slot in _turned(of_kind.get(place, []), turn)]
+                            for of_kind in around], counts)
+
+
+def _turned(slots: list[Slot], turn: int) -> list[Slot]:
+    start = turn % len(slots) if slots else 0
+    return slots[start:] + slots[:start]
+
+
+def _others(slots: list[list[Slot]], counts: list[int]) -> Iterator[Slots | None]:
+    """All if they are few, or of one kind; else any."""
+    number = math.prod(math.comb(len(of_kind), count) for of_kind, count in zip(slots, counts, strict=True))
+    if len(slots) == 1 or number <= 16 * MAX_CHOICES:
+        ways = itertools.product(*map(itertools.combinations, slots, counts))
+        for choice in itertools.islice(ways, 16 * MAX_CHOICES):
+            taken = [slot for of_kind in choice for slot in of_kind]
+            yield choice if len(set(taken)) == len(taken) else None
+        return
+    # The same each time.
+    rng = random.Random(0)
+    for _ in range(4 * MAX_CHOICES):
+        yield _matched([rng.sample(of_kind, len(of_kind)) for of_kind in slots], counts)
+
+
+def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
+    """So many slots for each kind, those first that come first, none of them twice; None: there is no such choice."""
+    owner: dict[Slot, int] = {}
+
+    def give(kind: int, tried: set[Slot]) -> bool:
+        for slot in orders[kind]:
+            if slot not in owner:
+                owner[slot] = kind
+                return True
+        for slot in orders[kind]:
+            # Another kind may have to do with another slot.
+            if owner[slot] != kind and slot not in tried:
+                tried.add(slot)
+                if give(owner[slot], tried):
+                    owner[slot] = kind
+                    return True
+        return False
+    for kind, count in enumerate(counts):
+        for _ in range(count):
+            if not give(kind, set()):
+                return None
+    return tuple(tuple(slot for slot in order if owner.get(slot) == kind) for kind, order in enumerate(orders))
+
+
+def _compose(base: Request, kinds: list[_Kind], choice: Slots) -> Request:
     allocations = {rp: {'resources': dict(given['resources'])} for rp, given in base['allocations'].items()}
-    for provider in placed.values():
-        given = allocations.setdefault(provider, {'resources': {}})['resources']
-        for name, amount in resources.items():
-            given[name] = given.get(name, 0) + amount
-    return {'allocations': allocations,
-            'mappings': base['mappings'] | {suffix: [provider] for suffix, provider in placed.items()}}
+    placed: dict[str, list[str]] = {}
+    for kind, of_kind in zip(kinds, choice, strict=True):
+        for suffix, (provider, _) in zip(kind.suffixes, of_kind, strict=True):
+            placed[suffix] = [provider]
+            given = allocations.setdefault(provider, {'resources': {}})['resources']
+            for name, amount in kind.resources.items():
+                given[name] = given.get(name, 0) + amount
+    return {'allocations': allocations, 'mappings': base['mappings'] | placed}

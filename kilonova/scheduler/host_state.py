@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,26 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
     """What the two columns say, to be copied. From one select to the next few hosts change theirs."""
     return PciPools.from_pool_list(objects.PciDevicePoolList.from_column(stored),
                                    sockets_of(objects.NUMATopology.from_column(topology)))
+
+
+def less(pools: PciPools, taken: Iterable[Any]) -> None:
+    """Take from the pools what Placement doesn't count of what was given away (``requests`` of ``table.Taken``)."""
+    for one in taken:
+        cells = one.topology.cells if one.topology is not None else None
+        for request in one.requests:
+            _take(pools, request, cells)
+
+
+def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
+    """As many as there are: of a server that the host's row counts already less is left than it asks for."""
+    for count in range(request.count, 0, -1):
+        wanted = [request if count == request.count else request.replaced(count=count)]
+        for near in (cells, None) if cells else (None,):
+            try:
+                pools.apply_requests(wanted, numa_cells=near)
+            except PciDeviceRequestFailed:
+                continue
+            return
 
 
 @lru_cache(maxsize=2048)
@@ -124,8 +144,10 @@ class HostState:
 
     @cached_property
     def pci_stats(self) -> PciPools:
-        """Free devices. Those that were just given away are still among them: Placement's answer knows."""
-        return parsed_pools(self._node.get('pci_stats'), self.numa_topology).copy()
+        """Free devices. Those that were just given away are still among them where Placement's answer knows."""
+        pools = parsed_pools(self._node.get('pci_stats'), self.numa_topology).copy()
+        less(pools, self._taken)
+        return pools
 
     @cached_property
     def cpu_info(self) -> dict[str, Any]:

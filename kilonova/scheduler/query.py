@@ -12,30 +12,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import os_resource_classes
 from oslo_utils import strutils
 
 from kilonova import errors
 from kilonova.pci import request as pci_request
-from kilonova.virt.hardware import constraints
+from kilonova.virt.hardware import amounts, constraints
 
 LOG = logging.getLogger(__name__)
 
 # An objects.RequestSpec; its fields come from tables that no type checker reads.
 Spec = Any
 
-_EXTRA_SPEC = re.compile(r'(?P<what>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)')
+_EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
 # Hints that name other servers: what they ask for may be far down the list, so that it must not be cut.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
-# From this many equal groups on, Placement is asked for one and the rest is composed here: candidates of k equal groups
-# are ordered choices, 8 · 7 · 6 … of one host, and Placement works them all out (lab.md §7: 5 of 8 take 3 s).
-COLLAPSE_FROM = 3
+# With more named groups than this, Placement is asked for fewer and the rest is composed here: its candidates of a host
+# are all combinations, 8 · 7 · 6 … of equal groups, 8 · 8 · 8 … of different ones, and it works them all out (lab.md
+# §7: 5 of 8 take 3 s).
+FEW_GROUPS = 2
 
 
 class RequestFilterFailed(errors.KilonovaError):
@@ -67,7 +66,8 @@ class Group:
 
 @dataclass
 class Query:
-    """The question. ``pci_groups``: suffixes of the groups that are PCI devices."""
+    """The question. ``pci_groups``: suffixes of the groups that are PCI devices; ``left_out``: the first group of each
+    kind that is not asked for at all (see ``collapsed``)."""
 
     groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
     policy: str | None = None
@@ -76,6 +76,7 @@ class Query:
     same_subtree: list[list[str]] = field(default_factory=list)
     limit: int | None = None
     pci_groups: set[str] = field(default_factory=set)
+    left_out: dict[str, Group] = field(default_factory=dict)
 
     @property
     def unnamed(self) -> Group:
@@ -104,18 +105,40 @@ class Query:
         return sorted(pairs)
 
     def collapsed(self) -> tuple[Query, dict[str, list[str]]]:
-        """The question with many equal groups left out, and {suffix that stays: suffixes that are left out}."""
+        """The question with at most one group of each kind, and of devices with at most one kind if there are many; and
+        {suffix that stands for its kind: the others of the kind} of the kinds that are to be composed.
+
+        One kind of devices stays, so that hosts without any are no answer. Placement doesn't know of the kinds that are
+        left out, so its answer isn't cut: the hosts that have them may be far down the list.
+        """
+        named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
+        if len(named) <= FEW_GROUPS:
+            return self, {}
         bound = {suffix for suffixes in self.same_subtree for suffix in suffixes}
         alike: dict[tuple, list[str]] = {}
-        for suffix, group in self.groups.items():
-            if suffix and suffix not in bound:
-                alike.setdefault(group.key(), []).append(suffix)
-        clones = {suffixes[0]: suffixes[1:] for suffixes in alike.values() if len(suffixes) >= COLLAPSE_FROM}
+        for suffix in named:
+            if suffix not in bound:
+                alike.setdefault(self.groups[suffix].key(), []).append(suffix)
+        kinds = list(alike.values())
+        gone = {suffix for suffixes in kinds for suffix in suffixes[1:]}
+        left_out = {}
+        if len(named) - len(gone) > FEW_GROUPS:
+            # Hosts that have most of one kind are the rarest.
+            devices = sorted((suffixes for suffixes in kinds if self._composable(suffixes)), key=len, reverse=True)
+            left_out = {suffixes[0]: self.groups[suffixes[0]] for suffixes in devices[1:]}
+        clones = {suffixes[0]: suffixes[1:] for suffixes in kinds
+                  if len(suffixes) > 1 or (left_out and self._composable(suffixes))}
         if not clones:
             return self, {}
-        gone = {suffix for suffixes in clones.values() for suffix in suffixes}
-        groups = {suffix: group for suffix, group in self.groups.items() if suffix not in gone}
-        return replace(self, groups=groups), clones
+        groups = {suffix: group for suffix, group in self.groups.items()
+                  if suffix not in gone and suffix not in left_out}
+        return replace(self, groups=groups, left_out=left_out, limit=None if left_out else self.limit), clones
+
+    def _composable(self, suffixes: list[str]) -> bool:
+        """Whether these equal groups are devices of which Placement's summaries of a host say all that is asked for."""
+        group = self.groups[suffixes[0]]
+        return self.pci_groups.issuperset(suffixes) and group == Group(
+            resources=group.resources, required=group.required, forbidden=group.forbidden)
 
 
 def _parameters(group: Group) -> Iterable[tuple[str, str]]:
@@ -203,10 +226,9 @@ def _read_extra_specs(query: Query, extra_specs: dict[str, str]) -> None:
 
 def _read_one(group: Group, what: str, name: str, value: str) -> None:
     if what == 'resources':
-        if value.isdecimal():
-            group.resources[name] = int(value)
-        else:
-            LOG.warning('Resource amounts must be integers. Received %s=%s.', name, value)
+        amount = amounts.number(name, value)
+        if amount is not None:
+            group.resources[name] = amount
     elif value == 'required':
         group.required.add(name)
     elif value == 'forbidden':
@@ -217,24 +239,15 @@ def _read_one(group: Group, what: str, name: str, value: str) -> None:
 
 def _read_flavor(query: Query, spec: Spec) -> None:
     """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
-    flavor = spec.flavor
-    disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
-    if not _field(spec, 'is_bfv'):
-        disk += flavor.root_gb
-    named = {name for group in query.groups.values() for name in group.resources}
-    for name, amount in (('VCPU', flavor.vcpus), ('MEMORY_MB', flavor.memory_mb), ('DISK_GB', disk)):
-        if name not in named:
-            query.unnamed.resources[name] = amount
+    amounts.add_sizes({suffix: group.resources for suffix, group in query.groups.items()}, spec.flavor,
+                      from_volume=bool(_field(spec, 'is_bfv')))
 
 
 def _read_cpu_policy(query: Query, spec: Spec) -> None:
     """Dedicated CPUs are another class, which only hosts that pin have."""
-    extra_specs, resources = spec.flavor.extra_specs, query.unnamed.resources
-    wanted = _numa(spec)
-    dedicated = constraints.dedicated_cpus(wanted)
-    if dedicated and 'VCPU' in resources:
-        resources['VCPU'] = constraints.shared_cpus(spec.flavor, wanted)
-        resources['PCPU'] = dedicated
+    extra_specs, wanted = spec.flavor.extra_specs, _numa(spec)
+    amounts.pin(query.unnamed.resources, constraints.shared_cpus(spec.flavor, wanted),
+                constraints.dedicated_cpus(wanted))
     thread_policy = extra_specs.get('hw:cpu_thread_policy') or image_property(spec, 'hw_cpu_thread_policy')
     if thread_policy == 'isolate':
         query.unnamed.forbidden.add('HW_CPU_HYPERTHREADING')
@@ -300,13 +313,11 @@ def _trait(traits: dict[str, str], what: str, value: str) -> str:
 def _read_memory(query: Query, spec: Spec) -> None:
     """Encrypted memory, persistent memory."""
     unnamed = query.unnamed
-    if wants(spec, 'hw:mem_encryption', 'hw_mem_encryption'):
+    encrypted = wants(spec, 'hw:mem_encryption', 'hw_mem_encryption')
+    if encrypted:
         model = wanted(spec, 'hw:mem_encryption_model', 'hw_mem_encryption_model') or 'amd-sev'
         unnamed.required.add(_trait(_ENCRYPTION, 'hw:mem_encryption_model', model))
-        unnamed.resources['MEM_ENCRYPTION_CONTEXT'] = 1
-    for label in filter(None, map(str.strip, spec.flavor.extra_specs.get('hw:pmem', '').split(','))):
-        name = os_resource_classes.normalize_name(f'PMEM_NAMESPACE_{label}')
-        unnamed.resources[name] = unnamed.resources.get(name, 0) + 1
+    amounts.add_memory(unnamed.resources, spec.flavor.extra_specs, encrypted)
 
 
 def tpm(spec: Spec) -> tuple[str, str] | None:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from kilonova.scheduler.query import Group
+
 # An allocation request: {'allocations': {provider: {'resources': {class: amount}}}, 'mappings': {group: [provider]}}.
 Request = dict[str, Any]
 # After this many seconds no select can be under way that asked Placement before a claim ended.
@@ -109,6 +111,7 @@ class Room:
         """``summaries``: provider_summaries of GET /allocation_candidates."""
         self._free = {(rp, name): amounts['capacity'] - amounts['used'] for rp, summary in summaries.items()
                       for name, amounts in summary['resources'].items()}
+        self._summaries, self._trees = summaries, dict[str, list[str]]()
         self._neighbours, self.asked = neighbours, asked
         self._taken: Counter = Counter()
 
@@ -131,6 +134,20 @@ class Room:
         taken = uses(base)
         return min(most, *((self._free.get((provider, name), most * amount) - taken[provider, name]) // amount
                            for name, amount in resources.items()))
+
+    def trees(self) -> dict[str, list[str]]:
+        """{root: the providers of its tree}."""
+        if not self._trees:
+            for rp, summary in self._summaries.items():
+                self._trees.setdefault(summary['root_provider_uuid'], []).append(rp)
+        return self._trees
+
+    def providers(self, group: Group, beside: str) -> list[str]:
+        """Those of the tree that ``beside`` is in that may serve a group of resources and traits."""
+        return [rp for rp in self.trees()[self._summaries[beside]['root_provider_uuid']]
+                if all(self._free.get((rp, name), 0) >= amount for name, amount in group.resources.items())
+                and group.required.issubset(self._summaries[rp]['traits'])
+                and group.forbidden.isdisjoint(self._summaries[rp]['traits'])]
 
     def _others(self) -> tuple[Counter, Counter]:
         if self._neighbours is None:

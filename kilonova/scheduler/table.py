@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kilonova.objects import InstanceNUMATopology
+from kilonova.objects import InstanceNUMATopology, InstancePCIRequest
 from kilonova.pci.pools import PciPools
 from kilonova.pci.request import PLACEMENT_KEYS
-from kilonova.scheduler.host_state import parsed_pools
+from kilonova.scheduler.host_state import less, parsed_pools
 
 Row = dict[str, Any]
 Mask = NDArray[np.bool_]
@@ -50,7 +50,8 @@ _OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname'))
 @dataclass
 class Taken:
     """What one server was given on a host. ``vcpus``: shared ones; ``devices``: {provider uuid: number}; ``topology``:
-    its place on the host's NUMA cells, if it asked for one. ``at`` by the monotonic clock."""
+    its place on the host's NUMA cells, if it asked for one; ``requests``: PCI requests whose devices Placement doesn't
+    count, so that only the host will say which they are. ``at`` by the monotonic clock."""
 
     place: int
     vcpus: int
@@ -59,6 +60,7 @@ class Taken:
     devices: Counter
     at: float = field(default_factory=time.monotonic)
     topology: InstanceNUMATopology | None = None
+    requests: tuple[InstancePCIRequest, ...] = ()
 
 
 class Table:
@@ -200,6 +202,8 @@ class Table:
         self._write_service(place, self._services.get((cell_uuid, node['host'])))
         for taken in self._here.get(place, {}).values():
             self._count(taken, 1)
+        if self._here.get(place):
+            self._count_devices(place)
 
     def _write_service(self, place: int, service: Row | None) -> None:
         self._columns['live'][place] = service is not None
@@ -239,6 +243,8 @@ class Table:
         self._taken[uuid] = taken
         self._here.setdefault(taken.place, {})[uuid] = taken
         self._count(taken, 1)
+        if taken.devices or taken.requests:
+            self._count_devices(taken.place)
 
     def give_back(self, uuid: str) -> None:
         """A server that doesn't get it after all, or whose host counts it itself now."""
@@ -246,6 +252,8 @@ class Table:
         if taken is not None:
             self._here[taken.place].pop(uuid)
             self._count(taken, -1)
+            if taken.devices or taken.requests:
+                self._count_devices(taken.place)
 
     def forget_old(self, now: float | None = None) -> None:
         """Drop servers that nobody will ever take."""
@@ -281,11 +289,34 @@ class Table:
         column['vcpus_used'][place] += sign * taken.vcpus
         column['num_instances'][place] += sign
         column['num_io_ops'][place] += sign
-        for key, provider, _ in self._pools[place]:
-            number = taken.devices[provider] if provider is not None else 0
+
+    def _count_devices(self, place: int) -> None:
+        """Write down how many devices are left, whatever was counted before: who gives back leaves no trace."""
+        pools = self._pools[place]
+        for key, _, _ in pools:
+            self._classes[key][place] = 0
+        total = 0
+        for (key, _, _), count in zip(pools, self._left(place), strict=True):
+            self._classes[key][place] += count
+            total += count
+        self._columns['pci_free'][place] = total
+
+    def _left(self, place: int) -> list[int]:
+        """The free devices of each pool of the host's row, less what was just given away."""
+        taken = self.taken_at(place)
+        if any(one.requests for one in taken):
+            stored = self._stored_pools(place)
+            # A pool that is gone has a relative that is taken. Copies share the keys.
+            left = {id(pool.keys): pool.count for pool in _less_taken(stored, taken).pools}
+            return [left.get(id(pool.keys), 0) for pool in stored.pools]
+        gone = _providers(taken)
+        found = []
+        for _, provider, count in self._pools[place]:
+            number = min(count, gone[provider]) if provider is not None else 0
             if number:
-                self._classes[key][place] -= sign * number
-                column['pci_free'][place] -= sign * number
+                gone[provider] -= number
+            found.append(count - number)
+        return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
@@ -338,16 +369,11 @@ class Table:
 
     def pools(self, place: int) -> PciPools:
         """The host's free devices, less what was just given away; one's own to change."""
+        return _less_taken(self._stored_pools(place), self.taken_at(place))
+
+    def _stored_pools(self, place: int) -> PciPools:
         _, node = self.node(place)
-        pools = parsed_pools(node['pci_stats'], node['numa_topology']).copy()
-        gone: Counter = Counter()
-        for taken in self.taken_at(place):
-            gone.update(taken.devices)
-        for pool in pools.pools:
-            number = min(pool.count, gone[pool.rp_uuid])
-            pool.count -= number
-            gone[pool.rp_uuid] -= number
-        return pools
+        return parsed_pools(node['pci_stats'], node['numa_topology'])
 
     def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
         """Hosts whose ``supported_instances`` pass; asked once for each that there is."""
@@ -358,6 +384,25 @@ class Table:
         """Bytes of the columns, about."""
         return sum(values.nbytes for values in (*self._columns.values(), *self._classes.values())) + sum(
             map(sys.getsizeof, self._texts))
+
+
+def _providers(taken: Iterable[Taken]) -> Counter:
+    """{provider: devices} that Placement counts."""
+    gone: Counter = Counter()
+    for one in taken:
+        gone.update(one.devices)
+    return gone
+
+
+def _less_taken(stored: PciPools, taken: Sequence[Taken]) -> PciPools:
+    """A copy of the pools without what was given away."""
+    pools, gone = stored.copy(), _providers(taken)
+    for pool in pools.pools:
+        number = min(pool.count, gone[pool.rp_uuid])
+        pool.count -= number
+        gone[pool.rp_uuid] -= number
+    less(pools, taken)
+    return pools
 
 
 def _fold(value: Any) -> Any:

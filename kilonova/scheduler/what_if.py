@@ -22,6 +22,7 @@ from kilonova import errors
 from kilonova.context import get_admin_context
 from kilonova.objects import Flavor, ImageMeta, InstanceGroup, InstancePCIRequests, RequestSpec
 from kilonova.pci import request as pci_request
+from kilonova.pci.pools import numa_policy_of
 from kilonova.scheduler import expand
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.manager import Candidates, SchedulerManager
@@ -38,15 +39,20 @@ MOST = 10_000
 
 @dataclass
 class Capacity:
-    """How many more servers of a request fit. ``devices``: {alias: {vendor:product: free devices}}; ``silent``: cells
-    that don't answer, whose hosts are not counted."""
+    """How many more servers of a request fit. ``devices``: {alias: {NUMA policy: {vendor:product: free devices}}};
+    ``silent``: cells that don't answer, whose hosts are not counted."""
 
     total: int = 0
     hosts: dict[str, int] = field(default_factory=dict)
     zones: dict[str, int] = field(default_factory=dict)
     cells: dict[str, int] = field(default_factory=dict)
-    devices: dict[str, dict[str, int]] = field(default_factory=dict)
+    devices: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+
+    def free_devices(self) -> list[tuple[str, str, str, int]]:
+        """(alias, NUMA policy, vendor:product, free devices), sorted."""
+        return sorted((alias, policy, device, number) for alias, policies in self.devices.items()
+                      for policy, counts in policies.items() for device, number in counts.items())
 
     def as_dict(self) -> dict[str, Any]:
         """What json takes."""
@@ -58,7 +64,8 @@ def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[s
             count: int = 1) -> Spec:
     """A request as the API makes it of a flavor's row (with its extra specs) and an image record of plain form.
 
-    ``zone``: ZONE, ZONE:HOST or ZONE:HOST:NODE. Invalid: what the API would refuse.
+    ``zone``: ZONE, ZONE:HOST or ZONE:HOST:NODE; ``project_id`` '': one that owns nothing. Invalid: what the API would
+    refuse.
     """
     ctxt = get_admin_context()
     image_meta = ImageMeta.from_dict(dict(image)) if image else None
@@ -90,7 +97,7 @@ def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: Spec,
         LOG.info('Nothing fits: %s', error)
         return Capacity()
     found = Capacity(silent=list(candidates.silent))
-    free: dict[str, Counter[str]] = {}
+    free: dict[tuple[str, str], Counter[str]] = {}
     for host, requests in candidates.hosts:
         _count_devices(spec, host, free)
         number = _fits_on(manager.filters, spec, host, requests, candidates)
@@ -99,7 +106,8 @@ def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: Spec,
         found.total += number
         for where, name in ((found.hosts, host.host), (found.zones, zone), (found.cells, cell)):
             where[name] = where.get(name, 0) + number
-    found.devices = {alias: dict(counts) for alias, counts in free.items()}
+    for (alias, policy), counts in free.items():
+        found.devices.setdefault(alias, {})[policy] = dict(counts)
     return found
 
 
@@ -125,12 +133,15 @@ def _fits_on(filters: list[Any], spec: Spec, host: HostState, requests: list[Req
     return MOST
 
 
-def _count_devices(spec: Spec, host: HostState, free: dict[str, Counter[str]]) -> None:
-    requests = spec.pci_requests if 'pci_requests' in spec else None
-    for one in requests.requests if requests is not None else ():
-        counts = free.setdefault(one.alias_name or 'pci', Counter())
+def _count_devices(spec: Spec, host: HostState, free: dict[tuple[str, str], Counter[str]]) -> None:
+    asked: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for one in pci_request.as_list(spec.pci_requests if 'pci_requests' in spec else None):
+        # An alias may be asked for several times; its devices are there once.
+        asked.setdefault((one.alias_name or 'pci', numa_policy_of(one)), []).extend(one.spec)
+    for key, specs in asked.items():
+        counts = free.setdefault(key, Counter())
         for pool in host.pci_stats.pools:
-            if any(pool.matches(wanted) for wanted in one.spec):
+            if any(pool.matches(wanted) for wanted in specs):
                 counts[f'{pool.keys["vendor_id"]}:{pool.keys["product_id"]}'] += pool.count
 
 
@@ -145,8 +156,8 @@ def prometheus(found: Capacity, flavor: str) -> list[str]:
                   for key, number in sorted(values.items())]
     lines += ['# HELP kilonova_free_devices Free PCI devices on hosts that may take the flavor.',
               '# TYPE kilonova_free_devices gauge']
-    lines += [f'kilonova_free_devices{{{_labels(flavor=flavor, alias=alias, device=device)}}} {number}'
-              for alias, counts in sorted(found.devices.items()) for device, number in sorted(counts.items())]
+    lines += [f'kilonova_free_devices{{{_labels(flavor=flavor, alias=alias, numa_policy=policy, device=device)}}} '
+              f'{number}' for alias, policy, device, number in found.free_devices()]
     return lines
 
 

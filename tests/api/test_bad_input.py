@@ -92,8 +92,8 @@ def test_properties_outside_their_versions(world, route):
 
 
 BROKEN = [
-    b'{', b'[]', b'null', b'"x"', b'1', b'true', b'\xff\xfe', b'{"a": NaN}', b'{"a": Infinity}', b'{"a" 1}',
-    b"{'a': 1}",
+    b'{', b'[]', b'null', b'"x"', b'1', b'true', b'\xff\xfe', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": 1e999}',
+    b'{"a" 1}', b"{'a': 1}",
     b'{"a": "\xed\xa0\x80"}', b'{"a": "\x00"}', b'{"a": "\\u0000"}', b'{"a": "\\ud800"}', b'{"\\udfff": 1}',
     b'{"a": ' + b'9' * 5000 + b'}', b'{"a": ' + b'[' * 20000 + b']' * 20000 + b'}', b'{"a": ' + b'{"a": ' * 10000]
 
@@ -117,6 +117,16 @@ def test_bodies_that_are_none(world, route):
     # A type that says nothing says that there is no body.
     for kind in ('text/plain', '') if at(route.body, version) != {'type': 'null'} else ():
         refuse(world, (400,), route, path, raw=whole, version=version, what=kind, headers={'Content-Type': kind})
+
+
+@pytest.mark.parametrize('number', ['NaN', 'Infinity', '-Infinity', '1e999', '-1e999', '1' + '0' * 400 + '.0'])
+def test_numbers_that_are_none(world, number):
+    """Where anything may stand, too: what is no number can't be written as JSON again."""
+    route = next(route for route in LIVE if (route.method, route.path) == ('POST', '/servers'))
+    path, body, _ = good(world, route, route.until)
+    body = {**body, 'os:scheduler_hints': {'mine': ['NUMBER']}}
+    raw = json.dumps(body).replace('"NUMBER"', number).encode()
+    refuse(world, (400,), route, path, raw=raw, what=number, named=('Cannot understand JSON',))
 
 
 def test_versions_that_are_none(world):

@@ -17,7 +17,7 @@ from kilonova.api.routes import ROUTES
 from kilonova.api.wsgi import ANYBODY
 from tests.api import counts, examples, table
 from tests.api.policy_facts import RULES
-from tests.api.world import CALLERS, KEY, OTHER_PROJECT, OTHER_USER, PROJECT, World
+from tests.api.world import CALLERS, KEY, OTHER_PROJECT, OTHER_USER, PROJECT, UNKNOWN, World
 
 ROWS = [route for route in ROUTES if not table.is_gone(route)]
 ASKED = frozenset(table.key(route) for route in ROWS)
@@ -138,6 +138,7 @@ def _no(rule):
     return f"Policy doesn't allow os_compute_api:{rule} to be performed."
 
 
+OTHER_MOVE = '00000001-dddd-4eee-8fff-000000000000'
 DETOURS = [
     # (path, status, what the answer says)
     ('/servers?all_tenants=1', 403, _no('servers:index:get_all_tenants')),
@@ -157,6 +158,9 @@ DETOURS = [
     ('/flavors/private', 404, 'Flavor private could not be found.'),
     ('/flavors?marker=private', 400, 'marker [private] not found'),
     ('/os-migrations?project_id={other_project}', 403, _no('os-migrations:index:all_projects')),
+    (f'/os-migrations?marker={OTHER_MOVE}', 400, f'marker [{OTHER_MOVE}] not found'),
+    (f'/os-migrations?marker={OTHER_MOVE}&project_id={PROJECT}', 400, f'marker [{OTHER_MOVE}] not found'),
+    (f'/os-simple-tenant-usage/{PROJECT}?marker={{other_server}}', 400, 'marker [{other_server}] not found'),
 ]
 
 
@@ -164,6 +168,19 @@ DETOURS = [
 def test_detours_to_other_projects_end(world, path, status, message):
     assert world.fault('GET', path, role='manager') == (status, world.fill(message))
     counts.REQUESTS['who may'] += 1
+
+
+@pytest.mark.parametrize(('path', 'role'), [
+    ('/os-migrations?marker=', 'manager'), (f'/os-migrations?project_id={PROJECT}&marker=', 'manager'),
+    (f'/os-simple-tenant-usage/{PROJECT}?marker=', 'reader')])
+def test_a_marker_of_another_project_looks_like_an_unknown_one(world, path, role):
+    own, other = (('{server}', '{other_server}') if 'usage' in path
+                  else (OTHER_MOVE.replace('00000001', '00000000'), OTHER_MOVE))
+    assert world.request('GET', path + own, role=role).status_int == 200
+    assert world.request('GET', path + other, role='admin').status_int == (400 if 'usage' in path else 200)
+    for marker in (other, UNKNOWN):
+        assert world.fault('GET', path + marker, role=role) == (400, world.fill(f'marker [{marker}] not found'))
+        counts.REQUESTS['who may'] += 1
 
 
 def test_moves_of_other_projects_are_not_seen(world):

@@ -6,8 +6,11 @@ import subprocess
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from kilonova.api.services import quota
+from kilonova.db.models.cell import ComputeNode, Instance
+from kilonova.db.queries import flavor_usage, usages
 from tests.fixtures.cloud import IMAGE_ID, PROJECT
 
 KEY = ('ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@home')
@@ -127,3 +130,50 @@ def counted_after(usage, slow):
                 part.update(dict.fromkeys(part, 0))
         return found
     return count
+
+
+def test_what_a_servers_image_says_of_amounts_is_known_wherever_the_server_stands(make_cloud, monkeypatch):
+    """Before a cell has it, in its cell, of a silent cell, and while it is restored."""
+    cloud = make_cloud()
+    record, inner, waiting = cloud.images.get, quota.recheck, []
+    monkeypatch.setattr(cloud.images, 'get', lambda *args: {
+        **record(*args), 'hw_cpu_policy': 'shared', 'hw_mem_encryption': 'false'})
+
+    def recheck(*args, **kwargs):
+        with cloud.databases.api().read() as connection:
+            waiting.extend(row for _, row in flavor_usage.waiting(connection, PROJECT))
+        return inner(*args, **kwargs)
+    monkeypatch.setattr(quota, 'recheck', recheck)
+    server = cloud.boot(cloud.flavor(vcpus=2))
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    cell = next(database for database in cloud.cells.enabled() if database.name == cloud.cell_of(cloud.host_of(server)))
+    with cell.read() as connection:
+        in_cell = flavor_usage.in_cell(connection, PROJECT)
+    with cloud.databases.api().read() as connection:
+        of_silent = flavor_usage.of_silent(connection, [cell.cell.id], PROJECT)
+    for found in (waiting, in_cell, of_silent):
+        (row,) = found
+        image = row.flavor['image']
+        assert (row.number, row.flavor['vcpus'], image['hw_cpu_policy']) == (1, 2, 'shared')
+        assert image['hw_mem_encryption'].lower() in ('false', '0')
+    with cell.write() as connection:
+        connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
+            vm_state='soft-delete', task_state='restoring'))
+        ((_, flavor),) = usages.restoring(connection, PROJECT)
+        connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
+            vm_state='active', task_state=None))
+    assert flavor['image']['hw_cpu_policy'] == 'shared'
+    cloud.assert_clean()
+
+
+def test_a_host_tells_what_it_has_under_way_with_its_claims(cloud):
+    """Nothing is written for it: the end of the last build is told at the next look."""
+    def told():
+        with cloud.databases.main().read() as connection:
+            rows = connection.execute(sa.select(ComputeNode.host, ComputeNode.current_workload, ComputeNode.stats))
+            return {host: (count, json.loads(stats)['io_workload']) for host, count, stats in rows}
+    assert set(told().values()) == {(0, '0')}
+    host = cloud.host_of(cloud.boot(cloud.flavor(vcpus=1)))
+    assert told()[host] == (1, '1')
+    cloud.computes[host].node.update()
+    assert told()[host] == (0, '0')

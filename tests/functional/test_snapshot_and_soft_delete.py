@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from typing import Any
 
 import pytest
 
+from kilonova.api.services import quota
 from kilonova.conductor.reclaim import Reclaim
-from kilonova.db.queries import instances
+from kilonova.db.queries import instances, operations
 from kilonova.errors import KilonovaError, Unanswered
 from kilonova.rpc.compute import Compute
 from kilonova.virt.libvirt.storage import command
@@ -47,6 +49,11 @@ def events_of(cloud: Cloud, server: str, action: str) -> list[dict[str, Any]]:
     rows = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     row = next(row for row in rows if row['action'] == action)
     return cloud.ok('GET', f"/servers/{server}/os-instance-actions/{row['request_id']}")['instanceAction']['events']
+
+
+def stories(cloud: Cloud, server: str) -> list[str]:
+    rows = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    return [row['action'] for row in rows]
 
 
 def guest_state(cloud: Cloud, server: str) -> int:
@@ -389,6 +396,77 @@ def test_a_restored_server_counts_again(make_cloud) -> None:
     cloud.action(second, 'forceDelete', user='bob')
     cloud.action(first, 'restore', user='bob', expect=202)
     assert cloud.status(first) == 'ACTIVE'
+
+
+def soft_deleted(cloud: Cloud, count: int) -> list[str]:
+    """Servers of bob's that wait for their deletion, one core each; one of them fits into his quota."""
+    flavor = cloud.flavor(gpus=1)
+    servers = [cloud.boot(flavor, user='bob') for _ in range(count)]
+    for server in servers:
+        cloud.request('DELETE', f'/servers/{server}', user='bob')
+    cloud.settle()
+    assert [cloud.status(server) for server in servers] == ['SOFT_DELETED'] * count
+    cloud.ok('PUT', f'/os-quota-sets/{PROJECT}', {'quota_set': {'instances': 1}})
+    return servers
+
+
+def test_restores_that_race_for_the_last_of_a_quota(deferring: Cloud) -> None:
+    """No more than the limit comes back; the others are soft-deleted as before, and can be restored later."""
+    cloud, codes = deferring, {}
+    servers = soft_deleted(cloud, 3)
+    start = threading.Barrier(len(servers))
+
+    def one(server: str) -> None:
+        start.wait()
+        codes[server] = cloud.request('POST', f'/servers/{server}/action', {'restore': None}, user='bob').status_int
+    threads = [threading.Thread(target=one, args=(server,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cloud.settle()
+    back = [server for server in servers if codes[server] == 202]
+    assert set(codes.values()) <= {202, 403} and len(back) <= 1
+    assert [cloud.status(server) for server in servers] == [
+        'ACTIVE' if server in back else 'SOFT_DELETED' for server in servers]
+    restored = [server for server in servers if 'restore' in stories(cloud, server)]
+    assert restored == back
+    cloud.assert_clean()
+    for server in back:
+        cloud.action(server, 'forceDelete')
+    late = next(server for server in servers if server not in back)
+    cloud.action(late, 'restore', user='bob', expect=202)
+    assert cloud.status(late) == 'ACTIVE'
+    cloud.assert_clean()
+
+
+def test_a_restore_too_many_that_a_conductor_took_is_unwound(deferring: Cloud, monkeypatch) -> None:
+    """The second count comes when the row has a holder: it ends as if the host had refused, soft-deleted."""
+    cloud = deferring
+    first, second = soft_deleted(cloud, 2)
+    inner, accepting, taken = quota.recheck, operations.accept, []
+
+    def accept(cell_db: Any, **kwargs: Any) -> Any:
+        if kwargs['instance_uuid'] == second and not taken:
+            taken.append(True)
+            assert cloud.request('POST', f'/servers/{first}/action', {'restore': None}, user='bob').status_int == 202
+        return accepting(cell_db, **kwargs)
+
+    def recheck(*args: Any, **kwargs: Any) -> Any:
+        if taken:
+            with cloud.cell.write() as conn:
+                table = operations.operations
+                # A holder that died: the next sweep takes the row over.
+                conn.execute(table.update().where(table.c.instance_uuid == second).values(owner='gone', not_before=1))
+        return inner(*args, **kwargs)
+    monkeypatch.setattr(operations, 'accept', accept)
+    monkeypatch.setattr(quota, 'recheck', recheck)
+    response = cloud.request('POST', f'/servers/{second}/action', {'restore': None}, user='bob')
+    assert response.status_int == 403 and 'Quota exceeded for instances' in response.text
+    cloud.settle()
+    assert (cloud.status(first), cloud.status(second), guest_state(cloud, second)) == ('ACTIVE', 'SOFT_DELETED', 4)
+    assert cloud.rows() == []
+    cloud.assert_clean()
 
 
 def test_only_the_owner_restores(deferring: Cloud) -> None:

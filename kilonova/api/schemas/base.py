@@ -165,10 +165,11 @@ class Schema:
         raise TypeError('a Schema is an Obj or Windows')
 
     def check(self, body: Any, version: int, relaxed: bool = False) -> Any:
-        """``body`` as handlers may take it. ``relaxed`` (2.0): unknown keys are dropped instead of refused."""
+        """``body`` as handlers may take it. ``relaxed`` (2.0): unknown keys are dropped instead of
+        refused, and so are spaces at the ends of names."""
         validator = self._validator(version)
         if relaxed:
-            body = _prune(body, validator.schema)
+            body = _relax(body, validator.schema)
         _raise(validator, body, 'field/attribute')
         return body
 
@@ -242,14 +243,21 @@ def _raise(validator: Any, value: Any, what: str) -> None:
     raise ValidationError(detail=f'Invalid input for {what} {names[-1]}. Value: {error.instance}. {message}')
 
 
-def _prune(value: Any, schema: Any) -> Any:
-    """``value`` without the keys that an object schema doesn't know."""
+def _relax(value: Any, schema: Any) -> Any:
+    """``value`` without the keys that an object schema doesn't know, and without spaces around names."""
+    if isinstance(value, str):
+        return value.strip() if _is_name(schema) else value
     if isinstance(value, list) and isinstance(schema.get('items'), dict):
-        return [_prune(item, schema['items']) for item in value]
+        return [_relax(item, schema['items']) for item in value]
     properties = schema.get('properties')
     if not isinstance(value, dict) or properties is None:
         return value
     kept = value if schema.get('additionalProperties', True) else {
         key: item for key, item in value.items()
         if key in properties or any(re.search(pattern, key) for pattern in schema.get('patternProperties', ()))}
-    return {key: _prune(item, properties[key]) if key in properties else item for key, item in kept.items()}
+    return {key: _relax(item, properties[key]) if key in properties else item for key, item in kept.items()}
+
+
+def _is_name(schema: Any) -> bool:
+    return schema.get('format') == 'name' or any(
+        _is_name(part) for word in ('allOf', 'anyOf', 'oneOf') for part in schema.get(word, ()))

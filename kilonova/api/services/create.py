@@ -12,6 +12,7 @@ import secrets
 import string
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from oslo_utils import uuidutils
 
@@ -148,7 +149,8 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     image = images.find(backend, ctxt, root_image(request, disks))
     images.check_fits(image, flavor, request.zero_disk_allowed)
     pci_requests = pci_requests_of(backend, flavor['extra_specs'], image)
-    numa_topology = numa_topology_of(Flavor.from_row(ctxt, flavor), image)
+    made = Flavor.from_row(ctxt, flavor)
+    numa_topology = numa_topology_of(made, image)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)
@@ -157,12 +159,12 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
     quota.check_metadata(allowed, request.metadata)
     files = personality.read(request.personality, allowed)
-    count = quota.check_create(backend, allowed, flavor, request.min_count, request.max_count)
+    count = quota.check_create(backend, allowed, quota.sizes(made, image), request.min_count, request.max_count)
     if count < request.max_count:
         LOG.info('max count reduced from %d to %d by the quota of project %s', request.max_count, count,
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
-    plan = _Plan(request, Flavor.from_row(ctxt, flavor), image, key, disks, files, pci_requests, numa_topology, zone,
+    plan = _Plan(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
                  destination, 'r-' + _random(8, _RESERVATION), count, group)
     # 5. Write and wake.
     password = request.admin_password or _random(backend.options.password_length, _ALPHABET)
@@ -201,11 +203,22 @@ def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
 
 def find_flavor(backend: Backend, ctxt: Any, flavor_ref: str) -> dict[str, Any]:
     """The flavor's row with extra specs; Invalid where there is none that the user may take."""
-    with backend.api_db.read() as conn:
-        flavor = flavors.get(conn, flavor_ref, None if ctxt.is_admin else ctxt.project_id)
+    flavor = None
+    if flavor_id := _flavor_id(flavor_ref):
+        with backend.api_db.read() as conn:
+            flavor = flavors.get(conn, flavor_id, None if ctxt.is_admin else ctxt.project_id)
     if flavor is None or flavor['disabled']:
         raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
     return flavor
+
+
+def _flavor_id(ref: str) -> str:
+    """Old clients send the flavor's URL. '' where none can be meant."""
+    if '/' not in ref:
+        return ref
+    found = unquote(ref.partition('?')[0].rstrip('/').rpartition('/')[2])
+    # No column holds it.
+    return '' if '\x00' in found else found
 
 
 def pci_requests_of(backend: Backend, extra_specs: dict[str, str], image: dict[str, Any]) -> list[Any]:
@@ -288,7 +301,8 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str, allowed: qu
 
     def withdraw() -> bool:
         return _withdraw(backend, ctxt, [server.uuid for server in servers])
-    quota.recheck(backend, allowed, quota.of_servers(backend, plan.count, quota.sizes(plan.flavor)), withdraw)
+    wanted = quota.of_servers(backend, plan.count, quota.sizes(plan.flavor, plan.image))
+    quota.recheck(backend, allowed, wanted, withdraw)
     server_groups.recheck(backend, allowed, plan.group, withdraw)
     server_groups.tell_members(backend, ctxt, plan.group)
     backend.conductor.schedule_and_build_instances(

@@ -4,10 +4,10 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accept, quota
+from kilonova.api.services import accept, images, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
-from kilonova.db.queries import instances, operations
+from kilonova.db.queries import instances, operations, withdrawals
 from kilonova.errors import InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
@@ -53,14 +53,22 @@ def _soft_delete(backend: Backend, ctxt: Any, server: Found) -> None:
     backend.conductor.terminate_instance(ctxt, operation=wake)
 
 
+@quota.settled
 def restore(backend: Backend, ctxt: Any, server: Found) -> None:
     """Bring a soft-deleted server back, ACTIVE. OverQuota: it counts again from now on."""
     accept.check(ctxt, server, 'restore.start')
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     instance = Instance.from_row(ctxt, *instances.split(server.row))
-    quota.check(backend, allowed, quota.of_servers(backend, 1, quota.sizes(instance.flavor)))
+    with server.cell.read() as conn:
+        kept = instances.get_system_metadata(conn, server.uuid)
+    image = images.of_server(kept, instance.image_ref)
+    more = quota.of_servers(backend, 1, quota.sizes(instance.flavor, image))
+    quota.check(backend, allowed, more, restoring=True)
     row = accept.operation(ctxt, server, 'restore', {})
     accept.accept(ctxt, server, 'restore.start', row, 'restore')
+    quota.recheck(backend, allowed, more, lambda: withdrawals.operation(
+        server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='restore.failed',
+        request_id=ctxt.request_id), restoring=True)
     backend.conductor.run_operation(ctxt, operation=row['uuid'])
 
 

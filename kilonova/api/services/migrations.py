@@ -10,12 +10,12 @@ from kilonova.errors import MarkerNotFound
 
 
 def list_migrations(backend: Backend, filters: dict[str, Any], *, limit: int | None,
-                    marker: str | None = None) -> list[dict[str, Any]]:
-    """One page of the cells that answer, or with ``limit`` None all. ``marker``: the uuid of the last one seen;
-    MarkerNotFound: no cell has it.
+                    marker: str | None = None, seen_by: str | None = None) -> list[dict[str, Any]]:
+    """One page of the cells that answer, or with ``limit`` None all. ``marker``: the uuid of the last one seen, by
+    the project ``seen_by`` (None: by somebody who sees all); MarkerNotFound: no cell has it.
     """
     rows: list[dict[str, Any]] = []
-    last = _find(backend, marker) if marker is not None else None
+    last = _find(backend, marker, seen_by) if marker is not None else None
 
     def ask(cell: Any) -> list[dict[str, Any]]:
         with cell.read() as conn:
@@ -29,13 +29,13 @@ def list_migrations(backend: Backend, filters: dict[str, Any], *, limit: int | N
     return rows[:limit]
 
 
-def _find(backend: Backend, uuid: str) -> dict[str, Any]:
+def _find(backend: Backend, uuid: str, seen_by: str | None) -> dict[str, Any]:
     def ask(cell: Any) -> dict[str, Any] | None:
         with cell.read() as conn:
             return migrations.get(conn, uuid=uuid)
     silent: list[Any] = []
     for _, found in ask_cells(backend.compute_cells(), ask, silent):
-        if found is not None:
+        if found is not None and seen_by in (None, found['project_id']):
             return found
     refuse_if_any(silent)
     raise MarkerNotFound(marker=uuid)

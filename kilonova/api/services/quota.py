@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from kilonova.api.services import unified_limits
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
-from kilonova.db.queries import quotas
+from kilonova.db.queries import quotas, usages
 from kilonova.errors import Forbidden, Invalid, OverQuota
 from kilonova.objects import Flavor
 
@@ -164,7 +164,7 @@ def is_ours(backend: Backend) -> bool:
 
 # --- whether some more fits ------------------------------------------------------------------------------------------
 def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[str, int]:
-    """What ``count`` servers of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs) need."""
+    """What ``count`` servers of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image) need."""
     if backend.options.quota_driver == UNIFIED:
         each = unified_limits.amounts(flavor, backend.aliases, backend.options.pcpu_as_vcpu)
     else:
@@ -172,10 +172,10 @@ def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[
     return {name: number * count for name, number in each.items()}
 
 
-def sizes(flavor: Flavor) -> dict[str, Any]:
-    """A flavor object as ``of_servers`` takes it."""
+def sizes(flavor: Flavor, image: Mapping[str, Any]) -> dict[str, Any]:
+    """A flavor object with an image (plain dict) as ``of_servers`` takes it."""
     names = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
-    return {name: getattr(flavor, name) for name in names}
+    return {**{name: getattr(flavor, name) for name in names}, 'image': image.get('properties') or {}}
 
 
 def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], minimum: int, maximum: int) -> int:
@@ -192,10 +192,11 @@ def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], m
     return count
 
 
-def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int]) -> None:
-    """OverQuota when ``wanted`` more, as ``of_servers`` names it, doesn't fit."""
+def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int], restoring: bool = False) -> None:
+    """OverQuota when ``wanted`` more, as ``of_servers`` names it, doesn't fit. ``restoring``: beside the servers, too,
+    that are being restored and count in no ``usage`` yet."""
     if _bounded(allowed, wanted):
-        _refuse(allowed, wanted, _used(backend, allowed))
+        _refuse(allowed, wanted, _used(backend, allowed, restoring))
 
 
 def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
@@ -211,14 +212,16 @@ def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> N
         raise MetadataLimitExceeded(allowed=limit)
 
 
-def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
-    """Count again what was just written, ``wanted`` among it; ``withdraw`` takes it back where that is too much.
+def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool],
+            restoring: bool = False) -> None:
+    """Count again (as ``check``) what was just written, ``wanted`` among it; ``withdraw`` takes it back where that is
+    too much.
 
     It returns whether nothing is left of the request: then LostRace, else OverQuota, which isn't tried again.
     """
     if not backend.options.recheck_quota or not _bounded(allowed, wanted):
         return
-    used = _used(backend, allowed)
+    used = _used(backend, allowed, restoring)
     before = quotas.Parts(*({name: part.get(name, 0) - wanted.get(name, 0) for name in {**part, **wanted}} if part
                             else part for part in used))
     try:
@@ -242,10 +245,27 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def _used(backend: Backend, allowed: Limits) -> quotas.Parts:
+def _used(backend: Backend, allowed: Limits, restoring: bool = False) -> quotas.Parts:
+    # In this order: a server whose restore ends meanwhile counts twice, never not at all.
+    coming = _restoring(backend, allowed.project_id or '') if restoring else []
     if backend.options.quota_driver == UNIFIED:
-        return quotas.Parts(unified_limits.usage(backend, allowed.project_id or ''), {})
-    return usage(backend, allowed.project_id or '', allowed.user_id if allowed.own else None)
+        used = quotas.Parts(unified_limits.usage(backend, allowed.project_id or ''), {})
+    else:
+        used = usage(backend, allowed.project_id or '', allowed.user_id if allowed.own else None)
+    for user_id, flavor in coming:
+        for name, number in of_servers(backend, 1, flavor).items():
+            used.shared[name] = used.shared.get(name, 0) + number
+            if allowed.own and user_id == allowed.user_id:
+                used.own[name] = used.own.get(name, 0) + number
+    return used
+
+
+def _restoring(backend: Backend, project_id: str) -> list[tuple[str, dict[str, Any]]]:
+    def ask(cell: Any) -> list[tuple[str, dict[str, Any]]]:
+        with cell.read() as conn:
+            return usages.restoring(conn, project_id)
+    # Those of cells that don't answer count already: the API database doesn't know what is soft-deleted.
+    return [row for _, rows in ask_cells(backend.all_cells(), ask, []) for row in rows]
 
 
 def _sides(allowed: Limits, used: quotas.Parts) -> list[tuple[Mapping[str, int], dict[str, int]]]:

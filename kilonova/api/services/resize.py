@@ -64,12 +64,11 @@ def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str) -> None:
     instance = _instance(ctxt, server)
     _refuse_accelerators(instance.flavor.extra_specs)
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
-    more = quota.more(backend, quota.sizes(instance.flavor), new)
+    image, flavor = images.of_server(instance.system_metadata, instance.image_ref), Flavor.from_row(ctxt, new)
+    more = quota.more(backend, quota.sizes(instance.flavor, image), quota.sizes(flavor, image))
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     quota.check(backend, allowed, more)
-    image = images.of_server(instance.system_metadata, instance.image_ref)
     images.check_fits(image, new, zero_disk_allowed=True)
-    flavor = Flavor.from_row(ctxt, new)
     spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]

@@ -45,9 +45,13 @@ def get(backend: Backend, ctxt: Any, uuid: str) -> dict[str, Any]:
     if uuidutils.is_uuid_like(uuid):
         with backend.api_db.read() as conn:
             found = instance_groups.get(conn, uuid)
-    if found is None or not (ctxt.is_admin or found['project_id'] == ctxt.project_id):
+    if found is None or not _may_use(ctxt, found):
         raise GroupNotFound(group_uuid=uuid)
     return found
+
+
+def _may_use(ctxt: Any, group: Mapping[str, Any]) -> bool:
+    return ctxt.is_admin or group['project_id'] == ctxt.project_id
 
 
 def create(backend: Backend, ctxt: Any, name: str, policy: str, rules: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,12 +102,12 @@ def of_server(backend: Backend, server: str) -> list[str]:
 
 
 def asked_for(backend: Backend, ctxt: Any, uuid: str | None) -> dict[str, Any] | None:
-    """The group that the hint ``group`` of a create names. Invalid (400) where the project has none such."""
+    """The group that the hint ``group`` of a create names. Invalid (400) where there is none that the user may use."""
     if uuid is None:
         return None
     with backend.api_db.read() as conn:
         found = instance_groups.get(conn, uuid)
-    if found is None or found['project_id'] != ctxt.project_id:
+    if found is None or not _may_use(ctxt, found):
         raise Invalid(GroupNotFound(group_uuid=uuid).message)
     return found
 

@@ -80,7 +80,7 @@ def servers(backend: Backend, period: Period, *, project_id: str | None, limit: 
         with cell.read() as conn:
             after: int | None = 0
             if marker is not None:
-                after = usages.position(conn, marker)
+                after = usages.position(conn, marker, project_id)
                 if after is None:
                     return
                 marker = None

@@ -7,16 +7,18 @@ devices of a PCI alias, so that GPUs can be limited by their type before Placeme
 """
 from __future__ import annotations
 
-import math
-import re
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from kilonova.api.services.silence import ask_cells
 from kilonova.db.queries import flavor_usage
-from kilonova.errors import KilonovaError
+from kilonova.errors import Invalid, KilonovaError
 from kilonova.pci import request as pci_request
 from kilonova.pci.request import Aliases
+from kilonova.virt.hardware import amounts as hardware_amounts
+from kilonova.virt.hardware import constraints
 
 SERVERS, CLASS, ALIAS = 'servers', 'class:', 'alias:'
 # What the compute API calls these limits.
@@ -26,7 +28,6 @@ NAMES = {'instances': SERVERS, 'cores': f'{CLASS}VCPU', 'ram': f'{CLASS}MEMORY_M
          'injected_file_path_length': 'server_injected_file_path_bytes', 'key_pairs': 'server_key_pairs',
          'server_groups': 'server_groups', 'server_group_members': 'server_group_members'}
 REQUIRE, IGNORE = 'require', 'ignore'
-_RESOURCES = re.compile(r'resources[a-zA-Z0-9_-]{0,64}:(?P<name>[A-Z0-9_]+)')
 
 
 class Registered(Mapping[str, int]):
@@ -61,15 +62,10 @@ def limits(backend: Any, project_id: str | None) -> Registered:
 
 # --- what servers take -----------------------------------------------------------------------------------------------
 def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = False) -> dict[str, int]:
-    """What one server of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs) counts, by name."""
+    """What one server of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs; image: the properties
+    of its image) counts, by name: what the scheduler asks of Placement for it."""
     extra_specs = flavor.get('extra_specs') or {}
-    resources = _sizes(flavor, extra_specs)
-    asked: dict[str, int] = {}
-    for key, value in extra_specs.items():
-        match = _RESOURCES.fullmatch(key)
-        if match is not None and str(value).isdigit():
-            asked[match['name']] = asked.get(match['name'], 0) + int(value)
-    resources |= asked
+    resources = _resources(flavor, extra_specs)
     devices, classes = _devices(extra_specs, aliases)
     for name, number in classes.items():
         resources[name] = resources.get(name, 0) + number
@@ -80,11 +76,14 @@ def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = Fa
     return {name: number for name, number in found.items() if number}
 
 
-def _sizes(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dict[str, int]:
-    cpu = 'PCPU' if extra_specs.get('hw:cpu_policy') == 'dedicated' else 'VCPU'
-    disk = (flavor.get('root_gb') or 0) + (flavor.get('ephemeral_gb') or 0) + math.ceil(
-        (flavor.get('swap') or 0) / 1024)
-    return {cpu: flavor['vcpus'], 'MEMORY_MB': flavor['memory_mb'], 'DISK_GB': disk}
+def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dict[str, int]:
+    shape = SimpleNamespace(vcpus=flavor['vcpus'], memory_mb=flavor['memory_mb'], extra_specs=extra_specs,
+                            **{name: flavor.get(name) or 0 for name in ('root_gb', 'ephemeral_gb', 'swap')})
+    image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
+    with contextlib.suppress(Invalid):
+        # What makes no sense is refused elsewhere; an older server may still have it.
+        cpus = constraints.cpus_asked(shape, image)
+    return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
 
 def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str, int], dict[str, int]]:

@@ -29,13 +29,17 @@ def update(backend: Backend, ctxt: Any, server: Found, values: dict[str, Any]) -
     server.row.update(values)
 
 
-def pin(backend: Backend, ctxt: Any, server: Found, zone: str | None) -> None:
-    """Pin a server to the zone that it is in, or let it go anywhere (None). CannotPin (409) for another zone."""
+def check_pin(backend: Backend, server: Found, zone: str | None) -> None:
+    """CannotPin (409) for another zone than the one that the server is in."""
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
     now = server.row['availability_zone'] or backend.options.default_zone
     if zone is not None and zone != now:
         raise CannotPin(uuid=server.uuid, zone=zone, now=now)
+
+
+def pin(backend: Backend, ctxt: Any, server: Found, zone: str | None) -> None:
+    """Pin a server to the zone that it is in (``check_pin``), or let it go anywhere (None)."""
     with backend.api_db.write() as conn:
         stored = request_specs.get(conn, server.uuid)
         spec = RequestSpec.from_json(stored['spec'], ctxt) if stored else None

@@ -20,11 +20,13 @@ def index(call: Call) -> Any:
     """GET /os-migrations."""
     filters: dict[str, Any] = {name: call.one(name) for name in _PLAIN if call.one(name) is not None}
     filters.update(_hidden(call), **_changed(call))
-    filters.update(_owner(call))
+    everything = call.may(policies.ALL_PROJECTS)
+    filters.update(_owner(call, everything))
     paged = call.version >= PAGED_SINCE
     limit = call.limit() if paged else None
     rows = [] if limit == 0 else service.list_migrations(call.backend, filters, limit=limit,
-                                                         marker=call.one('marker') if paged else None)
+                                                         marker=call.one('marker') if paged else None,
+                                                         seen_by=None if everything else call.ctxt.project_id)
     look = views.Look(hosts=call.may(policies.HOST), links=call.links)
     body: dict[str, Any] = {'migrations': [views.FIELDS.render(row, look, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
@@ -49,11 +51,11 @@ def _changed(call: Call) -> dict[str, Any]:
     return {name: listing.when(value) for name, value in found.items() if value}
 
 
-def _owner(call: Call) -> dict[str, str]:
+def _owner(call: Call, everything: bool) -> dict[str, str]:
     """Whose moves: those of all projects need a right of their own; managers see their project's."""
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}
-    if owner.get('project_id') == call.ctxt.project_id or call.may(policies.ALL_PROJECTS):
+    if owner.get('project_id') == call.ctxt.project_id or everything:
         return owner
     if 'project_id' in owner:
         call.authorise(policies.ALL_PROJECTS)

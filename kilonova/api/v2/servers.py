@@ -147,9 +147,13 @@ def update(call: Call) -> Any:
     if 'OS-DCF:diskConfig' in body:
         values['auto_disk_config'] = body['OS-DCF:diskConfig'] == 'AUTO'
     server: Any = call.server
-    if 'pinned_availability_zone' in body:
-        updating.pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
+    pinned = 'pinned_availability_zone' in body
+    if pinned:
+        updating.check_pin(call.backend, server, body['pinned_availability_zone'])
     updating.update(call.backend, call.ctxt, server, values)
+    if pinned:
+        # Last: what the cell refuses leaves no pin.
+        updating.pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
     return {'server': _body(call, views.UPDATE)}
 
 

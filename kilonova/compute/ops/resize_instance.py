@@ -30,7 +30,8 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(_put_back, host, ctxt, instance, image, migration)
         timeout, retry = host.shutdown_wait(instance, clean_shutdown)
-        info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry)
+        with host.tracker.at_work(instance.uuid, 'move'):
+            info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry)
         work.check()
         values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}
         claims.tell(host, work, ctxt, instance.uuid, transition='resize.migrated', expect={'host': host.name},

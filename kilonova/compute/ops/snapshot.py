@@ -24,7 +24,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id:
     def say(transition: str, **fields: Any) -> None:
         claims.tell(host, work, ctxt, uuid, transition=transition, expect={'host': host.name}, **fields)
 
-    with host.snapshot_slots.hold(work), host.locks.hold(uuid):
+    with host.snapshot_slots.hold(work), host.locks.hold(uuid), host.tracker.at_work(uuid, 'snapshot'):
         work.check()
         host.notify.emit(ctxt, 'instance.snapshot.start', instance=instance, snapshot_image_id=image_id)
         say('snapshot.copying')

@@ -1,12 +1,13 @@
 """How many servers of a project have which flavor: what quotas of resource classes and PCI aliases are counted by.
 
 The servers' own copies of their flavors count, so a flavor that was changed or deleted since changes nothing. Results
-have a row for each combination of sizes and extra specs, however many servers have it; one statement each.
+have a row for each combination of sizes, extra specs and what of an image changes amounts, however many servers have
+it; one statement each.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -20,16 +21,19 @@ mappings = api_models.InstanceMapping.__table__
 specs = api_models.RequestSpec.__table__
 instances = cell_models.Instance.__table__
 extras = cell_models.InstanceExtra.__table__
+system_metadata = cell_models.InstanceSystemMetadata.__table__
 operations = cell_models.Operation.__table__
 
+# What a server's image may say of amounts besides its flavor.
+IMAGE_PROPERTIES = ('hw_cpu_policy', 'hw_mem_encryption')
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap')
 
 Flavor = dict[str, Any]
 
 
 class Alike(NamedTuple):
-    """``number`` servers with equal flavors {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs}; ``wanted``:
-    the flavor that they are being resized to."""
+    """``number`` servers with equal flavors {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs; image: its
+    IMAGE_PROPERTIES}; ``wanted``: the flavor that they are being resized to."""
 
     number: int
     flavor: Flavor
@@ -40,7 +44,7 @@ def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Ali
     """The servers of a cell but those ``besides``; soft-deleted ones don't count."""
     stored, args = _json(conn, extras.c.flavor), _json(conn, operations.c.args)
     columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
-               *_columns(args, ('flavor', 'nova_object.data'), 'want')]
+               *_columns(args, ('flavor', 'nova_object.data'), 'want'), *image_columns()]
     query = sa.select(*columns).select_from(
         instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
             operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
@@ -54,21 +58,40 @@ def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Ali
 def waiting(conn: Any, project_id: str) -> list[tuple[str, Alike]]:
     """(uuid, its flavor) of each server that no cell was chosen for yet."""
     stored = _json(conn, requests.c.instance)
+    kept = [stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
+            for name in IMAGE_PROPERTIES]
     query = sa.select(requests.c.instance_uuid, *_columns(stored, (
-        'nova_object.data', 'flavor', 'nova_object.data'), 'have')).where(requests.c.project_id == project_id)
+        'nova_object.data', 'flavor', 'nova_object.data'), 'have'), *kept).where(requests.c.project_id == project_id)
     return [(row['instance_uuid'], Alike(1, _flavor(row, 'have') or {})) for row in conn.execute(query).mappings()]
 
 
 def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
     """The servers of cells that don't answer, as the API database knows them."""
     stored = _json(conn, specs.c.spec)
-    query = sa.select(*_columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have')).select_from(
+    properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
+    image = [stored[(*properties, name)].as_string().label(f'image_{name}') for name in IMAGE_PROPERTIES]
+    have = _columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have')
+    query = sa.select(*have, *image).select_from(
         mappings.outerjoin(specs, specs.c.instance_uuid == mappings.c.instance_uuid)).where(
         mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == project_id,
         sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
     if besides:
         query = query.where(mappings.c.instance_uuid.not_in(list(besides)))
     return _alike(conn, query)
+
+
+def image_columns() -> list[Any]:
+    """Columns of a select from instances: what ``image_of`` reads."""
+    table = system_metadata
+    # Each value by itself: a row that is there twice must not count its server twice.
+    return [sa.select(sa.func.max(table.c.value)).where(
+        table.c.instance_uuid == instances.c.uuid, table.c.key == f'image_{name}', table.c.deleted == 0)
+        .correlate(instances).scalar_subquery().label(f'image_{name}') for name in IMAGE_PROPERTIES]
+
+
+def image_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Those of the IMAGE_PROPERTIES that a server's image has."""
+    return {name: str(row[f'image_{name}']) for name in IMAGE_PROPERTIES if row[f'image_{name}'] is not None}
 
 
 def _columns(stored: Any, path: tuple[str, ...], prefix: str) -> list[Any]:
@@ -87,7 +110,7 @@ def _flavor(row: Any, prefix: str) -> Flavor | None:
     if row.get(f'{prefix}_vcpus') is None:
         return None
     sizes = {name: row[f'{prefix}_{name}'] or 0 for name in SIZES}
-    return {**sizes, 'extra_specs': json.loads(row[f'{prefix}_extra_specs'] or '{}')}
+    return {**sizes, 'extra_specs': json.loads(row[f'{prefix}_extra_specs'] or '{}'), 'image': image_of(row)}
 
 
 def _json(conn: Any, column: Any) -> Any:

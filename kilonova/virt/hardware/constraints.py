@@ -162,6 +162,15 @@ def of(flavor: Any, properties: Any = None) -> InstanceNUMATopology | None:
             cpu_thread_policy=thread_policy) for number, (cpus, memory) in enumerate(cells)])
 
 
+def cpus_asked(flavor: Any, properties: Any = None) -> tuple[int, int]:
+    """How many shared and how many dedicated CPUs flavor and image ask for: what ``shared_cpus`` and ``dedicated_cpus``
+    say of the topology, without looking at the cells that it has. Raises the errors above."""
+    specs = flavor.extra_specs or {}
+    dedicated = len(_dedicated(specs, cpu_policy(specs, properties), flavor.vcpus))
+    isolated = dedicated and emulator_threads_policy(specs) == ISOLATE
+    return flavor.vcpus - dedicated, dedicated + int(isolated)
+
+
 def dedicated_cpus(topology: InstanceNUMATopology | None) -> int:
     """How many host CPUs a topology takes for itself, those of isolated emulator threads among them."""
     if topology is None:

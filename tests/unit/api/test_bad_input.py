@@ -283,6 +283,7 @@ def test_create_refuses_properties_of_later_versions(site, name, value, first):
 
 
 def test_networks_are_required_from_2_37_on(site):
+    """Row 1.3."""
     body = {'server': {'name': 's', 'flavorRef': site.flavor(), 'imageRef': IMAGE}}
     assert site.request('POST', '/servers', body, version='2.36').status_int == 202
     code, message = site.fault('POST', '/servers', body, version='2.37')

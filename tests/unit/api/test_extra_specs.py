@@ -83,6 +83,7 @@ def test_operators_add_rows_of_their_own(monkeypatch):
 
 
 def test_a_validator_that_does_not_load_is_told_and_left_out(monkeypatch, caplog):
+    """Row 1.32."""
     manager = stevedore.ExtensionManager
 
     def broken(namespace, *, invoke_on_load, on_load_failure_callback):

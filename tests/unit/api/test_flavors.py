@@ -17,6 +17,7 @@ BASE = {'OS-FLV-DISABLED:disabled', 'OS-FLV-EXT-DATA:ephemeral', 'disk', 'id', '
     ('2.101', BASE | {'description', 'extra_specs'}),
     ('2.102', (BASE | {'description', 'extra_specs'}) - {'OS-FLV-DISABLED:disabled', 'rxtx_factor'})])
 def test_keys_of_each_version(site, version, keys):
+    """Row 0.3."""
     flavor = site.flavor()
     assert set(site.ok('GET', f'/flavors/{flavor}', version=version)['flavor']) == keys
     assert set(site.ok('GET', '/flavors/detail', version=version)['flavors'][0]) == keys

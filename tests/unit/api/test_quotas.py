@@ -383,6 +383,81 @@ def test_a_resize_that_a_conductor_has_already_is_unwound(make_site, rival):
     assert row['cancelled'] and not site.rows(first)[0]['cancelled']
 
 
+# --- restores --------------------------------------------------------------------------------------------------------
+def restore(site, server):
+    return site.request('POST', f'/servers/{server}/action', {'restore': None}, user='bob')
+
+
+def two_deleted(make_site, driver, **options):
+    """A site where one of two soft-deleted servers of one core each fits."""
+    site = make_site(reclaim_instance_interval=86400, quota__driver=f'kilonova.quota.{driver}', **options)
+    site.limits.registered = {'servers': 10, 'class:VCPU': 1}
+    flavor = site.flavor(vcpus=1)
+    # One after the other: neither counts.
+    first, second = [site.server(flavor=flavor, cell=cell, vm_state='soft-delete')
+                     for cell in (site.cell1, site.cell2)]
+    put(site, cores=1)
+    site.conductor.calls.clear()
+    return site, first, second
+
+
+DRIVERS = pytest.mark.parametrize('driver', [quota.DB, quota.UNIFIED])
+
+
+@DRIVERS
+def test_a_restore_under_way_counts_for_the_next_one(make_site, driver):
+    site, first, second = two_deleted(make_site, driver)
+    assert restore(site, first).status_int == 202
+    response = restore(site, second)
+    assert response.status_int == 403 and 'Requested 1, but already used 1 of 1' in response.text
+    assert site.row(second, site.cell2)['task_state'] is None
+    assert site.conductor.names() == ['run_operation']
+
+
+@DRIVERS
+def test_restores_that_race_beyond_the_limit(make_site, rival, driver):
+    """The loser is as it was before: no row, no task, no story."""
+    site, first, second = two_deleted(make_site, driver)
+    rival(lambda: restore(site, first))
+    response = restore(site, second)
+    assert response.status_int == 403 and 'Requested 1, but already used 1 of 1' in response.text
+    row = site.row(second, site.cell2)
+    assert (row['vm_state'], row['task_state'], site.rows(second)) == ('soft-delete', None, [])
+    assert site.ok('GET', f'/servers/{second}/os-instance-actions')['instanceActions'] == []
+    assert site.row(first)['task_state'] == 'restoring'
+    assert site.conductor.names() == ['run_operation']
+
+
+def test_a_restore_that_meets_a_create_is_taken_back(make_site, rival):
+    site, first, _ = two_deleted(make_site, quota.DB)
+    flavor = site.flavor(vcpus=1)
+    rival(lambda: site.create(flavor))
+    assert restore(site, first).status_int == 403
+    assert (site.row(first)['task_state'], site.rows(first)) == (None, [])
+
+
+def test_a_restore_that_a_conductor_has_already_is_unwound(make_site, rival):
+    site, first, second = two_deleted(make_site, quota.DB)
+    rival(lambda: restore(site, first))
+    inner = quota.recheck
+
+    def recheck(backend, *args, **kwargs):
+        with site.cell2.write() as conn:
+            conn.execute(cell_models.Operation.__table__.update().values(owner='a conductor'))
+        return inner(backend, *args, **kwargs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quota, 'recheck', recheck)
+        assert restore(site, second).status_int == 403
+    (row,) = site.rows(second)
+    assert row['cancelled'] and not site.rows(first)[0]['cancelled']
+
+
+def test_without_the_recheck_restores_that_race_exceed_the_limit(make_site, rival):
+    site, first, second = two_deleted(make_site, quota.DB, quota__recheck_quota=False)
+    rival(lambda: restore(site, first))
+    assert restore(site, second).status_int == 202
+
+
 def test_the_limits_of_the_servers_user_count(site):
     small, large = site.flavor(vcpus=1), site.flavor(vcpus=4)
     server = site.server(flavor=small)

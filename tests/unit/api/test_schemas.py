@@ -40,6 +40,19 @@ def test_unknown_keys_are_dropped_by_2_0():
     assert body['thing']['x'] == 1
 
 
+@pytest.mark.parametrize('schema', [
+    t.NAME, t.ZONE, {'allOf': [t.NAME, {'type': 'string', 'maxLength': 9}]},
+    {'anyOf': [t.NULL, {'allOf': [t.ZONE, {'type': 'string'}]}]}, {'oneOf': [t.NAME, t.NULL]}])
+def test_names_are_trimmed_by_2_0(schema):
+    thing = Obj(Prop('things', {'type': 'array', 'items': Obj(Prop('v', schema), Prop('text', t.TEXT))}))
+    body = {'things': [{'v': ' a b\t', 'text': ' t '}]}
+    assert thing.check(body, 1, relaxed=True) == {'things': [{'v': 'a b', 'text': ' t '}]}
+    assert body['things'][0]['v'] == ' a b\t'
+    message(thing, body, 1)
+    for bad in (' ', ' a\x07 ', ' ' + 'x' * 256, 7):
+        message(thing, {'things': [{'v': bad}]}, 1, relaxed=True)
+
+
 @pytest.mark.parametrize(('value', 'end'), [
     (' a', 'Can not start or end with whitespace.'), ('', 'is too short'), ('x' * 256, 'is too long'),
     (None, "None is not of type 'string'"), ('a\x07', 'printable characters'), (7, "7 is not of type 'string'")])

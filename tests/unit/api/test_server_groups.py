@@ -28,7 +28,8 @@ def test_a_group_is_its_projects(site):
         assert site.fault(method, path, user='bob') == (404, text)
     assert site.fault('GET', '/os-server-groups/x', user='bob') == (404, 'Instance group x could not be found.')
     assert create(site, theirs['id']).json['badRequest']['message'] == text
-    assert create(site, theirs['id'], user='admin').status_int == 400
+    assert create(site, theirs['id'], user='admin').status_int == 202
+    assert len(site.ok('GET', path)['server_group']['members']) == 1
     assert create(site, UNKNOWN).json['badRequest']['message'] == f'Instance group {UNKNOWN} could not be found.'
 
     def listed(query='', user='bob'):

@@ -9,7 +9,7 @@ import pytest
 from kilonova import objects
 from kilonova.api.services import create as creation
 from kilonova.db.queries import aggregates, cells, compute_nodes, request_specs, services
-from tests.unit.api.conftest import IMAGE, OTHER
+from tests.unit.api.conftest import IMAGE, OTHER, moment
 
 UUID = '11111111-2222-3333-4444-555555555555'
 
@@ -91,11 +91,13 @@ def test_the_answers(make_site):
 
 
 def test_without_enable_instance_password_there_is_none(make_site):
+    """Row 1.6."""
     site = make_site(api__enable_instance_password=False)
     assert 'adminPass' not in site.ok('POST', '/servers', body(site.flavor()))['server']
 
 
 def test_several_servers_share_pci_request_ids(site):
+    """Row 1.8."""
     flavor = site.flavor({'pci_passthrough:alias': 'gpu:1'})
     site.ok('POST', '/servers', body(flavor, name='n', min_count=3))
     (_, message), = site.conductor.calls
@@ -122,6 +124,7 @@ def test_max_count_shrinks_to_what_fits(make_site, caplog):
 
 
 def test_over_quota(make_site):
+    """Row 1.5."""
     site = make_site(quota__instances=10, quota__cores=20, quota__ram=51200)
     flavor = site.flavor(ram=512)
     site.create(flavor)
@@ -187,6 +190,46 @@ def test_refusals_name_what_is_wrong(site, values, message):
     assert site.conductor.calls == []
 
 
+@pytest.mark.parametrize('form', [
+    'http://host/flavors/{}', 'https://host:8774/v2.1/flavors/{}?a=/b', '/flavors/{}', 'http://host/v2/flavors/{}/',
+    'http://[x/flavors/{}'])
+@pytest.mark.parametrize('mount', ['/v2', '/v2.1'])
+def test_a_flavor_may_be_named_by_its_url(site, form, mount):
+    """As old clients send it, and as links of flavors say it."""
+    small, large = site.flavor(id='small one', vcpus=1), site.flavor(id='2.large', vcpus=2)
+    ask = {'user': 'bob', 'mount': mount, 'version': None}
+    uuid = site.ok('POST', '/servers', {'server': {
+        'name': 's', 'flavorRef': form.format('small%20one'), 'imageRef': IMAGE}}, **ask)['server']['id']
+    assert site.conductor.calls[-1][1]['request_specs'][0].flavor.flavorid == small
+    now = moment(2026, 11, 21, 10)
+    site.hand_over(uuid, vm_state='active', host='h1', node='h1', launched_at=now, power_state=1)
+    action = f'/servers/{uuid}/action'
+    assert site.fault('POST', action, {'resize': {'flavorRef': form.format('small%20one')}}, **ask) == (
+        400, 'When resizing, instances must change flavor!')
+    assert site.request('POST', action, {'resize': {'flavorRef': form.format('2.large')}}, **ask).status_int == 202
+    assert site.conductor.calls[-1][1]['flavor'].flavorid == large
+
+
+@pytest.mark.parametrize('ref', [
+    '/', '//?', 'http://host/flavors/99', 'http://host/flavors/1%00', 'flavors/%ff', '/flavors/x?1'])
+def test_urls_of_no_flavor(site, ref):
+    site.flavor(id='1')
+    body = {'server': {'name': 's', 'flavorRef': ref, 'imageRef': IMAGE, 'networks': 'none'}}
+    assert site.fault('POST', '/servers', body, user='bob') == (400, f'Flavor {ref} could not be found.')
+    server = site.server()
+    assert site.fault('POST', f'/servers/{server}/action', {'resize': {'flavorRef': ref}}, user='bob') == (
+        400, f'Flavor {ref} could not be found.')
+
+
+def test_names_of_2_0_may_have_spaces_at_their_ends(site):
+    site.ok('POST', '/os-keypairs', {'keypair': {'name': 'k'}}, user='bob', version='2.1')
+    body = {'server': {'name': ' a b ', 'flavorRef': site.flavor(), 'imageRef': IMAGE, 'key_name': 'k '}}
+    uuid = site.ok('POST', '/servers', body, user='bob', mount='/v2')['server']['id']
+    shown = site.ok('GET', f'/servers/{uuid}', user='bob', mount='/v2')['server']
+    assert (shown['name'], shown['key_name']) == ('a b', 'k')
+    assert site.fault('POST', '/servers', body, user='bob', version='2.1')[0] == 400
+
+
 def test_refusals_of_old_versions(site):
     flavor = site.flavor()
     assert site.fault('POST', '/servers', body(flavor, personality=[]), version='2.57')[0] == 400
@@ -229,6 +272,7 @@ def test_administrators_may_use_flavors_without_disk(site):
 @pytest.mark.parametrize(('alias', 'message'), [
     ('nosuch:1', 'PCI alias nosuch is not defined'), ('gpu', "'gpu' is not"), ('gpu:x', "'gpu:x' is not")])
 def test_bad_aliases(site, alias, message):
+    """Row 1.9."""
     flavor = site.flavor()
     site.ok('POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': {'pci_passthrough:alias': alias}},
             version='2.61')
@@ -237,6 +281,7 @@ def test_bad_aliases(site, alias, message):
 
 
 def test_zones_of_aggregates(site):
+    """Row 1.7."""
     with site.databases.api().write() as conn:
         aggregate = aggregates.create(conn, 'a', {'availability_zone': 'z1'})
     assert site.fault('POST', '/servers', body(site.flavor(), availability_zone='z1')) == (
@@ -324,6 +369,7 @@ def servers_of(site):
     ({'hostname': 'b' * 63}, ['b' * 61 + '-1', 'b' * 61 + '-2']),
     ({'hostname': 'c' * 63 + '.' + 'd' * 191}, ['c' * 61 + f'-{number}.' + 'd' * 191 for number in (1, 2)])])
 def test_host_names_of_several(site, values, hostnames):
+    """Row 1.8."""
     site.ok('POST', '/servers', body(site.flavor(), min_count=2, **values))
     assert [server.hostname for server in servers_of(site)] == hostnames
     assert max(map(len, hostnames)) <= 255
@@ -353,6 +399,7 @@ def test_files_go_into_the_config_drive(site):
     ([{'contents': 'YQ=='}], 400, 'Bad personality format: missing path'),
     ([{'path': '/a', 'contents': 'no!base64'}], 400, None)])
 def test_limits_of_files(make_site, files, code, message):
+    """Row 1.5."""
     site = make_site(quota__injected_files=1, quota__injected_file_path_length=4,
                      quota__injected_file_content_bytes=4)
     got, text = site.fault('POST', '/servers', body(site.flavor(), personality=files), version='2.56')
@@ -360,7 +407,7 @@ def test_limits_of_files(make_site, files, code, message):
 
 
 def test_trusted_certificates_are_kept_and_shown(site):
-    """As in the field while it verifies no signatures."""
+    """As in the field while it verifies no signatures. Row 1.36."""
     uuid = site.create(trusted_image_certificates=['c1', 'c2'])
     assert site.ok('GET', f'/servers/{uuid}')['server']['trusted_image_certificates'] == ['c1', 'c2']
     site.hand_over(uuid)
@@ -392,6 +439,7 @@ def test_unknown_hints_are_kept(site):
 
 
 def test_the_default_zone_for_those_that_name_none(make_site):
+    """Row 1.7."""
     site = make_site(default_schedule_zone='nova')
     assert site.fault('POST', '/servers', body(site.flavor()))[0] == 400
     with site.cell1.write() as conn:

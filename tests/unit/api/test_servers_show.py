@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 
 from kilonova.api.views.servers import host_id
-from kilonova.db.queries import instances, services
+from kilonova.db.queries import instances, servers, services
+from kilonova.errors import Unanswered
 from tests.unit.api.conftest import OTHER, moment
 
 BASE = {
@@ -206,3 +207,26 @@ def test_pinning(site):
     assert pin('z2').status_int == 409
     assert pin('z1').json['server']['pinned_availability_zone'] == 'z1'
     assert pin(None).json['server']['pinned_availability_zone'] is None
+
+
+def test_an_update_changes_all_or_nothing(site, monkeypatch):
+    server = site.server(availability_zone='z1')
+    path, inner = f'/servers/{server}', servers.update
+
+    def facts():
+        shown = site.ok('GET', path)['server']
+        return shown['name'], shown['pinned_availability_zone']
+    before = facts()
+    body = {'server': {'name': 'other', 'pinned_availability_zone': 'z2'}}
+    assert site.request('PUT', path, body).status_int == 409
+    assert facts() == before == ('s', None)
+
+    def fail(*args, **kwargs):
+        raise Unanswered(who='Cell cell1', reason='its database is silent')
+    body['server']['pinned_availability_zone'] = 'z1'
+    monkeypatch.setattr(servers, 'update', fail)
+    assert site.request('PUT', path, body).status_int == 503
+    assert facts() == before
+    monkeypatch.setattr(servers, 'update', inner)
+    assert site.request('PUT', path, body).status_int == 200
+    assert facts() == ('other', 'z1')

@@ -9,7 +9,9 @@ from kilonova.api.services import unified_limits
 from kilonova.api.services.unified_limits import Registered, amounts
 from kilonova.errors import Unanswered
 from kilonova.pci.request import Aliases
+from kilonova.scheduler import query
 from tests.unit.api.conftest import IMAGE, PROJECT
+from tests.unit.scheduler.builders import spec, uuid
 
 ALIAS = json.dumps({'name': 'gpu', 'vendor_id': '10de', 'product_id': '20b5', 'device_type': 'type-PCI'})
 DRIVER = 'nova.quota.UnifiedLimitsDriver'
@@ -31,6 +33,38 @@ def test_what_a_server_counts(extra_specs, expected):
     assert amounts(flavor, Aliases.parse([ALIAS])) == expected
     if 'class:PCPU' in expected:
         assert amounts(flavor, Aliases.parse([ALIAS]), pcpu_as_vcpu=True) == PLAIN
+
+
+DEDICATED, ISOLATE = {'hw:cpu_policy': 'dedicated'}, {'hw:emulator_threads_policy': 'isolate'}
+MIXED = {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0-2'}
+
+
+@pytest.mark.parametrize('image', [
+    {}, {'hw_cpu_policy': 'dedicated'}, {'hw_cpu_policy': 'shared'}, {'hw_cpu_policy': 'mixed'},
+    {'hw_mem_encryption': 'true'}])
+@pytest.mark.parametrize('extra_specs', [
+    {}, DEDICATED, MIXED, ISOLATE, {**DEDICATED, **ISOLATE}, {**MIXED, **ISOLATE}, {'hw:cpu_policy': 'shared'},
+    {'hw:cpu_policy': 'mixed'}, {'hw:cpu_dedicated_mask': '1'}, {'resources:PCPU': '4'}, {'resources_x:PCPU': '4'},
+    {'resources:VCPU': '2'}, {'resources:VCPU': 'many'}, {'resources:VCPU': '3', **DEDICATED},
+    {'resources_cpus:VCPU': '1', **DEDICATED}, {'resources:VCPU': '2', 'resources_more:VCPU': '3'},
+    {'resources:DISK_GB': '0', 'resources1:MEMORY_MB': '1024'}, {'resources:VGPU': '1', 'resources1:VGPU': '2'},
+    {'hw:mem_encryption': 'true'}, {'hw:pmem': '6GB,6GB'}, {'hw:numa_nodes': '2', **DEDICATED}])
+def test_a_server_counts_what_the_scheduler_asks_for(extra_specs, image):
+    request = spec(extra_specs, flavor_values=SIZES, image={'id': uuid(), 'properties': image})
+    flavor = {**SIZES, 'extra_specs': extra_specs, 'image': image}
+    assert amounts(flavor, Aliases({})) == {'servers': 1, **{
+        f'class:{name}': number for name, number in query.build(request, max_results=1).resources().items()}}
+
+
+def test_cells_that_only_the_image_describes_change_no_amounts():
+    """The place of the CPUs on NUMA cells is nothing that limits look at, so it can't hide dedicated ones."""
+    image = {'hw_numa_cpus': ['0', '1', '2,3'], 'hw_numa_mem': ['512', '512', '1024']}
+    extra_specs = {**DEDICATED, 'hw:numa_nodes': '3'}
+    request = spec(extra_specs, flavor_values=SIZES, image={'id': uuid(), 'properties': {
+        'hw_numa_cpus.0': '0', 'hw_numa_cpus.1': '1', 'hw_numa_cpus.2': '2,3', 'hw_numa_mem.0': '512',
+        'hw_numa_mem.1': '512', 'hw_numa_mem.2': '1024'}})
+    assert query.build(request, max_results=1).resources()['PCPU'] == 4
+    assert amounts({**SIZES, 'extra_specs': extra_specs, 'image': image}, Aliases({}))['class:PCPU'] == 4
 
 
 def test_names_without_a_registered_limit():
@@ -86,6 +120,27 @@ def test_what_stands_in_cells_counts_too(limited, statements):
     assert len(counted) == 2 * 3
     assert message(limited.asked(vcpus=1)) == (
         'Quota exceeded for class:VCPU: Requested 1, but already used 8 of 8 class:VCPU')
+
+
+def test_dedicated_cpus_of_the_image_count_at_the_request_and_later(limited):
+    """Before a cell has the server, in its cell, and when it is resized or restored."""
+    limited.limits.registered['class:PCPU'] = 8
+    limited.images.record['hw_cpu_policy'] = 'dedicated'
+    assert message(limited.asked(vcpus=9)).startswith('Quota exceeded for class:PCPU: Requested 9, but already used 0')
+    assert limited.asked(vcpus=3).status_int == 202
+    server = limited.server(flavor=limited.flavor(vcpus=2))
+    assert message(limited.asked(vcpus=4)).startswith('Quota exceeded for class:PCPU: Requested 4, but already used 5')
+    refused = limited.request('POST', f'/servers/{server}/action', {
+        'resize': {'flavorRef': limited.flavor(vcpus=6)}}, user='bob')
+    assert message(refused).startswith('Quota exceeded for class:PCPU: Requested 4, but already used 5')
+
+
+def test_a_restored_server_counts_with_its_images_cpus(limited):
+    limited.images.record['hw_cpu_policy'] = 'dedicated'
+    server = limited.server(flavor=limited.flavor(vcpus=9), vm_state='soft-delete')
+    limited.limits.registered['class:PCPU'] = 8
+    refused = limited.request('POST', f'/servers/{server}/action', {'restore': None})
+    assert message(refused).startswith('Quota exceeded for class:PCPU: Requested 9, but already used 0')
 
 
 def test_resize_counts_what_is_more(limited):

@@ -9,11 +9,12 @@ import pytest
 from kilonova.cmd import parts
 from kilonova.db import engine
 from kilonova.db.clock import db_utcnow
+from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
 from kilonova.db.models.cell import ComputeNode, Service
 from kilonova.db.queries import decisions, flavors
 from tests.fixtures.placement import Placement, placement
 from tests.unit.scheduler.builders import node as row_of
-from tests.unit.scheduler.builders import uuid
+from tests.unit.scheduler.builders import pools, uuid
 
 __all__ = ['placement']
 
@@ -57,6 +58,44 @@ def test_capacity(hosts, placement):
                for line in hosts('scheduler', 'capacity', '--flavor', '7')[1])
     assert hosts('scheduler', 'capacity', '--flavor', 'nope') == (2, ['Flavor nope could not be found.'])
     assert placement.allocations() == {}
+
+
+def test_the_table_tells_devices_by_alias_numa_policy_and_device(hosts, write_conf, parse):
+    databases = engine.configure(parse())
+    flavors.create(databases.api(), {
+        'name': 'gpu', 'flavorid': '8', 'vcpus': 4, 'memory_mb': 64, 'root_gb': 1, 'ephemeral_gb': 0, 'swap': 0,
+        'disabled': False, 'is_public': True})
+    flavors.set_specs(databases.api(), '8', {
+        'pci_passthrough:alias': 'gpu:1', 'hw:pci_numa_affinity_policy': 'required'})
+    with databases.main().write() as connection:
+        connection.execute(ComputeNode.__table__.update().where(ComputeNode.host == 'gpu1').values(
+            pci_stats=pools('0000:08:00.0', '0000:09:00.0', host='gpu1')))
+    databases.dispose()
+    write_conf(sections='[pci]\nalias = {"name": "gpu", "vendor_id": "10de", "product_id": "13f1"}')
+    _, lines = hosts('scheduler', 'capacity', '--flavor', 'gpu')
+    assert [[cell.strip() for cell in line.split('|')[1:4]] for line in lines if 'free' in line] == [
+        ['free gpu (required)', '10de:13f1', '2']]
+    assert told(hosts, 'capacity', '--flavor', 'gpu')[1]['devices'] == {'gpu': {'required': {'10de:13f1': 2}}}
+
+
+def test_the_answer_is_that_of_a_project(hosts, parse, write_conf, placement):
+    """Aggregates in Placement that are a project's own, and one who has none."""
+    databases = engine.configure(parse())
+    with databases.api().write() as connection:
+        key = connection.execute(Aggregate.__table__.insert(), {
+            'uuid': uuid('gold'), 'name': 'gold'}).inserted_primary_key[0]
+        connection.execute(AggregateHost.__table__.insert(), {'host': 'gpu1', 'aggregate_id': key})
+        connection.execute(AggregateMetadata.__table__.insert(), {
+            'aggregate_id': key, 'key': 'filter_tenant_id', 'value': 'gold'})
+    databases.dispose()
+    placement.client.set_member(uuid('gpu1'), uuid('gold'), True)
+    write_conf(sections='[scheduler]\nlimit_tenants_to_placement_aggregate = true\n'
+                        'placement_aggregate_required_for_tenants = true')
+    assert told(hosts, 'capacity', '--flavor', '7', '--project', 'gold')[1]['total'] == 4
+    assert told(hosts, 'capacity', '--flavor', '7', '--project', 'other')[1]['total'] == 0
+    assert told(hosts, 'capacity', '--flavor', '7')[1]['total'] == 0
+    assert told(hosts, 'dry-run', '--flavor', '7', '--project', 'gold')[1]['hosts'] == ['gpu1']
+    assert told(hosts, 'dry-run', '--flavor', '7', '--project', 'other')[0] == 1
 
 
 def test_dry_run(hosts, placement):

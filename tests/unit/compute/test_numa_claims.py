@@ -143,6 +143,7 @@ def test_the_claim_looks_for_the_cell_of_the_device(policy: str) -> None:
 def test_a_restarted_host_counts_the_same() -> None:
     made, of = tracker(), flavor(**{'hw:cpu_policy': 'dedicated'})
     made.commit(made.plan('a', RUN, of, None, constraints.of(of)))
+    made.commit(made.plan_allocate('a', RUN))
     again = tracker()
     again.adopt('a', RUN, of, topology=made.topology('a', RUN))
     assert again.usage() == made.usage()

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
+from oslo_utils import strutils
 
 from kilonova.db.models.api import CellMapping
+from kilonova.db.models.cell import InstanceSystemMetadata
 from kilonova.db.queries import (
     claims,
     flavor_usage,

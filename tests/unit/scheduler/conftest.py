@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from kilonova.scheduler.manager import SchedulerManager
 from kilonova.scheduler.weighers.amounts import RAMWeigher
 from tests.fixtures.placement import Placement, placement
-from tests.unit.scheduler.builders import GPU, conf, node, uuid
+from tests.unit.scheduler.builders import conf, node, uuid
 
 __all__ = ['placement']
 
@@ -50,13 +51,16 @@ class Rig:
         self.by_name = {database.name: database for database in self.cells.enabled()}
 
     def host(self, name: str, gpus: tuple[str, ...] = (), cell: str = 'cell1', service: dict[str, Any] | None = None,
-             vcpus: int = 64, **values: Any) -> str:
-        """A compute with a GPU at each address; returns its node's uuid."""
+             vcpus: int = 64, mapped: bool = True, products: Mapping[str, str] = MappingProxyType({}),
+             numa: Mapping[str, int] = MappingProxyType({}), **values: Any) -> str:
+        """A compute with a GPU at each address; returns its node's uuid. ``mapped`` False: the host doesn't report
+        its devices to Placement. ``products``: {address: product} of other devices, ``numa``: their NUMA cells."""
         root = self.placement.host(name, uuid=uuid(name), vcpus=vcpus, memory_mb=262144, disk_gb=1000,
-                                   pci={f'{name}_{address}': GPU for address in gpus})
+                                   pci={f'{name}_{address}': f'CUSTOM_PCI_10DE_{products.get(address, "13F1")}'
+                                        for address in gpus if mapped})
         providers = {row['name']: row['uuid'] for row in self.placement.client.list_providers(in_tree=root)}
         row = node(name, **values)
-        row['pci_stats'] = self.pools(name, gpus, providers)
+        row['pci_stats'] = self.pools(name, gpus, providers, products, numa)
         row.pop('service')
         row.pop('id')
         with self.by_name[cell].write() as connection:
@@ -68,11 +72,14 @@ class Rig:
         return root
 
     @staticmethod
-    def pools(name: str, gpus: tuple[str, ...], providers: dict[str, str]) -> str:
+    def pools(name: str, gpus: tuple[str, ...], providers: dict[str, str], products: Mapping[str, str],
+              numa: Mapping[str, int]) -> str:
         from kilonova import objects
         return objects.PciDevicePoolList(objects=[
-            objects.PciDevicePool(vendor_id='10de', product_id='13f1', numa_node=0, count=1, tags={
-                'dev_type': 'type-PCI', 'address': address, 'rp_uuid': providers[f'{name}_{address}']})
+            objects.PciDevicePool(
+                vendor_id='10de', product_id=products.get(address, '13f1'), numa_node=numa.get(address, 0), count=1,
+                tags={'dev_type': 'type-PCI', 'address': address,
+                      **({'rp_uuid': providers[f'{name}_{address}']} if f'{name}_{address}' in providers else {})})
             for address in gpus]).to_json()
 
     def server(self, name: str, host: str, cell: str = 'cell1') -> str:

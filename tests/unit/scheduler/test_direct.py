@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,7 +33,7 @@ from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import build
-from kilonova.scheduler.table import FORGET_AFTER, Table, Taken
+from kilonova.scheduler.table import COLUMNS, FORGET_AFTER, Table, Taken
 from kilonova.scheduler.weighers import amounts
 from kilonova.scheduler.weighers import hosts as of_hosts
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
@@ -147,38 +148,103 @@ def test_both_forms_of_filters_and_weighers_agree(nodes, gpus, architecture):
             assert values[place] == one._weigh_object(state, request), (cls, state)
 
 
+FUNCTIONS = [{'vendor_id': '8086', 'product_id': '1515'}]
+WHOLE = [{'vendor_id': '8086', 'product_id': '1528', 'dev_type': 'type-PF'}]
+
+
+def nic(number):
+    """pci_stats of a card, whole or in four functions: who takes one form takes the other away."""
+    return [objects.PciDevicePool(vendor_id='8086', product_id=product, numa_node=0, count=count, tags={
+        'dev_type': kind, 'address': f'0000:{number:02x}:00.1'})
+        for product, kind, count in (('1528', 'type-PF', 1), ('1515', 'type-VF', 4))]
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.lists(rows(), min_size=1, max_size=5, unique_by=lambda row: row['uuid']), st.data())
+@given(st.lists(st.tuples(rows(), st.booleans(), st.integers(0, 2)), min_size=1, max_size=5,
+                unique_by=lambda one: one[0]['uuid']), st.data())
 def test_what_is_given_back_leaves_no_trace(nodes, data):
-    table, states = filled(nodes)
-    before = {name: table[name].copy() for name in ('free_ram_mb', 'free_disk_mb', 'vcpus_used', 'pci_free',
-                                                    'num_instances', 'ram_room_mb')}
-    wanted = [{'vendor_id': '10de', 'product_id': '13f1'}]
-    devices = table.devices(wanted).copy()
-    given_away = []
+    """Devices of some hosts are in Placement, those of others aren't, or just some."""
+    for row, unmapped, nics in nodes:
+        stored = objects.PciDevicePoolList.from_column(row['pci_stats'])
+        found = list(stored.objects) if stored is not None else []
+        for pool in found if unmapped else ():
+            pool.tags = {name: value for name, value in pool.tags.items() if name != 'rp_uuid'}
+        row['pci_stats'] = objects.PciDevicePoolList(
+            objects=found + [pool for number in range(nics) for pool in nic(number)]).to_json()
+    table, states = filled([row for row, _, _ in nodes])
+    kinds = ([{'vendor_id': '10de', 'product_id': '13f1'}], FUNCTIONS, WHOLE)
+
+    def seen():
+        return [table[name].copy() for name in COLUMNS] + [table.devices(wanted) for wanted in kinds]
+    before, given_away = seen(), []
     for number in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.sampled_from(sorted(states)))
-        mappings = table.pools(place).providers(spec(gpus=(1,)).pci_requests)
-        taken = Taken(place, 2, 1024, 2048, objects_counter(mappings))
-        table.take(uuid(f's{number}'), taken)
+        pools = table.pools(place)
+        asked = spec(gpus=(data.draw(st.integers(1, 2)),)).pci_requests.requests[0]
+        asked.spec = data.draw(st.sampled_from(kinds))
+        mappings = pools.providers([asked])
+        requests = (asked,) if not mappings and pools.support_requests([asked]) else ()
+        table.take(uuid(f's{number}'), Taken(place, 2, 1024, 2048, objects_counter(mappings), requests=requests))
         given_away.append(uuid(f's{number}'))
-        if mappings:
-            assert table.devices(wanted)[place] == devices[place] - sum(
-                sum(one.devices.values()) for one in table.taken_at(place))
+        left = table.pools(place)
+        assert left.free == table['pci_free'][place]
+        for wanted in kinds:
+            assert table.devices(wanted)[place] == sum(
+                pool.count for pool in left.pools if any(pool.matches(one) for one in wanted))
+        if mappings or requests:
+            assert left.free <= pools.free - asked.count
+    after = seen()
     # A row that is read again doesn't make it forgotten.
     for row_place in states:
         cell, row = table.node(row_place)
         table.put(cell, {key: value for key, value in row.items() if key != 'service'})
+    assert all(map(np.array_equal, seen(), after))
     random.shuffle(given_away)
     for server in given_away:
         table.give_back(server)
-    for name, values in before.items():
-        assert np.array_equal(table[name], values), name
-    assert np.array_equal(table.devices(wanted), devices)
+    for name, values, now in zip((*COLUMNS, *range(len(kinds))), before, seen(), strict=True):
+        assert np.array_equal(now, values), name
+
+
+def test_a_host_that_counts_a_server_already_has_less_left():
+    """Its row came before the word that the server is settled: nothing is free that isn't."""
+    row = {**node('a', pci_stats=pools('1', '2', '3', providers=False)), 'deleted': 0}
+    table, states = filled([row])
+    (place,) = states
+    for name, count in (('s1', 1), ('s2', 2)):
+        requests = tuple(spec(gpus=(count,)).pci_requests.requests)
+        table.take(uuid(name), Taken(place, 1, 1, 1, Counter(), requests=requests))
+    row['pci_stats'] = pools('2', '3', providers=False)
+    table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': 0})
+    assert table['pci_free'][place] == 0
+    table.give_back(uuid('s1'))
+    assert table['pci_free'][place] == 0
+    table.give_back(uuid('s2'))
+    assert table['pci_free'][place] == 2
+
+
+@pytest.mark.parametrize('policy', ['required', 'legacy', 'preferred'])
+def test_devices_near_the_cells_that_a_server_got_are_gone(policy):
+    """By the code that hosts claim by."""
+    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
+        vendor_id='10de', product_id='13f1', numa_node=cell, count=1, tags={'dev_type': 'type-PCI', 'address': address})
+        for cell, address in ((0, '1'), (0, '2'), (1, '3'), (1, '4'))])
+    table, states = filled([{**node('a', pci_stats=stored.to_json()), 'deleted': 0}])
+    (place,) = states
+    requests = tuple(spec(gpus=(1,)).pci_requests.requests)
+    requests[0].numa_policy = policy
+    topology = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=1, cpuset={0}, memory=1)])
+    for name in ('s1', 's2'):
+        table.take(uuid(name), Taken(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+    assert [pool.keys['numa_node'] for pool in table.pools(place).pools if pool.count] == [0, 0]
+    table.take(uuid('s3'), Taken(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+    # Whatever it was, one device is gone.
+    assert table['pci_free'][place] == 1
+    state = HostState({**table.node(place)[1]}, CELL, taken=table.taken_at(place))
+    assert state.pci_stats.free == 1
 
 
 def objects_counter(mappings):
-    from collections import Counter
     return Counter(rp for rps in (mappings or {}).values() for rp in rps)
 
 

@@ -1,15 +1,18 @@
 """Many equal device groups composed from Placement's answer for one."""
 from __future__ import annotations
 
+import random
 import threading
+from dataclasses import replace
 from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kilonova.scheduler.claims import mappings_of
 from kilonova.scheduler.expand import MAX_CHOICES, expand
-from kilonova.scheduler.query import build
+from kilonova.scheduler.query import Group, Query, build
 from kilonova.scheduler.room import Neighbours, Room, uses
 from tests.unit.scheduler.builders import GPU, candidate, device, spec, uuid
 
@@ -81,6 +84,74 @@ def test_choices_are_different_and_each_fits(count, there):
     found = expand(requests, query, clones, room)
     assert len({tuple(chosen(request)) for request in found}) == len(found) == min(MAX_CHOICES, comb(there, count))
     assert all(len(set(chosen(request))) == count and room.fits(request) for request in found)
+
+
+def test_devices_of_several_kinds_are_near_each_other():
+    """Each cell, from each of its devices on; a bad one isn't in all of the first."""
+    names = ('a0', 'a00', 'a1', 'b0', 'b1', 'b11')
+    cells = {device('host1', name): int(name[1]) for name in names}
+    query = Query(groups={'': Group({'VCPU': 1}), 'a': Group({GPU: 1}), 'b': Group({'NIC': 1}),
+                          'b2': Group({'NIC': 1})}, pci_groups={'a', 'b', 'b2'})
+    summaries = {device('host1', name): {'resources': {
+        GPU if name < 'b' else 'NIC': {'capacity': 1 if name < 'b' else 2, 'used': 0}}} for name in names}
+    requests = [{'allocations': {uuid('host1'): {'resources': {'VCPU': 1}}, device('host1', a): {'resources': {GPU: 1}},
+                                 device('host1', b): {'resources': {'NIC': 1}}},
+                 'mappings': {'': [uuid('host1')], 'a': [device('host1', a)], 'b': [device('host1', b)]}}
+                for a in ('a1', 'a0', 'a00') for b in ('b11', 'b0', 'b1')]
+    found = expand(requests, query, {'a': [], 'b': ['b2']}, Room(summaries), near=cells.__getitem__)
+    assert [{cells[rp] for rp in chosen(request)} for request in found[:4]] == [{0}, {1}, {0}, {1}]
+    assert {rp for request in found[:4] for rp in chosen(request)} == set(cells)
+
+
+def random_question(rng):
+    """Up to six devices of two classes, with a trait, without it, or whatever they have."""
+    groups = {'': Group({'VCPU': 1})}
+    for number in range(rng.randint(3, 5)):
+        traits = rng.choice(({}, {}, {'required': {'CUSTOM_FAST'}}, {'forbidden': {'CUSTOM_FAST'}}))
+        groups[f'_{number}'] = Group({rng.choice(('CUSTOM_A', 'CUSTOM_B')): 1}, **traits)
+    policy = rng.choice(('none', 'none', 'isolate'))
+    return Query(groups=groups, policy=policy, pci_groups=set(groups) - {''}, limit=1000)
+
+
+@pytest.mark.parametrize('seed', range(24))
+def test_composed_is_what_placement_would_answer(placement, seed):
+    """The same hosts, each with the same choices while they are few; equal groups may change places."""
+    rng = random.Random(seed)
+    for name in ('host1', 'host2', 'host3'):
+        placement.client.sync_compute(uuid(name), name, {'VCPU': {'total': 8, 'max_unit': 8}}, set(), {
+            f'{name}_{number}': {'resource_class': rng.choice(('CUSTOM_A', 'CUSTOM_B')), 'total': rng.choice((1, 1, 2)),
+                                 'traits': rng.choice(({'CUSTOM_FAST'}, set()))}
+            for number in range(rng.randint(3, 6))})
+    query = random_question(rng)
+    taken = rng.choice(placement.client.allocation_candidates(
+        Query(groups={'': Group({'CUSTOM_A': 1})}).pairs())['allocation_requests'])
+    placement.client.claim(uuid('s1'), taken['allocations'], None, project_id='p', user_id='u')
+    full = placement.client.allocation_candidates(replace(query, limit=None).pairs())
+    asked, clones = query.collapsed()
+    assert len(asked.groups) <= 3
+    found = placement.client.allocation_candidates(asked.pairs())
+    room = Room(found['provider_summaries'])
+    expected, composed = {}, {}
+    for request in full['allocation_requests']:
+        expected.setdefault(request['mappings'][''][0], set()).add(seen(request, query))
+    for root in {request['mappings'][''][0] for request in found['allocation_requests']}:
+        of_host = [one for one in found['allocation_requests'] if one['mappings'][''] == [root]]
+        requests = expand(of_host, asked, clones, room)
+        if requests:
+            composed[root] = {seen(request, query) for request in requests}
+            assert all(mappings_of(query, request['allocations'], lambda rp: placement.client.get_traits(rp)[0])
+                       for request in requests)
+    assert composed.keys() == expected.keys()
+    for root, choices in composed.items():
+        assert choices == expected[root] if len(expected[root]) < MAX_CHOICES else choices <= expected[root]
+
+
+def seen(request, query):
+    """What it allocates, and which providers serve each kind of groups."""
+    kinds = {}
+    for suffix, rps in request['mappings'].items():
+        kinds.setdefault(query.groups[suffix].key(), []).extend(rps)
+    return frozenset(uses(request).items()), frozenset((key, *sorted(rps)) for key, rps in kinds.items())
 
 
 # Room

@@ -14,7 +14,7 @@ from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.rpc.scheduler import Scheduler
-from kilonova.scheduler.filters.limits import NumInstancesFilter
+from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -41,6 +41,7 @@ def held(rig, server):
 
 
 def test_the_endpoint_is_as_declared(rig):
+    """Row 3.9."""
     for interface, endpoint in rig.manager().endpoints():
         interface.check_server(endpoint)
     assert interface is Scheduler
@@ -126,7 +127,7 @@ def test_what_placement_does_not_know_is_named(rig, extra_specs):
 
 
 def test_two_servers_do_not_share_the_last_device(rig):
-    """seed-map 1.31; the first claim is given back (1.30)."""
+    """seed-map 1.30, 1.31: the first claim is given back."""
     rig.host('gpu1', (A,))
     with pytest.raises(errors.NoValidHost):
         select(rig.manager(), spec(gpus=(1,)), [S1, S2])
@@ -294,6 +295,81 @@ def test_equal_servers_are_spread_before_any_host_reports(rig):
     assert {name: chosen.count(name) for name in names} == dict.fromkeys(names, 4)
 
 
+@pytest.mark.parametrize('mapped', [False, True])
+@pytest.mark.parametrize('extra_specs', [{}, {'trait:COMPUTE_NODE': 'required'}])
+def test_devices_that_placement_does_not_count_are_given_away_once(rig, mapped, extra_specs):
+    """Our own view and Placement's candidates (a trait) alike."""
+    for name in ('gpu1', 'gpu2', 'gpu3'):
+        root = rig.host(name, (A,), mapped=mapped)
+        traits, generation = rig.placement.client.get_traits(root)
+        rig.placement.client.set_traits(root, generation, traits | {'COMPUTE_NODE'})
+    manager = rig.manager(filter_scheduler__pci_in_placement=False)
+    servers = [uuid(f'server {number}') for number in range(5)]
+    found = [hosts(select(manager, spec(extra_specs, gpus=(1,)), [server]))[0][0] for server in servers[:3]]
+    assert sorted(found) == ['gpu1', 'gpu2', 'gpu3']
+    for server in servers[3:]:
+        with pytest.raises(errors.NoValidHost) as caught:
+            select(manager, spec(extra_specs, gpus=(1,)), [server])
+        assert str(caught.value) == ('No valid host was found. 3 hosts considered: 3 have fewer than 1 free gpu '
+                                     '(best: 0 free).')
+    manager._snapshot.table.give_back(servers[0])
+    assert hosts(select(manager, spec(extra_specs, gpus=(1,)), [servers[4]]))[0][0] == found[0]
+
+
+def kinds_of_devices(*counts):
+    """A request of so many devices of each product 0001, 0002, …; with a trait, so that Placement is asked."""
+    request = spec({'trait:COMPUTE_NODE': 'required'}, gpus=counts)
+    for number, one in enumerate(request.pci_requests.requests, 1):
+        one.spec = [{'vendor_id': '10de', 'product_id': f'{number:04}'}]
+    return request
+
+
+def host_of_kinds(rig, name, *counts):
+    """A host with so many devices of each."""
+    products = {f'{kind}.{number}': f'{kind:04}' for kind, count in enumerate(counts, 1) for number in range(count)}
+    root = rig.host(name, tuple(products), products=products)
+    traits, generation = rig.placement.client.get_traits(root)
+    rig.placement.client.set_traits(root, generation, traits | {'COMPUTE_NODE'})
+
+
+@pytest.mark.parametrize('counts', [(2, 2, 2, 2), (1,) * 8, (3, 1, 1), (1, 1, 2)])
+def test_many_kinds_of_devices_are_asked_as_one(rig, counts):
+    """Placement works all combinations out: eight kinds of eight devices are sixteen million a host."""
+    host_of_kinds(rig, 'few', *counts[:-1], counts[-1] - 1)
+    host_of_kinds(rig, 'enough', *counts)
+    host_of_kinds(rig, 'many', *(8 for _ in counts))
+    manager = rig.manager()
+    rig.placement.requests.clear()
+    found = [hosts(select(manager, kinds_of_devices(*counts), [server]))[0] for server in (S1, S2)]
+    assert sorted(found[0]) == ['enough', 'many']
+    questions = [path for _, path in rig.placement.requests if path.startswith('/allocation_candidates')]
+    assert [path.count('&resources') for path in questions] == [2, 2]
+    for server, (host, *_) in zip((S1, S2), found, strict=True):
+        given = {name: amounts for name, amounts in held(rig, server).items() if name != host}
+        assert sorted(name.split('_')[1].split('.')[0] for name in given) == sorted(
+            str(kind) for kind, count in enumerate(counts, 1) for _ in range(count))
+        assert all(sum(amounts.values()) == 1 for amounts in given.values())
+
+
+def test_the_last_devices_of_many_kinds_are_given_once(rig):
+    host_of_kinds(rig, 'gpu1', 2, 2, 2)
+    manager = rig.manager()
+    for server in (S1, S2):
+        select(manager, kinds_of_devices(1, 1, 1), [server])
+    with pytest.raises(errors.NoValidHost, match='fewer than 1 free'):
+        select(manager, kinds_of_devices(1, 1, 1), [S3])
+    assert S3 not in rig.placement.allocations()
+
+
+def test_hosts_of_all_kinds_far_down_the_list(rig):
+    """What Placement is asked for, the first so many hosts have."""
+    for number in range(5):
+        host_of_kinds(rig, f'gpu{number}', 1, 0, 1)
+    host_of_kinds(rig, 'gpu5', 1, 1, 1)
+    manager = rig.manager(scheduler__max_placement_results=1)
+    assert hosts(select(manager, kinds_of_devices(1, 1, 1), [S1])) == [['gpu5']]
+
+
 # Hosts by name
 
 def test_a_forced_host_is_asked_in_its_tree(rig):
@@ -431,6 +507,7 @@ def test_a_node_that_went_is_told_once(rig, caplog):
 
 
 def test_a_disabled_host_is_no_candidate(rig):
+    """Row 1.23."""
     root = rig.host('gpu1')
     rig.placement.client.set_host_disabled(root, True)
     with pytest.raises(errors.NoValidHost, match='1 host considered: 1 disabled'):
@@ -464,3 +541,36 @@ def test_a_boot_that_failed_is_forgotten_before_a_refusal(rig, how):
         connection.execute(Instance.__table__.insert(), {'uuid': S1, **how})
     rig.placement.client.delete_allocations(S1)
     assert hosts(select(manager, spec(), [S2])) == [['gpu1']]
+
+
+def test_work_that_a_host_tells_of_is_not_counted_twice(rig):
+    """A server that was sent counts until its host counts it, and with it what the host does besides."""
+    rig.host('gpu1')
+    manager, one = rig.manager(), IoOpsFilter()
+    one.conf = conf(filter_scheduler__max_io_ops_per_host=3)
+    manager.filters.append(one)
+
+    def told(servers, under_way):
+        """The host takes these servers, and says that so many are under way: one transaction, as a claim is."""
+        with rig.by_name['cell1'].write() as connection:
+            for server in servers:
+                connection.execute(Instance.__table__.insert(), {'uuid': server, 'host': 'gpu1', 'node': 'gpu1'})
+            connection.execute(ComputeNode.__table__.update().values(
+                stats=json.dumps({'io_workload': str(under_way)}), current_workload=under_way, running_vms=len(servers),
+                updated_at=engine.db_utcnow()))
+    servers = [uuid(f'server {number}') for number in range(6)]
+    select(manager, spec(), servers[:1])
+    # It builds, and another server's image is made.
+    told(servers[:1], 2)
+    select(manager, spec(), servers[1:2])
+    with pytest.raises(errors.NoValidHost):
+        select(manager, spec(), servers[2:3])
+    told(servers[1:2], 3)
+    with pytest.raises(errors.NoValidHost):
+        select(manager, spec(), servers[2:3])
+    told((), 1)
+    for server in servers[3:5]:
+        select(manager, spec(), [server])
+    with pytest.raises(errors.NoValidHost):
+        select(manager, spec(), servers[5:])
+    manager.stop()

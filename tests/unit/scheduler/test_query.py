@@ -169,6 +169,53 @@ def test_three_equal_groups_are_asked_as_one():
     assert asked.pairs() != query.pairs()
 
 
-def test_two_equal_groups_are_asked_as_two():
-    query = build(spec(gpus=(2,)), max_results=1000, pci_in_placement=True)
+@pytest.mark.parametrize('counts', [(2,), (1, 1)])
+def test_two_groups_are_asked_as_two(counts):
+    query = devices(*counts)
     assert query.collapsed() == (query, {})
+
+
+def devices(*counts, **how):
+    """The question of so many devices of each kind."""
+    request = spec(gpus=counts, **how)
+    for number, one in enumerate(request.pci_requests.requests):
+        one.spec = [{'vendor_id': '10de', 'product_id': f'{number:04}'}]
+    return build(request, max_results=1000, pci_in_placement=True)
+
+
+def group(number, index=0):
+    return f'{uuid(f"request {number}")}-{index}'
+
+
+@pytest.mark.parametrize(('counts', 'asked', 'left_out', 'limit'), [
+    ((2, 1), {0, 1}, set(), 1000),
+    ((2, 2), {0, 1}, set(), 1000),
+    ((1, 1, 1), {0}, {1, 2}, None),
+    # Hosts that have two of one kind are the rarest.
+    ((1, 2, 1), {1}, {0, 2}, None),
+    ((2, 2, 2, 2), {0}, {1, 2, 3}, None),
+    ((1,) * 8, {0}, {1, 2, 3, 4, 5, 6, 7}, None)])
+def test_of_many_kinds_of_devices_one_is_asked_for(counts, asked, left_out, limit):
+    query = devices(*counts)
+    found, clones = query.collapsed()
+    assert found.groups.keys() == {'', *(group(number) for number in asked)}
+    assert found.left_out == {group(number): query.groups[group(number)] for number in left_out}
+    assert {kept: len(others) + 1 for kept, others in clones.items() if others} == {
+        group(number): count for number, count in enumerate(counts) if count > 1}
+    assert found.limit == limit
+    # None is lost.
+    assert {*found.groups, *found.left_out, *(one for others in clones.values() for one in others)} == set(query.groups)
+    assert clones.keys() >= found.left_out.keys()
+    assert query.limit == 1000
+    assert not query.left_out
+
+
+def test_groups_that_summaries_do_not_settle_are_asked_for():
+    """Those that belong to one subtree, to an aggregate, or are no devices."""
+    query = devices(1, 1, 1, 1, 1)
+    query.same_subtree = [[group(0), '']]
+    query.groups[group(1)].aggregates = [[uuid('aggregate')]]
+    query.pci_groups.remove(group(2))
+    found, clones = query.collapsed()
+    assert found.groups.keys() == {'', group(0), group(1), group(2), group(3)}
+    assert clones == {group(3): [], group(4): []}

@@ -88,7 +88,7 @@ def test_not_enough(caplog):
 
 
 def test_the_next_server_sees_what_the_first_took():
-    """seed-map 1.31: RAM for the weigher, servers for the filter, room for the claim."""
+    """seed-map 1.31, 3.18: RAM for the weigher, servers for the filter, room for the claim."""
     hosts = [state('a', memory_mb=100000), state('b', memory_mb=99000)]
     plan = run(spec(), hosts, 4, weighers=[RAMWeigher()], filters=[NumInstancesFilter()])
     assert hosts_of(plan) == ['a', 'b', 'a', 'b']
@@ -191,6 +191,7 @@ def test_named_hosts(values, expected, text, caplog):
 
 
 def test_filters_run_for_a_requested_host_and_not_for_a_forced_one():
+    """Row 3.14."""
     full = [state('a', running_vms=2)]
     assert hosts_of(run(spec(force_hosts=['a']), full, filters=[NumInstancesFilter()])) == ['a']
     with pytest.raises(NotEnough):

@@ -13,6 +13,7 @@ from kilonova.context import RequestContext
 from kilonova.db.models.cell import ComputeNode, Service
 from kilonova.scheduler import what_if
 from kilonova.scheduler.decisions import Trace
+from kilonova.scheduler.filters.aggregates import AggregateMultiTenancyIsolation
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -51,11 +52,47 @@ def test_by_host_zone_and_cell(rig):
     assert (found.total, found.hosts) == (4, {'gpu1': 3, 'gpu2': 1, 'off': 0})
     assert found.zones == {'east': 3, 'nova': 1}
     assert found.cells == {'cell1': 3, 'cell2': 1}
-    assert found.devices == {'gpu': {'10de:13f1': 5}}
+    assert found.devices == {'gpu': {'legacy': {'10de:13f1': 5}}}
     lines = what_if.prometheus(found, 'a"b')
     assert 'kilonova_capacity_servers{flavor="a\\"b"} 4' in lines
     assert 'kilonova_capacity_servers_by_host{flavor="a\\"b",host="gpu1"} 3' in lines
-    assert 'kilonova_free_devices{flavor="a\\"b",alias="gpu",device="10de:13f1"} 5' in lines
+    assert 'kilonova_free_devices{flavor="a\\"b",alias="gpu",numa_policy="legacy",device="10de:13f1"} 5' in lines
+
+
+@pytest.mark.parametrize(('policy', 'told'), [('required', 'required'), ('socket', 'socket'), (None, 'legacy')])
+def test_devices_are_told_with_their_numa_policy(rig, policy, told):
+    """None: a request that was made without one."""
+    rig.host('gpu1', (A, B))
+    request = spec(gpus=(1,))
+    request.pci_requests.requests[0].numa_policy = policy
+    assert counted(rig, request).devices == {'gpu': {told: {'10de:13f1': 2}}}
+
+
+def test_an_alias_that_is_asked_for_twice_has_its_devices_once(rig):
+    rig.host('gpu1', (A, B, C))
+    request = spec(gpus=(1, 1))
+    assert counted(rig, request).devices == {'gpu': {'legacy': {'10de:13f1': 3}}}
+    request.pci_requests.requests[1].numa_policy = 'preferred'
+    assert counted(rig, request).devices == {'gpu': {'legacy': {'10de:13f1': 3}, 'preferred': {'10de:13f1': 3}}}
+
+
+def test_a_request_is_of_its_project(rig):
+    row = {'id': 1, 'name': 'm', 'flavorid': '1', 'vcpus': 2, 'memory_mb': 64, 'root_gb': 1, 'ephemeral_gb': 0,
+           'swap': 0, 'disabled': False, 'is_public': True, 'extra_specs': {}}
+    options = conf()
+    options.register_opts(pci.OPTS, group=pci.GROUP)
+    for name in ('gpu1', 'gpu2'):
+        rig.host(name)
+    rig.aggregate('gpu1', filter_tenant_id='gold')
+    isolated = AggregateMultiTenancyIsolation()
+    isolated.conf = options
+    manager = rig.manager()
+    manager.filters.append(isolated)
+    hosts = {project: what_if.capacity(options, manager, what_if.request(options, row, project_id=project), {}).hosts
+             for project in ('gold', 'other', '')}
+    manager.stop()
+    assert hosts['gold']['gpu1'] > 0 and hosts['other']['gpu1'] == hosts['']['gpu1'] == 0
+    assert all(each['gpu2'] > 0 for each in hosts.values())
 
 
 def test_what_fits_nowhere_is_zero(rig):

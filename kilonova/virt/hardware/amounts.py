@@ -1,0 +1,87 @@
+"""How much of each resource class a server is to get of Placement: what the scheduler asks for, and what limits count.
+
+    shared, dedicated = constraints.cpus_asked(flavor, image.properties)
+    amounts.of(flavor, shared, dedicated)           # {'PCPU': 4, 'MEMORY_MB': 4096, 'DISK_GB': 20, 'VGPU': 1}
+
+Amounts are those of *groups*, {suffix: {resource class: amount}}: what each ``resources<suffix>:X`` of a flavor names
+comes from one provider, all else is in the group ''. Devices of PCI aliases, ports and accelerators are not among them.
+"""
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import os_resource_classes
+from oslo_utils import strutils
+
+LOG = logging.getLogger(__name__)
+
+Groups = Mapping[str, dict[str, int]]
+
+# What stands behind ``resources`` or ``trait`` in an extra spec.
+SUFFIX_AND_NAME = r'(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)'
+_RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
+
+
+def of(flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False) -> dict[str, int]:
+    """The sums over all groups of a server with a disk of its own. ``flavor``: objects.Flavor by shape (vcpus,
+    memory_mb, root_gb, ephemeral_gb, swap, extra_specs)."""
+    groups: dict[str, dict[str, int]] = {'': {}}
+    for key, value in flavor.extra_specs.items():
+        found = _RESOURCES.fullmatch(key)
+        amount = number(found['name'], value) if found is not None else None
+        if found is not None and amount is not None:
+            groups.setdefault(found['suffix'] or '', {})[found['name']] = amount
+    add_sizes(groups, flavor)
+    pin(groups[''], shared, dedicated)
+    add_memory(groups[''], flavor.extra_specs, encrypted)
+    total: dict[str, int] = {}
+    for group in groups.values():
+        for name, amount in group.items():
+            total[name] = total.get(name, 0) + amount
+    return {name: amount for name, amount in total.items() if amount}
+
+
+def number(name: str, value: str) -> int | None:
+    """An extra spec's amount of a resource class; None: it is none, and asks for nothing."""
+    if value.isdecimal():
+        return int(value)
+    LOG.warning('Resource amounts must be integers. Received %s=%s.', name, value)
+    return None
+
+
+def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
+    """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
+    disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
+    if not from_volume:
+        disk += flavor.root_gb
+    named = {name for resources in groups.values() for name in resources}
+    for name, amount in (('VCPU', flavor.vcpus), ('MEMORY_MB', flavor.memory_mb), ('DISK_GB', disk)):
+        if name not in named:
+            groups[''][name] = amount
+
+
+def pin(resources: dict[str, int], shared: int, dedicated: int) -> None:
+    """Dedicated CPUs are another class, unless a group of the flavor's own asks for its VCPUs."""
+    if dedicated and 'VCPU' in resources:
+        resources.update(VCPU=shared, PCPU=dedicated)
+
+
+def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encrypted: bool) -> None:
+    """Encrypted memory, persistent memory."""
+    if encrypted:
+        resources['MEM_ENCRYPTION_CONTEXT'] = 1
+    for label in filter(None, map(str.strip, extra_specs.get('hw:pmem', '').split(','))):
+        name = os_resource_classes.normalize_name(f'PMEM_NAMESPACE_{label}')
+        resources[name] = resources.get(name, 0) + 1
+
+
+def wants_encryption(extra_specs: Mapping[str, str], properties: Any = None) -> bool:
+    """Whether the guest's memory is to be encrypted: what the flavor says, or else the image. Nonsense is no."""
+    value = extra_specs.get('hw:mem_encryption')
+    if value is None and properties is not None:
+        value = properties.get('hw_mem_encryption')
+    return strutils.bool_from_string(value)
