@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,13 +20,13 @@ from typing import Any
 from kilonova.db.queries import audit as queries
 from kilonova.errors import Invalid, KilonovaError, Unanswered
 from kilonova.objects import Flavor, InstanceNUMATopology, MigrationContext
+from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
 # Seconds between the two looks at a cloud where something disagrees.
 PAUSE = 2.0
 # What each flavor has a size of; of the other resource classes only extra specs speak.
 CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
-_RESOURCES = re.compile(r'resources(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)')
 RUNNING = 1
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete')
@@ -352,29 +350,17 @@ def _devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list
 
 def amounts(flavor: Any, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
             pinning: bool = True) -> dict[str, int]:
-    """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server (scheduler/query.py).
+    """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server.
 
     ``topology``: its place, or what was asked for; ``pinning`` False: dedicated CPUs are asked for as VCPU.
     """
-    groups: dict[str, dict[str, int]] = {'': {}}
-    for key, value in flavor.extra_specs.items():
-        found = _RESOURCES.fullmatch(key)
-        if found is not None and value.isdecimal():
-            groups.setdefault(found['suffix'] or '', {})[found['name']] = int(value)
-    disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024) + (0 if from_volume else flavor.root_gb)
-    named = {name for group in groups.values() for name in group}
-    for name, amount in (('VCPU', flavor.vcpus), ('MEMORY_MB', flavor.memory_mb), ('DISK_GB', disk)):
-        if name not in named:
-            groups[''][name] = amount
     if topology is None:
         # An older request may have what nobody would be given now.
         with contextlib.suppress(Invalid):
             topology = constraints.of(flavor)
-    dedicated = constraints.dedicated_cpus(topology)
-    if pinning and dedicated and 'VCPU' in groups['']:
-        groups[''].update(VCPU=constraints.shared_cpus(flavor, topology), PCPU=dedicated)
-    total = {name: sum(group.get(name, 0) for group in groups.values()) for name in CLASSES}
-    return {name: amount for name, amount in total.items() if amount}
+    dedicated = constraints.dedicated_cpus(topology) if pinning else 0
+    total = hardware_amounts.of(flavor, constraints.shared_cpus(flavor, topology), dedicated, from_volume=from_volume)
+    return {name: total[name] for name in CLASSES if name in total}
 
 
 def _provider_address(device: dict[str, Any]) -> str:

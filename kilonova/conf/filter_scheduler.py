@@ -32,9 +32,9 @@ OPTS: list[cfg.Opt] = [
                help='IoOpsFilter, AggregateIoOpsFilter (where metadata of an aggregate may override it): hosts with '
                     'this many builds, resizes, snapshots and migrations under way are left out. A build or the '
                     'destination of a move counts from its claim on the host to its end there, the source of a move '
-                    'and a snapshot while the disk is copied. A host tells it only with what it writes anyway (claims, '
-                    'what is given back, the look every update_resources_interval), so the end of the last one may be '
-                    'known that much later (with -1 there: not before the next claim).'),
+                    'and a snapshot while the disk is copied. Claims, ends of builds and what is given back tell it; '
+                    'the end of a copy is known with the next of these, or with the look every '
+                    'update_resources_interval.'),
     cfg.IntOpt('max_instances_per_host', default=50, min=1,
                help='NumInstancesFilter, AggregateNumInstancesFilter (where metadata of an aggregate may override it): '
                     'hosts with this many servers are left out.'),

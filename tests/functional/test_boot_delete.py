@@ -17,7 +17,7 @@ from kilonova.virt.libvirt.driver import LibvirtDriver
 
 
 def test_boot_with_one_gpu(cloud):
-    """Row 0.4: exactly one hostdev, of a device of the spec, allocated to the server; nothing else has it."""
+    """Rows 0.4, 1.42: exactly one hostdev, of a device of the spec, allocated to the server; nothing else has it."""
     server = cloud.boot(cloud.flavor(gpus=1))
     shown = cloud.show(server)
     assert (shown['status'], shown['OS-EXT-STS:power_state']) == ('ACTIVE', 1)
@@ -93,7 +93,7 @@ def test_more_creates_than_devices(cloud):
 
 
 def test_a_create_of_several_is_one_select(cloud):
-    """Rule 3 of operations: one runner takes them together."""
+    """Rule 3 of operations: one runner takes them together. Row 1.31."""
     body = cloud.create(cloud.flavor(gpus=1), min_count=3, max_count=3, return_reservation_id=True)
     assert body['reservation_id'].startswith('r-')
     cloud.settle()
@@ -203,6 +203,7 @@ def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
 
 
 def test_when_all_hosts_refuse_the_fault_says_why(cloud):
+    """Row 1.35."""
     def on_message(kind, topic, server, method, args, deliver):
         if method == 'claim_instance':
             from kilonova.errors import ClaimConflict
@@ -223,7 +224,7 @@ def builds(cloud):
 
 
 def test_an_image_that_is_larger_than_the_flavors_disk(cloud, monkeypatch, tmp_path):
-    """No host could take it: one is asked, and the fault names both sizes."""
+    """No host could take it: one is asked, and the fault names both sizes. Row 1.35."""
     path = tmp_path / 'large.qcow2'
     subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', str(path), '2G'], check=True)
     monkeypatch.setattr(cloud.images, 'path', path)
@@ -242,6 +243,7 @@ def test_an_image_that_is_larger_than_the_flavors_disk(cloud, monkeypatch, tmp_p
     UnsupportedHardware(model='floppy', virt='kvm'),
     InvalidImageProperty(name='hw_disk_bus', reason='no such bus')])
 def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error):
+    """Row 1.35."""
     def spawn(*args, **kwargs):
         raise error
     monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
@@ -252,7 +254,7 @@ def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error
 
 
 def test_guests_that_no_hypervisor_starts(cloud, monkeypatch):
-    """Each host gets its try; what the hypervisor said fits into the fault's 255 characters."""
+    """Each host gets its try; what the hypervisor said fits into the fault's 255 characters. Row 1.35."""
     def spawn(self, ctxt, instance, *args, **kwargs):
         raise GuestFailed(act='start', uuid=instance.uuid, reason='device is in use')
     monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
@@ -291,6 +293,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(cloud, monkeypatch):
 
 
 def test_the_events_tell_the_story(cloud):
+    """Row 1.19."""
     server = cloud.boot(cloud.flavor(gpus=1))
     (action,) = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     assert action['action'] == 'create' and action['message'] is None

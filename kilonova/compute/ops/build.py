@@ -115,9 +115,9 @@ def _save(host: Host, work: Work, ctxt: Any, request: Request, event: Event) -> 
         fields['system_metadata'] = {'boot_roles': ','.join(ctxt.roles)}
     with tracker.writing(ctxt):
         plan = tracker.plan_allocate(instance.uuid, RUN)
-        failed, tracker.failed_builds = tracker.failed_builds, 0
-        if failed:
-            fields['usage'] = tracker.usage(plan)
+        # Less work under way, and no failed builds any more.
+        tracker.failed_builds = 0
+        fields['usage'] = tracker.usage(plan)
         claims.tell(host, work, ctxt, instance.uuid, plan, **fields)
     home = {'host': host.name, 'node': tracker.nodename, 'launched_on': host.name}
     host.notify.emit(ctxt, 'instance.create.end', instance=instance, moved='build.done', bdms=request.block_devices,

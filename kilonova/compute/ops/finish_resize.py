@@ -35,7 +35,9 @@ def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dic
         work.check()
         power_state = host.driver.get_info(instance)
         with host.tracker.writing(ctxt):
-            claims.tell(host, work, ctxt, uuid, host.tracker.plan_allocate(uuid, side), transition='resize.finishing',
+            plan = host.tracker.plan_allocate(uuid, side)
+            # Less work under way.
+            claims.tell(host, work, ctxt, uuid, plan, transition='resize.finishing', usage=host.tracker.usage(plan),
                         expect={'host': host.name}, extra=extra, event=event.success(),
                         values={**move.flavor_values(instance.flavor), 'power_state': power_state})
     return {'power_state': power_state}

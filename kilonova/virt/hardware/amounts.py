@@ -26,16 +26,17 @@ SUFFIX_AND_NAME = r'(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)'
 _RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
 
 
-def of(flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False) -> dict[str, int]:
-    """The sums over all groups of a server with a disk of its own. ``flavor``: objects.Flavor by shape (vcpus,
-    memory_mb, root_gb, ephemeral_gb, swap, extra_specs)."""
+def of(flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False,
+       from_volume: bool = False) -> dict[str, int]:
+    """The sums over all groups of a server; ``from_volume``: its root disk is elsewhere. ``flavor``: objects.Flavor
+    by shape (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs)."""
     groups: dict[str, dict[str, int]] = {'': {}}
     for key, value in flavor.extra_specs.items():
         found = _RESOURCES.fullmatch(key)
         amount = number(found['name'], value) if found is not None else None
         if found is not None and amount is not None:
             groups.setdefault(found['suffix'] or '', {})[found['name']] = amount
-    add_sizes(groups, flavor)
+    add_sizes(groups, flavor, from_volume)
     pin(groups[''], shared, dedicated)
     add_memory(groups[''], flavor.extra_specs, encrypted)
     total: dict[str, int] = {}

@@ -52,7 +52,7 @@ def test_shapes_of_claim_and_save(cloud):
     assert usage['free_ram_mb'] == 262144 - 32768
     pools = json.loads(usage['pci_stats'])['nova_object.data']['objects']
     assert sum(pool['nova_object.data']['count'] for pool in pools) == 1
-    assert save['transition'] == 'build.done' and save['end'] is True and 'usage' not in save
+    assert save['transition'] == 'build.done' and save['end'] is True and save['usage']['current_workload'] == 0
     assert save['system_metadata'] == {'boot_roles': 'member,reader'}
     assert (save['devices'][0]['from'], save['devices'][0]['to']) == ('claimed', 'allocated')
     event = save['event']
