@@ -72,6 +72,9 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     """Read the files again (SIGHUP) and take over what may change in place; False: all stays as it was."""
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
+        # A bad value would be taken over, and raise whenever it is read.
+        parse([argument for option, paths in (('--config-file', conf.config_file), ('--config-dir', conf.config_dir))
+               for path in paths or () for argument in (option, path)], PROJECT)
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):

@@ -23,19 +23,19 @@ OPTS: list[cfg.Opt] = [
                 help='Weighers that run: all_weighers (every installed entry point of kilonova.scheduler.weighers), '
                      'entry point names, or dotted paths of classes. nova.scheduler.weights.all_weighers is '
                      'understood too.'),
-    cfg.IntOpt('host_subset_size', default=1, min=1,
+    cfg.IntOpt('host_subset_size', default=1, min=1, mutable=True,
                help='A host is drawn at random from this many best ones. More than 1 keeps several schedulers from '
                     'choosing the same host at once.'),
-    cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False,
+    cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False, mutable=True,
                 help='Whether hosts of the same best weight are tried in random order.'),
-    cfg.IntOpt('max_io_ops_per_host', default=8, min=0,
+    cfg.IntOpt('max_io_ops_per_host', default=8, min=0, mutable=True,
                help='IoOpsFilter, AggregateIoOpsFilter (where metadata of an aggregate may override it): hosts with '
                     'this many builds, resizes, snapshots and migrations under way are left out. A build or the '
                     'destination of a move counts from its claim on the host to its end there, the source of a move '
                     'and a snapshot while the disk is copied. Claims, ends of builds and what is given back tell it; '
                     'the end of a copy is known with the next of these, or with the look every '
                     'update_resources_interval.'),
-    cfg.IntOpt('max_instances_per_host', default=50, min=1,
+    cfg.IntOpt('max_instances_per_host', default=50, min=1, mutable=True,
                help='NumInstancesFilter, AggregateNumInstancesFilter (where metadata of an aggregate may override it): '
                     'hosts with this many servers are left out.'),
     cfg.ListOpt('isolated_images', default=[],
@@ -54,22 +54,25 @@ OPTS: list[cfg.Opt] = [
                 help='The scheduler asks Placement for the PCI devices of a flavor. Read by the scheduler, and by API '
                      'and computes, whose aliases may then name a resource class alone. Set it once every compute has '
                      '[pci]report_in_placement.'),
-    cfg.FloatOpt('ram_weight_multiplier', default=1.0, help=_MULTIPLIER % 'free memory'),
-    cfg.FloatOpt('cpu_weight_multiplier', default=1.0, help=_MULTIPLIER % 'free VCPUs'),
-    cfg.FloatOpt('disk_weight_multiplier', default=1.0, help=_MULTIPLIER % 'free disk'),
-    cfg.FloatOpt('hypervisor_version_weight_multiplier', default=1.0, help=_MULTIPLIER % 'a newer hypervisor'),
-    cfg.FloatOpt('num_instances_weight_multiplier', default=0.0, help=_MULTIPLIER % 'the number of servers'),
-    cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0, help=_MULTIPLIER % 'work under way'),
-    cfg.FloatOpt('pci_weight_multiplier', default=1.0, min=0.0,
+    cfg.FloatOpt('ram_weight_multiplier', default=1.0, mutable=True, help=_MULTIPLIER % 'free memory'),
+    cfg.FloatOpt('cpu_weight_multiplier', default=1.0, mutable=True, help=_MULTIPLIER % 'free VCPUs'),
+    cfg.FloatOpt('disk_weight_multiplier', default=1.0, mutable=True, help=_MULTIPLIER % 'free disk'),
+    cfg.FloatOpt('hypervisor_version_weight_multiplier', default=1.0, mutable=True,
+                 help=_MULTIPLIER % 'a newer hypervisor'),
+    cfg.FloatOpt('num_instances_weight_multiplier', default=0.0, mutable=True,
+                 help=_MULTIPLIER % 'the number of servers'),
+    cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0, mutable=True, help=_MULTIPLIER % 'work under way'),
+    cfg.FloatOpt('pci_weight_multiplier', default=1.0, mutable=True, min=0.0,
                  help=_MULTIPLIER % 'few free PCI devices (servers that need none keep away from hosts with some)'),
-    cfg.FloatOpt('soft_affinity_weight_multiplier', default=1.0,
+    cfg.FloatOpt('soft_affinity_weight_multiplier', default=1.0, mutable=True,
                  help=_MULTIPLIER % 'servers of the same server group, if its policy is soft-affinity,'),
-    cfg.FloatOpt('soft_anti_affinity_weight_multiplier', default=1.0,
+    cfg.FloatOpt('soft_anti_affinity_weight_multiplier', default=1.0, mutable=True,
                  help=_MULTIPLIER % 'few servers of the same server group, if its policy is soft-anti-affinity,'),
-    cfg.FloatOpt('build_failure_weight_multiplier', default=1000000.0, help=_MULTIPLIER % 'few failed builds'),
-    cfg.FloatOpt('cross_cell_move_weight_multiplier', default=1000000.0,
+    cfg.FloatOpt('build_failure_weight_multiplier', default=1000000.0, mutable=True,
+                 help=_MULTIPLIER % 'few failed builds'),
+    cfg.FloatOpt('cross_cell_move_weight_multiplier', default=1000000.0, mutable=True,
                  help=_MULTIPLIER % 'staying in its cell, for a move that may leave it,'),
-    cfg.FloatOpt('image_props_weight_multiplier', default=0.0,
+    cfg.FloatOpt('image_props_weight_multiplier', default=0.0, mutable=True,
                  help=_MULTIPLIER % 'servers whose images have the same properties (it costs a statement a request)'),
     cfg.ListOpt('image_props_weight_setting', default=[],
                 help='ImagePropertiesWeigher: which image properties count, and how much, as name=ratio. Empty: each '

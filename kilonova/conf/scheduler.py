@@ -17,13 +17,13 @@ OPTS: list[cfg.Opt] = [
                help='Decisions of schedulers that are kept in the api database: why each server went where it went, '
                     'for kilonova-manage scheduler explain. Raise it where more servers a week are made than this. '
                     '0: none is noted.'),
-    cfg.IntOpt('decisions_max_age', default=7 * 24 * 3600, min=60,
+    cfg.IntOpt('decisions_max_age', default=7 * 24 * 3600, min=60, mutable=True,
                help='Seconds after which a decision is dropped. Both limits are looked at every ten minutes.'),
-    cfg.IntOpt('decisions_hosts', default=10, min=1, max=1000,
+    cfg.IntOpt('decisions_hosts', default=10, min=1, mutable=True, max=1000,
                help='How many hosts a decision names of each kind: those that a filter turned away, the best that '
                     'passed, those that refused a claim. How many there were is always told. More hosts cost room in '
                     'the database (about 100 bytes each).'),
-    cfg.IntOpt('max_placement_results', default=1000, min=1,
+    cfg.IntOpt('max_placement_results', default=1000, min=1, mutable=True,
                help='How many allocation candidates Placement is asked for. Too small a number in a large cloud hides '
                     'hosts from filters and weighers; hints for groups, other hosts and one host lift it.'),
     cfg.BoolOpt('query_placement_for_image_type_support', default=False,

@@ -164,18 +164,18 @@ def test_reload_takes_over_what_may_change(write_conf, monkeypatch):
     assert part.calls == ['start', 'reload', 'stop']
 
 
-def test_bad_configuration_at_reload_changes_nothing(write_conf, caplog):
+def test_bad_configuration_at_reload_changes_nothing(write_conf, monkeypatch, caplog):
     conf = options.parse(['--config-file', write_conf()], 'kilonova-test')
-    tried, mutate = threading.Event(), conf.mutate_config_files
+    tried, reload = threading.Event(), options.reload
 
-    def try_to_mutate():
+    def try_to_reload(conf):
         try:
-            mutate()
+            return reload(conf)
         finally:
             tried.set()
+    monkeypatch.setattr(options, 'reload', try_to_reload)
 
     def start():
-        conf.mutate_config_files = try_to_mutate
         write_conf('debug = perhaps')
         kill(signal.SIGHUP)
         assert tried.wait(10)

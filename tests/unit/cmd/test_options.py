@@ -68,3 +68,21 @@ def test_every_option_has_help():
 def test_no_option_is_registered_twice():
     names = [(group, opt.dest) for group, opts in options.kilonova.conf.list_opts() for opt in opts]
     assert sorted(names) == sorted(set(names))
+
+
+def test_what_schedulers_weigh_by_may_change_while_they_run(write_conf):
+    """What is read at each choice is marked mutable; what is read once is not taken over, and the log says so."""
+    from kilonova.scheduler.weighers.amounts import RAMWeigher
+    path = write_conf()
+    conf = options.parse(['--config-file', path], 'kilonova-test')
+    weigher = RAMWeigher()
+    weigher.conf = conf
+    assert (weigher.configured_multiplier(), conf.scheduler.max_attempts) == (1.0, 3)
+    write_conf(sections='[filter_scheduler]\nram_weight_multiplier = -2.5\nhost_subset_size = 4\n'
+                        '[scheduler]\nmax_attempts = 7\n')
+    assert options.reload(conf)
+    assert (weigher.configured_multiplier(), conf.filter_scheduler.host_subset_size) == (-2.5, 4)
+    assert conf.scheduler.max_attempts == 3
+    write_conf(sections='[filter_scheduler]\nram_weight_multiplier = much\n')
+    assert not options.reload(conf)
+    assert weigher.configured_multiplier() == -2.5
