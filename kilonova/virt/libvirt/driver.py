@@ -22,6 +22,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.pci.spec import DeviceSpecs
 from kilonova.states import PowerState
 from kilonova.virt import driver, identity
 from kilonova.virt import inventory as shared_inventory
@@ -46,6 +47,8 @@ LOG = logging.getLogger(__name__)
 
 # libvirt.md: the oldest libvirt that the field still serves, as major * 1000000 + minor * 1000 + micro.
 _OLDEST_LIBVIRT = 8000000
+# libvirt and QEMU that move devices of live_migratable with their guests.
+_MOVES_DEVICES = 10000000, 8002002
 _SERVER_DIRECTORY = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(_\w+)?')
 
 
@@ -94,8 +97,20 @@ class LibvirtDriver:
         found = self._host.libvirt_version()
         if found < _OLDEST_LIBVIRT:
             raise driver.DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
+        self._check_live_migratable(found)
         LOG.debug('Guests of this host: %s, on %s', self._settings, self._offer)
         self._clear_leftovers()
+
+    def _check_live_migratable(self, libvirt_version: int) -> None:
+        """pci.md §1: a host that can't move such devices must not offer them. libvirt's test driver moves nothing."""
+        if self._host.is_test or not any(spec.tags.get('live_migratable') == 'true'
+                                         for spec in DeviceSpecs.from_conf(self._conf).specs):
+            return
+        for name, found, needed in (('libvirt', libvirt_version, _MOVES_DEVICES[0]),
+                                    ('QEMU', self._host.version(), _MOVES_DEVICES[1])):
+            if found < needed:
+                raise driver.DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
+                                                        f'{found} is too old, {needed} is needed')
 
     def _clear_leftovers(self) -> None:
         """Directories that were being deleted, and XML of domains that libvirt has forgotten."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.host import Host
 from tests.unit.virt import builders
 from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance
 from tests.unit.virt.conftest import qemu_size
@@ -315,6 +317,30 @@ def test_a_misconfigured_host_does_not_start(tmp_path: Path) -> None:
     uri = builders.write_node(tmp_path / 'n.xml')
     with pytest.raises(driver.DriverMisconfigured, match='virt_type lxc'):
         LibvirtDriver(builders.new_conf(tmp_path, libvirt={'connection_uri': uri, 'virt_type': 'lxc'})).init_host()
+
+
+@pytest.mark.parametrize(('versions', 'text'), [
+    ((9009000, 9000000), 'live_migratable, for which libvirt 9009000 is too old, 10000000'),
+    ((10000000, 8002001), 'live_migratable, for which QEMU 8002001 is too old, 8002002'), ((10000000, 8002002), None)])
+def test_live_migratable_devices_need_a_host_that_can_move_them(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None) -> None:
+    def start(says: str) -> None:
+        conf = builders.new_conf(tmp_path, libvirt={'connection_uri': builders.write_node(tmp_path / 'n.xml')},
+                                 pci={'device_spec': [json.dumps({'vendor_id': '10de', 'live_migratable': says})]})
+        LibvirtDriver(conf).init_host()
+    start('true')
+    # The library plays a host of versions that it hasn't.
+    monkeypatch.setattr(Host, 'is_test', False)
+    monkeypatch.setattr(Host, 'libvirt_version', lambda self: versions[0])
+    monkeypatch.setattr(Host, 'version', lambda self: versions[1])
+    monkeypatch.setattr(LibvirtDriver, '_settings', None)
+    monkeypatch.setattr(LibvirtDriver, '_offer', None)
+    start('false')
+    if text is None:
+        start('true')
+        return
+    with pytest.raises(driver.DriverMisconfigured, match=re.escape(text)):
+        start('true')
 
 
 def test_a_lost_connection_is_opened_again_but_never_for_the_test_driver(
