@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from kilonova.api.services import quota
 from kilonova.db.models.cell import ComputeNode, Instance
 from kilonova.db.queries import flavor_usage, usages
+from kilonova.virt.libvirt.driver import LibvirtDriver
 from tests.fixtures.cloud import IMAGE_ID, PROJECT
 
 KEY = ('ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@home')
@@ -166,14 +167,19 @@ def test_what_a_servers_image_says_of_amounts_is_known_wherever_the_server_stand
     cloud.assert_clean()
 
 
-def test_a_host_tells_what_it_has_under_way_with_its_claims(cloud):
-    """Nothing is written for it: the end of the last build is told at the next look."""
+def test_a_host_tells_what_it_has_under_way(cloud, monkeypatch):
+    """With the claim of a build, and with its end."""
     def told():
         with cloud.databases.main().read() as connection:
             rows = connection.execute(sa.select(ComputeNode.host, ComputeNode.current_workload, ComputeNode.stats))
             return {host: (count, json.loads(stats)['io_workload']) for host, count, stats in rows}
+    seen, spawn = [], LibvirtDriver.spawn
+
+    def watched(self, *args, **kwargs):
+        seen.append(told())
+        return spawn(self, *args, **kwargs)
+    monkeypatch.setattr(LibvirtDriver, 'spawn', watched)
     assert set(told().values()) == {(0, '0')}
     host = cloud.host_of(cloud.boot(cloud.flavor(vcpus=1)))
-    assert told()[host] == (1, '1')
-    cloud.computes[host].node.update()
-    assert told()[host] == (0, '0')
+    assert seen[0][host] == (1, '1')
+    assert set(told().values()) == {(0, '0')}
