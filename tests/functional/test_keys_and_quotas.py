@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from kilonova.api.services import quota
 from kilonova.db.models.cell import ComputeNode, Instance
-from kilonova.db.queries import flavor_usage, usages
+from kilonova.db.queries import flavor_usage, quotas
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from tests.fixtures.cloud import IMAGE_ID, PROJECT
 
@@ -157,13 +157,16 @@ def test_what_a_servers_image_says_of_amounts_is_known_wherever_the_server_stand
         image = row.flavor['image']
         assert (row.number, row.flavor['vcpus'], image['hw_cpu_policy']) == (1, 2, 'shared')
         assert image['hw_mem_encryption'].lower() in ('false', '0')
+    # Soft-deleted it doesn't count; wanted back it does, for creates as well.
+    for task_state, count in ((None, 0), ('restoring', 1)):
+        with cell.write() as connection:
+            connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
+                vm_state='soft-delete', task_state=task_state))
+            assert len(flavor_usage.in_cell(connection, PROJECT)) == count
+            assert quotas.usage(connection, PROJECT).shared['instances'] == count
     with cell.write() as connection:
         connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
-            vm_state='soft-delete', task_state='restoring'))
-        ((_, flavor),) = usages.restoring(connection, PROJECT)
-        connection.execute(sa.update(Instance).where(Instance.uuid == server).values(
             vm_state='active', task_state=None))
-    assert flavor['image']['hw_cpu_policy'] == 'shared'
     cloud.assert_clean()
 
 

@@ -63,12 +63,12 @@ def restore(backend: Backend, ctxt: Any, server: Found) -> None:
         kept = instances.get_system_metadata(conn, server.uuid)
     image = images.of_server(kept, instance.image_ref)
     more = quota.of_servers(backend, 1, quota.sizes(instance.flavor, image))
-    quota.check(backend, allowed, more, restoring=True)
+    quota.check(backend, allowed, more)
     row = accept.operation(ctxt, server, 'restore', {})
     accept.accept(ctxt, server, 'restore.start', row, 'restore')
     quota.recheck(backend, allowed, more, lambda: withdrawals.operation(
         server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='restore.failed',
-        request_id=ctxt.request_id), restoring=True)
+        request_id=ctxt.request_id))
     backend.conductor.run_operation(ctxt, operation=row['uuid'])
 
 

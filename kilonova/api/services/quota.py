@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from kilonova.api.services import unified_limits
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
-from kilonova.db.queries import quotas, usages
+from kilonova.db.queries import quotas
 from kilonova.errors import Forbidden, Invalid, OverQuota
 from kilonova.objects import Flavor
 
@@ -192,11 +192,10 @@ def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], m
     return count
 
 
-def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int], restoring: bool = False) -> None:
-    """OverQuota when ``wanted`` more, as ``of_servers`` names it, doesn't fit. ``restoring``: beside the servers, too,
-    that are being restored and count in no ``usage`` yet."""
+def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int]) -> None:
+    """OverQuota when ``wanted`` more, as ``of_servers`` names it, doesn't fit."""
     if _bounded(allowed, wanted):
-        _refuse(allowed, wanted, _used(backend, allowed, restoring))
+        _refuse(allowed, wanted, _used(backend, allowed))
 
 
 def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
@@ -212,16 +211,14 @@ def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> N
         raise MetadataLimitExceeded(allowed=limit)
 
 
-def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool],
-            restoring: bool = False) -> None:
-    """Count again (as ``check``) what was just written, ``wanted`` among it; ``withdraw`` takes it back where that is
-    too much.
+def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
+    """Count again what was just written, ``wanted`` among it; ``withdraw`` takes it back where that is too much.
 
     It returns whether nothing is left of the request: then LostRace, else OverQuota, which isn't tried again.
     """
     if not backend.options.recheck_quota or not _bounded(allowed, wanted):
         return
-    used = _used(backend, allowed, restoring)
+    used = _used(backend, allowed)
     before = quotas.Parts(*({name: part.get(name, 0) - wanted.get(name, 0) for name in {**part, **wanted}} if part
                             else part for part in used))
     try:
@@ -245,27 +242,10 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def _used(backend: Backend, allowed: Limits, restoring: bool = False) -> quotas.Parts:
-    # In this order: a server whose restore ends meanwhile counts twice, never not at all.
-    coming = _restoring(backend, allowed.project_id or '') if restoring else []
+def _used(backend: Backend, allowed: Limits) -> quotas.Parts:
     if backend.options.quota_driver == UNIFIED:
-        used = quotas.Parts(unified_limits.usage(backend, allowed.project_id or ''), {})
-    else:
-        used = usage(backend, allowed.project_id or '', allowed.user_id if allowed.own else None)
-    for user_id, flavor in coming:
-        for name, number in of_servers(backend, 1, flavor).items():
-            used.shared[name] = used.shared.get(name, 0) + number
-            if allowed.own and user_id == allowed.user_id:
-                used.own[name] = used.own.get(name, 0) + number
-    return used
-
-
-def _restoring(backend: Backend, project_id: str) -> list[tuple[str, dict[str, Any]]]:
-    def ask(cell: Any) -> list[tuple[str, dict[str, Any]]]:
-        with cell.read() as conn:
-            return usages.restoring(conn, project_id)
-    # Those of cells that don't answer count already: the API database doesn't know what is soft-deleted.
-    return [row for _, rows in ask_cells(backend.all_cells(), ask, []) for row in rows]
+        return quotas.Parts(unified_limits.usage(backend, allowed.project_id or ''), {})
+    return usage(backend, allowed.project_id or '', allowed.user_id if allowed.own else None)
 
 
 def _sides(allowed: Limits, used: quotas.Parts) -> list[tuple[Mapping[str, int], dict[str, int]]]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
-from kilonova.states import VmState
+from kilonova.states import TaskState, VmState
 
 requests = api_models.BuildRequest.__table__
 mappings = api_models.InstanceMapping.__table__
@@ -23,6 +23,10 @@ instances = cell_models.Instance.__table__
 extras = cell_models.InstanceExtra.__table__
 system_metadata = cell_models.InstanceSystemMetadata.__table__
 operations = cell_models.Operation.__table__
+
+# Servers that wait for their deletion (soft-delete) count against no quota, until somebody wants them back.
+COUNTS = sa.or_(sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
+                instances.c.task_state == TaskState.RESTORING.value)
 
 # What a server's image may say of amounts besides its flavor.
 IMAGE_PROPERTIES = ('hw_cpu_policy', 'hw_mem_encryption')
@@ -41,7 +45,7 @@ class Alike(NamedTuple):
 
 
 def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """The servers of a cell but those ``besides``; soft-deleted ones don't count."""
+    """The servers of a cell that count, but those ``besides``."""
     stored, args = _json(conn, extras.c.flavor), _json(conn, operations.c.args)
     columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
                *_columns(args, ('flavor', 'nova_object.data'), 'want'), *image_columns()]
@@ -49,7 +53,7 @@ def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Ali
         instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid).outerjoin(
             operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
         instances.c.project_id == project_id, instances.c.deleted == 0,
-        sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value)
+        COUNTS)
     if besides:
         query = query.where(instances.c.uuid.not_in(list(besides)))
     return _alike(conn, query)

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
+from kilonova.db.queries.flavor_usage import COUNTS
 from kilonova.db.rows import Row, insert_missing, many
-from kilonova.states import VmState
 
 quotas = api_models.Quota.__table__
 user_quotas = api_models.ProjectUserQuota.__table__
@@ -118,7 +118,7 @@ def usage(conn: Any, project_id: str, user_id: str | None = None, besides: Seque
     """What the servers of a project, and those of one of its users, use in one cell: {instances, cores, ram (MiB)}.
 
     A server that is being resized to more counts with what it will have; one that waits for its deletion (soft-delete)
-    doesn't count; those ``besides`` (uuids) were counted elsewhere. One statement.
+    doesn't count until it is being restored; those ``besides`` (uuids) were counted elsewhere. One statement.
     """
     args = _json(conn, operations.c.args)
     amounts = {name: sa.literal(1) if column is None else _larger(
@@ -127,7 +127,7 @@ def usage(conn: Any, project_id: str, user_id: str | None = None, besides: Seque
     query = sa.select(*_sums(amounts, instances.c.user_id, user_id)).select_from(instances.outerjoin(
         operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
         instances.c.project_id == project_id, instances.c.deleted == 0,
-        sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value)
+        COUNTS)
     if besides:
         query = query.where(instances.c.uuid.not_in(list(besides)))
     return _parts(conn.execute(query).one())

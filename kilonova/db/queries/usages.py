@@ -8,9 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
-from kilonova.db.queries import flavor_usage
 from kilonova.db.rows import Row, insert_missing, many
-from kilonova.states import TaskState, VmState
 
 instances = Instance.__table__
 extras = InstanceExtra.__table__
@@ -43,17 +41,6 @@ def position(conn: Any, uuid: str, project_id: str | None = None) -> int | None:
     """The id of a server, deleted or not; None where it isn't in this cell, or not of the project that is named."""
     query = sa.select(instances.c.id).where(instances.c.uuid == uuid)
     return conn.execute(query if project_id is None else query.where(instances.c.project_id == project_id)).scalar()
-
-
-def restoring(conn: Any, project_id: str) -> list[tuple[str, dict[str, Any]]]:
-    """(user_id, flavor as {vcpus, memory_mb, … extra_specs, image}) of the servers of a project that are on their way
-    back from a soft delete. One statement."""
-    rows = conn.execute(sa.select(instances.c.user_id, extras.c.flavor, *flavor_usage.image_columns()).join(
-        extras, extras.c.instance_uuid == instances.c.uuid).where(
-        instances.c.project_id == project_id, instances.c.deleted == 0,
-        instances.c.vm_state == VmState.SOFT_DELETED.value, instances.c.task_state == TaskState.RESTORING.value))
-    return [(row['user_id'], {**json.loads(row['flavor'])['cur']['nova_object.data'],
-                              'image': flavor_usage.image_of(row)}) for row in rows.mappings() if row['flavor']]
 
 
 def audits(conn: Any, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
