@@ -95,7 +95,7 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
     save = {'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid, **fields}
     if plan is not None:
         save['devices'] = plan.changes
-        if plan.dropped:
+        if plan.dropped or plan.freed:
             save['usage'] = tracker.usage(plan)
     try:
         if plan is not None and tracker.leaving is not None:

@@ -12,14 +12,14 @@ import contextlib
 import functools
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova.db.queries import audit as queries
 from kilonova.errors import Invalid, KilonovaError, Unanswered
-from kilonova.objects import Flavor, InstanceNUMATopology, MigrationContext
+from kilonova.objects import Flavor, InstanceNUMATopology, MigrationContext, PciDevicePoolList
 from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
@@ -139,6 +139,7 @@ class _Look:
         moving = {row['instance_uuid']: row for row in cell['migrations']}
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
+        self._pools(cell['nodes'], cell['devices'])
         owned: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for device in cell['devices']:
             if device['instance_uuid'] is not None:
@@ -209,6 +210,16 @@ class _Look:
                 places |= {move['source_compute'], move['dest_compute']}
             if device['host'] not in places:
                 self._wrong(f'database: device {where} belongs to {owner}, which is not there')
+
+    def _pools(self, nodes: list[dict[str, Any]], devices: list[dict[str, Any]]) -> None:
+        """Hosts write both at once: what schedulers go by, and the rows."""
+        free = Counter(device['node'] for device in devices if device['status'] == 'available')
+        for node in nodes:
+            pools = PciDevicePoolList.from_column(node['pci_stats'])
+            offered = sum(pool.count for pool in pools.objects) if pools is not None else 0
+            if offered != free[node['node']]:
+                self._wrong(f"database: {node['node']} offers {offered} devices, its rows say that "
+                            f"{free[node['node']]} are available")
 
     def _domains(self, host: str, view: dict[str, Any], servers: dict[str, dict], moving: dict[str, dict],
                  owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from kilonova.conductor import audit
 from kilonova.context import get_admin_context
 from kilonova.db import engine
+from kilonova.db.models.cell import ComputeNode
 from tests.fixtures import placement as placement_fixture
 
 ONE_HOST = {'gpu1': ['0000:08:00.0', '0000:88:00.0', '0000:89:00.0']}
@@ -189,6 +191,24 @@ def test_devices_of_a_guest_that_moved_on_one_host(moved, which):
         return answer
     cloud.on_message = on_message
     assert look(cloud)[0].disagreements == [f'libvirt: domain {server} on gpu1 has devices {has}, its rows say {new}']
+
+
+def test_what_a_host_offers_and_what_its_rows_say(cloud):
+    """A free device that schedulers aren't told of is lost until the host looks again; one that isn't free is refused
+    too late."""
+    server = cloud.boot(cloud.flavor(gpus=1))
+    cloud.assert_clean()
+    nodes, host = ComputeNode.__table__, cloud.host_of(server)
+    with cloud.cell.write() as connection:
+        offered = dict(connection.execute(sa.select(nodes.c.host, nodes.c.pci_stats)).all())
+        connection.execute(nodes.update().values(pci_stats=offered[host]))
+    (other,) = set(cloud.gpus) - {host}
+    assert look(cloud)[0].disagreements == [
+        f'database: {other} offers 3 devices, its rows say that 4 are available']
+    with cloud.cell.write() as connection:
+        connection.execute(nodes.update().values(pci_stats=offered[other]))
+    assert look(cloud)[0].disagreements == [
+        f'database: {host} offers 4 devices, its rows say that 3 are available']
 
 
 # -- the second look ---------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
         'migrations': _rows(conn, sa.select(migrations).where(
             migrations.c.deleted == 0, migrations.c.status.not_in(ENDED))),
         'operations': _rows(conn, sa.select(operations.operations)),
-        'nodes': _rows(conn, sa.select(nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).where(
+        'nodes': _rows(conn, sa.select(
+            nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats).where(
             nodes.c.deleted == 0)),
     }
 
