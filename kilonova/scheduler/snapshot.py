@@ -22,7 +22,7 @@ from oslo_config import cfg
 
 from kilonova import errors
 from kilonova.db import engine
-from kilonova.db.queries import aggregates, changes, instance_groups, snapshot
+from kilonova.db.queries import aggregates, build_requests, changes, instance_groups, snapshot
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.table import Row, Table
 
@@ -90,17 +90,22 @@ class Snapshot:
     def outdated(self) -> bool:
         """Whether what a refusal rests on no longer holds: a host that counted as down is up by now, or a server that
         was sent somewhere needs nothing there any more (its boot failed, it is gone, or its host counts it). Then they
-        no longer so count. One or two statements for each cell that has any; asked before a refusal is told."""
+        no longer so count. One to three statements for each cell that has any, and one more for all; asked before a
+        refusal is told."""
         found, ended = False, False
-        for cell in self._usable:
-            with self.table.lock:
-                before, sent = self.table.down(cell.uuid), self.table.unsettled(cell.uuid)
+        with self.table.lock:
+            known = [(cell, self.table.down(cell.uuid), self.table.unsettled(cell.uuid)) for cell in self._usable]
+        coming = self._coming({uuid for _, _, sent in known for uuid in sent})
+        for cell, before, sent in known:
             if not before and not sent:
                 continue
             try:
                 with cell.database.read() as connection:
                     now = changes.down(connection, self._conf.service_down_time) if before else before
                     settled = changes.settled(connection, sent) if sent else set()
+                    missing = set(sent) - coming - settled
+                    if missing:
+                        settled |= changes.unknown(connection, missing)
             except Exception as error:  # noqa: BLE001 - _meant raises all but silence
                 LOG.warning('Cell %s does not answer: %s', cell.database.name, _meant(error))
                 continue
@@ -115,6 +120,11 @@ class Snapshot:
             # After that, as always: what a host took in between counts twice for a moment, never not at all.
             self.refresh()
         return found or ended
+
+    def _coming(self, uuids: Collection[str]) -> set[str]:
+        """Those of these servers that no cell holds yet. Asked before the cells: a server is in its cell before it is
+        no longer here. Who is in neither was deleted, or failed, on the way."""
+        return self._api(lambda connection: build_requests.existing(connection, uuids)) if uuids else set()
 
     def _refresh(self) -> None:
         try:

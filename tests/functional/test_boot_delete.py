@@ -165,6 +165,27 @@ def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
     cloud.assert_empty()
 
 
+def test_devices_chosen_for_a_server_that_never_reached_its_cell_are_free_at_once(make_cloud):
+    """Its delete comes between the scheduler's choice and the hand-over: who asks next needs the same devices. Nobody
+    but the scheduler counts them where Placement doesn't know devices."""
+    cloud = make_cloud(filter_scheduler__pci_in_placement=False, pci__report_in_placement=False)
+    flavor, gone = cloud.flavor(gpus=4), []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        found = deliver()
+        if method == 'select_destinations' and len(gone) < len(cloud.gpus):
+            gone.extend(args['instance_uuids'])
+            assert cloud.request('DELETE', f'/servers/{gone[-1]}').status_int == 204
+        return found
+    cloud.on_message = on_message
+    for _ in cloud.gpus:
+        cloud.boot(flavor)
+    assert [cloud.status(server) for server in gone] == ['GONE'] * len(cloud.gpus)
+    server = cloud.boot(flavor)
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    cloud.assert_clean()
+
+
 def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
     """What runs looks who waits, finds nobody, and its end is committed while the delete is accepted."""
     server = cloud.boot(cloud.flavor(gpus=1))

@@ -1,7 +1,7 @@
 """Rows of ``build_requests`` (API database): servers that no cell holds yet."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -20,6 +20,12 @@ def exists(connection: sa.Connection, instance_uuid: str) -> bool:
     """Whether the server is still only asked for; False once a cell holds it or it was deleted early."""
     return connection.execute(
         sa.select(build_requests.c.id).where(build_requests.c.instance_uuid == instance_uuid)).first() is not None
+
+
+def existing(connection: sa.Connection, instance_uuids: Collection[str]) -> set[str]:
+    """Those of these servers that are still only asked for; one statement."""
+    return set(connection.execute(sa.select(build_requests.c.instance_uuid).where(
+        build_requests.c.instance_uuid.in_(list(instance_uuids)))).scalars())
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:

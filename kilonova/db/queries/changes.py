@@ -96,6 +96,12 @@ def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
             instances.c.host.is_not(None), instances.c.deleted != 0, instances.c.vm_state == 'error'))).scalars())
 
 
+def unknown(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
+    """Those of these servers that never were in this cell; one statement."""
+    return set(uuids) - set(connection.execute(
+        sa.select(instances.c.uuid).where(instances.c.uuid.in_(list(uuids)))).scalars())
+
+
 def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tuple[str, str | None]]:
     """{server: (host, node)} of those of these servers that are on a host; one statement."""
     return {uuid: (host, node) for uuid, host, node in connection.execute(

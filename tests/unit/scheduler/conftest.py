@@ -12,6 +12,7 @@ import pytest
 from kilonova.db import engine, migration
 from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
 from kilonova.db.models.cell import ComputeNode, Instance, Service
+from kilonova.db.queries import build_requests
 from kilonova.db.queries import cells as cell_queries
 from kilonova.scheduler.filters.affinity import DifferentHostFilter, SameHostFilter
 from kilonova.scheduler.filters.compute import ComputeFilter
@@ -81,6 +82,11 @@ class Rig:
                 tags={'dev_type': 'type-PCI', 'address': address,
                       **({'rp_uuid': providers[f'{name}_{address}']} if f'{name}_{address}' in providers else {})})
             for address in gpus]).to_json()
+
+    def asked_for(self, *uuids: str) -> None:
+        """Servers that no cell has yet."""
+        with self.databases.api().write() as connection:
+            build_requests.create(connection, [{'instance_uuid': one, 'project_id': 'p'} for one in uuids])
 
     def server(self, name: str, host: str, cell: str = 'cell1') -> str:
         with self.by_name[cell].write() as connection:

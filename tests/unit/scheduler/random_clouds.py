@@ -33,7 +33,15 @@ from kilonova.conductor.flows import boot
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Instance, Operation, PciDevice, Service
-from kilonova.db.queries import aggregates, claims, group_claims, instance_groups, instance_mappings, operations
+from kilonova.db.queries import (
+    aggregates,
+    build_requests,
+    claims,
+    group_claims,
+    instance_groups,
+    instance_mappings,
+    operations,
+)
 from kilonova.db.queries import cells as cell_queries
 from kilonova.pci.request import with_allocation
 from kilonova.pci.spec import DeviceSpecs
@@ -438,7 +446,9 @@ class Cloud:
     def join(self, request: Request, servers: Sequence[str]) -> None:
         """What the API writes of new servers."""
         with self.databases.api().write() as connection:
-            instance_mappings.create(connection, [{'instance_uuid': one, 'project_id': 'demo'} for one in servers])
+            rows = [{'instance_uuid': one, 'project_id': 'demo'} for one in servers]
+            instance_mappings.create(connection, rows)
+            build_requests.create(connection, rows)
             if request.group:
                 instance_groups.add_members(connection, (self.groups[request.group]['id'], request.group), servers)
 
@@ -447,6 +457,7 @@ class Cloud:
         with self.databases.api().write() as connection:
             instance_groups.remove_members(connection, servers)
             instance_mappings.destroy_all(connection, servers)
+            build_requests.destroy_all(connection, servers)
 
     # -- on the hosts --------------------------------------------------------------------------------------------------
     def boot(self, request: Request, servers: Sequence[str], found: Sequence[Sequence[Any]]) -> None:
@@ -461,6 +472,7 @@ class Cloud:
                                                 'request_id': 'r', 'position': 3}])
             with self.databases.api().write() as connection:
                 instance_mappings.set_cell(connection, one, cell.cell.id)
+                build_requests.destroy(connection, one)
             self.waiting.append(Server(one, request, list(choices)))
 
     def settle(self, chance: float = 1.0) -> None:

@@ -13,6 +13,7 @@ from kilonova import errors, objects
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Instance, Service
+from kilonova.db.queries import build_requests
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
@@ -305,6 +306,7 @@ def test_devices_that_placement_does_not_count_are_given_away_once(rig, mapped, 
         rig.placement.client.set_traits(root, generation, traits | {'COMPUTE_NODE'})
     manager = rig.manager(filter_scheduler__pci_in_placement=False)
     servers = [uuid(f'server {number}') for number in range(5)]
+    rig.asked_for(*servers)
     found = [hosts(select(manager, spec(extra_specs, gpus=(1,)), [server]))[0][0] for server in servers[:3]]
     assert sorted(found) == ['gpu1', 'gpu2', 'gpu3']
     for server in servers[3:]:
@@ -527,18 +529,23 @@ def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeyp
     assert hosts(select(manager, spec()))[0] == ['gpu1']
 
 
-@pytest.mark.parametrize('how', [{'vm_state': 'error'}, {'deleted': 1}])
+@pytest.mark.parametrize('how', [{'vm_state': 'error'}, {'deleted': 1}, None], ids=['failed', 'deleted', 'on the way'])
 def test_a_boot_that_failed_is_forgotten_before_a_refusal(rig, how):
-    """What was sent to a host counts there until the host counts it; one that failed never will be."""
+    """What was sent to a host counts there until the host counts it; one that failed, or was deleted before a cell had
+    it, never will be."""
     rig.host('gpu1')
     manager, limit = rig.manager(), NumInstancesFilter()
     limit.conf = conf(filter_scheduler__max_instances_per_host=1)
     manager.filters.append(limit)
+    rig.asked_for(S1)
     select(manager, spec())
     with pytest.raises(errors.NoValidHost, match='1 has as many servers as allowed'):
         select(manager, spec(), [S2])
-    with rig.by_name['cell1'].write() as connection:
-        connection.execute(Instance.__table__.insert(), {'uuid': S1, **how})
+    if how is not None:
+        with rig.by_name['cell1'].write() as connection:
+            connection.execute(Instance.__table__.insert(), {'uuid': S1, **how})
+    with rig.databases.api().write() as connection:
+        assert build_requests.destroy(connection, S1)
     rig.placement.client.delete_allocations(S1)
     assert hosts(select(manager, spec(), [S2])) == [['gpu1']]
 
@@ -559,6 +566,7 @@ def test_work_that_a_host_tells_of_is_not_counted_twice(rig):
                 stats=json.dumps({'io_workload': str(under_way)}), current_workload=under_way, running_vms=len(servers),
                 updated_at=engine.db_utcnow()))
     servers = [uuid(f'server {number}') for number in range(6)]
+    rig.asked_for(*servers)
     select(manager, spec(), servers[:1])
     # It builds, and another server's image is made.
     told(servers[:1], 2)
