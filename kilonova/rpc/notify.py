@@ -9,6 +9,7 @@ of its own from a bounded queue: a broker that is away costs messages, never an 
 """
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
@@ -136,11 +137,15 @@ _TABLE: list[Notification] = [
 NOTIFICATIONS: dict[str, Notification] = {row.event: row for row in _TABLE}
 
 
+@functools.cache
+def _options() -> list[Any]:
+    """Of oslo.messaging's options, which it copies all each time it is asked, those of notifications."""
+    return [opt for group, opts in messaging_opts.list_opts() if group == GROUP for opt in opts]
+
+
 def register(conf: Any) -> None:
     """Let a configuration know oslo.messaging's section of notifications."""
-    for group, opts in messaging_opts.list_opts():
-        if group == GROUP:
-            conf.register_opts(opts, group=GROUP)
+    conf.register_opts(_options(), group=GROUP)
 
 
 @dataclass(frozen=True)

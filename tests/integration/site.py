@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.integration import manage_shell
 from tools.cloud import control, demo, http, identity, process, render
 from tools.cloud.layout import DEFAULT_HOSTS, ROOT, Layout
 from tools.cloud.services import Cloud
@@ -53,6 +54,7 @@ class Site:
         self._tokens: dict[str, str] = {}
         self._flavors: dict[str, str] = {}
         self._image: str | None = None
+        self._commands: manage_shell.Commands | None = None
         # Its other end of the pipe closes with this process, whatever ends that.
         self._guard = subprocess.Popen([sys.executable, '-c', _GUARD, str(self.layout.var)], cwd=ROOT,
                                        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -74,6 +76,8 @@ class Site:
 
     def end(self) -> None:
         """Take it down; returns when nothing of it runs."""
+        if self._commands is not None:
+            self._commands.end()
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         self._guard.wait(120)
@@ -137,9 +141,10 @@ class Site:
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """kilonova-manage on this cloud."""
-        return subprocess.run([self.layout.bin('kilonova-manage'), *self.cloud.config_arguments, *arguments],
-                              env=process.child_environment(self.layout, 'manage', {}), capture_output=True, text=True,
-                              check=False, stdin=subprocess.DEVNULL, timeout=120)
+        if self._commands is None:
+            self._commands = manage_shell.Commands(self.layout.bin('python'), self.extra.parent)
+        return self._commands.run([*self.cloud.config_arguments, *arguments],
+                                  process.child_environment(self.layout, 'manage', {}))
 
     def audit(self) -> str:
         """Database, Placement, libvirt and files agree, or it raises with what doesn't; what it printed."""

@@ -5,6 +5,7 @@ Each step leaves a mark when it is done; a step without a mark is done again fro
 from __future__ import annotations
 
 import base64
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,17 +17,32 @@ from tools.cloud.layout import CloudError, Layout, write_private
 from tools.cloud.process import child_environment
 from tools.cloud.services import Cloud
 
+# The commands of kilonova-manage that make and fill its databases, in this order.
+PREPARE = ('api_db sync', 'cell_v2 simple_cell_setup', 'db sync')
+# Several of them in one process: each start takes a second, and these do little.
+_SEVERAL = """
+import json, sys
+from kilonova.cmd import manage
+configuration, *commands = sys.argv[1:]
+for command in commands:
+    code = manage.main([*json.loads(configuration), *command.split()])
+    if code:
+        sys.exit(code)
+"""
 
-def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str) -> str:
+
+def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str,
+        shown: str | None = None) -> str:
     """Run a command to its end; its output goes to the log of that service. CloudError with its last lines when it
-    fails."""
+    fails, which names it as it is ``shown``."""
     done = subprocess.run(list(argv), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
                           env=child_environment(layout, log, env or {}))
     with layout.log(log).open('a') as file:
         file.write(done.stdout + done.stderr)
     if done.returncode:
         tail = '\n'.join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise CloudError(f'{os.path.basename(argv[0])} {" ".join(argv[1:])} ended with {done.returncode}:\n{tail}')
+        named = shown or f'{os.path.basename(argv[0])} {" ".join(argv[1:])}'
+        raise CloudError(f'{named} ended with {done.returncode}:\n{tail}')
     return done.stdout
 
 
@@ -88,9 +104,8 @@ def manage(cloud: Cloud, *arguments: str) -> str:
 
 def prepare_kilonova(cloud: Cloud) -> None:
     """The api database, the cells cell0 and cell1, and their schemas; done again it changes nothing."""
-    manage(cloud, 'api_db', 'sync')
-    manage(cloud, 'cell_v2', 'simple_cell_setup')
-    manage(cloud, 'db', 'sync')
+    run(cloud.layout, [cloud.layout.bin('python'), '-c', _SEVERAL, json.dumps(cloud.config_arguments), *PREPARE],
+        log='manage', shown=f'kilonova-manage {", ".join(PREPARE)}')
 
 
 def executable(path: str) -> bool:
