@@ -1,6 +1,6 @@
 """``kilonova-manage`` many times, imported once: a start costs a second of a processor, most commands far less.
 
-    commands = Commands(python)
+    commands = Commands(python, directory)
     done = commands.run(['--config-file', path, 'audit'], env)      # subprocess.CompletedProcess
     commands.end()
 
@@ -35,7 +35,7 @@ class Commands:
                                          stdout=subprocess.PIPE, text=True, start_new_session=True)
 
     def run(self, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """One command to its end; -9 after ``PATIENCE`` seconds."""
+        """One command to its end; the code is that of SIGALRM after ``PATIENCE`` seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with tempfile.TemporaryDirectory(dir=self._directory) as place:
             output, errors = Path(place) / 'out', Path(place) / 'err'
