@@ -34,7 +34,9 @@ class RequestContext(oslo_context.RequestContext):
         self.indirection: Any = None
 
     def to_dict(self) -> dict[str, Any]:
+        """What travels: all but the token, which the API alone uses (towards the image service)."""
         values = super().to_dict()
+        del values['auth_token']
         values.update(remote_address=self.remote_address, timestamp=self.timestamp.isoformat(),
                       read_deleted=self.read_deleted, quota_class=self.quota_class,
                       service_catalog=self.service_catalog, user_name=self.user_name,
@@ -48,10 +50,8 @@ class RequestContext(oslo_context.RequestContext):
         return super().from_dict(values, read_deleted=values.get('read_deleted') or 'no', **extra, **kwargs)
 
     def stored(self) -> dict[str, Any]:
-        """What an operation row keeps: the context without its token."""
-        values = self.to_dict()
-        values.pop('auth_token', None)
-        return values
+        """What an operation row and a notification keep."""
+        return self.to_dict()
 
 
 def get_admin_context() -> RequestContext:

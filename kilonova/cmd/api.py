@@ -36,6 +36,7 @@ def build(conf: Any) -> Any:
     transport = database_parts.routed(conf, local, cells)
     levels = Levels(conf, cells)
     notify = parts.notifications(conf, states=True)
+    parts.warn_without_keys(conf, 'new servers get no admin password; requests that bring one, or files, are refused')
     app = make_app(
         conf, databases=databases, cells=cells, image_client=parts.images(conf), placement=parts.placement(conf),
         limits=parts.limits(conf), notify=notify, conductor=Client(ComputeTask, transport, levels.of('compute_task')),

@@ -38,6 +38,7 @@ def build(conf: Any) -> Any:
         raise cfg.ConfigFileValueError(f'[upgrade_levels]conductor is {conductor.cap!r}: computes of this release need '
                                        f'conductors that accept {NEEDED_OF_CONDUCTORS}')
     base.set_indirection(conductor)
+    parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
     manager = ComputeManager(conf, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
                              placement=parts.placement(conf), notify=parts.notifications(conf))
     hypervisor = conf.compute_driver.partition('.')[0]

@@ -1,4 +1,4 @@
-"""kilonova-manage: schemas, cells, archiving, devices and the audit, for operators.
+"""kilonova-manage: schemas, cells, archiving, keys, devices and the audit, for operators.
 
     kilonova-manage --config-file kilonova.conf cell_v2 discover_hosts --verbose
 
@@ -10,7 +10,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from kilonova.cmd import cli, manage_cells, manage_db, manage_devices, manage_placement, manage_scheduler
+from kilonova.cmd import (
+    cli,
+    manage_cells,
+    manage_db,
+    manage_devices,
+    manage_placement,
+    manage_scheduler,
+    manage_secrets,
+)
 from kilonova.cmd.cli import Command
 
 PROG = 'kilonova-manage'
@@ -23,12 +31,13 @@ TREE: dict[str, dict[str, Command] | Command] = {
     'placement': manage_placement.PLACEMENT,
     'audit': manage_devices.AUDIT,
     'scheduler': manage_scheduler.SCHEDULER,
+    'secrets': manage_secrets.SECRETS,
 }
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    return cli.parser(PROG, 'Schemas, cells, archiving, devices and the audit of a Kilonova cloud.', TREE)
+    return cli.parser(PROG, 'Schemas, cells, archiving, keys, devices and the audit of a Kilonova cloud.', TREE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

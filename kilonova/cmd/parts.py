@@ -7,12 +7,14 @@ What needs a database is in ``database_parts``: a compute has none, and loads no
 """
 from __future__ import annotations
 
+import logging
 import socket
 from typing import Any
 
 import oslo_messaging
 from oslo_config import cfg
 
+from kilonova import sealing
 from kilonova.clients import session
 from kilonova.clients.image import ImageClient
 from kilonova.clients.placement import PlacementClient
@@ -22,6 +24,8 @@ from kilonova.objects.base import Serializer
 from kilonova.rpc import baseapi
 from kilonova.rpc.notify import Notifications
 from kilonova.rpc.transport import OsloTransport
+
+LOG = logging.getLogger(__name__)
 
 AMQP_PORT = 5672
 
@@ -58,6 +62,16 @@ def limits(conf: cfg.ConfigOpts) -> Any:
 def images(conf: cfg.ConfigOpts) -> ImageClient:
     """The client of [glance], with the service's own credentials where the section has none."""
     return ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), conf.glance.num_retries)
+
+
+def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
+    """One WARNING when [secrets]key_file can't be used, and what that means; it may come at any time. None where the
+    option was emptied on purpose."""
+    try:
+        sealing.Keys.read(conf.secrets.key_file)
+    except sealing.NoKeys as error:
+        if conf.secrets.key_file:
+            LOG.warning('%s: %s', error, meaning)
 
 
 # --- what /health asks for

@@ -110,6 +110,20 @@ def policy_json(cloud: Cloud) -> Outcome:
     return Result.SUCCESS, None
 
 
+def secret_keys(cloud: Cloud) -> Outcome:
+    """There are keys that seal passwords and files of new servers, here at least."""
+    from kilonova import sealing
+    try:
+        sealing.Keys.read(cloud.conf.secrets.key_file)
+    except sealing.NoKeys as error:
+        if not error.missing:
+            return Result.FAILURE, str(error)
+        return Result.WARNING, (f"{error}: new servers get no admin password, and requests that bring one, or files, "
+                                "are refused. Run command 'kilonova-manage secrets create_key' and copy the file to "
+                                "each host of kilonova-api and kilonova-compute.")
+    return Result.SUCCESS, None
+
+
 def _is_json(path: str) -> bool:
     try:
         json.loads(pathlib.Path(path).read_text())
@@ -121,7 +135,7 @@ def _is_json(path: str) -> bool:
 # The field's names where it has the same check.
 CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
     'Cells v2': cells_v2, 'Placement API': placement_api, 'Policy File JSON to YAML Migration': policy_json,
-    'Older than N-1 computes': old_computes, 'Database schemas': schemas,
+    'Older than N-1 computes': old_computes, 'Database schemas': schemas, 'Secret keys': secret_keys,
 }
 
 

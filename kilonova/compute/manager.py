@@ -147,10 +147,9 @@ class ComputeManager:
                                requested_networks: Any = None, security_groups: Any = None,
                                block_device_mapping: Any = None, node: str | None = None, limits: Any = None,
                                host_list: list[Any] | None = None, accel_uuids: list[str] | None = None,
-                               key: str | None = None) -> Any:
+                               key: str | None = None, sealed: str | None = None) -> Any:
         retry = (filter_properties or {}).get('retry') or {}
-        request = build.Request(instance, image or {}, request_spec, admin_password,
-                                [tuple(pair) for pair in injected_files or ()], retry.get('num_attempts', 1),
+        request = build.Request(instance, image or {}, request_spec, sealed, retry.get('num_attempts', 1),
                                 list(block_device_mapping or ()))
         return self._run('build_and_run_instance', ctxt, key, request,
                          verdict=lambda error: build.verdict(error, instance.uuid))

@@ -1,7 +1,8 @@
 """What computes answer. Each call of a flow carries the key of its step: '<operation>/<step>/<attempt>'.
 
 Names and arguments are the field's (rpc-objects-db.md §1 'Compute RPC'); where the field casts from host to host, here
-the conductor's flow calls each host in turn, so they are long calls. ``key`` came with 6.6.
+the conductor's flow calls each host in turn, so they are long calls. ``key`` came with 6.6. ``sealed`` (6.8) carries
+what ``admin_password`` and ``injected_files`` did (``kilonova.sealing``); nobody sends or reads these two any more.
 """
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ class Compute(Interface):
     """Everything that a conductor asks of a host."""
 
     topic = 'compute'
-    version = '6.7'
+    version = '6.8'
 
-    @long_call('6.0', key='6.6')
+    @long_call('6.0', key='6.6', sealed='6.8')
     def build_and_run_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None,
                                request_spec: RequestSpec | None, filter_properties: dict[str, Any] | None,
                                admin_password: str | None = None, injected_files: list[Any] | None = None,
                                requested_networks: Any = None, security_groups: Any = None,
                                block_device_mapping: Any = None, node: str | None = None, limits: Any = None,
                                host_list: list[Any] | None = None, accel_uuids: list[str] | None = None,
-                               key: str | None = None) -> Any: ...
+                               key: str | None = None, sealed: str | None = None) -> Any: ...
 
     @long_call('6.0', key='6.6')
     def terminate_instance(self, ctxt: Any, instance: Instance, bdms: Any, key: str | None = None) -> Any: ...

@@ -39,6 +39,7 @@ class Options:
     unified_limits_list: tuple[str, ...] = ()
     pcpu_as_vcpu: bool = False
     usage_audit_period: str = 'month'
+    key_file: str = ''
     quotas: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -61,6 +62,7 @@ class Options:
             unified_limits_list=tuple(conf.quota.unified_limits_resource_list),
             pcpu_as_vcpu=conf.workarounds.unified_limits_count_pcpu_as_vcpu,
             recheck_quota=conf.quota.recheck_quota, usage_audit_period=conf.instance_usage_audit_period,
+            key_file=conf.secrets.key_file,
             quotas={name: conf.quota[name] for name in QUOTAS})
 
 

@@ -16,13 +16,13 @@ from urllib.parse import unquote
 
 from oslo_utils import uuidutils
 
-from kilonova import states
+from kilonova import sealing, states
 from kilonova.api.services import block_devices, delete, hosts, images, keypairs, personality, quota, server_groups
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, find_server
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, withdrawals
-from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid
+from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid, Unavailable
 from kilonova.objects import (
     BlockDeviceMappingList,
     BuildRequest,
@@ -56,6 +56,11 @@ class NoNetworkService(Invalid):
                '%(wanted)s.')
 
 
+class NothingToSealWith(Unavailable):
+    msg_fmt = ('This cloud has no keys that keep passwords and files of new servers secret on their way to the host '
+               '(its operator sets %(option)s). Leave out adminPass and personality.')
+
+
 class ZoneUnavailable(Invalid):
     msg_fmt = 'The requested availability zone is not available'
 
@@ -82,9 +87,9 @@ class CreateRequest:
     hypervisor_hostname: str | None = None
     block_devices: list[dict[str, Any]] = field(default_factory=list)
     old_block_devices: list[dict[str, Any]] = field(default_factory=list)
-    personality: list[dict[str, Any]] = field(default_factory=list)
+    personality: list[dict[str, Any]] = field(default_factory=list, repr=False)
     config_drive: bool = False
-    user_data: str | None = None
+    user_data: str | None = field(default=None, repr=False)
     key_name: str | None = None
     security_groups: list[str] = field(default_factory=list)
     min_count: int = 1
@@ -102,11 +107,12 @@ class CreateRequest:
 
 @dataclass(frozen=True)
 class Created:
-    """The servers' first facts, the id of the whole request, and the password that was given or made."""
+    """The servers' first facts, the id of the whole request, and the password that was given or made (None: without
+    keys nobody gets one)."""
 
     rows: list[dict[str, Any]]
     reservation_id: str
-    admin_password: str = field(repr=False)
+    admin_password: str | None = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class _Plan:
     image: dict[str, Any]
     key: KeyPair | None
     disks: block_devices.Wanted
-    files: list[tuple[str, str]]
+    files: list[tuple[str, str]] = field(repr=False)
     pci_requests: list[Any]
     numa_topology: InstanceNUMATopology | None
     zone: str | None
@@ -166,9 +172,9 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     server_groups.check_members(allowed, group, count)
     plan = _Plan(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
                  destination, 'r-' + _random(8, _RESERVATION), count, group)
+    keys = _keys(backend, request)
     # 5. Write and wake.
-    password = request.admin_password or _random(backend.options.password_length, _ALPHABET)
-    return _accept(backend, ctxt, plan, password, allowed)
+    return _accept(backend, ctxt, plan, allowed, keys)
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
@@ -275,8 +281,22 @@ def _host_of_node(backend: Backend, node: str) -> str:
     raise HostUnknown(host=node)
 
 
+def _keys(backend: Backend, request: CreateRequest) -> sealing.Keys | None:
+    """The keys that seal what the servers' users alone may read. None: there are none, and nothing to seal."""
+    try:
+        return sealing.Keys.read(backend.options.key_file)
+    except sealing.NoKeys as error:
+        if not (request.admin_password or request.personality):
+            return None
+        LOG.warning('A request that brings a password or files is refused: %s', error)
+        raise NothingToSealWith(option=sealing.OPTION) from error
+
+
 # --- writing ---------------------------------------------------------------------------------------------------------
-def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str, allowed: quota.Limits) -> Created:
+def _accept(backend: Backend, ctxt: Any, plan: _Plan, allowed: quota.Limits, keys: sealing.Keys | None) -> Created:
+    password = None
+    if keys is not None:
+        password = plan.request.admin_password or _random(backend.options.password_length, _ALPHABET)
     servers = [_server(ctxt, plan, index) for index in range(plan.count)]
     specs = [_spec(ctxt, plan, server) for server in servers]
     tags = [TagList.from_words(ctxt, server.uuid, plan.request.tags) for server in servers]
@@ -289,7 +309,8 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str, allowed: qu
     rows = [{'uuid': uuidutils.generate_uuid(), 'kind': 'boot', 'instance_uuid': server.uuid, 'context': context,
              'request_id': ctxt.request_id, 'args': {
                  'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
-                 'admin_password': password, 'injected_files': plan.files, 'requested_networks': None, 'bdms': bdms,
+                 'sealed': keys.seal(sealing.Secrets(password, plan.files), server.uuid) if keys is not None else None,
+                 'requested_networks': None, 'bdms': bdms,
                  'tags': plan.request.tags}} for server, spec, bdms in zip(servers, specs, devices, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
@@ -306,8 +327,8 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, password: str, allowed: qu
     server_groups.recheck(backend, allowed, plan.group, withdraw)
     server_groups.tell_members(backend, ctxt, plan.group)
     backend.conductor.schedule_and_build_instances(
-        ctxt, build_requests=requests, request_specs=specs, image=plan.image, admin_password=password,
-        injected_files=plan.files, requested_networks=None,
+        ctxt, build_requests=requests, request_specs=specs, image=plan.image, admin_password=None,
+        injected_files=None, requested_networks=None,
         block_device_mapping=[request.block_device_mappings for request in requests], tags=None,
         operations=[row['uuid'] for row in rows])
     return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],

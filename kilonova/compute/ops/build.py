@@ -9,7 +9,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from kilonova import errors, objects
+from kilonova import errors, objects, sealing
 from kilonova.compute import claims, records
 from kilonova.compute.events import Event, now, readable
 from kilonova.compute.host import Host, metadata
@@ -28,13 +28,12 @@ TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be built. ``image``: the image service's plain dict."""
+    """What is to be built. ``image``: the image service's plain dict; ``sealed``: the admin password and files."""
 
     instance: objects.Instance
     image: dict[str, Any]
     request_spec: objects.RequestSpec | None = None
-    admin_password: str | None = None
-    files: list[tuple[str, str]] = field(default_factory=list)
+    sealed: str | None = None
     attempt: int = 1
     block_devices: list[objects.BlockDeviceMapping] = field(default_factory=list)
 
@@ -100,10 +99,21 @@ def _claim(host: Host, ctxt: Any, request: Request) -> dict[str, Any]:
 def _spawn(host: Host, ctxt: Any, request: Request, devices: list[objects.PciDevice]) -> None:
     instance, began = request.instance, host.clock()
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
-    host.driver.spawn(ctxt, instance, request.image, pci_devices=devices, admin_password=request.admin_password,
-                      files=request.files, block_devices=request.block_devices)
+    secrets = _open(host, request)
+    host.driver.spawn(ctxt, instance, request.image, pci_devices=devices, admin_password=secrets.admin_password,
+                      files=secrets.files, block_devices=request.block_devices)
     LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
              instance_uuid=instance.uuid)
+
+
+def _open(host: Host, request: Request) -> sealing.Secrets:
+    """The admin password and files, in clear for the driver alone. HostRejected: this host lacks the key."""
+    if request.sealed is None:
+        return sealing.Secrets()
+    try:
+        return sealing.Keys.read(host.conf.secrets.key_file).open(request.sealed, request.instance.uuid)
+    except (sealing.NoKeys, sealing.NotOpened) as error:
+        raise errors.HostRejected(f'{host.name} can not open the sealed password and files: {error}') from error
 
 
 def _save(host: Host, work: Work, ctxt: Any, request: Request, event: Event) -> None:

@@ -243,9 +243,9 @@ def build(work: Work) -> None:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
     work.ask(host['host'], 'build_and_run_instance', instance=instance, image=work.args['image'], request_spec=spec,
-             filter_properties={'retry': {'num_attempts': attempt}}, admin_password=work.args.get('admin_password'),
-             injected_files=work.args.get('injected_files') or [], requested_networks=None, security_groups=None,
-             block_device_mapping=_disks(work), node=host['node'], limits=None, host_list=alternates)
+             filter_properties={'retry': {'num_attempts': attempt}}, admin_password=None, injected_files=None,
+             requested_networks=None, security_groups=None, block_device_mapping=_disks(work), node=host['node'],
+             limits=None, host_list=alternates, sealed=work.args.get('sealed'))
     work.ended_by_host()
 
 

@@ -17,7 +17,7 @@ import pytest
 import webob
 
 from kilonova import conf as kilonova_conf
-from kilonova import objects
+from kilonova import objects, sealing
 from kilonova.api.app import make_app
 from kilonova.db import engine, migration
 from kilonova.db.models import api as models
@@ -149,7 +149,10 @@ class Site:
         self.conf = kilonova_conf.new()
         self.conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
         alias = json.dumps({'name': 'gpu', 'vendor_id': '10de', 'product_id': '13f1'})
-        for name, value in {'api__auth_strategy': 'noauth2', 'pci__alias': [alias], **options}.items():
+        keys = str(directory / 'secrets.keys')
+        sealing.create_file(keys)
+        for name, value in {'api__auth_strategy': 'noauth2', 'pci__alias': [alias], 'secrets__key_file': keys,
+                            **options}.items():
             group, _, option = name.rpartition('__')
             self.conf.set_override(option, value, group or None)
         self.conductor, self.compute, self.images, self.placement = Recorder(), Recorder(), Images(), Placement()
@@ -185,6 +188,11 @@ class Site:
         (body,) = response.json.values()
         assert body['code'] == response.status_int >= 400
         return body['code'], body['message']
+
+    def opened(self, server: str) -> sealing.Secrets:
+        """What the host of a server that was asked for gets to know."""
+        (row,) = self.rows(server)
+        return sealing.Keys.read(self.conf.secrets.key_file).open(row['args']['sealed'], server)
 
     # -- things ---------------------------------------------------------------------------------------------------
     def flavor(self, extra_specs: dict[str, str] | None = None, **values: Any) -> str:

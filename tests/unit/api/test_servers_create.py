@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import base64
 import json
+import pathlib
 
 import pytest
 
-from kilonova import objects
+from kilonova import objects, sealing
 from kilonova.api.services import create as creation
 from kilonova.db.queries import aggregates, cells, compute_nodes, request_specs, services
 from tests.unit.api.conftest import IMAGE, OTHER, moment
@@ -26,7 +27,7 @@ def test_what_is_written_and_who_is_woken(site):
     (row,) = site.rows(uuid)
     assert (row['kind'], row['slot'], row['cancelled']) == ('boot', 'run', False)
     args = row['args']
-    assert args['admin_password'] == 'secret' and args['tags'] == ['t1', 't2']
+    assert args['tags'] == ['t1', 't2']
     # Disks that flavor and image tell of need no rows.
     assert args['bdms'] == [] and len(server_disks(site)) == 0
     assert args['image']['properties'] == {'hw_disk_bus': 'virtio'} and 'file' not in args['image']
@@ -47,6 +48,7 @@ def test_what_is_written_and_who_is_woken(site):
     ((method, message),) = site.conductor.calls
     assert method == 'schedule_and_build_instances' and message['operations'] == [row['uuid']]
     assert message['build_requests'][0].instance_uuid == uuid
+    assert (message['admin_password'], message['injected_files']) == (None, None)
     assert 'auth_token' not in row['context'] and row['context']['project_id'] == 'p1'
 
 
@@ -55,12 +57,46 @@ def server_disks(site):
     return message['block_device_mapping'][0].objects
 
 
-def test_passwords_stay_out_of_logs(site, caplog):
+def test_passwords_are_sealed_and_stay_out_of_logs(site, caplog):
+    """Finding 3.11."""
     caplog.set_level('DEBUG')
-    site.create(adminPass='top-secret')
+    uuid = site.create(adminPass='top-secret')
     assert 'top-secret' not in caplog.text
-    assert 'top-secret' not in repr(creation.CreateRequest(name='a', flavor_ref='f', image_ref=None,
-                                                           admin_password='top-secret'))
+    (row,), (_, message) = site.rows(uuid), site.conductor.calls[-1]
+    assert 'top-secret' not in repr(row) and 'top-secret' not in repr(message)
+    assert site.opened(uuid) == sealing.Secrets('top-secret', [])
+    request = creation.CreateRequest(
+        name='a', flavor_ref='f', image_ref=None, admin_password='top-secret', user_data='top-secret',
+        personality=[{'path': '/a', 'contents': 'top-secret'}])
+    assert 'top-secret' not in repr(request)
+
+
+def test_each_server_of_a_request_has_its_own_seal(site):
+    """One password, as in the field, and no text that would open for another server."""
+    site.ok('POST', '/servers', body(site.flavor(), min_count=3, adminPass='top-secret'))
+    (_, message), = site.conductor.calls
+    servers = [request.instance_uuid for request in message['build_requests']]
+    assert [site.opened(server).admin_password for server in servers] == ['top-secret'] * 3
+    first, second = (site.rows(server)[0]['args']['sealed'] for server in servers[:2])
+    with pytest.raises(sealing.NotOpened):
+        sealing.Keys.read(site.conf.secrets.key_file).open(first, servers[1])
+    assert first != second
+
+
+@pytest.mark.parametrize('more', [{'adminPass': 'top-secret'},
+                                  {'personality': [{'path': '/a', 'contents': 'dG9wLXNlY3JldA=='}]}])
+@pytest.mark.parametrize('damage', ['missing', 'open'])
+def test_without_keys_nothing_secret_is_taken(site, caplog, more, damage):
+    """No password is made up; who brings one, or files, is told what the operator has to do."""
+    keys = pathlib.Path(site.conf.secrets.key_file)
+    keys.unlink() if damage == 'missing' else keys.chmod(0o644)
+    flavor = site.flavor()
+    code, text = site.fault('POST', '/servers', body(flavor, **more), version='2.56')
+    assert code == 503 and '(its operator sets [secrets]key_file)' in text and 'secrets.keys' not in text
+    assert f'{keys} is {"not there" if damage == "missing" else "open to others"}' in caplog.text
+    assert site.ok('GET', '/servers')['servers'] == [] and site.conductor.calls == []
+    made = site.ok('POST', '/servers', body(flavor, user_data='YQ=='))['server']
+    assert 'adminPass' not in made and site.rows(made['id'])[0]['args']['sealed'] is None
 
 
 def test_statements_of_a_create(site, statements):
@@ -379,6 +415,7 @@ def test_host_names_of_several(site, values, hostnames):
     ('h1', '2.89', 400), ('h1', '2.90', 202), ('a.b', '2.93', 400), ('a.b', '2.94', 202), ('x', '2.104', 400),
     ('-ab', '2.104', 400), ('a' * 64, '2.93', 400), ('a' * 255, '2.94', 202), ('a' * 256, '2.94', 400)])
 def test_windows_of_the_host_name(site, hostname, version, code):
+    """Row 1.3."""
     assert site.request('POST', '/servers', body(site.flavor(), hostname=hostname), version=version).status_int == code
 
 
@@ -387,7 +424,8 @@ def test_files_go_into_the_config_drive(site):
     file = {'path': '/etc/motd', 'contents': base64.b64encode(b'hello').decode()}
     uuid = site.ok('POST', '/servers', body(site.flavor(), personality=[file]), version='2.56')['server']['id']
     (row,) = site.rows(uuid)
-    assert [tuple(pair) for pair in row['args']['injected_files']] == [('/etc/motd', file['contents'])]
+    assert file['contents'] not in repr(row) and '/etc/motd' not in repr(row)
+    assert site.opened(uuid).files == [('/etc/motd', file['contents'])]
     assert site.ok('GET', f'/servers/{uuid}')['server']['config_drive'] == 'True'
 
 
@@ -449,6 +487,7 @@ def test_the_default_zone_for_those_that_name_none(make_site):
 
 
 def test_tags_come_with_2_52(site):
+    """Row 1.3."""
     flavor = site.flavor()
     assert 'tags' in site.fault('POST', '/servers', body(flavor, tags=['a']), version='2.51')[1]
     uuid = site.ok('POST', '/servers', body(flavor, tags=['b', 'a', 'b']), version='2.52')['server']['id']

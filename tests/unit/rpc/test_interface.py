@@ -124,7 +124,7 @@ FINGERPRINTS = {
     'Conductor': ('3.1', 'c210aa21ff22ffd3'),
     'ComputeTask': ('1.27', 'c43cf0c4adf42192'),
     'Scheduler': ('4.6', '6180e3f8de632014'),
-    'Compute': ('6.7', '446e9f2fe976fb92'),
+    'Compute': ('6.8', 'b6a133043bc60ecd'),
 }
 
 

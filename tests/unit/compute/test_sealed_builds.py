@@ -1,0 +1,81 @@
+"""Sealed passwords and files on the host: opened for the driver alone, refused without the key. Finding 3.11."""
+from __future__ import annotations
+
+import base64
+import logging
+import os
+
+import pytest
+
+from kilonova import errors, sealing
+from kilonova.conf import secrets
+from kilonova.sealing import Keys, Secrets
+from tests.unit.compute.cloud import new_context
+
+FILES = [('/etc/motd', base64.b64encode(b'hello').decode())]
+
+
+@pytest.fixture
+def manager(cloud, tmp_path):
+    """A host with keys."""
+    made = cloud.host('gpu1')
+    made.conf.register_opts(secrets.OPTS, group=secrets.GROUP)
+    made.conf.set_override('key_file', str(tmp_path / 'secrets.keys'), group=secrets.GROUP)
+    sealing.create_file(made.conf.secrets.key_file)
+    return made
+
+
+@pytest.fixture
+def given(manager, monkeypatch):
+    """What the driver was given."""
+    found, spawn = [], manager.host.driver.spawn
+
+    def watched(*args, admin_password, files, **kwargs):
+        found.append((admin_password, files))
+        return spawn(*args, admin_password=admin_password, files=files, **kwargs)
+    monkeypatch.setattr(manager.host.driver, 'spawn', watched)
+    return found
+
+
+def build(manager, instance, sealed, **more):
+    return manager.build_and_run_instance(
+        new_context(), instance=instance, image={'id': None, 'properties': {}}, request_spec=None, filter_properties={},
+        node=manager.host.tracker.nodename, key='o/3.build/1', sealed=sealed, **more)
+
+
+def test_the_driver_gets_what_was_sealed(cloud, manager, given, caplog):
+    instance = cloud.cell.new_instance(0)
+    sealed = Keys.read(manager.conf.secrets.key_file).seal(Secrets('top-secret', FILES), instance.uuid)
+    with caplog.at_level(logging.DEBUG):
+        build(manager, instance, sealed)
+    assert given == [('top-secret', FILES)]
+    assert 'top-secret' not in caplog.text and 'top-secret' not in repr(vars(manager.keys))
+
+
+def test_nothing_sealed_needs_no_keys(cloud, manager, given):
+    os.unlink(manager.conf.secrets.key_file)
+    build(manager, cloud.cell.new_instance(0), None)
+    assert given == [(None, ())]
+
+
+def test_clear_text_of_older_senders_is_left(cloud, manager, given):
+    """Nobody sends it any more; whoever does gets a server without a password."""
+    build(manager, cloud.cell.new_instance(0), None, admin_password='clear', injected_files=FILES)
+    assert given == [(None, ())]
+
+
+@pytest.mark.parametrize('damage', ['missing', 'other key', 'other server'])
+def test_a_host_that_can_not_open_refuses(cloud, manager, given, damage):
+    """Another host may have the key; here nothing is left of the server."""
+    instance, path = cloud.cell.new_instance(0), manager.conf.secrets.key_file
+    uuid = cloud.cell.new_instance(0).uuid if damage == 'other server' else instance.uuid
+    sealed = Keys.read(path).seal(Secrets('top-secret', FILES), uuid)
+    if damage != 'other server':
+        os.unlink(path)
+    if damage == 'other key':
+        sealing.create_file(path)
+    with pytest.raises(errors.HostRejected, match=r'gpu1 can not open .*\[secrets\]key_file') as caught:
+        build(manager, instance, sealed)
+    assert given == [] and 'top-secret' not in str(caught.value)
+    row = cloud.cell.instances[instance.uuid]
+    assert (row['host'], row['vm_state']) == (None, 'building') and manager.host.tracker.used.vcpus == 0
