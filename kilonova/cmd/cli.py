@@ -22,16 +22,17 @@ from kilonova import concurrency
 
 
 class Cloud:
-    """What the commands work on, made when it is first needed."""
+    """What the commands work on, made when it is first needed. ``takes_long``: statements have no limit of time."""
 
-    def __init__(self, conf: Any) -> None:
+    def __init__(self, conf: Any, takes_long: bool = False) -> None:
         self.conf = conf
+        self._changed = {'statement_timeout': 0} if takes_long else {}
 
     @cached_property
     def databases(self) -> Any:
         """The databases of the configuration."""
         from kilonova.db import engine
-        return engine.configure(self.conf)
+        return engine.configure(self.conf, **self._changed)
 
     @cached_property
     def cells(self) -> Any:
@@ -54,10 +55,11 @@ def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, A
 
 @dataclass(frozen=True)
 class Command:
-    """A function and its arguments."""
+    """A function and its arguments. ``takes_long``: its statements work through whole tables."""
 
     run: Callable[[Cloud, argparse.Namespace], int]
     arguments: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = field(default=())
+    takes_long: bool = False
 
 
 VERBOSE = argument('--verbose', action='store_true', help='tell more')
@@ -82,7 +84,7 @@ def _grow(branches: Any, tree: Any) -> None:
             leaf = branches.add_parser(name, help=text, description=text)
             for names, settings in node.arguments:
                 leaf.add_argument(*names, **settings)
-            leaf.set_defaults(run=node.run)
+            leaf.set_defaults(run=node.run, takes_long=node.takes_long)
         else:
             branch = branches.add_parser(name, help=', '.join(node))
             _grow(branch.add_subparsers(metavar='ACTION', required=True), node)
@@ -109,7 +111,7 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
     conf.set_default('use_stderr', True)
     conf = options.parse(config_arguments(args), prog, conf)
     options.setup_logging(conf)
-    cloud = Cloud(conf)
+    cloud = Cloud(conf, args.takes_long)
     try:
         return args.run(cloud, args)
     except Exception:  # noqa: BLE001 - its traceback is printed, as the field's program does

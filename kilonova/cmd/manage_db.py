@@ -177,12 +177,12 @@ def _purge(databases: Sequence[Any], before: datetime.datetime | None, args: arg
 VERSION = argument('version', nargs='?', default='head', metavar='VERSION', help='revision, the newest unless given')
 ALL_CELLS = argument('--all-cells', '--all_cells', action='store_true', help='all cells, not only [database]connection')
 API_DB = {
-    'sync': Command(api_db_sync, (VERSION,)),
+    'sync': Command(api_db_sync, (VERSION,), takes_long=True),
     'version': Command(api_db_version),
 }
 DB = {
     'sync': Command(db_sync, (VERSION, argument('--local_cell', '--local-cell', action='store_true',
-                                                help='leave cell0 alone'))),
+                                                help='leave cell0 alone')), takes_long=True),
     'version': Command(db_version),
     'archive_deleted_rows': Command(archive_deleted_rows, (
         argument('--max_rows', '--max-rows', type=int, default=1000, metavar='ROWS',
@@ -196,9 +196,9 @@ DB = {
         argument('--task-log', '--task_log', action='store_true',
                  help='the task log too, which is never deleted: with --before, what was last written before'),
         argument('--sleep', type=int, default=0, metavar='SECONDS', help='pause between rounds of --until-complete'),
-    )),
+    ), takes_long=True),
     'purge': Command(purge, (
         argument('--all', action='store_true', help='everything'),
         argument('--before', metavar='DATE', help='what was deleted before'),
-        VERBOSE, ALL_CELLS)),
+        VERBOSE, ALL_CELLS), takes_long=True),
 }

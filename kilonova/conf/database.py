@@ -17,15 +17,25 @@ OPTS = [
                     "it with the number of threads of a worker, and the server's own limit with it."),
     cfg.IntOpt('max_overflow', default=50, min=0,
                help='Connections that may be opened beyond max_pool_size while the load lasts.'),
-    cfg.IntOpt('pool_timeout', default=30, min=1,
+    cfg.IntOpt('pool_timeout', default=10, min=1,
                help='Seconds to wait for a connection when all of the pool are in use. Afterwards the '
-                    'database counts as not answering.'),
+                    'database counts as not answering. Keep it at statement_timeout: behind a database that hangs '
+                    'all connections are in use, for that long.'),
+    cfg.IntOpt('statement_timeout', default=10, min=0,
+               help='Seconds that a statement, a wait for a lock, or making a connection may take. The server is told '
+                    '(statement_timeout of PostgreSQL, max_statement_time of MariaDB, max_execution_time and '
+                    'innodb_lock_wait_timeout of MySQL); where it stands still the connection is closed a second '
+                    'later. Either way the database counts as not answering, and nothing is repeated at once. Raise it '
+                    'where lists over very many servers end in 503; keep it below [conductor]lease_time, as leases are '
+                    'renewed by such statements, too. 0: no limit. kilonova-manage has none for the sync of both databases, '
+                    'archive_deleted_rows and purge.'),
     cfg.IntOpt('connection_recycle_time', default=3600, min=-1,
                help='Age in seconds after which a pooled connection is replaced when it is next used. Keep '
                     "it below the server's idle limit (wait_timeout of MySQL); -1 keeps them for ever."),
     cfg.IntOpt('max_retries', default=10, min=-1,
                help='How often a transaction is tried again after a deadlock, a lock wait timeout or a lost '
-                    'connection before its error counts; -1 means without end.'),
+                    'connection before its error counts; -1 means without end. It is not tried again once '
+                    'statement_timeout has gone by, nor after an answer that did not come within that time.'),
     cfg.StrOpt('mysql_sql_mode', default='TRADITIONAL', regex='^[A-Za-z_,]*$',
                help='SQL mode of each session with a MySQL or MariaDB server. The default makes values that '
                     "don't fit an error instead of cutting them; empty leaves the server's own mode."),

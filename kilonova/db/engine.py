@@ -17,8 +17,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import sqlalchemy as sa
@@ -26,7 +26,7 @@ from oslo_config import cfg
 from sqlalchemy import event, exc, pool
 
 from kilonova import errors
-from kilonova.db import access, failures
+from kilonova.db import access, failures, timeouts
 from kilonova.db.clock import db_age, db_now, db_utcnow
 from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable, repeated
 
@@ -40,7 +40,6 @@ Listener = Callable[[str, str, bool], None]
 
 # Seconds that a writer waits for SQLite's lock before the database counts as not answering.
 SQLITE_BUSY = 10.0
-CONNECT_TIMEOUT = 10
 _WRITES = 'kilonova_writes'
 # What is to be called after the commit, in the info of a connection.
 _AFTER = 'kilonova_after_commit'
@@ -57,7 +56,8 @@ class Options:
 
     max_pool_size: int = 5
     max_overflow: int = 50
-    pool_timeout: int = 30
+    pool_timeout: int = 10
+    statement_timeout: float = 10
     connection_recycle_time: int = 3600
     max_retries: int = 10
     mysql_sql_mode: str = 'TRADITIONAL'
@@ -83,8 +83,10 @@ class Database:
         parsed = sa.make_url(url)
         backend = parsed.get_backend_name()
         self.dialect = 'mysql' if backend == 'mariadb' else backend
+        self._driver = parsed.get_driver_name()
         self._memory = self.dialect == 'sqlite' and parsed.database in (None, '', ':memory:')
-        self._engine = sa.create_engine(parsed, **self._engine_arguments())
+        # An error's text goes into logs and faults; what a statement was to write (cells' URLs, user data) must not.
+        self._engine = sa.create_engine(parsed, hide_parameters=True, **self._engine_arguments())
         self._writer = self._engine.execution_options(**{_WRITES: True})
         self._writing: set[int] = set()
         self._inherited: list[pool.Pool] = []
@@ -147,11 +149,9 @@ class Database:
         if self.dialect == 'sqlite':
             arguments['connect_args'] = {'check_same_thread': False, 'timeout': SQLITE_BUSY}
             return arguments
-        connect: dict[str, Any] = {'connect_timeout': CONNECT_TIMEOUT}
-        if self.dialect == 'mysql':
-            connect['init_command'] = "SET SESSION time_zone = '+00:00'"
-            if self.options.mysql_sql_mode:
-                connect['sql_mode'] = self.options.mysql_sql_mode
+        connect = timeouts.arguments(self.dialect, self._driver, self.options.statement_timeout)
+        if self.dialect == 'mysql' and self.options.mysql_sql_mode:
+            connect['sql_mode'] = self.options.mysql_sql_mode
         # READ COMMITTED everywhere: what a compare-and-swap sees is the newest row, and MySQL takes no gap
         # locks.
         return {**arguments, 'connect_args': connect, 'pool_pre_ping': True,
@@ -159,10 +159,12 @@ class Database:
 
     def _listen(self) -> None:
         if self.dialect == 'sqlite':
+            event.listen(self._engine, 'do_connect', _create_sqlite)
             event.listen(self._engine, 'connect', _prepare_sqlite)
             event.listen(self._engine, 'begin', _begin_sqlite)
         elif self.dialect == 'postgresql':
-            event.listen(self._engine, 'connect', _prepare_postgresql)
+            event.listen(self._engine, 'connect', self._prepare_postgresql)
+        event.listen(self._engine, 'handle_error', _judge_ping)
         event.listen(self._engine, 'before_cursor_execute', self._before_statement)
         event.listen(self._engine, 'commit', self._before_commit)
 
@@ -171,9 +173,16 @@ class Database:
         if context is not None and (context.isinsert or context.isupdate or context.isdelete) \
                 and _WRITES not in connection.get_execution_options():
             raise RuntimeError(f'a read transaction on {self!r} must not write: {statement}')
+        if self.dialect == 'sqlite' and self.options.statement_timeout:
+            connection.info[timeouts.UNTIL] = time.monotonic() + self.options.statement_timeout
         if _listeners and not statement.startswith(_UNCOUNTED):
             for callback in tuple(_listeners):
                 callback(self.name, statement, executemany)
+
+    def _prepare_postgresql(self, connection: Any, _record: Any) -> None:
+        with connection.cursor() as cursor:
+            timeouts.tell_postgresql(cursor, self.options.statement_timeout)
+        connection.commit()
 
     def _before_commit(self, connection: sa.Connection) -> None:
         for callback in tuple(_listeners):
@@ -195,7 +204,17 @@ def _locked() -> exc.OperationalError:
     return exc.OperationalError('BEGIN IMMEDIATE', None, sqlite3.OperationalError('database is locked'))
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+def _create_sqlite(_dialect: sa.Dialect, _record: Any, arguments: Sequence[Any], _keywords: dict[str, Any]) -> None:
+    """A new file is its owner's alone; SQLite gives those beside it (-wal, -shm) the same mode."""
+    path = str(arguments[0])
+    if path not in ('', ':memory:') and not path.startswith('file:'):
+        # Only ever one that isn't there: closing a file drops this process's locks on it (howtocorrupt.html §2.2).
+        # A path that can't be is SQLite's to tell.
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     # None hands transactions over to _begin_sqlite: pysqlite's own would begin deferred ones, and only at a
     # write.
     connection.isolation_level = None
@@ -204,14 +223,13 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         connection.execute('PRAGMA journal_mode = WAL')
     connection.execute('PRAGMA synchronous = NORMAL')
     connection.execute('PRAGMA foreign_keys = ON')
+    timeouts.watch_sqlite(connection, record.info)
 
 
-def _prepare_postgresql(connection: Any, _record: Any) -> None:
-    # The planner takes tables that it has no statistics of for large and compiles each statement with many columns:
-    # 0.45 s of a list of servers whose rows take 5 ms. As a statement: poolers in between refuse start-up options.
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit'")
-    connection.commit()
+def _judge_ping(context: sa.ExceptionContext) -> None:
+    """A pooled connection that doesn't answer is no stale one: a new one wouldn't be answered either, a while later."""
+    if context.is_pre_ping and failures.timed_out(context.original_exception):
+        context.is_disconnect = False
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
@@ -260,6 +278,10 @@ class Databases:
     def max_retries(self) -> int:
         return self._main_options.max_retries
 
+    @property
+    def statement_timeout(self) -> float:
+        return self._main_options.statement_timeout
+
     def api(self) -> Database:
         """The API database; raises NotConfigured without [api_database]connection."""
         access.check()
@@ -300,10 +322,12 @@ _listeners: list[Listener] = []
 _installed: Databases | None = None
 
 
-def configure(conf: cfg.ConfigOpts) -> Databases:
-    """Make ``api()``, ``main()`` and ``open()`` work from the options of this process; connects lazily."""
-    databases = Databases(conf.api_database.connection, conf.database.connection,
-                          api_options=Options.of(conf.api_database), main_options=Options.of(conf.database))
+def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
+    """Make ``api()``, ``main()`` and ``open()`` work from the options of this process; connects lazily. ``changed``:
+    what is otherwise than the sections say, such as ``statement_timeout=0``."""
+    api_options, main_options = (replace(Options.of(conf[group]), **changed) for group in ('api_database', 'database'))
+    databases = Databases(conf.api_database.connection, conf.database.connection, api_options=api_options,
+                          main_options=main_options)
     install(databases)
     return databases
 
@@ -359,13 +383,13 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
             with database.write() as connection: ...
 
     It must be safe to repeat when only the answer to its COMMIT was lost: ``repeated()`` tells that it may have been.
-    [database]max_retries bounds it; a
-    database that can't be reached at all raises at once (see ``is_unreachable``).
+    [database]max_retries bounds it, and no repetition begins once [database]statement_timeout has gone by. A database
+    that can't be reached at all, or whose answer didn't come in time, raises at once (see ``is_unreachable``).
     """
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        limit = _installed.max_retries if _installed is not None else Options.max_retries
-        return failures.retry(function, limit, *args, **kwargs)
+        chosen = _installed or Options
+        return failures.retry(function, chosen.max_retries, chosen.statement_timeout, *args, **kwargs)
     return wrapper
 
 

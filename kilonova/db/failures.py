@@ -31,13 +31,16 @@ R = TypeVar('R')
 # 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (Galera's certification
 # too).
 _MYSQL_AGAIN = frozenset((1020, 1205, 1213))
-# Too many connections, shutdown, aborted, access to a node that is not ready, and the client's 20xx of lost
-# links.
-_MYSQL_SILENT = frozenset((1040, 1042, 1043, 1047, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1927,
-                           2002, 2003, 2005, 2006, 2013, 2014, 2045, 2055, 4031))
+# Too many connections, shutdown, aborted, access to a node that is not ready, the client's 20xx of lost links; a lock
+# or a statement (1969 of MariaDB, 3024 of MySQL) that took too long.
+_MYSQL_SILENT = frozenset((1040, 1042, 1043, 1047, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1226, 1927,
+                           1969, 2002, 2003, 2005, 2006, 2013, 2014, 2045, 2055, 3024, 4031))
+# What PyMySQL makes of a socket's error while it writes, and while it reads.
+_MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-_POSTGRESQL_SILENT = ('08', '53300', '57P')
-_SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error')
+# 57014 is a statement that took too long, 55P03 a lock.
+_POSTGRESQL_SILENT = ('08', '53300', '55P03', '57014', '57P')
+_SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
 
 def _mysql_code(original: BaseException) -> int | None:
@@ -57,9 +60,19 @@ def is_duplicate(error: BaseException) -> bool:
             or str(error.orig).startswith('UNIQUE constraint failed'))
 
 
+def timed_out(original: BaseException | None) -> bool:
+    """Whether it is a driver's error (``orig`` of SQLAlchemy's) that ended the waiting for a server's answer."""
+    # Our psycopg2 connections raise it from a TimeoutError, PyMySQL while it handles the socket's.
+    if original is None:
+        return False
+    return isinstance(original.__cause__, TimeoutError) or (
+        _mysql_code(original) in _MYSQL_LOST and isinstance(original.__context__, TimeoutError))
+
+
 def is_retriable(error: BaseException) -> bool:
-    """Whether the same transaction may succeed at once: deadlock, lock wait timeout, broken connection."""
-    if not isinstance(error, exc.DBAPIError) or error.orig is None:
+    """Whether the same transaction may succeed at once: deadlock, lock wait timeout, broken connection. A server that
+    left its client waiting will do so again."""
+    if not isinstance(error, exc.DBAPIError) or error.orig is None or timed_out(error.orig):
         return False
     return (error.connection_invalidated or _mysql_code(error.orig) in _MYSQL_AGAIN
             or _sqlstate(error.orig) in _POSTGRESQL_AGAIN)
@@ -69,7 +82,8 @@ def is_unreachable(error: BaseException) -> bool:
     """Whether the database didn't answer: silence (operations.md §16), not an outcome.
 
     True for refused and lost connections, servers that start, stop or have no connection left, an exhausted
-    pool, and a SQLite file that stayed locked for the whole busy timeout.
+    pool, a statement or a lock that took longer than it may, and a SQLite file that stayed locked for the whole busy
+    timeout.
     """
     if isinstance(error, exc.TimeoutError):
         return True
@@ -95,15 +109,17 @@ def pauses(retries: int) -> Iterator[float]:
     return (min(0.01 * 2 ** min(number, 10), 1.0) * random.uniform(0.5, 1.5) for number in numbers)
 
 
-def retry(function: Callable[P, R], retries: int, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call ``function`` until it ends without a retriable error, at most ``retries`` times more."""
+def retry(function: Callable[P, R], retries: int, seconds: float, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call ``function`` until it ends without a retriable error, at most ``retries`` times more, and not again once
+    ``seconds`` (0: no limit) have gone by: waiting for locks takes long."""
     mark = _repeated.set(False)
+    deadline = time.monotonic() + seconds if seconds else float('inf')
     try:
         for pause in pauses(retries):
             try:
                 return function(*args, **kwargs)
             except exc.DBAPIError as error:
-                if not is_retriable(error):
+                if not is_retriable(error) or time.monotonic() >= deadline:
                     raise
                 LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
                 if error.connection_invalidated:

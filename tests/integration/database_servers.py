@@ -34,7 +34,7 @@ Act = Callable[[], None]
 @dataclass(frozen=True)
 class Server:
     """A running server; ``stop`` ends it, ``kill`` does so with kill -9; ``start`` brings it back with its data and
-    address."""
+    address. ``freeze``: it stands still (SIGSTOP) with all connections open, until ``thaw``."""
 
     dialect: str
     base_url: str
@@ -42,6 +42,8 @@ class Server:
     stop: Act
     kill: Act
     start: Act
+    freeze: Act
+    thaw: Act
     options: str = ''
 
     def url(self, database: str) -> str:
@@ -168,7 +170,7 @@ def _directory(user: str) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _running(command: list[str], directory: Path, log: Path, identity: dict[str, Any], ping: Callable[[], None],
-             end: signal.Signals) -> Iterator[tuple[Act, Act, Act]]:
+             end: signal.Signals) -> Iterator[tuple[Act, Act, Act, Act, Act]]:
     processes: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
@@ -207,9 +209,19 @@ def _running(command: list[str], directory: Path, log: Path, identity: dict[str,
             time.sleep(0.02)
     try:
         start()
-        yield stop, kill, start
+        yield (stop, kill, start, lambda: _to_all(processes[-1].pid, signal.SIGSTOP),
+               lambda: _to_all(processes[-1].pid, signal.SIGCONT))
     finally:
+        with contextlib.suppress(IndexError, ProcessLookupError):
+            _to_all(processes[-1].pid, signal.SIGCONT)
         stop()
+
+
+def _to_all(server: int, number: signal.Signals) -> None:
+    """A signal to a server and its children; a server that is stopped first starts no more of them."""
+    os.kill(server, number)
+    for child in _children(server):
+        os.kill(child, number)
 
 
 def _children(parent: int) -> dict[int, str]:

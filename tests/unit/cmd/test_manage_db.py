@@ -53,6 +53,18 @@ def test_nothing_to_do_and_bad_arguments(cloud, arguments, code, text):
     assert cloud('db', *arguments) == (code, text)
 
 
+@pytest.mark.parametrize(('arguments', 'limit'), [
+    (('api_db', 'sync'), 0), (('db', 'sync'), 0), (('db', 'archive_deleted_rows'), 0), (('db', 'purge', '--all'), 0),
+    (('db', 'version'), 10), (('cell_v2', 'list_hosts'), 10)])
+def test_what_works_through_whole_tables_has_no_limit_of_time(cloud, arguments, limit, monkeypatch):
+    seen = []
+    configure = engine.configure
+    monkeypatch.setattr(engine, 'configure', lambda *given, **changed: seen.append(configure(*given, **changed))
+                        or seen[-1])
+    cloud(*arguments)
+    assert [databases.statement_timeout for databases in seen] == [limit]
+
+
 @pytest.mark.parametrize(('arguments', 'code'), [
     (('archive_deleted_rows',), 3), (('purge', '--all', '--all-cells'), 4)])
 def test_no_api_database(run, arguments, code):

@@ -166,6 +166,24 @@ def test_a_lock_that_is_held_too_long_is_silence(cell, monkeypatch):
     assert counted(cell) == 1
 
 
+ENDLESS = sa.text('WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c')
+
+
+def test_a_statement_that_takes_too_long_is_silence(cell):
+    insert(cell)
+    hurried = engine.Database(cell.url, 'hurried', engine.Options(statement_timeout=0.05))
+    with pytest.raises(sa.exc.OperationalError) as caught, hurried.read() as connection:
+        connection.execute(ENDLESS)
+    assert engine.is_unreachable(caught.value)
+    assert not engine.is_retriable(caught.value)
+    with hurried.write() as connection:
+        # Each statement has its own time.
+        time.sleep(0.1)
+        increment(connection)
+    hurried.dispose()
+    assert counted(cell) == 1
+
+
 def test_settings_of_a_connection(cell):
     with cell.write() as connection:
         pragma = {name: connection.exec_driver_sql(f'PRAGMA {name}').scalar()
@@ -226,6 +244,18 @@ def test_configure_reads_both_sections(tmp_path):
         assert databases.max_retries == 3
     finally:
         engine.install(None)
+
+
+def test_what_is_otherwise_than_configured():
+    conf = cfg.ConfigOpts()
+    for module in (database, api_database):
+        conf.register_opts(module.OPTS, group=module.GROUP)
+    conf(['--config-file', '/dev/null'])
+    conf.set_override('connection', 'sqlite://', 'database')
+    conf.set_override('max_retries', 3, 'database')
+    databases = engine.configure(conf, statement_timeout=0)
+    engine.install(None)
+    assert databases.main().options == engine.Options(statement_timeout=0, max_retries=3)
 
 
 @pytest.mark.parametrize('access', [engine.api, engine.main])

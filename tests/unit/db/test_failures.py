@@ -30,15 +30,36 @@ def sqlite(text, wrapper=exc.OperationalError):
 LOST = exc.OperationalError('SELECT 1', {}, pymysql.err.OperationalError(2013, 'lost'), connection_invalidated=True)
 
 
+def unanswered(original):
+    """What becomes of a driver's error that it raises as its socket timed out."""
+    try:
+        try:
+            raise TimeoutError('timed out')
+        except TimeoutError as error:
+            if isinstance(original, psycopg2.Error):
+                raise original from error
+            raise original  # noqa: B904 - as PyMySQL does
+    except (psycopg2.Error, pymysql.Error) as error:
+        return exc.OperationalError('SELECT 1', {}, error, connection_invalidated=True)
+
+
 @pytest.mark.parametrize(('error', 'retriable', 'unreachable'), [
     (mysql(1213), True, False),
-    (mysql(1205), True, False),
+    (mysql(1205), True, True),
+    (mysql(1969), False, True),
+    (mysql(3024), False, True),
     (mysql(1020), True, False),
     (mysql(2003), False, True),
     (mysql(1040), False, True),
     (mysql(1064), False, False),
     (LOST, True, True),
+    (unanswered(pymysql.err.OperationalError(2013, 'lost (timed out)')), False, True),
+    (unanswered(pymysql.err.OperationalError(2006, 'gone away (timed out)')), False, True),
+    (unanswered(pymysql.err.OperationalError(1213, 'deadlock, long after some time-out')), True, True),
+    (unanswered(psycopg2.OperationalError('no answer within 11 s')), False, True),
     (postgresql('40P01'), True, False),
+    (postgresql('55P03'), True, True),
+    (postgresql('57014', exc.DBAPIError), False, True),
     (postgresql('40001'), True, False),
     (postgresql('57P03'), False, True),
     (postgresql('53300'), False, True),
@@ -46,6 +67,7 @@ LOST = exc.OperationalError('SELECT 1', {}, pymysql.err.OperationalError(2013, '
     (exc.OperationalError('SELECT 1', {}, psycopg2.OperationalError('connection refused')), False, True),
     (sqlite('database is locked'), False, True),
     (sqlite('unable to open database file'), False, True),
+    (sqlite('interrupted'), False, True),
     (sqlite('no such table: services'), False, False),
     (exc.TimeoutError('pool is used up'), False, True),
     (errors.Conflict(), False, False),
@@ -106,7 +128,18 @@ def test_the_option_bounds_retries(quick):
     assert len(quick) == 2
 
 
-@pytest.mark.parametrize('error', [mysql(1064), mysql(2003), sqlite('database is locked'), errors.Conflict()])
+def test_nothing_is_tried_again_once_the_time_of_a_statement_is_over(quick, monkeypatch):
+    """Finding 1.6: ten waits of ten seconds for a lock are no set time."""
+    clock = itertools.count(0, 4)
+    monkeypatch.setattr(failures.time, 'monotonic', lambda: next(clock))
+    with pytest.raises(exc.OperationalError):
+        failing(100, mysql(1205))('result')
+    assert engine.Options.statement_timeout == 10
+    assert len(quick) == 2
+
+
+@pytest.mark.parametrize('error', [mysql(1064), mysql(2003), sqlite('database is locked'), errors.Conflict(),
+                                   unanswered(pymysql.err.OperationalError(2013, 'lost (timed out)'))])
 def test_other_errors_are_not_tried_again(error, quick):
     with pytest.raises(type(error)):
         failing(1, error)('result')
