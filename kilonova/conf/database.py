@@ -27,8 +27,8 @@ OPTS = [
                     'innodb_lock_wait_timeout of MySQL); where it stands still the connection is closed a second '
                     'later. Either way the database counts as not answering, and nothing is repeated at once. Raise it '
                     'where lists over very many servers end in 503; keep it below [conductor]lease_time, as leases are '
-                    'renewed by such statements, too. 0: no limit. kilonova-manage has none where it works through whole '
-                    'tables: api_db sync, db sync, db archive_deleted_rows, db purge.'),
+                    'renewed by such statements, too. 0: no limit. kilonova-manage has none where it works through '
+                    'whole tables: api_db sync, db sync, db archive_deleted_rows, db purge.'),
     cfg.IntOpt('connection_recycle_time', default=3600, min=-1,
                help='Age in seconds after which a pooled connection is replaced when it is next used. Keep '
                     "it below the server's idle limit (wait_timeout of MySQL); -1 keeps them for ever."),
