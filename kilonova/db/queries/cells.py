@@ -16,7 +16,7 @@ import time
 import urllib.parse
 import uuid as uuids
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,7 +41,10 @@ CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 CELL0_TRANSPORT = 'none:///'
 
 _TEMPLATE = re.compile(r'\{(scheme|path|query|fragment|(?:username|password|hostname|port)\d*)\}')
-_PASSWORD = re.compile(r'(?<=:)[^:@/,]*(?=@)')
+# 'user:' of each host, and the password up to its last '@'. The password may hold '/', ':' and '@', which SQLAlchemy
+# takes unquoted; a ',' in it only where no other 'user:' follows.
+_PASSWORD = re.compile(r'(?<=[/,])([^/:@,?]*:)(?:[^,@]|,(?![^/:@,]*:)|@(?=[^/,?]*@))*(?=@)')
+_IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 
 
 class CellExists(errors.Conflict):
@@ -142,7 +145,7 @@ def _parts(url: str) -> dict[str, str]:
 
 def mask_password(url: str | None) -> str:
     """The URL with **** for its passwords."""
-    return _PASSWORD.sub('****', url or '')
+    return _IN_QUERY.sub(r'\1****', _PASSWORD.sub(r'\1****', url or ''))
 
 
 def cell0_url(main_url: str) -> str:
@@ -159,8 +162,8 @@ class Cell:
     id: int
     uuid: str
     name: str | None
-    transport_url: str
-    database_connection: str
+    transport_url: str = field(repr=False)
+    database_connection: str = field(repr=False)
     disabled: bool
 
 

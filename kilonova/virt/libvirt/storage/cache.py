@@ -84,7 +84,7 @@ class ImageCache:
         part, converted = f'{path}.part', f'{path}.converted'
         LOG.debug('Fetching image %s to %s', image_id, part)
         try:
-            with open(part, 'w+b') as stream:
+            with files.create(part) as stream:
                 download(image_id, stream)
             format_, virtual_size = self._inspect(image_id, image_meta.get('disk_format'), part)
             _check_size(virtual_size, most)

@@ -1,6 +1,9 @@
 """Programs that work on files: qemu-img, cp, mkfs, genisoimage.
 
     run('qemu-img', 'create', '-f', 'qcow2', path, '1G')
+
+What they make is its owner's alone: disks, images and config drives belong to tenants. libvirt gives files to QEMU's
+user while a guest runs (dynamic_ownership).
 """
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ _ENVIRONMENT = {**os.environ, 'LC_ALL': 'C',
                 'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin'}
 # Seconds between two looks whether a program shall go on.
 _LOOK = 0.2
+_PRIVATE = 0o077
 
 
 class CommandFailed(errors.KilonovaError):
@@ -28,7 +32,7 @@ def run(*argv: str) -> str:
     """What the program prints; raises CommandFailed with what it said on stderr."""
     try:
         done = subprocess.run(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              check=False)
+                              check=False, umask=_PRIVATE)
     except FileNotFoundError as error:
         raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
     if done.returncode:
@@ -44,7 +48,7 @@ def watched(check: Callable[[], None], *argv: str) -> None:
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
             process = subprocess.Popen(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=stderr, text=True)
+                                       stderr=stderr, text=True, umask=_PRIVATE)
         except FileNotFoundError as error:
             raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
         with process:

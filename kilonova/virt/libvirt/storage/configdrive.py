@@ -19,7 +19,7 @@ from oslo_config import cfg
 from oslo_utils import strutils
 
 from kilonova import errors
-from kilonova.virt.libvirt.storage import command
+from kilonova.virt.libvirt.storage import command, files
 
 _LABEL = 'config-2'
 # cloud-init takes the newest version that it knows, else latest.
@@ -77,6 +77,9 @@ def content(instance: Any, admin_password: str | None = None,
 def build(path: str, tree: dict[str, bytes], program: str) -> None:
     """Write the ISO 9660 file ``path``; raises ConfigDriveFailed, with the old file still there."""
     aside = f'{path}.new'
+    # The admin password will be in it: it is its owner's alone from the first byte, as all that programs make here; of
+    # a file that an earlier try left the mode would stay.
+    files.remove(aside)
     scratch = tempfile.mkdtemp(prefix='.configdrive-', dir=os.path.dirname(path))
     try:
         for name, data in tree.items():
@@ -90,6 +93,4 @@ def build(path: str, tree: dict[str, bytes], program: str) -> None:
         raise ConfigDriveFailed(program=program, reason=error.fields['reason']) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    # The admin password is in it.
-    os.chmod(aside, 0o600)
     os.replace(aside, path)

@@ -61,14 +61,14 @@ def look_at_base(path: str) -> Base:
 
 def create_overlay(path: str, base: Base, size: int) -> None:
     """A qcow2 that reads from ``base`` and is ``size`` bytes for the guest; replaces what is there."""
-    aside = f'{path}.new'
+    aside = _aside(path)
     command.run('qemu-img', 'create', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, aside, str(size))
     os.replace(aside, path)
 
 
 def create_copy(path: str, base: Base, size: int) -> None:
     """A raw copy of ``base``, sparse, grown to ``size``; replaces what is there."""
-    aside = f'{path}.new'
+    aside = _aside(path)
     if base.format == 'raw':
         command.run('cp', '--sparse=always', base.path, aside)
     else:
@@ -76,6 +76,13 @@ def create_copy(path: str, base: Base, size: int) -> None:
     if size > os.path.getsize(aside):
         os.truncate(aside, size)
     os.replace(aside, path)
+
+
+def _aside(path: str) -> str:
+    """Where the file is made; what an earlier try left there goes, as its mode would stay."""
+    aside = f'{path}.new'
+    files.remove(aside)
+    return aside
 
 
 def grow(path: str, format_: str, size: int) -> bool:
@@ -89,8 +96,7 @@ def grow(path: str, format_: str, size: int) -> bool:
 def create_blank(path: str, size: int, *mkfs: str) -> None:
     """A sparse raw file, formatted by the program ``mkfs`` (its last argument will be the file)."""
     aside = f'{path}.new'
-    files.remove(aside)
-    with open(aside, 'wb') as stream:
+    with files.create(aside) as stream:
         stream.truncate(size)
     if mkfs:
         command.run(*mkfs, aside)

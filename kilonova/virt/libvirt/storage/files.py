@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from typing import IO
 
 from kilonova import concurrency
 
@@ -20,6 +21,12 @@ def write_whole(path: str, text: str, mode: int = 0o600) -> None:
         os.fchmod(descriptor, mode)
         stream.write(text)
     os.replace(aside, path)
+
+
+def create(path: str) -> IO[bytes]:
+    """A new empty file to write and read, its owner's alone; replaces what is there."""
+    remove(path)
+    return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), 'w+b')
 
 
 def remove(path: str) -> None:
