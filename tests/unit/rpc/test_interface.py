@@ -63,6 +63,7 @@ def test_migrate_server_sends_plain_dicts_to_peers_without_objects():
 
 
 def test_a_cap_below_the_floor_is_refused():
+    """Row 0.13."""
     with pytest.raises(VersionCapError, match=r'1\.4.*1\.3'):
         migrate('1.3')
 

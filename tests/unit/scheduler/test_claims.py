@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kilonova.scheduler.claims import mappings_of
+from kilonova import errors
+from kilonova.scheduler.claims import Claims, mappings_of
 from kilonova.scheduler.query import Group, Query
+from kilonova.scheduler.room import Neighbours, Room
 
 
 def question(**groups):
@@ -54,3 +56,47 @@ def test_every_answer_of_placement_is_recognised(devices):
     given_out = amounts(root={'VCPU': 2}, **{rp: {'GPU': devices.count(rp)} for rp in devices})
     found = mappings_of(query, given_out, never)
     assert sorted(rp for group, rps in found.items() if group for rp in rps) == sorted(devices)
+
+
+# -- claim by claim ----------------------------------------------------------------------------------------------------
+class Placement:
+    """Gives each provider away once."""
+
+    def __init__(self, *taken):
+        self.taken, self.held = set(taken), {}
+
+    def claim(self, consumer, allocations, mappings=None, **owner):
+        if self.taken & set(allocations):
+            raise errors.PlacementConflict(detail='no room')
+        self.taken |= set(allocations)
+        self.held[consumer] = allocations
+
+    def get_allocations(self, consumer):
+        return {'allocations': self.held.get(consumer, {})}
+
+    def delete_allocations(self, consumer):
+        self.taken -= set(self.held.pop(consumer, ()))
+
+
+def wanting(rp):
+    return {'allocations': amounts(**{rp: {'GPU': 1}}), 'mappings': {'a': [rp]}}
+
+
+def test_a_refused_claim_is_the_next_hosts_turn_and_a_failure_gives_all_back():
+    """Row 1.30: None says that the next host is to be asked; what was claimed for the servers before goes back, and
+    nothing of anybody else."""
+    placement = Placement('gone')
+    placement.held['somebody'] = amounts(other={'GPU': 1})
+    summaries = {rp: {'resources': {'GPU': {'capacity': 1, 'used': 0}}} for rp in ('gone', 'free', 'last')}
+    neighbours = Neighbours()
+    claims = Claims(placement, neighbours, Room(summaries, neighbours, neighbours.now()), question(), project_id='p',
+                    user_id='u', host_of=lambda rps: None)
+    assert claims.claim('s1', 'host1', wanting('gone')) is None
+    choice = claims.claim('s1', 'host2', wanting('free'))
+    assert (choice.host, choice.request) == ('host2', wanting('free'))
+    assert claims.claim('s2', 'host3', wanting('last')).host == 'host3'
+    assert set(placement.held) == {'somebody', 's1', 's2'}
+    # Others reckon with what was claimed, not with what was refused.
+    assert {rp for rp, _ in neighbours.since(0.0)[0]} == {'free', 'last'}
+    claims.give_back()
+    assert set(placement.held) == {'somebody'} and placement.taken == {'gone'}

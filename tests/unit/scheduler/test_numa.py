@@ -135,6 +135,7 @@ def test_texts_of_hosts_that_change_are_not_kept() -> None:
      'DISK_GB:16,MEMORY_MB:32768,PCPU:8,VCPU:1'),
     ({'resources:PCPU': '8'}, 'DISK_GB:16,MEMORY_MB:32768,PCPU:8')])
 def test_what_dedicated_cpus_are_asked_for(specs: dict[str, str], resources: str) -> None:
+    """Row 1.24."""
     asked = spec(specs)
     assert dict(build(asked, max_results=9).pairs())['resources'] == resources
     assert wants_dedicated_cpus(asked)
