@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova.clients import aggregates as mirror
+from kilonova.db.queries import instances
 
 
 def aggregate(cloud, name, zone=None, hosts=()):
@@ -65,6 +66,16 @@ def test_zones_and_their_servers(cloud):
         'networks': 'none', 'availability_zone': 'zone-a'}})
     assert nowhere.json['badRequest']['message'] == 'The requested availability zone is not available'
     cloud.assert_clean()
+
+
+def test_a_server_that_asked_for_no_zone_shows_its_hosts(cloud):
+    """Row 1.16: the zone comes from the aggregate of the host that was chosen, in the row and in what clients see."""
+    aggregate(cloud, 'a', 'zone-a', ['gpu1'])
+    shown = [cloud.show(cloud.boot(cloud.flavor(), host=host)) for host in ('gpu1', 'gpu2')]
+    assert [(one['OS-EXT-SRV-ATTR:host'], one['OS-EXT-AZ:availability_zone']) for one in shown] == [
+        ('gpu1', 'zone-a'), ('gpu2', 'nova')]
+    with cloud.cell.read() as conn:
+        assert [instances.get(conn, one['id'])['availability_zone'] for one in shown] == ['zone-a', None]
 
 
 def test_what_is_refused(cloud):

@@ -50,7 +50,7 @@ def forms(make_cloud):
 
 
 def test_disks_that_were_asked_for_live_and_die_with_the_server(forms):
-    """Made, carried by a resize, as they were after a revert, gone after the delete."""
+    """Made, carried by a resize, as they were after a revert, gone after the delete. Row 1.9."""
     gib, mib = 1 << 30, 1 << 20
     wanted = [ROOT, {**BLANK, 'volume_size': 1}, {**BLANK, 'volume_size': 2, 'guest_format': 'ext3'},
               {**BLANK, 'guest_format': 'swap', 'volume_size': 64}]
@@ -95,7 +95,7 @@ def test_disks_of_the_flavor(forms):
 
 @pytest.mark.skipif(not shutil.which('isoinfo'), reason='isoinfo is not installed')
 def test_what_the_config_drive_tells(forms):
-    """Files (until 2.56), user data, metadata, password, tags of devices."""
+    """Files (until 2.56), user data, metadata, password, tags of devices. Row 1.9."""
     def read(server, path):
         done = subprocess.run(['isoinfo', '-J', '-i', directory(forms, server) / 'disk.config', '-x', path],
                               check=True, capture_output=True)

@@ -105,9 +105,10 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
     publishers = dict(versioned(told))
     assert publishers['instance.resize_prep.end'] == publishers['instance.resize_finish.end'] == f'nova-compute:{other}'
     assert publishers['instance.resize.end'] == f'nova-compute:{home}'
-    prep = data(told, 'instance.resize_prep.end')
-    assert (prep['new_flavor']['nova_object.data']['name'], prep['flavor']['nova_object.data']['name']) == (
-        'tmp2', 'tmp1')
+    for phase in ('start', 'end'):
+        prep = data(told, f'instance.resize_prep.{phase}')
+        assert (prep['new_flavor']['nova_object.data']['name'], prep['flavor']['nova_object.data']['name']) == (
+            'tmp2', 'tmp1'), phase
     assert old(told, 'compute.instance.resize.prep.end')['new_instance_type'] == 'tmp2'
     finish = data(told, 'instance.resize_finish.end')
     assert (finish['state'], finish['flavor']['nova_object.data']['name'], finish['host']) == ('resized', 'tmp2', other)

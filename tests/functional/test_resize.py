@@ -100,6 +100,7 @@ def test_same_host_without_free_devices_beside_the_held_ones(make_cloud):
 
 
 def test_another_alias(make_cloud):
+    """Row 0.8."""
     other = json.dumps({'name': 'h100', 'vendor_id': '10de', 'product_id': '2331', 'device_type': 'type-PCI'})
     from tests.fixtures.hosts import pci_device
     spec = [json.dumps({'vendor_id': '10de', 'product_id': product}) for product in ('13f1', '2331')]
@@ -205,19 +206,26 @@ def test_the_steps_of_a_resize_in_order(cloud):
 
 
 def test_the_flavor_columns_follow(cloud):
-    """Row 0.18."""
-    server = cloud.boot(cloud.flavor(gpus=1, vcpus=2, ram=1024, disk=2))
-    resize(cloud, server, cloud.flavor(gpus=2, vcpus=4, ram=2048, disk=3))
-    with cloud.cell.read() as conn:
-        row = instances.get(conn, server)
-    assert (row['vcpus'], row['memory_mb'], row['root_gb']) == (4, 2048, 3)
+    """Row 0.18: vCPUs, memory and both sizes of disks, and back on revert."""
+    small, large = (cloud.ok('POST', '/flavors', {'flavor': {
+        'name': f'e{size}', 'vcpus': 2 * size, 'ram': 1024 * size, 'disk': 1 + size,
+        'OS-FLV-EXT-DATA:ephemeral': size}})['flavor']['id'] for size in (1, 2))
+    columns = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
+
+    def row_of(server):
+        with cloud.cell.read() as conn:
+            row = instances.get(conn, server)
+        return tuple(row[name] for name in columns)
+    server = cloud.boot(small)
+    assert row_of(server) == (2, 1024, 2, 1)
+    resize(cloud, server, large)
+    assert row_of(server) == (4, 2048, 3, 2)
     cloud.action(server, 'revertResize')
-    with cloud.cell.read() as conn:
-        row = instances.get(conn, server)
-    assert (row['vcpus'], row['memory_mb'], row['root_gb']) == (2, 1024, 2)
+    assert row_of(server) == (2, 1024, 2, 1)
 
 
 def test_a_smaller_disk_is_refused_and_nothing_changes(cloud):
+    """Row 0.24."""
     server = cloud.boot(cloud.flavor(gpus=1, disk=3))
     before = (cloud.host_of(server), cloud.hostdevs(server), cloud.placement.allocations())
     resize(cloud, server, cloud.flavor(gpus=2, disk=2))
@@ -228,7 +236,7 @@ def test_a_smaller_disk_is_refused_and_nothing_changes(cloud):
 
 
 def test_a_destination_that_refuses_sends_the_move_to_the_next(make_cloud):
-    """Row 0.16: "Claim pci failed" on the first host, the alternate takes it."""
+    """Rows 0.16, 0.24: "Claim pci failed" on the first host, the alternate takes it."""
     cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'],
                         'gpu3': ['0000:85:00.0', '0000:86:00.0']})
     server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1')

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import logging
+import re
+
+import pytest
 
 from kilonova.virt.driver import GuestFailed
 
@@ -81,3 +84,66 @@ def test_a_host_where_builds_fail_comes_last(cloud):
     cloud.boot(flavor, availability_zone='nova:gpu1')
     assert cloud.host_of(cloud.boot(flavor)) == 'gpu1'
     cloud.assert_clean()
+
+
+def test_a_boot_tells_which_hosts_were_filtered_and_weighed(cloud, caplog):
+    """Row 0.23: both lines at DEBUG, as a boot through the front door meets them."""
+    with caplog.at_level(logging.DEBUG, logger='kilonova.scheduler'):
+        server = cloud.boot(cloud.flavor(gpus=1))
+    assert cloud.status(server) == 'ACTIVE'
+    told = [(record.levelname, record.getMessage()) for record in caplog.records
+            if record.getMessage().startswith(('Filtered', 'Weighed'))]
+    assert [level for level, _ in told] == ['DEBUG', 'DEBUG']
+    filtered, weighed = (line for _, line in told)
+    assert re.match(r'Filtered \[\(gpu1, gpu1\) ram: \d+MB .*, \(gpu2, gpu2\) ram: \d+MB .*\]$', filtered)
+    one = r'WeighedHost \[host: \(gpu\d, gpu\d\) ram: [^\]]*, weight: [\d.]+\]'
+    assert re.match(rf'Weighed \[{one}, {one}\]$', weighed)
+
+
+# What changes a guest or its files; the other methods only look, or are the host's.
+ACTS = ('spawn', 'destroy', 'power_off', 'power_on', 'reboot', 'snapshot', 'migrate_disk_and_power_off',
+        'finish_migration', 'confirm_migration', 'cleanup_move_dest', 'finish_revert_migration')
+
+
+@pytest.fixture
+def watched(cloud):
+    """(cloud, {method: whether the server's lock was held, each time})."""
+    seen = {}
+
+    def watch(host, name):
+        act = getattr(host.driver, name)
+
+        def call(*args, **kwargs):
+            uuid = next(arg.uuid for arg in args if hasattr(arg, 'uuid'))
+            seen.setdefault(name, []).append(uuid in host.locks._locks)
+            return act(*args, **kwargs)
+        setattr(host.driver, name, call)
+    for manager in cloud.computes.values():
+        for name in ACTS:
+            watch(manager.host, name)
+    return cloud, seen
+
+
+def test_whatever_a_host_does_with_a_guest_it_does_under_its_lock(watched):
+    """Row 1.33: one lock a server, held by each order for as long as the driver works on the guest."""
+    cloud, seen = watched
+    small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
+    server = cloud.boot(small)
+    for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}),
+                       ('createImage', {'name': 'i'}), ('resize', {'flavorRef': large}), ('confirmResize', None),
+                       ('resize', {'flavorRef': small}), ('revertResize', None)):
+        cloud.action(server, name, body)
+    assert cloud.status(server) == 'ACTIVE'
+    # A move that fails at its end is undone on both hosts.
+    for manager in cloud.computes.values():
+        manager.host.driver.finish_migration = fail
+    cloud.action(server, 'resize', {'flavorRef': small})
+    assert cloud.status(server) == 'ACTIVE'
+    cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+    assert set(seen) == set(ACTS)
+    assert {name for name, held in seen.items() if not all(held)} == set()
+
+
+def fail(*args, **kwargs):
+    raise GuestFailed(act='start', uuid='x', reason='injected')

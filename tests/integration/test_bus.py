@@ -81,7 +81,7 @@ def heard(connection: Connection, queue: Queue, last: str, within: float = 30.0)
 
 
 def test_notifications_on_the_bus_rows_1_26_1_42(site: Site) -> None:
-    """Both forms, each on its own topic: what the scheduler was asked, and the build on the host."""
+    """Both forms, each on its own topic: what the scheduler was asked, and the build on the host. Rows 1.26, 1.42."""
     daemons = ('scheduler', 'compute-gpu1')
     flavor = site.flavor('bus-told')
     url = f'amqp://kilonova:{site.cloud.secrets["rabbitmq"]}@127.0.0.1:{site.cloud.ports["rabbitmq"]}//'

@@ -300,7 +300,7 @@ def walks(site: Site, tmp_path: Path) -> Iterator[list[Walk]]:
 
 
 def test_the_command(site: Site, walks: list[Walk]) -> None:
-    """At four versions at once; what concerns hosts and the whole project, one after the other."""
+    """At four versions at once; what concerns hosts and the whole project, one after the other. Rows 1.2, 3.25."""
     site.at_once(Walk.go, walks)
     for walk in walks:
         walk.hosts()
@@ -327,7 +327,7 @@ def connect(running_site: Site) -> Iterator[Any]:
 
 
 def test_the_library(site: Site, connect: Any) -> None:
-    """The same with openstacksdk."""
+    """The same with openstacksdk. Row 1.2."""
     people = {version: (connect('demo', version), connect('admin', version)) for version in VERSIONS}
     servers = dict(zip(VERSIONS, site.at_once(lambda version: _sdk_walk(site, *people[version], version), VERSIONS),
                        strict=True))

@@ -52,7 +52,8 @@ def next_heartbeat(site: Site) -> dict[str, Any]:
 
 
 def test_health_and_heartbeats_rows_2_2_to_2_4(site: Site) -> None:
-    """All is well; then Placement and the conductor are away; then they are back. Nobody is restarted for it."""
+    """All is well; then Placement and the conductor are away; then they are back. Nobody is restarted for it.
+    Rows 2.2, 2.4."""
     assert {name: health(site, name)['unreachable'] for name in DAEMONS} == {name: [] for name in DAEMONS}
     compute = health(site, 'compute-gpu1')
     assert (compute['service'], compute['host'], compute['state']) == ('nova-compute', 'gpu1', 'serving')

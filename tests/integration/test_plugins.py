@@ -15,7 +15,7 @@ enabled_filters = ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,
 
 
 def test_a_boot_prints_every_field_and_passes(site: Site, tmp_path: Path) -> None:
-    """The package is installed where the scheduler runs; all else is configuration."""
+    """The package is installed where the scheduler runs; all else is configuration. Row 3.19."""
     python = environment.with_plugins(tmp_path)
     site.stop('scheduler')
     try:

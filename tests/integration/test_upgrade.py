@@ -52,7 +52,8 @@ def old_source(tmp_path: Path) -> Path:
 
 
 def test_a_compute_of_the_release_before(site: Site, old_source: Path, tmp_path: Path) -> None:
-    """It reports, servers are made and deleted there, and everything agrees; the new compute takes its host back."""
+    """It reports, servers are made and deleted there, and everything agrees; the new compute takes its host back.
+    Row 0.13."""
     gpu = site.flavor('upgrade-gpu', gpus=1)
     site.stop('compute-gpu1')
     began = time.time()

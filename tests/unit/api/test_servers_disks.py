@@ -22,6 +22,7 @@ def disks_of(site, *devices, **flavor):
 
 
 def test_blank_disks_are_rows_of_their_own(make_site):
+    """Row 1.9."""
     site = make_site(max_local_block_devices=-1)
     rows = disks_of(site, ROOT, {**BLANK, 'volume_size': 1}, {**BLANK, 'volume_size': '2', 'guest_format': 'ext3'},
                     {**SWAP, 'volume_size': 256})

@@ -44,7 +44,7 @@ def test_unit_files(daemon):
 
 @pytest.mark.parametrize('daemon', DAEMONS)
 def test_systemd_takes_the_unit_files(daemon, tmp_path):
-    """With programs and users that are there, systemd has nothing to say."""
+    """With programs and users that are there, systemd has nothing to say. Row 3.2."""
     if not shutil.which('systemd-analyze'):
         pytest.skip('systemd-analyze is not installed')
     text = (UNITS / f'kilonova-{daemon}.service').read_text()

@@ -15,6 +15,7 @@ GPUS = ['0000:08:00.0', '0000:88:00.0']
 
 
 def test_two_calls_upward_and_the_end_state(cloud, caplog):
+    """Rows 0.10, 1.40."""
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(1)
     cloud.cell.saves.clear()
@@ -79,6 +80,7 @@ def test_the_claim_takes_the_device_that_placement_allocated(cloud):
 
 
 def test_too_few_devices_is_refused_before_anything_is_written(cloud, caplog):
+    """Rows 0.10, 0.16: "Claim pci failed", for the flow to try the next host."""
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(3)
     cloud.cell.saves.clear()
@@ -99,6 +101,7 @@ def test_too_little_memory_is_refused(cloud):
 
 
 def test_claim_conflict_reads_the_devices_again(cloud):
+    """Row 0.16."""
     manager = cloud.host('gpu1', GPUS)
     cloud.cell.conflict_once = True
     # Somebody else took the first device behind our back.
@@ -111,6 +114,7 @@ def test_claim_conflict_reads_the_devices_again(cloud):
 
 
 def test_failed_spawn_gives_everything_back(cloud):
+    """Rows 1.34, 1.35: guest, files, devices, counters, the server's columns; the event has the error."""
     manager = cloud.host('gpu1', GPUS)
     driver = cloud.drivers['gpu1']
     driver.fail('spawn', virt.GuestFailed(act='start', uuid='u', reason='qemu died'), after=True)
@@ -135,6 +139,7 @@ def test_failed_spawn_gives_everything_back(cloud):
     errors.ImageNotFound(image_id='i'), errors.ImageUnacceptable(image_id='i', reason='bad'),
     errors.PciDeviceUnsupportedHypervisor(type='lxc'), errors.Forbidden('no')])
 def test_what_no_other_host_could_do_aborts(cloud, error):
+    """Rows 1.35, 1.38."""
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].fail('spawn', error)
     with pytest.raises(errors.BuildAbort, match=str(error).split('.')[0]):
@@ -145,6 +150,7 @@ def test_what_no_other_host_could_do_aborts(cloud, error):
     virt.GuestFailed(act='start', uuid='u', reason='no'), virt.HypervisorUnavailable(host='h', reason='gone'),
     OSError('disk full'), errors.Unanswered(who='glance', reason='timed out')])
 def test_what_another_host_may_do_is_rescheduled(cloud, error):
+    """Rows 1.35, 1.38."""
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].fail('spawn', error)
     with pytest.raises(errors.HostRejected):
@@ -233,6 +239,7 @@ def test_cancel_stops_at_the_next_boundary(cloud):
 
 
 def test_a_second_order_with_the_same_key_joins_the_first(cloud):
+    """Row 1.33."""
     manager = cloud.host('gpu1', GPUS)
     driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
     spawn, entered, go = driver.spawn, threading.Event(), threading.Event()
@@ -255,24 +262,73 @@ def test_a_second_order_with_the_same_key_joins_the_first(cloud):
     assert [name for name, _ in driver.calls].count('spawn') == 1
 
 
-def test_max_concurrent_builds(cloud):
+def test_max_concurrent_builds(cloud, monkeypatch):
+    """Row 1.33: the first build ends only when the others have asked for a slot in vain, or have got in beside it."""
+    monkeypatch.setattr('kilonova.compute.host.SLOT_LOOK', 0.01)
     manager = cloud.host('gpu1', GPUS, max_concurrent_builds=1)
-    driver, spawn = cloud.drivers['gpu1'], cloud.drivers['gpu1'].spawn
+    driver, spawn, slots = cloud.drivers['gpu1'], cloud.drivers['gpu1'].spawn, manager.host.build_slots._slots
+    acquire, waiting, others = slots.acquire, set(), threading.Semaphore(0)
     inside, most = [], []
+
+    def asked(**timeout):
+        got = acquire(**timeout)
+        if not got and threading.get_ident() not in waiting:
+            waiting.add(threading.get_ident())
+            others.release()
+        return got
 
     def watched(*args, **kwargs):
         inside.append(1)
         most.append(len(inside))
+        if len(most) == 1:
+            for _ in range(3):
+                assert others.acquire(timeout=10)
+        else:
+            others.release()
         spawn(*args, **kwargs)
         inside.pop()
-    driver.spawn = watched
+    driver.spawn, slots.acquire = watched, asked
     threads = [threading.Thread(target=build, args=(manager, cloud.cell.new_instance(0), f'o{n}/3.build/1'))
                for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
-    assert most == [1, 1, 1, 1]
+        thread.join(20)
+    assert most == [1, 1, 1, 1] and len(waiting) == 3
+
+
+def test_one_order_of_a_server_at_a_time(cloud):
+    """Row 1.33: an undo that comes while the build is at work waits for it, though its key is another one."""
+    manager = cloud.host('gpu1', GPUS)
+    driver, instance, told = cloud.drivers['gpu1'], cloud.cell.new_instance(1), []
+    spawn, destroy, second = driver.spawn, driver.destroy, threading.Event()
+
+    def slow(*args, **kwargs):
+        told.append('spawn begins')
+        undo.start()
+        # It stands behind the lock, or it got past it.
+        while manager.host.locks._locks.get(instance.uuid, (None, 1))[1] < 2 and not second.wait(0.01):
+            pass
+        spawn(*args, **kwargs)
+        told.append('spawn ends')
+        raise virt.GuestFailed(act='start', uuid=instance.uuid, reason='injected')
+
+    def watched(*args, **kwargs):
+        if threading.current_thread() is undo:
+            told.append('undo')
+        destroy(*args, **kwargs)
+
+    def later():
+        try:
+            manager.undo_build(new_context(), instance, key='o/3.build/2')
+        finally:
+            second.set()
+    undo = threading.Thread(target=later)
+    driver.spawn, driver.destroy = slow, watched
+    with pytest.raises(errors.HostRejected):
+        build(manager, instance)
+    undo.join(20)
+    assert told == ['spawn begins', 'spawn ends', 'undo'] and len(manager.host.locks) == 0
 
 
 def test_a_process_that_ends_in_silence_undoes_nothing(cloud):
@@ -295,7 +351,6 @@ def test_undo_build_is_idempotent_and_safe_if_nothing_ran(cloud):
     instance = cloud.cell.new_instance(1)
     for key in ('o/3.build/1', 'o/3.build/1', 'o/3.build/2'):
         assert manager.undo_build(new_context(), instance, key=key) == {}
-    assert cloud.cell.checks == []
     assert all(row['status'] == 'available' for row in cloud.cell.rows.values())
 
 

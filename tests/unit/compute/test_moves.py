@@ -150,7 +150,57 @@ def test_prep_claims_and_keeps_both_ends(two, caplog):
     assert two.cell.events() == [('compute_prep_resize', 'Success')]
 
 
+def test_migrating_is_told_between_the_claim_and_the_source(two):
+    """Row 0.11: by the destination's step, when it has claimed and the guest runs on the source as before."""
+    told, claims, source = [], len(two.cell.claims), two.cloud.drivers['gpu1']
+
+    class Watch(logging.Handler):
+        def emit(self, record):
+            if record.getMessage() == 'Migrating':
+                told.append((record.name, record.levelname, len(two.cell.claims) - claims,
+                             sorted(two.cell.held(two.uuid).values()), source.domains[two.uuid].state))
+    watch, logger = Watch(), logging.getLogger('kilonova.compute')
+    level = logger.level
+    logger.addHandler(watch)
+    logger.setLevel(logging.INFO)
+    try:
+        two.all()
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(watch)
+    assert told == [('kilonova.compute.ops.prep_resize', 'INFO', 1, ['allocated', 'claimed', 'claimed'], 1)]
+
+
+def test_a_destination_without_the_devices_refuses_the_move(cloud, caplog):
+    """Row 0.16: one device of the two: "Claim pci failed", for the flow to try the next host; nothing is held there."""
+    source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS[:1])
+    resize = Resize(cloud, cloud.boot(source), source, dest)
+    claims = len(cloud.cell.claims)
+    with caplog.at_level(logging.INFO), pytest.raises(errors.HostRejected) as caught:
+        resize.prep()
+    assert str(caught.value) == 'Insufficient compute resources: Claim pci failed.'
+    assert 'Failed to claim: Insufficient compute resources: Claim pci failed.' in caplog.text
+    assert len(cloud.cell.claims) == claims and cloud.cell.events() == [('compute_prep_resize', 'Error')]
+    resize.as_before()
+
+
+def test_all_columns_of_the_flavor(two):
+    """Row 0.18: those of the disks beside the root disk too, there and back."""
+    two.to.ephemeral_gb = 7
+    try:
+        two.all()
+        row = two.cell.instances[two.uuid]
+        columns = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'instance_type_id')
+        assert [row[name] for name in columns] == [16, 65536, 20, 7, 2]
+        two.revert_dest()
+        two.revert_source()
+        assert [row[name] for name in columns] == [8, 32768, 16, 0, 1]
+    finally:
+        two.to.ephemeral_gb = 0
+
+
 def test_resize_one_to_two(two):
+    """Row 0.6."""
     two.cloud.drivers['gpu1'].write(two.uuid, 'what the guest wrote')
     two.all()
     row = two.cell.instances[two.uuid]
@@ -349,6 +399,7 @@ def test_shrinking_is_refused_with_a_running_guest(cloud):
 
 
 def test_cold_migrate_to_its_own_host_is_refused(cloud):
+    """Row 0.17."""
     manager = cloud.host('gpu1', GPUS)
     server = cloud.boot(manager)
     resize = Resize(cloud, server, manager, manager, 1, kind='migration', to=flavor())

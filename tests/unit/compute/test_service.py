@@ -119,6 +119,28 @@ def test_update_writes_only_what_changed(cloud):
     assert cloud.cell.object_calls == ['ComputeNode.save'] and manager.node.record.memory_mb == 1024
 
 
+def test_a_look_tells_database_and_placement_what_the_host_has_now(cloud):
+    """Row 2.18: memory and devices that came and went: the node's row, the devices' rows, the pools that schedulers
+    read, the provider tree."""
+    cloud.placement = Placement()
+    manager = cloud.host('gpu1', GPUS)
+    manager.conf.set_override('report_in_placement', True, group='pci')
+    driver = cloud.drivers['gpu1']
+    driver.memory_mb, driver.pci_devices = 1024, [gpu(GPUS[1]), gpu('0000:90:00.0')]
+    cloud.cell.saves.clear()
+    cloud.placement.synced.clear()
+    manager.node.update()
+    now = [GPUS[1], '0000:90:00.0']
+    assert 'memory_mb' in cloud.cell.changes['ComputeNode.save'] and manager.node.record.memory_mb == 1024
+    assert [(row['address'], row['status']) for row in cloud.cell.rows.values()] == [(one, 'available') for one in now]
+    (save,) = cloud.cell.saves
+    pools = [pool['nova_object.data'] for pool in json.loads(save['usage']['pci_stats'])['nova_object.data']['objects']]
+    assert sorted(pool['tags']['rp_uuid'] for pool in pools) == [f'rp-{one}' for one in now]
+    ((root, nodename, inventory, _, view, _),) = cloud.placement.synced
+    assert (root, nodename, inventory['MEMORY_MB']['total']) == (manager.node.record.uuid, 'gpu1', 1024)
+    assert sorted(view) == [f'gpu1_{one}' for one in now]
+
+
 def test_providers_are_written_to_the_devices(cloud):
     cloud.placement = Placement()
     cloud.placement.inventory = {'VCPU': {'allocation_ratio': 7.0}}
@@ -403,6 +425,7 @@ def test_sync_power_states(cloud):
 
 # -- heartbeat --------------------------------------------------------------------------------------------------------
 def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
+    """Row 2.2."""
     manager = cloud.host('gpu1')
     cloud.cell.unanswered['Service.save'] = 3
     count = manager.node.service.report_count
@@ -415,7 +438,20 @@ def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
     assert cloud.cell.changes['Service.save'] == ['report_count']
 
 
+def test_a_compute_joins_its_group(cloud, caplog):
+    """Row 2.3: the debug line of a compute, once; its first report comes at once and the next after report_interval."""
+    with caplog.at_level(logging.DEBUG, logger='kilonova.compute.report'):
+        manager = cloud.host('gpu1')
+    assert [record.getMessage() for record in caplog.records if record.name == 'kilonova.compute.report'] == [
+        'DB_Driver: join new ServiceGroup member gpu1 to the compute group, service = nova-compute']
+    assert cloud.cell.services['gpu1'].report_count == 1
+    assert manager.timers.spacing['report_state'] == manager.conf.report_interval
+    manager.heartbeat.beat()
+    assert len([record for record in caplog.records if 'ServiceGroup' in record.getMessage()]) == 1
+
+
 def test_heartbeat_comes_after_everything_else(cloud):
+    """Row 2.1."""
     order = []
     cloud.host('gpu1').stop()
     conf = new_conf('gpu1')

@@ -16,7 +16,7 @@ def work(placement, provider, vcpus=1):
     chosen = {'host': 'gpu2', 'allocations': {provider: {'resources': {'VCPU': vcpus}}}, 'mappings': {'': [provider]}}
     return SimpleNamespace(attempt=2, instance_uuid=SERVER, outputs={'select': [{}, chosen]},
                            args={'migration_uuid': MIGRATION}, env=SimpleNamespace(placement=placement.client),
-                           ctxt=SimpleNamespace(project_id='demo', user_id='alice'))
+                           ctxt=SimpleNamespace(project_id='demo', user_id='alice'), compare_now=lambda: None)
 
 
 @pytest.mark.parametrize(('claim', 'old', 'new'), [
@@ -35,3 +35,30 @@ def test_an_alternate_that_placement_does_not_give_leads_to_the_next(placement, 
         assert placement.allocations() == old
     claim(work(placement, root))
     assert placement.allocations() == new
+
+
+def boot_work(**values):
+    hosts = [{'host': host} for host in ('gpu1', 'gpu2', 'gpu3', 'gpu4')]
+    return SimpleNamespace(**{'attempt': 1, 'instance_uuid': SERVER, 'outputs': {'select': hosts},
+                              'env': SimpleNamespace(max_attempts=3), **values})
+
+
+@pytest.mark.parametrize(('attempt', 'overtaken', 'further'), [
+    (1, [], True), (2, [], True), (3, [], False), (3, [2], True), (4, [1, 2, 3], False)])
+def test_how_many_hosts_a_boot_tries(attempt, overtaken, further):
+    """Row 1.35: as many as max_attempts allows, those that another server of the group was quicker at not counted; none
+    behind the last alternate."""
+    tried = boot_work(attempt=attempt)
+    tried.outputs['overtaken'] = overtaken
+    assert boot.FLOW.more_attempts(tried) is further
+
+
+def test_what_the_fault_says_when_no_host_built_the_server():
+    """Row 1.35: each reason once, whatever number of hosts gave it, and the server named once."""
+    work = boot_work(attempt=3)
+    work.outputs['refusals'] = [f'Build of instance {SERVER} was re-scheduled: disk full',
+                                f'Build of instance {SERVER} was re-scheduled: no room for {SERVER}']
+    error = boot.FLOW.exhausted(work, errors.HostRejected(f'Build of instance {SERVER} was re-scheduled: disk full'))
+    assert isinstance(error, errors.MaxRetriesExceeded)
+    assert str(error) == ('Exceeded maximum number of retries. Exhausted all hosts available for retrying build '
+                          f'failures for instance {SERVER}. Hosts said: disk full; no room for')

@@ -113,6 +113,26 @@ def test_updates_hold_only_what_changed(there: RequestContext, service: Service)
     assert (updates, result) == ({'obj_what_changed': []}, None)
 
 
+def test_what_is_not_saved_stays_marked_on_both_sides(ctxt: RequestContext, service: Service,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 2.5: obj_what_changed of the conductor's object comes back with the updates, and the caller's object has
+    it; what the method saved isn't marked any more."""
+    def rename(self: Service) -> str:
+        self.topic = 'other'
+        self.host = 'host2'
+        self.obj_reset_changes(['host'])
+        return 'done'
+    rename.remotable = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(Service, 'rename', rename, raising=False)
+    there = service.obj_clone()
+    updates, result = ObjectCalls().object_action(ctxt, there, 'rename', (), {})
+    assert (updates, result) == ({'topic': 'other', 'host': 'host2', 'obj_what_changed': ['topic']}, 'done')
+    service.report_count += 1
+    assert service.obj_what_changed() == {'report_count'}
+    service.apply_updates(updates)
+    assert (service.topic, service.host, service.obj_what_changed()) == ('other', 'host2', {'topic'})
+
+
 def test_class_methods_work_from_afar(ctxt: RequestContext, service: Service) -> None:
     found = Service.get_by_args(ctxt, 'host1', binary='nova-compute')
     assert (found.id, found._context) == (service.id, ctxt)

@@ -364,6 +364,48 @@ def test_a_filter_that_runs_once_is_left_out_for_further_servers():
     assert not hasattr(one, 'seen')
 
 
+class Listed(filters.BaseHostFilter):
+    """Decides for all hosts at once; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def filter_all(self, filter_obj_list: Any, spec_obj: Any) -> Any:
+        self.asked.append(([host.host for host in filter_obj_list], spec_obj))
+        return (host for host in filter_obj_list if host.host != 'b')
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        raise AssertionError('filter_all was to decide')
+
+
+class ByNumber(Listed):
+    """Runs for the second server only."""
+
+    def run_filter_for_index(self, index: int) -> bool:
+        return index == 1
+
+
+def test_what_the_base_classes_let_a_filter_decide():
+    """Row 0.22: host_passes host by host, filter_all for all at once, run_filter_for_index for each server."""
+    request, hosts = spec(), [state('a'), state('b'), state('c')]
+    each, listed, numbered = Dump(), Listed(), ByNumber()
+
+    def passing(index):
+        return [host.host for host in filters.run([each, listed, numbered], hosts, request, index)]
+    assert passing(0) == ['a', 'c']
+    assert each.seen['host'] == 'c'
+    assert listed.asked == [(['a', 'b', 'c'], request)] and numbered.asked == []
+    del each.seen
+    assert passing(1) == ['a', 'c']
+    # ``run_filter_once_per_request``: not again for the second server.
+    assert not hasattr(each, 'seen')
+    assert len(listed.asked) == 2 and numbered.asked == [(['a', 'c'], request)]
+    base = filters.BaseFilter()
+    assert list(base.filter_all(hosts, request)) == hosts and base.run_filter_for_index(7)
+    with pytest.raises(TypeError, match='BaseHostFilter has no host_passes'):
+        filters.BaseHostFilter().host_passes(hosts[0], request)
+
+
 def test_rebuild_runs_only_filters_that_look_at_rebuilds():
     rebuild = spec(scheduler_hints={'_nova_check_type': ['rebuild']}, image={
         'id': uuid(), 'properties': {'hw_architecture': 'aarch64'}})

@@ -20,6 +20,7 @@ def asked(request, *aggregates, **overrides):
 
 
 def test_a_zone_asks_for_its_aggregates():
+    """Row 1.23."""
     query = run_prefilters(build(spec(), max_results=1), spec(availability_zone='z1'), {'z1': ['a2', 'a1']})
     assert ('member_of', 'in:a1,a2') in query.pairs()
 
@@ -36,6 +37,7 @@ def test_an_unknown_zone_ends_the_scheduling():
 
 @pytest.mark.parametrize(('on', 'bfv', 'asked'), [(True, False, True), (False, False, False), (True, True, False)])
 def test_image_type_support(on, bfv, asked):
+    """Row 1.23."""
     request = spec(image={'id': uuid(), 'disk_format': 'qcow2'}, is_bfv=bfv)
     query = run_prefilters(build(request, max_results=1), request,
                            scheduler__query_placement_for_image_type_support=on)
@@ -50,6 +52,7 @@ BOTH = ('three', {'filter_tenant_id_2': 'demo', 'filter_tenant_id': 'other'})
 @pytest.mark.parametrize(('aggregates', 'required', 'expected'), [
     ((OWN, THEIRS, BOTH), False, [[uuid('one'), uuid('three')]]), ((THEIRS,), False, []), ((), True, None)])
 def test_projects_with_aggregates_of_their_own(aggregates, required, expected):
+    """Row 1.23."""
     options = {'scheduler__limit_tenants_to_placement_aggregate': True,
                'scheduler__placement_aggregate_required_for_tenants': required}
     if expected is None:
@@ -64,6 +67,7 @@ def test_projects_with_aggregates_of_their_own(aggregates, required, expected):
     ({}, {}, {'one', 'two'}), ({'trait:CUSTOM_A': 'required'}, {}, {'two'}),
     ({'trait:CUSTOM_A': 'required'}, {'trait:CUSTOM_B': 'required'}, set())])
 def test_aggregates_that_ask_for_traits(extra_specs, image, forbidden):
+    """Row 1.23."""
     aggregates = (('one', {'trait:CUSTOM_A': 'required'}), ('three', {'trait:CUSTOM_C': 'nice', 'rack': 'r1'}),
                   ('two', {'trait:CUSTOM_A': 'required', 'trait:CUSTOM_B': 'required'}))
     request = spec(extra_specs, image={'id': uuid(), 'properties': image})
@@ -85,6 +89,7 @@ PLAIN = {'OWNER_NOVA'}
      {'HW_ARCH_X86_64', 'COMPUTE_ARCH_AARCH64'}),
     ({'hw_viommu_model': 'intel'}, {'COMPUTE_VIOMMU_MODEL_INTEL'})])
 def test_traits_of_image_metadata(properties, expected):
+    """Row 1.23."""
     request = spec(image={'id': uuid(), 'properties': properties})
     assert asked(request, scheduler__image_metadata_prefilter=True).root_required == expected | PLAIN
     assert asked(request).root_required == PLAIN
@@ -109,6 +114,7 @@ def test_a_property_without_a_trait_asks_for_nothing(caplog):
     ({'hw:tpm_version': '2.0', 'hw:tpm_secret_security': 'host'}, {}, {'COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST'}),
     ({'hw:tpm_secret_security': 'host'}, {}, set())])
 def test_single_features(extra_specs, properties, expected):
+    """Row 1.23."""
     request = spec(extra_specs, image={'id': uuid(), 'properties': properties})
     assert asked(request).root_required == expected | PLAIN
 
@@ -120,4 +126,5 @@ def test_an_unknown_secret_security():
 
 @pytest.mark.parametrize(('value', 'expected'), [('true', {'COMPUTE_REMOTE_MANAGED_PORTS'}), ('false', set())])
 def test_remote_managed_ports(value, expected):
+    """Row 1.23."""
     assert asked(spec(pci_requests=pci_requests(1, remote_managed=value))).root_required == expected | PLAIN
