@@ -103,7 +103,6 @@ _OFF_ON = (_V.ACTIVE, _V.STOPPED)
 # event: allowed vm states, allowed task states, vm state after (None: same), task state after, name in the 409
 TRANSITIONS: dict[str, Rule] = {
     'build.claim':     _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
-    'build.retry':     _rule(_V.BUILDING, _BUILD, None, _T.SCHEDULING, 'build'),
     'build.done':      _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
     'build.failed':    _rule(_V.BUILDING, _BUILD, _V.ERROR, None, 'build'),
     'delete.start':    _rule(ANY, ANY, None, _T.DELETING, 'delete'),
@@ -138,7 +137,6 @@ TRANSITIONS: dict[str, Rule] = {
     'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED),
                              None, _T.RESIZE_MIGRATED, 'resize'),
     'resize.finishing': _rule(_OFF_ON, (_T.RESIZE_MIGRATED, _T.RESIZE_FINISH), None, _T.RESIZE_FINISH, 'resize'),
-    'resize.back':     _rule(_OFF_ON, RESIZING, None, _T.RESIZE_PREP, 'resize'),
     'resize.done':     _rule(_OFF_ON, RESIZING, _V.RESIZED, None, 'resize'),
     'resize.failed':   _rule(_OFF_ON, RESIZING, None, None, 'resize'),
     'confirm.start':   _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),

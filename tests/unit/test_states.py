@@ -1,6 +1,11 @@
 """The table of transitions: every in-flight task state has an exit besides delete; what REST shows."""
 from __future__ import annotations
 
+import ast
+import functools
+import pathlib
+import re
+
 import pytest
 
 from kilonova import states
@@ -23,6 +28,29 @@ def test_every_task_state_can_fail_without_changing_anything_but_itself_or_to_er
                 if name.endswith('.failed') and rule.task is not states.ANY and task in rule.task]
     # A revert and a soft delete only go forward; everything else can be given up.
     assert failures or task in (TaskState.RESIZE_REVERTING, TaskState.SOFT_DELETING)
+
+
+@functools.cache
+def named_in_code() -> re.Pattern[str]:
+    """The texts in the code, whatever is filled into them: f'{verb}.done' names stop.done, start.done; f'{one}.{two}'
+    names nothing."""
+    root, found = pathlib.Path(states.__file__).parent, set()
+    for path in set(root.rglob('*.py')) - {pathlib.Path(states.__file__)}:
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(re.escape(node.value))
+            elif isinstance(node, ast.JoinedStr):
+                known = [part.value for part in node.values if isinstance(part, ast.Constant)]
+                if re.search('[a-z]', ''.join(known)):
+                    found.add(''.join(re.escape(part.value) if isinstance(part, ast.Constant) else '[a-z_]+'
+                                      for part in node.values))
+    return re.compile('|'.join(sorted(one for one in found if r'\.' in one)))
+
+
+@pytest.mark.parametrize('event', TRANSITIONS)
+def test_every_row_of_the_table_is_used(event):
+    named = named_in_code().fullmatch(event) is not None
+    assert named, 'no code names it'
 
 
 @pytest.mark.parametrize(('event', 'vm', 'task', 'allowed'), [
