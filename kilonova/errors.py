@@ -242,4 +242,10 @@ class LeaseLost(KilonovaError):
     msg_fmt = 'Operation %(operation)s has another owner.'
 
 
+class ReleasePending(KilonovaError):
+    """A host has something of the server still to give back; nothing new is done there before."""
+
+    msg_fmt = 'What an earlier operation left of the server on host %(host)s is still to be given back.'
+
+
 REMOTE_MODULES = ['kilonova.errors']

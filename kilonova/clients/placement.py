@@ -132,20 +132,41 @@ class PlacementClient:
                 _pause(left, error)
         return False
 
+    def drop(self, consumer: str, check: Callable[[], None]) -> bool:
+        """Drop what ``consumer`` has as it was read before ``check()``, which raises when the caller may not any more.
+
+        Whoever writes the allocation in between gives it another generation, and it stays. False: it had nothing.
+        Unanswered: too many write now.
+        """
+        for left in reversed(range(WRITE_ATTEMPTS)):
+            held = self.get_allocations(consumer)
+            if not held['allocations']:
+                return False
+            check()
+            try:
+                self._send('PUT', f'/allocations/{consumer}', json=_consumer(
+                    {}, held['project_id'], held['user_id'], held['consumer_generation']))
+                return True
+            except errors.PlacementConflict as error:
+                _pause(left, error)
+        return False
+
     # Moves: the server's old allocation waits under the migration's uuid
 
     def move_allocation(self, instance_uuid: str, migration_uuid: str, *, new: Allocations, project_id: str,
                         user_id: str, mappings: dict[str, list[str]] | None = None,
-                        old: dict[str, Any] | None = None) -> Allocations:
+                        old: dict[str, Any] | None = None, check: Callable[[], None] = lambda: None) -> Allocations:
         """Give the server ``new`` and its present allocation to the migration, in one POST; return the old one.
 
         ``old`` is what ``get_allocations(instance_uuid)`` said; None reads it here. May be repeated: a migration that
         already holds the old allocation keeps it, and only the server's is brought to ``new``. PlacementConflict: there
-        is no room for ``new`` (nothing changed). Unanswered: too many write at the same time.
+        is no room for ``new`` (nothing changed). Unanswered: too many write at the same time. ``check()`` raises when
+        the caller may not write any more; it is called between reading and writing.
         """
         generation = None
         for left in reversed(range(WRITE_ATTEMPTS)):
             old = old or self.get_allocations(instance_uuid)
+            check()
             payload = {instance_uuid: _consumer(new, project_id, user_id, old.get('consumer_generation'), mappings)}
             if old['allocations']:
                 payload[migration_uuid] = _consumer(old['allocations'], project_id, user_id, generation)
@@ -162,15 +183,16 @@ class PlacementClient:
             old = self.get_allocations(instance_uuid)
             if held['allocations']:
                 if not same_allocations(old['allocations'], new):
+                    check()
                     self.claim(instance_uuid, new, mappings, project_id=project_id, user_id=user_id,
                                generation=old.get('consumer_generation'))
                 return _resources(held['allocations'])
         raise AssertionError('unreachable')
 
-    def move_back(self, instance_uuid: str, migration_uuid: str) -> bool:
+    def move_back(self, instance_uuid: str, migration_uuid: str, check: Callable[[], None] = lambda: None) -> bool:
         """Undo ``move_allocation``: the server gets back what the migration holds, in one POST.
 
-        False: the migration holds nothing, so the move never was or is undone already.
+        False: the migration holds nothing, so the move never was or is undone already. ``check``: as there.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(migration_uuid)
@@ -178,6 +200,7 @@ class PlacementClient:
                 return False
             now = self.get_allocations(instance_uuid)
             owner = held['project_id'], held['user_id']
+            check()
             try:
                 self.post_allocations({
                     migration_uuid: _consumer({}, *owner, held['consumer_generation']),

@@ -61,7 +61,8 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
         try:
             host.upcalls.claim(ctxt, {
                 'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid,
-                'extra': _extra(extra, plan, side), 'devices': plan.changes, 'usage': usage, **fields})
+                'extra': _extra(extra, plan, side), 'devices': plan.changes, 'usage': usage, 'host': host.name,
+                **fields})
         except errors.ClaimConflict as error:
             # Somebody else wrote rows of this node: what we know of them is no longer true.
             tracker.abort(plan)
@@ -88,7 +89,8 @@ def _extra(extra: Any, plan: Plan, side: str) -> dict[str, str | None] | None:
 def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | None = None, **fields: Any) -> None:
     """Save what a step came to. With a ``plan`` the caller holds ``tracker.writing()``.
 
-    ``fields``: transition, expect, values, extra, migration, system_metadata, event, fault, message, end, undo, usage.
+    ``fields``: transition, expect, values, extra, migration, system_metadata, event, fault, message, end, undo, undone,
+    usage.
     Raises KeyGone, ClaimConflict, Conflict: nothing was written then, and the plan is off.
     """
     tracker = host.tracker
@@ -121,6 +123,11 @@ def give_back(host: Host, work: Work, ctxt: Any, instance_uuid: str, leaving: Ca
     with tracker.writing(ctxt):
         plan = tracker.plan_free(instance_uuid, leaving, unsided=unsided)
         tell(host, work, ctxt, instance_uuid, plan, **fields)
+
+
+def why(error: BaseException | None) -> str:
+    """Why a host took back what it did under a key, for whoever asks for it again."""
+    return readable(error) if error is not None else 'it was undone here'
 
 
 def fault(host: Host, error: BaseException) -> dict[str, Any]:

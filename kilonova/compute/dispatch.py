@@ -4,11 +4,13 @@ The table in ``manager`` names each method's act and how it behaves:
 
     'stop_instance': Order(power.stop),
     'terminate_instance': Order(terminate.run, forward=True),
-    'undo_build': Order(build.undo, check=False, forward=True),
+    'undo_build': Order(build.undo, checks=Check.UNDO, forward=True),
 """
 from __future__ import annotations
 
 import contextlib
+import enum
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,19 +26,27 @@ from kilonova.compute.upcalls import Stopping
 LOG = logging.getLogger(__name__)
 
 # Nothing went wrong here: somebody else decided, or another host shall try.
-EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, Stopping)
+EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
+
+
+class Check(enum.Enum):
+    """What an order must find before it changes anything: STEP: the operation stands at this step of this attempt;
+    UNDO: it is undoing it; WRITE: its own first write looks (a claim, a state)."""
+
+    STEP = 'step'
+    UNDO = 'undo'
+    WRITE = 'write'
 
 
 @dataclass(frozen=True)
 class Order:
     """One RPC method of an operation.
 
-    ``check``: its first act is the key check (a claim is that check itself; an undo comes when the row has failed).
     ``forward``: it only goes forward or only gives back, so nobody cancels it and a failure under a key isn't final.
     """
 
     act: Callable[..., Any]
-    check: bool = True
+    checks: Check = Check.STEP
     forward: bool = False
 
 
@@ -53,8 +63,9 @@ class Dispatcher:
 
         def act(work: Work) -> Any:
             try:
-                if order.check and key is not None:
-                    self._host.upcalls.check_key(ctxt, key)
+                if order.checks is not Check.WRITE and key is not None:
+                    work.verify = functools.partial(self._host.upcalls.check_key, ctxt, key, self._host.name,
+                                                    undo=order.checks is Check.UNDO)
                 return order.act(self._host, work, ctxt, *args)
             except Exception as error:
                 told = _told(error, verdict)
@@ -68,7 +79,8 @@ class Dispatcher:
 
 
 def _told(error: Exception, verdict: Callable[[Exception], Exception] | None) -> Exception:
-    if isinstance(error, Stopping):
+    if isinstance(error, (Stopping, errors.ReleasePending)):
+        # Nothing was decided: it is to be asked again.
         return errors.Unanswered(error.message)
     return as_known(verdict(error) if verdict is not None else error)
 

@@ -58,6 +58,18 @@ class Host:
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
 
+    @contextlib.contextmanager
+    def turn(self, work: Work, instance_uuid: str) -> Iterator[None]:
+        """The server is this work's alone for the block. Asked behind the lock: does the operation still stand?
+
+        An order that waited here, or came late, may find its operation over; it ends with KeyGone and has done nothing.
+        """
+        with self.locks.hold(instance_uuid):
+            work.check()
+            if work.verify is not None:
+                work.verify()
+            yield
+
     def event(self, name: str) -> Event:
         """An action event of this host that begins now."""
         return Event(name, self.name)

@@ -4,7 +4,7 @@
     keys.cancel('<operation>')
 
 The same key while the work runs: wait for its end and give its result. After the end: give the result again. Never
-heard of: do it (its first act asks the conductor whether the operation still stands, operations.md rule 14).
+heard of: do it (its first act asks the conductor whether the operation still stands, see ``Host.turn``).
 """
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Work:
 
     def __init__(self, key: str | None, cancellable: bool = True) -> None:
         self.key, self.cancellable = key, cancellable
+        # Asks whether the operation stands at the key; None where the first write of the work is that question.
+        self.verify: Callable[[], Any] | None = None
         self.error: Exception | None = None
         self._result: Any = None
         self._cancelled = threading.Event()

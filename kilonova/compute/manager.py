@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import upcalls
-from kilonova.compute.dispatch import Dispatcher, Order, known_errors
+from kilonova.compute.dispatch import Check, Dispatcher, Order, known_errors
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import BuildSlots, Host
 from kilonova.compute.keys import Keys
@@ -58,25 +58,25 @@ AUDIT_PERIOD = 60
 STOP_TIMEOUT = 10.0
 
 ORDERS = {
-    'build_and_run_instance': Order(build.run, check=False),
+    'build_and_run_instance': Order(build.run, checks=Check.WRITE),
     'terminate_instance': Order(terminate.run, forward=True),
     'stop_instance': Order(power.stop),
     'start_instance': Order(power.start),
     'reboot_instance': Order(power.reboot),
     'soft_delete_instance': Order(soft_delete.run, forward=True),
     'restore_instance': Order(soft_delete.restore),
-    'snapshot_instance': Order(snapshot.run, check=False),
-    'undo_snapshot_instance': Order(snapshot.undo, check=False, forward=True),
-    'prep_resize': Order(prep_resize.run, check=False),
+    'snapshot_instance': Order(snapshot.run, checks=Check.WRITE),
+    'undo_snapshot_instance': Order(snapshot.undo, checks=Check.UNDO, forward=True),
+    'prep_resize': Order(prep_resize.run, checks=Check.WRITE),
     'resize_instance': Order(resize_instance.run),
     'finish_resize': Order(finish_resize.run),
     'confirm_resize': Order(confirm.run, forward=True),
     'revert_resize': Order(revert.destination, forward=True),
     'finish_revert_resize': Order(revert.source, forward=True),
-    'undo_build': Order(build.undo, check=False, forward=True),
-    'undo_prep_resize': Order(prep_resize.undo, check=False, forward=True),
-    'undo_resize_instance': Order(resize_instance.undo, check=False, forward=True),
-    'undo_finish_resize': Order(finish_resize.undo, check=False, forward=True),
+    'undo_build': Order(build.undo, checks=Check.UNDO, forward=True),
+    'undo_prep_resize': Order(prep_resize.undo, checks=Check.UNDO, forward=True),
+    'undo_resize_instance': Order(resize_instance.undo, checks=Check.UNDO, forward=True),
+    'undo_finish_resize': Order(finish_resize.undo, checks=Check.UNDO, forward=True),
 }
 
 

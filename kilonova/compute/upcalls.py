@@ -30,7 +30,7 @@ class Stopping(errors.Unanswered):
 class ConductorClient(Protocol):
     """What is used of ``rpc.interface.Client(rpc.conductor.Conductor, …)``."""
 
-    def check_key(self, ctxt: Any, *, key: str) -> Any: ...
+    def check_key(self, ctxt: Any, *, key: str, undo: bool = False, host: str | None = None) -> Any: ...
 
     def claim_instance(self, ctxt: Any, *, claim: dict[str, Any]) -> Any: ...
 
@@ -44,9 +44,10 @@ class Upcalls:
                  pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
 
-    def check_key(self, ctxt: Any, key: str) -> Any:
-        """Whether the operation stands at this key: KeyGone if not."""
-        return self._ask(f'check of {key}', lambda: self._client.check_key(ctxt, key=key))
+    def check_key(self, ctxt: Any, key: str, host: str, undo: bool = False) -> Any:
+        """Whether the operation stands at this key, or is being undone there: KeyGone if not. HostRejected: this
+        ``host`` did it before and undid it. ReleasePending: it has something of the server to give back first."""
+        return self._ask(f'check of {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
 
     def claim(self, ctxt: Any, claim: dict[str, Any]) -> Any:
         """Write a claim in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""

@@ -1,4 +1,4 @@
-"""Compare all four: databases, Placement, the domains that each compute shows, files.
+"""Compare all four: databases (with one another too), Placement, the domains that each compute shows, files.
 
     report = Audit(databases, cells, placement, compute, ctxt).run()
     report.exit_code          # 0 clean, 1 disagreements, 2 a host does not answer
@@ -9,17 +9,16 @@ at again before it is reported.
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kilonova.conductor import audit_rows
 from kilonova.db.queries import audit as queries
 from kilonova.errors import Invalid, KilonovaError, Unanswered
-from kilonova.objects import Flavor, InstanceNUMATopology, MigrationContext, PciDevicePoolList
+from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
 from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
@@ -120,19 +119,19 @@ class _Look:
     def _wrong(self, line: str) -> None:
         self._report.disagreements.append(line)
 
-    def _api(self, api: dict[str, list[dict[str, Any]]]) -> None:
-        rows = {row['instance_uuid'] for row in api['operations']}
-        for row in api['operations']:
+    def _api(self, api: queries.OfApi) -> None:
+        rows = {row['instance_uuid'] for row in api.operations}
+        for row in api.operations:
             self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
-        for name, what in (('build_requests', 'a build request'), ('unmapped', 'a mapping without a cell')):
-            for row in api[name]:
-                if row['instance_uuid'] not in rows:
-                    self._wrong(f"database: server {row['instance_uuid']} has {what} and no operation")
+        for waiting, what in ((api.build_requests, 'a build request'), (api.unmapped, 'a mapping without a cell')):
+            for uuid in waiting:
+                if uuid not in rows:
+                    self._wrong(f'database: server {uuid} has {what} and no operation')
 
-    def _cell(self, cell: dict[str, list[dict[str, Any]]], api: dict[str, list[dict[str, Any]]],
+    def _cell(self, cell: dict[str, list[dict[str, Any]]], api: queries.OfApi,
               hosts: dict[str, dict[str, Any]], trees: dict[str, dict[str, str]],
               consumers: dict[str, dict[str, dict[str, int]]]) -> set[str]:
-        busy = {row['instance_uuid'] for row in [*cell['operations'], *api['operations']]}
+        busy = {row['instance_uuid'] for row in [*cell['operations'], *api.operations]}
         for row in cell['operations']:
             self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
         servers = {row['uuid']: row for row in cell['instances']}
@@ -144,6 +143,7 @@ class _Look:
         for device in cell['devices']:
             if device['instance_uuid'] is not None:
                 owned[device['instance_uuid']].append(device)
+        self._rows(servers, cell['migrations'], owned, api.specs, busy)
         for host, view in hosts.items():
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
@@ -155,8 +155,6 @@ class _Look:
         for uuid, server in servers.items():
             if server['task_state'] and uuid not in busy:
                 self._wrong(f"database: server {uuid} is {server['task_state']} and no operation works on it")
-            if server['migration_context'] and uuid not in busy and server['vm_state'] != 'resized':
-                self._wrong(f'database: server {uuid} has a migration context and is not moving')
         for row in cell['operations']:
             working = servers.get(row['instance_uuid'])
             if row['kind'] in ('release', 'confirm') or row['cancelled'] or working is None:
@@ -166,6 +164,17 @@ class _Look:
         for row in cell['migrations']:
             if row['instance_uuid'] not in busy and row['status'] != 'finished':
                 self._wrong(f"database: migration {row['uuid']} is {row['status']} and no operation works on it")
+
+    def _rows(self, servers: dict[str, dict], migrations: list[dict[str, Any]],
+              owned: dict[str, list[dict[str, Any]]], specs: dict[str, str], busy: set[str]) -> None:
+        """What databases say of each server at rest; a move under way is in the middle of changing it."""
+        moves: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in migrations:
+            moves[row['instance_uuid']].append(row)
+        for uuid, server in servers.items():
+            if uuid not in busy:
+                rows = audit_rows.Rows(server, specs.get(uuid), moves.get(uuid, []), owned.get(uuid, []))
+                self._report.disagreements.extend(audit_rows.disagreements(rows))
 
     def _hosts(self, nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         views = {}
@@ -320,7 +329,7 @@ def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
 
 def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
     """The server as it is; of one that moves, the end that it came from as well, whose allocation is the move's."""
-    flavors, context = _flavors(server['flavor']), _context(server, move)
+    flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
     new, old = _devices_of(server, move, owned)
     from_volume = not server['image_ref']
     yield _Side(f"server {server['uuid']}", server['uuid'], server['host'], server['node'], flavors.get('cur'),
@@ -332,26 +341,13 @@ def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict
                     from_volume, old)
 
 
-@functools.lru_cache(maxsize=1024)
-def _flavors(text: str | None) -> dict[str, Flavor]:
-    """A server's flavors, ``cur`` and during a move ``old`` and ``new``; many servers have the same."""
-    found = json.loads(text or '{}')
-    return {name: Flavor.obj_from_primitive(envelope) for name, envelope in found.items() if envelope}
-
-
-def _context(server: dict[str, Any], move: dict[str, Any] | None) -> MigrationContext | None:
-    """The server's migration context if it is this move's."""
-    context = MigrationContext.from_json(server['migration_context']) if move is not None else None
-    return context if move is not None and context is not None and context.migration_id == move['id'] else None
-
-
 def _devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
                 ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
     """A server's devices where it is, and those of the end that its move came from."""
     here = [device for device in owned if device['host'] == server['host']]
     if move is None or move['source_compute'] != move['dest_compute']:
         return here, [device for device in owned if move is not None and device['host'] == move['source_compute']]
-    context = _context(server, move)
+    context = audit_rows.context_of(server, move)
     if context is None or 'old_pci_devices' not in context:
         return None, None
     before = {device.address for device in context.old_pci_devices or ()}

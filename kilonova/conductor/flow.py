@@ -58,6 +58,8 @@ class Flow:
             if work.cancelled and not work.failed:
                 self._cancelled(work)
             while not work.failed and work.position < len(self.steps):
+                if work.undoing:
+                    self._undo_attempt(work)
                 work.check()
                 step = self.steps[work.position]
                 work.at(work.position, step.name)
@@ -121,9 +123,9 @@ class Flow:
             for position, step in reversed(list(enumerate(self.steps[:work.position + 1]))):
                 if step.undo is None:
                     continue
-                work.check()
                 work.at(position, step.name)
                 try:
+                    work.compare()
                     step.undo(work)
                 except (LeaseLost, Unanswered, Parked):
                     raise
@@ -142,19 +144,24 @@ class Flow:
             work.close()
 
     def next_attempt(self, work: Work, step: Step, error: HostRejected) -> bool:
-        """Undo back to ``step.again_from`` and take the next alternate; False when there is none."""
+        """Undo back to ``step.again_from`` and take the next alternate; False when there is none. That it is being
+        undone is written first: whoever takes the row over goes on with that."""
         if step.again_from is None or not self.more_attempts(work):
             return False
-        first = self.index(step.again_from)
         LOG.info('%s of %s: attempt %s failed (%s); trying the next host', self.name, work.instance_uuid,
                  work.attempt, error)
-        for position in range(work.position, first - 1, -1):
+        work.undo_attempt(self.index(step.again_from), error)
+        self._undo_attempt(work)
+        return True
+
+    def _undo_attempt(self, work: Work) -> None:
+        for position in range(work.position, work.outputs['back_to'] - 1, -1):
             done = self.steps[position]
             if done.undo is not None:
                 work.at(position, done.name)
+                work.compare()
                 done.undo(work)
-        work.again(first, error)
-        return True
+        work.again()
 
     def more_attempts(self, work: Work) -> bool:
         """Whether an alternate is left; without a ``select`` there is none."""

@@ -4,6 +4,7 @@
     hearing.look(db)                     # from time to time
     hearing.silence                      # True: is it the queue? If so: hearing.cut_off()
     hearing.is_down(db, 'gpu1')          # True: asking it makes no sense any more
+    hearing.was_down(db, 'gpu1')         # the same by the last look, without a statement
     hearing.unsure(db, asked)            # hosts that count as down and may be back at any moment
 
 Hosts report through the message queue and a conductor: when one of these (or the database) was away, all of them stop
@@ -52,6 +53,7 @@ class Hearing:
         # Seconds between two looks: several within a gap, so that none is missed.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
+        self._down: dict[str, set[str]] = {}
         self._cut_off = float('-inf')
         self._lock = threading.Lock()
 
@@ -66,20 +68,36 @@ class Hearing:
             return any(cell.since is None for cell in self._cells.values())
 
     def look(self, db: Any) -> None:
-        """One statement: whether hosts of this cell are heard."""
+        """Two statements: whether hosts of this cell are heard, and which ones are down."""
         with db.read() as conn:
             newest = services.newest_report(conn)
-        if newest is not None:
-            self._note(db.url, newest)
+            quiet = services.quiet_hosts(conn, self._down_time)
+        cell = self._note(db.url, newest) if newest is not None else self._cells.get(db.url)
+        down = {heard.host for heard in quiet
+                if heard.forced_down or (cell is not None and self._given_up(cell, heard.age, heard.newest))}
+        with self._lock:
+            self._down[db.url] = down
 
     def is_down(self, db: Any, host: str) -> bool:
         """Whether to give up asking a host: forced down, deleted, or silent while it could have reported."""
         with db.read() as conn:
             heard = services.report_of(conn, host)
         if heard is None or heard.forced_down:
-            return True
+            return self._noted(db, host, True)
         cell = self._note(db.url, heard.newest)
-        return heard.age > self._down_time and self._given_up(cell, heard.age, heard.newest)
+        down = heard.age > self._down_time and self._given_up(cell, heard.age, heard.newest)
+        return self._noted(db, host, down)
+
+    def was_down(self, db: Any, host: str) -> bool:
+        """Whether a host was down when somebody last looked: ``look``, or ``is_down`` of this host."""
+        with self._lock:
+            return host in self._down.get(db.url, ())
+
+    def _noted(self, db: Any, host: str, down: bool) -> bool:
+        with self._lock:
+            known = self._down.setdefault(db.url, set())
+            (known.add if down else known.discard)(host)
+        return down
 
     def now(self) -> float:
         """This process's clock, for ``unsure``."""

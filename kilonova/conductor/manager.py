@@ -47,10 +47,10 @@ class ConductorEndpoint:
     def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any:
         return self._objects.object_backport_versions(self._here(ctxt), objinst, object_versions)
 
-    def check_key(self, ctxt: Any, key: str) -> Any:
-        """KeyGone when no operation stands at the key."""
+    def check_key(self, ctxt: Any, key: str, undo: bool = False, host: str | None = None) -> Any:
+        """KeyGone when no operation stands at the key, or, for an ``undo``, is being undone there."""
         with silence(), self._databases.main().read() as conn:
-            claims.check(conn, key)
+            claims.check(conn, key, undo, host)
         return {}
 
     def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any:

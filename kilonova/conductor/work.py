@@ -1,12 +1,12 @@
 """``Work``: one operation row in the hands of this conductor.
 
-Each write checks the owner (zero rows: LeaseLost, or Cancelled), is committed before it is acted on, and a database
-that doesn't answer raises Unanswered. ``Environment`` is what flows work with: databases, the other daemons, Placement.
+Each write compares owner, lease, position and attempt (zero rows: LeaseLost, or Cancelled), is committed before it is
+acted on, and a database that doesn't answer raises Unanswered. Messages and undos are compared in the same way.
+``Environment`` is what flows work with: databases, the other daemons, Placement.
 """
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from kilonova.errors import (
     Cancelled,
     Forbidden,
     HostRejected,
+    KeyGone,
     KilonovaError,
     LeaseLost,
     NoValidHost,
@@ -40,6 +41,8 @@ LOG = logging.getLogger(__name__)
 
 # Seconds until a row that met silence is taken again; doubled for each try of a forward-only step, up to the last.
 PAUSE, LONGEST_PAUSE = 2.0, 30.0
+# How often a host that is there is asked for an undo that fails, before it becomes a pending release.
+UNDO_TRIES = 3
 
 
 class HostGone(HostRejected):
@@ -82,6 +85,11 @@ class Environment:
         """Whether a silent host is down for all that is known, so that asking it ends."""
         return self.hearing.is_down(db, host)
 
+    def known_down(self, db: Any, host: str) -> bool:
+        """Whether a host is down, asked before it is sent anything. Costs a statement only where the last look found it
+        down."""
+        return self.hearing.was_down(db, host) and self.hearing.is_down(db, host)
+
     def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
         """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could
         report for a while: they may be back at any moment, and take the server."""
@@ -111,19 +119,28 @@ def silence() -> Iterator[None]:
 
 
 class Work:
-    """A view of one operation row. ``db`` is the database that the row lives in now."""
+    """A view of one operation row. ``db`` is the database that the row lives in now, ``owner`` the owner (a lease of
+    this process in that database) as which it was taken."""
 
-    def __init__(self, row: dict[str, Any], db: Any, env: Environment) -> None:
+    def __init__(self, row: dict[str, Any], db: Any, env: Environment, owner: str) -> None:
+        self.owner = owner
         self.uuid, self.kind, self.instance_uuid = row['uuid'], row['kind'], row['instance_uuid']
         self.args, self.outputs = row['args'], row['outputs']
         self.position, self.attempt = row['position'], row['attempt']
         self.failed, self.cancelled, self.error = row['failed'], row['cancelled'], row['error']
+        self.undoing = row['undoing']
+        # Where the row stands in the database: steps that aren't saved go on without it.
+        self._place = (self.position, self.attempt)
+        # Whether nothing was sent since a statement compared the row with this.
+        self._compared = True
         self.request_id, self.slot = row['request_id'], row['slot']
         self.db, self.env = db, env
         self.ctxt = RequestContext.from_dict(row['context'])
         self.ctxt.cell = db
         self.created_at = row['created_at']
         self.held_host: str | None = None
+        # Whether its slot of a host is one of those for urgent work.
+        self.slot_urgent = False
         self._at = (self.position, self.kind)
         self.tries = 0
         # False: the scheduler may still work on a question about this server (ours, or of whoever had the row before).
@@ -168,25 +185,35 @@ class Work:
 
     def ask(self, host: str, method: str, **kwargs: Any) -> Any:
         """A long call to a host under this step's key. Silence means ask again (Unanswered), until its service is down
-        (HostGone)."""
-        self.check()
+        (HostGone); a host that is known to be down isn't sent anything."""
+        with silence():
+            if self.env.known_down(self.db, host):
+                raise HostGone(host=host)
         self._hold(host)
+        self.before_sending()
         kwargs.setdefault('key', self.key())
         try:
-            return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
+            answer = getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
         except Unsent:
             self.env.hearing.cut_off()
             raise
         except Unanswered:
+            self.env.runner.host_is_silent(host)
             with silence():
                 if not self.env.given_up(self.db, host):
                     raise
             LOG.warning('%s of %s: host %s does not answer and its service is down', method, self.instance_uuid, host)
             raise HostGone(host=host) from None
+        except KilonovaError:
+            self.env.runner.host_answers(host)
+            raise
+        self.env.runner.host_answers(host)
+        return answer
 
     def _hold(self, host: str) -> None:
         if self.held_host != host:
             self.release_host()
+            # What waited is compared again: it may have waited for long.
             if not self.env.runner.take_host(host, self):
                 raise Parked
             self.held_host = host
@@ -195,52 +222,126 @@ class Work:
         """Give the host's slot back; the next operation that waits for it goes on."""
         if self.held_host is not None:
             host, self.held_host = self.held_host, None
-            self.env.runner.release_host(host)
+            self.env.runner.release_host(host, self)
 
-    def pend(self, host: str, method: str, **kwargs: Any) -> None:
-        """What a dead host must still give back becomes a pending release: a row of its own that waits for the host."""
+    def pend(self, host: str, method: str, write: Callable[[Any], None] | None = None, **kwargs: Any) -> None:
+        """What a dead host must still give back becomes a pending release: a row of its own that waits for the host.
+        ``write(conn)``: what the host would have written of the server, in the same transaction."""
         serializer = objects.base.Serializer()
         args = {'host': host, 'method': method,
                 'kwargs': {name: serializer.serialize_entity(self.ctxt, value) for name, value in kwargs.items()
                            if name != 'key'}}
-        uuid = _uuid()
-        with silence(), self.db.write() as conn:
-            waiting = [row for row in operations.of_instance(conn, self.instance_uuid)
-                       if row['kind'] == 'release' and row['args'].get('host') == host
-                       and row['args'].get('method') == method]
-            if not waiting:
-                operations.insert(conn, [{
-                    'uuid': uuid, 'kind': 'release', 'instance_uuid': self.instance_uuid, 'slot': uuid, 'host': host,
-                    'args': args, 'context': self.ctxt.stored(), 'request_id': self.request_id}])
+        self.add_release({'host': host, 'args': args},
+                         lambda row: (row['args'].get('host'), row['args'].get('method')) == (host, method),
+                         write=write)
 
-    def ask_to_undo(self, host: str, method: str, **kwargs: Any) -> None:
-        """Ask a host to give back; a host that is down gets a pending release."""
+    def add_release(self, values: dict[str, Any], same: Callable[[dict[str, Any]], bool], delay: float = 0,
+                    write: Callable[[Any], None] | None = None) -> None:
+        """A row of its own for something that is to be given back later, ``delay`` seconds from now at the earliest,
+        unless there is one that is the ``same``. ``values``: its args and host. Written together with a look whether we
+        still own this row."""
+        uuid = _uuid()
+        with silence():
+            ours = self._add_release(uuid, values, same, delay, write)
+        if not ours:
+            raise self.standing() or LeaseLost(operation=self.uuid)
+
+    @engine.retried
+    def _add_release(self, uuid: str, values: dict[str, Any], same: Callable[[dict[str, Any]], bool],
+                     delay: float, write: Callable[[Any], None] | None) -> bool:
+        with self.db.write() as conn:
+            if not operations.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
+                                     cancelled=True):
+                return False
+            if write is not None:
+                write(conn)
+            if not any(row['kind'] == 'release' and same(row)
+                       for row in operations.of_instance(conn, self.instance_uuid)):
+                operations.insert(conn, [{
+                    'uuid': uuid, 'kind': 'release', 'instance_uuid': self.instance_uuid, 'slot': uuid,
+                    'context': self.ctxt.stored(), 'request_id': self.request_id,
+                    'not_before': engine.now(conn) + delay if delay else 0, **values}])
+        return True
+
+    def ask_to_undo(self, host: str, method: str, write: Callable[[Any], None] | None = None, **kwargs: Any) -> None:
+        """Ask a host to give back. A host that is down gets a pending release; so does one that can't do it (its
+        hypervisor is away), for another host waits for the server, or whoever unwinds has tried often enough.
+        ``write``: see ``pend``."""
         try:
             self.ask(host, method, **kwargs)
         except HostGone:
-            self.pend(host, method, **kwargs)
+            self.pend(host, method, write, **kwargs)
+        except (Unanswered, LeaseLost, KeyGone, Cancelled):
+            raise
+        except KilonovaError as error:
+            if not self.undoing and int(self.outputs.get('tries', 0)) < UNDO_TRIES:
+                raise
+            LOG.warning('%s of %s on host %s failed, it is left to a pending release: %s', method, self.instance_uuid,
+                        host, error)
+            self.pend(host, method, write, **kwargs)
 
     # -- decisions ------------------------------------------------------------------------------------------------
     def check(self) -> None:
         """Before each step: a process that couldn't renew its lease starts none."""
-        self.env.runner.check_lease(self.db)
+        self.env.runner.check_lease(self.db, self.owner)
+
+    def compare(self) -> None:
+        """Before each message and each undo: the row is still ours and stands where we think. No statement, where
+        nothing was sent since the last one that compared it. LeaseLost, Cancelled: it isn't."""
+        self.check()
+        if self._compared:
+            return
+        with silence(), self.db.read() as conn:
+            stands = operations.stands(conn, self.uuid, self.owner, self._place)
+        if not stands:
+            raise self.standing() or LeaseLost(operation=self.uuid)
+        self._compared = True
+
+    def compare_now(self) -> None:
+        """``compare`` by a statement in any case: between reading and writing at a service that knows no owners."""
+        self._compared = False
+        self.compare()
+
+    def before_sending(self) -> None:
+        """``compare``, and from now on something is sent."""
+        self.compare()
+        self._compared = False
+
+    def resumed(self) -> None:
+        """The work waited for a slot: what became of its row meanwhile? LeaseLost: it isn't ours any more."""
+        self._compared = False
+        became = self.standing()
+        if became is not None and not isinstance(became, Cancelled):
+            raise became
+
+    def handed_over(self, db: Any, owner: str, position: int) -> None:
+        """The row lives in the database of a cell from now on, as ``owner``'s."""
+        self.db = self.ctxt.cell = db
+        self.owner, self._place, self._compared = owner, (position, self.attempt), True
 
     def _decide(self, values: dict[str, Any], cancelled: bool = False) -> None:
+        after = (values.get('position', self._place[0]), values.get('attempt', self._place[1]))
         with silence():
-            if self._write(values, cancelled):
-                return
-        raise self.standing() or LeaseLost(operation=self.uuid)
+            written = self._write(values, cancelled, after)
+        if not written:
+            raise self.standing() or LeaseLost(operation=self.uuid)
+        self._place, self._compared = after, True
 
     @engine.retried
-    def _write(self, values: dict[str, Any], cancelled: bool) -> bool:
+    def _write(self, values: dict[str, Any], cancelled: bool, after: operations.Place) -> bool:
         with self.db.write() as conn:
-            return operations.decide(conn, self.uuid, self.env.runner.owner, values, cancelled)
+            if operations.decide(conn, self.uuid, self.owner, values, at=self._place, cancelled=cancelled):
+                return True
+            # Perhaps written, and only the answer to its COMMIT was lost.
+            return engine.repeated() and operations.decide(conn, self.uuid, self.owner, values, at=after,
+                                                           cancelled=cancelled)
 
     def standing(self) -> Exception | None:
         """What became of our row: LeaseLost, Cancelled, or None when it stands as we know it."""
         with silence(), self.db.read() as conn:
             row = operations.get(conn, self.uuid)
-        if row is None or row['owner'] != self.env.runner.owner:
+            ours = row is not None and row['owner'] == self.owner and operations.lives(conn, self.owner)
+        if row is None or not ours or (row['position'], row['attempt']) != self._place:
             return LeaseLost(operation=self.uuid)
         if row['cancelled'] and not self.failed:
             self.cancelled = True
@@ -257,12 +358,20 @@ class Work:
         if saved and not self._ended:
             self._decide({'position': self.position, 'outputs': self.outputs})
 
-    def again(self, position: int, error: Exception) -> None:
-        """The next attempt starts at ``position``."""
-        self.attempt += 1
-        self.position = position
+    def undo_attempt(self, back_to: int, error: Exception) -> None:
+        """Decide to undo the steps of this attempt down to ``back_to``: committed before any of them is undone."""
         self.outputs.setdefault('refusals', []).append(str(error))
-        self._decide({'position': position, 'attempt': self.attempt, 'outputs': self.outputs, 'written': ''})
+        self.outputs['back_to'] = back_to
+        self.undoing = True
+        self._decide({'undoing': True, 'position': self.position, 'outputs': self.outputs})
+
+    def again(self) -> None:
+        """What was to be undone is; the next attempt starts there."""
+        self.attempt += 1
+        self.position = self.outputs.pop('back_to')
+        self._decide({'position': self.position, 'attempt': self.attempt, 'outputs': self.outputs, 'written': '',
+                      'undoing': False})
+        self.undoing = False
         self.changed()
 
     def fail(self, error: Exception) -> None:
@@ -286,8 +395,7 @@ class Work:
         LOG.info('Operation %s (%s) of %s waits %.0f s: %s', self.uuid, self.kind, self.instance_uuid, pause, error)
         try:
             with self.db.write() as conn:
-                operations.decide(conn, self.uuid, self.env.runner.owner, {
-                    'owner': None, 'not_before': engine.db_now() + pause, 'outputs': self.outputs}, cancelled=True)
+                operations.give_back(conn, self.uuid, self.owner, self._place, pause, self.outputs)
         except Exception:  # noqa: BLE001 - the row stays ours then, the sweep takes what is in no runner
             LOG.warning('Operation %s could not be given back now', self.uuid)
         self.env.runner.finished(self, retry_in=pause)
@@ -313,8 +421,9 @@ class Work:
         # A row that was cancelled behind our back is not ended as a success: its holder unwinds it.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
-            if not operations.end_owned(conn, self.uuid, self.env.runner.owner, cancelled=unwinding):
-                return False, None
+            if not operations.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
+                # Ended, perhaps, and only the answer to its COMMIT was lost.
+                return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 write(conn)
             return True, operations.promote(conn, self.instance_uuid) if unwinding else None
@@ -347,8 +456,3 @@ def readable(error: Exception) -> str:
 def _uuid() -> str:
     from oslo_utils import uuidutils
     return uuidutils.generate_uuid()
-
-
-def now() -> float:
-    """Seconds since the epoch by this machine's clock (deadlines only)."""
-    return time.time()

@@ -259,6 +259,23 @@ class Instance(PersistentObject, KilonovaObject):
         for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb'):
             setattr(self, name, getattr(flavor, name))
 
+    def flavor_columns(self) -> dict[str, Any]:
+        """The columns of ``instances`` that follow the flavor."""
+        return {name: getattr(self.flavor, 'id' if name == 'instance_type_id' else name)
+                for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')}
+
+    def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
+        """Become the server before a move, whether or not its destination has written the new flavor already; the
+        ``instance_extra`` columns that say so."""
+        self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
+        self.old_flavor = self.new_flavor = None
+        names = {'flavor'}
+        if context is not None:
+            self.pci_requests = context.old_pci_requests
+            self.numa_topology = context.old_numa_topology
+            names |= {'pci_requests', 'numa_topology'}
+        return self.extra_values(names)
+
     def apply_migration_context(self) -> None:
         """Become what the context holds for the new side."""
         self._take('new_')

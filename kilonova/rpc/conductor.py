@@ -15,7 +15,7 @@ class Conductor(Interface):
     """Objects' remote calls, and the three calls of a host that works on an operation."""
 
     topic = 'conductor'
-    version = '3.1'
+    version = '3.2'
 
     @call('3.0')
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
@@ -28,8 +28,8 @@ class Conductor(Interface):
     @call('3.0')
     def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any: ...
 
-    @call('3.1')
-    def check_key(self, ctxt: Any, key: str) -> Any: ...
+    @call('3.1', undo='3.2', host='3.2')
+    def check_key(self, ctxt: Any, key: str, undo: bool = False, host: str | None = None) -> Any: ...
 
     @call('3.1')
     def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any: ...

@@ -17,7 +17,7 @@ OLDEST_SUPPORTED = 74
 HISTORY: dict[int, dict[str, str]] = {
     73: {'compute': '6.6', 'conductor': '3.1', 'compute_task': '1.27', 'scheduler': '4.6'},
     74: {'compute': '6.7', 'conductor': '3.1', 'compute_task': '1.27', 'scheduler': '4.6'},
-    75: {'compute': '6.8', 'conductor': '3.1', 'compute_task': '1.27', 'scheduler': '4.6'},
+    75: {'compute': '6.8', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
 }
 
 # Which services serve an interface.

@@ -143,20 +143,21 @@ def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
     """Row 1.15: whichever transaction is first, the server goes. (Databases that read what was before did lose it.)"""
     end_owned, deletes, answers = operations.end_owned, [], []
 
-    def slowly(conn, uuid, owner, cancelled):
+    def slowly(conn, uuid, owner, cancelled, at=None):
         if cancelled and not deletes:
             deletes.append(threading.Thread(target=lambda: answers.append(
                 cloud.request('DELETE', f'/servers/{made["server"]["id"]}').status_int)))
             deletes[0].start()
             # It gets as far as it can; where it waits for our transaction it goes on afterwards.
             deletes[0].join(0.5)
-        return end_owned(conn, uuid, owner, cancelled)
+        return end_owned(conn, uuid, owner, cancelled, at)
     monkeypatch.setattr(operations, 'end_owned', slowly)
+    flavor = cloud.flavor(gpus=1)
+    # Not before the request's answer told its id.
+    cloud.on_message = lambda kind, topic, host, method, args, deliver: None if kind == 'cast' else deliver()
+    made = cloud.create(flavor)
+    cloud.on_message = None
     for conductor in cloud.conductors:
-        conductor.runner._stopping = True
-    made = cloud.create(cloud.flavor(gpus=1))
-    for conductor in cloud.conductors:
-        conductor.runner._stopping = False
         conductor.runner.sweep()
     cloud.settle()
     deletes[0].join(10)
@@ -190,7 +191,7 @@ def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
     """What runs looks who waits, finds nobody, and its end is committed while the delete is accepted."""
     server = cloud.boot(cloud.flavor(gpus=1))
     row = {'uuid': 'e' * 8, 'kind': 'stop', 'instance_uuid': server, 'args': {}, 'context': {}, 'request_id': 'req-1',
-           'owner': cloud.conductors[0].runner.owner}
+           'owner': cloud.conductors[0].runner.owner_in(cloud.cell)}
     with cloud.cell.write() as conn:
         operations.insert(conn, [row])
     delete = threading.Thread(target=lambda: cloud.request('DELETE', f'/servers/{server}'))

@@ -173,7 +173,7 @@ def test_rows_of_a_dead_process_of_this_machine_go_on_at_once(quiet: Cloud) -> N
     quiet.on_message = None
     child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)
     try:
-        operations.renew_lease(quiet.cell, 'its-owner', process.describe(conductor.env.host, child.pid), 3600)
+        operations.begin_lease(quiet.cell, 'its-owner', process.describe(conductor.env.host, child.pid), 3600)
         with quiet.cell.write() as conn:
             operations.own(conn, quiet.rows()[0]['uuid'], 'its-owner')
         assert conductor.runner.sweep() == 0
@@ -185,4 +185,4 @@ def test_rows_of_a_dead_process_of_this_machine_go_on_at_once(quiet: Cloud) -> N
     quiet.settle()
     assert quiet.status(server) == 'SHUTOFF'
     with quiet.cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.owner]
+        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.owner_in(quiet.cell)]

@@ -56,7 +56,7 @@ class Request:
 
 def run(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any]:
     """Build and run ``request.instance``. Errors: see ``verdict``."""
-    with host.locks.hold(request.instance.uuid), host.build_slots.hold(work):
+    with host.turn(work, request.instance.uuid), host.build_slots.hold(work):
         return _build(host, work, ctxt, request)
 
 
@@ -139,7 +139,8 @@ def _refused(host: Host, work: Work, ctxt: Any, instance: objects.Instance, even
     if not isinstance(undo.error, (errors.KeyGone, errors.Cancelled)):
         host.notify.emit(ctxt, 'instance.create.error', instance=instance, fault=undo.error)
     if isinstance(undo.error, errors.HostRejected):
-        claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
+        claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error),
+                    undone=claims.why(undo.error))
 
 
 def _release(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
@@ -147,7 +148,7 @@ def _release(host: Host, work: Work, ctxt: Any, instance: objects.Instance, even
     if host.conf.compute.consecutive_build_service_disable_threshold and not isinstance(undo.error, TOLD):
         host.tracker.failed_builds += 1
     host.notify.emit(ctxt, 'instance.shutdown.start', instance=instance, moved='build.claim')
-    destroy(host, work, ctxt, instance, event=event.failure(undo.error))
+    destroy(host, work, ctxt, instance, event=event.failure(undo.error), undone=claims.why(undo.error))
     host.notify.emit(ctxt, 'instance.shutdown.end', instance=instance, moved='build.claim')
 
 
@@ -166,7 +167,7 @@ def destroy(host: Host, work: Work, ctxt: Any, instance: objects.Instance, **fie
 
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """The flow's undo: safe when the build never ran, failed here already, or was lost with an earlier process."""
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         destroy(host, work, ctxt, instance)
     return {}
 

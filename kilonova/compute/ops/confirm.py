@@ -14,7 +14,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
         migration: objects.Migration) -> dict[str, Any]:
     """The server's end state is the flow's, and so is the notification of it; on one host the guest stays untouched."""
     event, both = host.event('compute_confirm_resize'), move.same_host(migration)
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         host.notify.emit(ctxt, 'instance.resize_confirm.start', instance=instance)
         move.learn(host, instance, migration, instance.flavor)
         if both and move.context_of(instance, migration) is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.compute import claims, records
 from kilonova.compute.events import Event
 from kilonova.compute.host import Host, image_of, was_active
@@ -23,8 +23,7 @@ def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dic
     """The new flavor is the request spec's, the new devices are those that ``prep_resize`` claimed here."""
     event, uuid, side = host.event('compute_finish_resize'), instance.uuid, side_of(migration)
     power_on, both = was_active(instance), move.same_host(migration)
-    with host.locks.hold(uuid), Undo('finish_resize') as undo:
-        work.check()
+    with host.turn(work, uuid), Undo('finish_resize') as undo:
         extra = _become_new(host, instance, migration, request_spec)
         devices = host.tracker.devices(uuid, side)
         move.check_devices(instance, instance.pci_requests, devices)
@@ -39,7 +38,7 @@ def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dic
             # Less work under way.
             claims.tell(host, work, ctxt, uuid, plan, transition='resize.finishing', usage=host.tracker.usage(plan),
                         expect={'host': host.name}, extra=extra, event=event.success(),
-                        values={**move.flavor_values(instance.flavor), 'power_state': power_state})
+                        values={**instance.flavor_columns(), 'power_state': power_state})
     return {'power_state': power_state}
 
 
@@ -58,14 +57,16 @@ def _become_new(host: Host, instance: objects.Instance, migration: objects.Migra
 
 def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
     host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
-    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
+    # A service that was silent is asked again under the same key.
+    undone = None if isinstance(undo.error, errors.Unanswered) else claims.why(undo.error)
+    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error), undone=undone)
 
 
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
          migration: objects.Migration) -> dict[str, Any]:
     """The guest and the copy of its disks go, the columns say the old flavor. The claim is ``undo_prep_resize``'s."""
     both = move.same_host(migration)
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         move.learn(host, instance, migration)
         if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
             host.driver.cleanup_move_dest(instance, both)
@@ -73,7 +74,7 @@ def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
         context = move.context_of(fresh, migration) if fresh is not None else None
         if fresh is None or context is None or fresh.old_flavor is None:
             return {}
-        extra = move.go_back(fresh, context)
-        claims.tell(host, work, ctxt, instance.uuid, undo=True, values=move.flavor_values(fresh.flavor), extra=extra,
+        extra = fresh.go_back(context)
+        claims.tell(host, work, ctxt, instance.uuid, undo=True, values=fresh.flavor_columns(), extra=extra,
                     expect={'instance_type_id': [migration.new_instance_type_id]})
     return {}

@@ -7,7 +7,6 @@ migration context tells them apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from oslo_log import log as logging
 
@@ -89,22 +88,3 @@ def check_place(instance: objects.Instance, wanted: objects.InstanceNUMATopology
     """A guest must never be built with CPUs and pages that nobody counts."""
     if (wanted is None) != (instance.numa_topology is None):
         raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')
-
-
-def flavor_values(flavor: objects.Flavor) -> dict[str, Any]:
-    """The columns of instances that follow the flavor."""
-    return {'memory_mb': flavor.memory_mb, 'vcpus': flavor.vcpus, 'root_gb': flavor.root_gb,
-            'ephemeral_gb': flavor.ephemeral_gb, 'instance_type_id': flavor.id}
-
-
-def go_back(instance: objects.Instance, context: objects.MigrationContext | None) -> dict[str, str | None]:
-    """Make the object the server before the move; the instance_extra columns that say so."""
-    flavor = old_flavor(instance)
-    instance.set_flavor(flavor)
-    instance.old_flavor = instance.new_flavor = None
-    names = {'flavor'}
-    if context is not None:
-        instance.pci_requests = context.old_pci_requests
-        instance.numa_topology = context.old_numa_topology
-        names |= {'pci_requests', 'numa_topology'}
-    return instance.extra_values(names)

@@ -55,8 +55,7 @@ def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
 def _run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, verb: str,
          act: Callable[[], None]) -> dict[str, Any]:
     event = host.event(f'compute_{verb}_instance')
-    with host.locks.hold(instance.uuid):
-        work.check()
+    with host.turn(work, instance.uuid):
         host.notify.emit(ctxt, f'instance.{TOLD_AS[verb]}.start', instance=instance)
         failed = _try(act, verb, instance)
         fields: dict[str, Any] = {'transition': f'{verb}.done', 'event': event.success()}

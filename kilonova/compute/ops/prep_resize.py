@@ -10,6 +10,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims, records
+from kilonova.compute.events import Event
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
@@ -23,15 +24,15 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
         request_spec: objects.RequestSpec, migration: objects.Migration) -> dict[str, Any]:
     """{'disk': where the source shall put the disk}. HostRejected: an alternate may take it."""
     event = host.event('compute_prep_resize')
-    with host.locks.hold(instance.uuid), Undo('prep_resize') as undo:
-        work.check()
+    with host.turn(work, instance.uuid), Undo('prep_resize') as undo:
         host.notify.emit(ctxt, 'instance.exists', instance=instance)
         host.notify.emit(ctxt, 'instance.resize_prep.start', instance=instance, new_flavor=flavor)
-        undo.add(_notify_failure, host, ctxt, instance, flavor, undo)
+        undo.add(_failed, host, work, ctxt, instance, flavor, event, undo)
         check_host(host, instance, migration)
-        undo.add(_free, host, work, ctxt, instance, migration, event, undo)
         disk = host.driver.prepare_move()
         _claim(host, work, ctxt, instance, flavor, request_spec, migration)
+        # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
+        undo.add(_free, host, work, ctxt, instance, migration, undo)
         work.check()
         LOG.info('Migrating', instance_uuid=instance.uuid)
         claims.tell(host, work, ctxt, instance.uuid, event=event.success())
@@ -39,8 +40,13 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
     return {'disk': disk}
 
 
-def _notify_failure(host: Host, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor, undo: Undo) -> None:
-    """The end of the preparation is told even so, as the field has it."""
+def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor, event: Event,
+            undo: Undo) -> None:
+    """The action says so, and the end of the preparation is told even so, as the field has it."""
+    if isinstance(undo.error, errors.KeyGone):
+        return
+    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error),
+                undone=claims.why(undo.error))
     host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
     host.notify.emit(ctxt, 'instance.resize_prep.end', instance=instance, new_flavor=flavor)
 
@@ -103,16 +109,16 @@ def _requests(instance: objects.Instance, request_spec: objects.RequestSpec) -> 
     return objects.InstancePCIRequests(instance_uuid=instance.uuid, requests=requests.requests)
 
 
-def _free(host: Host, work: Work, ctxt: Any, instance: objects.Instance, migration: objects.Migration, event: Any,
+def _free(host: Host, work: Work, ctxt: Any, instance: objects.Instance, migration: objects.Migration,
           undo: Undo) -> None:
     claims.give_back(host, work, ctxt, instance.uuid, move.of_destination(migration), unsided=False, undo=True,
-                     event=event.failure(undo.error))
+                     undone=claims.why(undo.error))
 
 
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
          migration: objects.Migration) -> dict[str, Any]:
     """Give the claim back, and what had arrived of the disk. On one host guest and disk are the source's: untouched."""
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         here = move.same_host(migration) or migration.dest_compute is None
         move.learn(host, instance, migration)
         if not here and not host.tracker.sides(instance.uuid) - {side_of(migration)}:

@@ -24,8 +24,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
     event = host.event('compute_resize_instance')
     if disk is None:
         raise errors.ResizeError(reason='the destination did not say where the disk shall go')
-    with host.locks.hold(instance.uuid), Undo('resize_instance') as undo:
-        work.check()
+    with host.turn(work, instance.uuid), Undo('resize_instance') as undo:
         host.notify.emit(ctxt, 'instance.resize.start', instance=instance, moved='resize.migrating')
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(_put_back, host, ctxt, instance, image, migration)
@@ -43,7 +42,9 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
 
 def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:
     host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
-    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error))
+    # A service that was silent is asked again under the same key.
+    undone = None if isinstance(undo.error, errors.Unanswered) else claims.why(undo.error)
+    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error), undone=undone)
 
 
 def _put_back(host: Host, ctxt: Any, instance: objects.Instance, image: dict[str, Any] | None,
@@ -61,7 +62,7 @@ def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
 
     A server that was deleted while this host was away is destroyed instead.
     """
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         fresh = records.instance(ctxt, instance.uuid)
         if fresh is None:
             build.destroy(host, work, ctxt, instance)
@@ -81,5 +82,5 @@ def _columns(host: Host, fresh: objects.Instance,
     context = move.context_of(fresh, migration)
     if context is None or fresh.old_flavor is None:
         return values, {}
-    extra = move.go_back(fresh, context)
-    return {**values, **move.flavor_values(fresh.flavor)}, extra
+    extra = fresh.go_back(context)
+    return {**values, **fresh.flavor_columns()}, extra

@@ -19,7 +19,7 @@ def destination(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
                 migration: objects.Migration) -> dict[str, Any]:
     """The new guest, the copy of the disks and the new devices go."""
     event, both = host.event('compute_revert_resize'), move.same_host(migration)
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         host.notify.emit(ctxt, 'instance.exists', instance=instance)
         host.notify.emit(ctxt, 'instance.resize_revert.start', instance=instance)
         move.learn(host, instance, migration)
@@ -35,14 +35,14 @@ def source(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
     """The kept disks, the old flavor, the old devices; started if it ran before the move."""
     event = host.event('compute_finish_revert_resize')
     power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         move.learn(host, instance, migration)
         devices = host.tracker.devices_without(instance.uuid, side_of(migration))
-        extra = move.go_back(instance, move.context_of(instance, migration))
+        extra = instance.go_back(move.context_of(instance, migration))
         move.check_devices(instance, instance.pci_requests, devices)
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
         host.driver.finish_revert_migration(ctxt, instance, image_of(instance), devices, power_on)
         claims.tell(host, work, ctxt, instance.uuid, extra=extra, event=event.success(), values={
-            **move.flavor_values(instance.flavor), 'host': migration.source_compute, 'node': migration.source_node,
+            **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
             'compute_id': host.tracker.node.id, 'power_state': host.driver.get_info(instance)})
     return {}

@@ -24,8 +24,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id:
     def say(transition: str, **fields: Any) -> None:
         claims.tell(host, work, ctxt, uuid, transition=transition, expect={'host': host.name}, **fields)
 
-    with host.snapshot_slots.hold(work), host.locks.hold(uuid), host.tracker.at_work(uuid, 'snapshot'):
-        work.check()
+    with host.snapshot_slots.hold(work), host.turn(work, uuid), host.tracker.at_work(uuid, 'snapshot'):
         host.notify.emit(ctxt, 'instance.snapshot.start', instance=instance, snapshot_image_id=image_id)
         say('snapshot.copying')
         LOG.info('Beginning snapshot process', instance_uuid=uuid)
@@ -53,6 +52,6 @@ def _forget(host: Host, instance: objects.Instance, image_id: str) -> None:
 
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id: str) -> dict[str, Any]:
     """The flow's undo: safe when nothing was begun."""
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         host.driver.forget_snapshot(instance, image_id)
     return {}

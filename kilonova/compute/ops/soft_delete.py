@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Power off and say so. Only forward: a failure is tried again, as with a delete."""
     event = host.event('compute_soft_delete_instance')
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         host.notify.emit(ctxt, 'instance.soft_delete.start', instance=instance)
         host.driver.power_off(instance, *host.shutdown_wait(instance))
         power_state = host.driver.get_info(instance)
@@ -32,8 +32,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[s
 def restore(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Start the guest with the devices that it kept. The save ends the operation whether that went well or not."""
     event = host.event('compute_restore_instance')
-    with host.locks.hold(instance.uuid):
-        work.check()
+    with host.turn(work, instance.uuid):
         host.notify.emit(ctxt, 'instance.restore.start', instance=instance)
         failed = _power_on(host, ctxt, instance)
         power_state = host.driver.get_info(instance)

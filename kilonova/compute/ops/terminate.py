@@ -14,7 +14,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[s
     and so are the notifications of its begin and end."""
     event = host.event('compute_terminate_instance')
     at_home = instance.host == host.name
-    with host.locks.hold(instance.uuid):
+    with host.turn(work, instance.uuid):
         if at_home:
             host.notify.emit(ctxt, 'instance.shutdown.start', instance=instance)
         host.driver.destroy(instance)

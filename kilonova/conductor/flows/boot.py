@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kilonova import objects, states
-from kilonova.clients.placement import PlacementInvalid
+from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import HostsSilent, Work, now, silence
+from kilonova.conductor.work import HostsSilent, Work, silence
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
 from kilonova.errors import (
@@ -71,11 +71,14 @@ def select(work: Work) -> list[dict[str, Any]]:
 
 def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
     first = works[0]
+    for work in works:
+        work.before_sending()
     answered = True
     try:
         found = first.env.select_destinations(
             first.ctxt, spec_obj=spec_of(first), instance_uuids=[work.instance_uuid for work in works],
-            return_objects=True, return_alternates=True, claim=True, deadline=now() + SELECT_DEADLINE)
+            return_objects=True, return_alternates=True, claim=True, time_left=SELECT_DEADLINE,
+            operations=[work.uuid for work in works])
     except HostsSilent:
         raise
     except Unanswered:
@@ -90,9 +93,10 @@ def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
 def choose_again(work: Work) -> None:
     """Further alternates, of the cell that the server is in; none is claimed yet. There may be none. NoValidHost: by
     now nobody could take the server, and why."""
+    work.before_sending()
     found = work.env.select_destinations(
         work.ctxt, spec_obj=spec_of(work), instance_uuids=[work.instance_uuid], return_objects=True,
-        return_alternates=True, claim=False, deadline=now() + SELECT_DEADLINE)
+        return_alternates=True, claim=False, time_left=SELECT_DEADLINE)
     cell, tried = chosen(work)['cell_uuid'], selections(work)[:work.attempt]
     # Who forces a host is told it again and again.
     closed = {tried[attempt - 1]['host'] for attempt in overtaken(work)}
@@ -108,44 +112,37 @@ def overtaken(work: Work) -> list[int]:
 
 def undo_select(work: Work) -> None:
     """Give back what the scheduler claimed; an unanswered question may still claim until its deadline."""
-    work.env.placement.delete_allocations(work.instance_uuid)
+    work.env.placement.drop(work.instance_uuid, work.compare_now)
     if 'select' not in work.outputs and not work.select_answered:
         work.select_answered = True
-        _drop_later(work)
-
-
-def _drop_later(work: Work) -> None:
-    """Once more, after the deadline: by a release row of its own."""
-    from oslo_utils import uuidutils
-    uuid = uuidutils.generate_uuid()
-    with silence(), work.db.write() as conn:
-        operations.insert(conn, [{
-            'uuid': uuid, 'kind': 'release', 'instance_uuid': work.instance_uuid, 'slot': uuid,
-            'args': {'consumer': work.instance_uuid}, 'context': work.ctxt.stored(), 'request_id': work.request_id,
-            'not_before': engine.now(conn) + SELECT_DEADLINE}])
+        # Once more after the deadline.
+        work.add_release({'args': {'consumer': work.instance_uuid}},
+                         lambda row: row['args'].get('consumer') == work.instance_uuid, delay=SELECT_DEADLINE)
 
 
 def create_instance(work: Work) -> dict[str, Any]:
     """Hand-over: the server and the row into the cell (b), then the api row, build request and mapping (c)."""
     cell = work.env.cells.by_uuid(chosen(work)['cell_uuid'])
+    owner = work.env.runner.owner_in(cell)
+    work.env.runner.check_lease(cell, owner)
     with silence():
-        new_id = _insert_server(work, cell)
+        new_id = _insert_server(work, cell, owner)
         if not _end_api_row(work, cell):
             # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
             work.cancelled = True
             raise Cancelled(key=work.uuid)
-    work.db = work.ctxt.cell = cell
+    work.handed_over(cell, owner, FLOW.index('build'))
     return {'id': new_id}
 
 
 @engine.retried
-def _insert_server(work: Work, cell: Any) -> int:
+def _insert_server(work: Work, cell: Any, owner: str) -> int:
     instance = _requested(work)
     rows = instance.to_rows()
     # From the cell the first attempt goes on at ``build``: its host is claimed already.
     row = {'uuid': work.uuid, 'kind': work.kind, 'instance_uuid': work.instance_uuid, 'args': work.args,
            'context': work.ctxt.stored(), 'request_id': work.request_id, 'position': FLOW.index('build'),
-           'outputs': work.outputs, 'attempt': work.attempt, 'owner': work.env.runner.owner}
+           'outputs': work.outputs, 'attempt': work.attempt, 'owner': owner}
     with cell.write() as conn:
         new_id, created = instances.create(
             conn, rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
@@ -154,7 +151,7 @@ def _insert_server(work: Work, cell: Any) -> int:
             operations.insert(conn, [row])
             instances.start_action(conn, work.instance_uuid, action_of(work))
         else:
-            operations.own(conn, work.uuid, work.env.runner.owner)
+            operations.own(conn, work.uuid, owner)
     return new_id
 
 
@@ -164,11 +161,17 @@ def _end_api_row(work: Work, cell: Any) -> bool:
     with work.env.api.write() as conn:
         # It comes first and locks: an early delete of the same moment finds it gone, or it finds itself gone.
         if not build_requests.destroy(conn, work.instance_uuid):
-            return False
-        if not operations.end_owned(conn, work.uuid, work.env.runner.owner, cancelled=True):
+            # Or written, and only the answer to its COMMIT was lost.
+            return engine.repeated() and _lives_in(conn, work, cell)
+        if not operations.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
         instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell))
     return True
+
+
+def _lives_in(conn: Any, work: Work, cell: Any) -> bool:
+    """Whether the mapping says that the server lives in this cell: its hand-over was completed."""
+    return instance_mappings.cells_of(conn, [work.instance_uuid]).get(work.instance_uuid) == cell_id(work, cell)
 
 
 def cell_id(work: Work, cell: Any) -> int:
@@ -208,13 +211,15 @@ def _take_out_of_cell(work: Work, cell: Any) -> None:
 
 
 def claim(work: Work) -> None:
-    """Claim an alternate in Placement (the first host was claimed by the scheduler)."""
+    """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
+    there for the host that refused it: one write, so that its generation tells a late one from this."""
     if work.attempt == 1:
         return
     host = chosen(work)
     held = work.env.placement.get_allocations(work.instance_uuid)
-    if set(host['allocations']) <= set(held['allocations']):
+    if same_allocations(held['allocations'], host['allocations']):
         return
+    work.compare_now()
     try:
         work.env.placement.claim(work.instance_uuid, host['allocations'], host['mappings'],
                                  project_id=work.ctxt.project_id, user_id=work.ctxt.user_id,
@@ -222,11 +227,6 @@ def claim(work: Work) -> None:
     except (PlacementConflict, PlacementInvalid) as error:
         # Invalid: Placement doesn't know one of its providers (any more).
         raise HostRejected(reason=f"{host['host']}: {error}") from error
-
-
-def undo_claim(work: Work) -> None:
-    """Give the allocation of this attempt back."""
-    work.env.placement.delete_allocations(work.instance_uuid)
 
 
 def build(work: Work) -> None:
@@ -261,7 +261,9 @@ def undo_build(work: Work) -> None:
         return
     instance = _requested(work)
     instance.id = work.outputs['create_instance']['id']
-    work.ask_to_undo(chosen(work)['host'], 'undo_build', instance=instance)
+    host = chosen(work)['host']
+    work.ask_to_undo(host, 'undo_build', instance=instance, write=lambda conn: instances.leave_host(
+        conn, work.instance_uuid, host, {'vm_state': states.VmState.BUILDING.value}))
 
 
 class Boot(Flow):
@@ -271,7 +273,7 @@ class Boot(Flow):
     steps = (
         Step('select', select, undo_select),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
-        Step('claim', claim, undo_claim, again_from='claim', saved=lambda work: work.attempt > 1),
+        Step('claim', claim, again_from='claim', saved=lambda work: work.attempt > 1),
         Step('build', build, undo_build, again_from='claim', saved=False),
     )
 
@@ -321,6 +323,17 @@ class Boot(Flow):
                                          f'{uuid}. Hosts said: {"; ".join(said)}')
 
     def run(self, work: Work) -> None:
+        if work.db is not work.env.api:
+            try:
+                if _is_orphan(work):
+                    LOG.warning('Operation %s of %s was left behind by a hand-over that never was: it goes', work.uuid,
+                                work.instance_uuid)
+                    _take_out_of_cell(work, work.db)
+                    work.lost()
+                    return
+            except Unanswered as error:
+                work.give_back(error)
+                return
         # The position after create_instance was written by the hand-over itself; claim and build save none.
         if work.position > 1 and 'create_instance' not in work.outputs and not work.failed:
             try:
@@ -336,6 +349,13 @@ class Boot(Flow):
         else:
             _end_in_cell(work)
         _notify(work)
+
+
+def _is_orphan(work: Work) -> bool:
+    """A row in a cell where the server doesn't live: its owner put it there when it was no owner any more, and whoever
+    was ended the operation without it."""
+    with silence(), work.env.api.read() as conn:
+        return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])
 
 
 def _notify(work: Work) -> None:

@@ -14,7 +14,7 @@ from kilonova import objects
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.flow import Flow, Step
 from kilonova.conductor.flows import boot, move
-from kilonova.conductor.work import Work, now, silence
+from kilonova.conductor.work import Work, silence
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations
 from kilonova.errors import HostRejected, NoValidHost, PlacementConflict
@@ -52,9 +52,10 @@ def new_flavor(work: Work) -> objects.Flavor:
 def select(work: Work) -> list[dict[str, Any]]:
     """Hosts for the new flavor, behind those that refused before; nothing is claimed yet."""
     refused = work.outputs.get('select', [])[:work.attempt - 1]
+    work.before_sending()
     found = work.env.select_destinations(
         work.ctxt, spec_obj=move.request_spec(work), instance_uuids=[work.instance_uuid], return_objects=True,
-        return_alternates=True, claim=False, deadline=now() + boot.SELECT_DEADLINE)
+        return_alternates=True, claim=False, time_left=boot.SELECT_DEADLINE)
     return refused + boot.as_outputs(found[0])
 
 
@@ -64,7 +65,7 @@ def claim_and_move(work: Work) -> None:
     try:
         work.env.placement.move_allocation(
             work.instance_uuid, work.args['migration_uuid'], new=host['allocations'], mappings=host['mappings'],
-            project_id=work.ctxt.project_id, user_id=work.ctxt.user_id)
+            project_id=work.ctxt.project_id, user_id=work.ctxt.user_id, check=work.compare_now)
     except (PlacementConflict, PlacementInvalid) as error:
         # Invalid: Placement doesn't know one of its providers (any more).
         raise HostRejected(reason=f"{host['host']}: {error}") from error
@@ -73,7 +74,7 @@ def claim_and_move(work: Work) -> None:
 def undo_claim_and_move(work: Work) -> None:
     """The server gets its allocation back."""
     if 'select' in work.outputs:
-        work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'])
+        work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
 def _spec(work: Work) -> objects.RequestSpec:
@@ -136,15 +137,13 @@ def undo_finish_resize(work: Work) -> None:
 
 def save_spec(work: Work) -> None:
     """The stored request spec is from now on the new flavor's."""
-    with silence():
-        move.save_spec(work, move.request_spec(work))
+    move.save_spec(work, move.request_spec(work))
 
 
 def undo_save_spec(work: Work) -> None:
     """The stored request spec is the old flavor's again."""
     if work.args.get('old_request_spec'):
-        with silence():
-            move.save_spec(work, move.request_spec(work, 'old_request_spec'))
+        move.save_spec(work, move.request_spec(work, 'old_request_spec'))
 
 
 def mark_resized(work: Work) -> None:
@@ -186,9 +185,9 @@ class Resize(Flow):
         made = work.outputs.get('choices', 1)
         if not isinstance(error.__cause__, PlacementConflict) or made == CHOICES:
             return False
-        undo_claim_and_move(work)
         work.outputs['choices'] = made + 1
-        work.again(self.index('select'), error)
+        work.undo_attempt(self.index('select'), error)
+        self._undo_attempt(work)
         return True
 
     def exhausted(self, work: Work, error: HostRejected) -> Exception:
@@ -197,11 +196,13 @@ class Resize(Flow):
 
     def ended_badly(self, work: Work) -> None:
         """The server is as it was; its fault and event say why."""
+        put_back = move.as_before(work)
+
         def end(conn: Any) -> None:
             uuid = work.instance_uuid
+            put_back(conn)
             if instances.transition(conn, uuid, 'resize.failed'):
                 instances.add_fault(conn, uuid, work.fault())
-            instances.update_extra(conn, uuid, {'migration_context': None})
             migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
             instances.add_events(conn, uuid, work.request_id, [
                 move.stored_event(work, name, 'Error') for name in ('conductor_migrate_server', 'cold_migrate')])

@@ -5,7 +5,7 @@ from typing import Any
 
 from kilonova.conductor.flow import Flow, Step
 from kilonova.conductor.flows import move
-from kilonova.conductor.work import HostGone, Work, silence
+from kilonova.conductor.work import HostGone, Work
 from kilonova.db.queries import instances, migrations
 
 
@@ -21,7 +21,7 @@ def revert_dest(work: Work) -> None:
 
 def move_back(work: Work) -> None:
     """One POST: the server gets back what the migration holds."""
-    work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'])
+    work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
 def finish_revert(work: Work) -> None:
@@ -36,8 +36,7 @@ def finish_revert(work: Work) -> None:
 def save_spec(work: Work) -> None:
     """The stored request spec is the old flavor's again."""
     if work.args.get('request_spec'):
-        with silence():
-            move.save_spec(work, move.request_spec(work))
+        move.save_spec(work, move.request_spec(work))
 
 
 def mark_reverted(work: Work) -> None:

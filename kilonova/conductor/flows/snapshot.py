@@ -8,8 +8,7 @@ import logging
 
 from kilonova.conductor.flow import Step
 from kilonova.conductor.flows.power import OneStep
-from kilonova.conductor.work import Work, silence
-from kilonova.db.queries import operations
+from kilonova.conductor.work import Work
 from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
@@ -36,16 +35,8 @@ def undo_snapshot_instance(work: Work) -> None:
 
 def _drop_later(work: Work) -> None:
     """By a release row of its own: nobody waits for the image service to unwind a server, least of all a delete."""
-    from oslo_utils import uuidutils
-    uuid = uuidutils.generate_uuid()
-    with silence(), work.db.write() as conn:
-        if any(row['kind'] == 'release' and row['args'].get('image_id') == work.args['image_id']
-               for row in operations.of_instance(conn, work.instance_uuid)):
-            return
-        operations.insert(conn, [{
-            'uuid': uuid, 'kind': 'release', 'instance_uuid': work.instance_uuid, 'slot': uuid,
-            'args': {'image_id': work.args['image_id']}, 'context': work.ctxt.stored(),
-            'request_id': work.request_id}])
+    image_id = work.args['image_id']
+    work.add_release({'args': {'image_id': image_id}}, lambda row: row['args'].get('image_id') == image_id)
 
 
 class Snapshot(OneStep):

@@ -74,8 +74,9 @@ class OperationColumns(Timestamps):
     """Work of an instance that somebody has to finish (operations.md §1).
 
     ``slot`` makes "one running row a server" a unique key: 'run', 'wait', or the row's own uuid for a pending
-    release. ``not_before`` is in epoch seconds by the database's clock; args, context, outputs, error and
-    written hold JSON.
+    release. ``not_before`` is in epoch seconds by the database's clock; args, context, outputs and error hold JSON.
+    ``undoing``: the host of this attempt refused, its steps are being undone before the next attempt. ``written``: the
+    key of the last write of a host (``queries.claims``).
     """
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -93,6 +94,7 @@ class OperationColumns(Timestamps):
     not_before = mapped_column(sa.Double, nullable=False, default=0.0)
     error = mapped_column(MediumText)
     failed = mapped_column(sa.Boolean, nullable=False, default=False)
+    undoing = mapped_column(sa.Boolean, nullable=False, default=False, server_default=sa.false())
     cancelled = mapped_column(sa.Boolean, nullable=False, default=False)
     written = mapped_column(sa.Text, nullable=False, default='{}')
     host = mapped_column(sa.String(255))

@@ -1,8 +1,9 @@
 """What a host writes while it works on an operation: one transaction each (operations.md rules 13, 14, 21).
 
 A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the
-row is the tombstone (gone, cancelled or at another place: KeyGone) and the mark tells a write that is sent again from a
-new one. Payloads are plain dicts, described at ``claim`` and ``save``.
+row is the tombstone (gone, cancelled, being undone or at another place: KeyGone) and the mark tells a write that is
+sent again from a new one, and that what was done under the key was undone by its host. Payloads are plain dicts,
+described at ``claim`` and ``save``.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from kilonova.db import engine
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
-from kilonova.errors import ClaimConflict, Conflict, KeyGone
+from kilonova.errors import ClaimConflict, Conflict, HostRejected, KeyGone, ReleasePending
 
 operations = models.Operation.__table__
 devices_table = models.PciDevice.__table__
@@ -40,22 +41,81 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
 def _standing(key: str) -> list[Any]:
     operation, position, _step, attempt = parse(key)
     return [operations.c.uuid == operation, operations.c.position == position, operations.c.attempt == attempt,
-            operations.c.cancelled == sa.false(), operations.c.failed == sa.false()]
+            operations.c.cancelled == sa.false(), operations.c.failed == sa.false(),
+            operations.c.undoing == sa.false()]
 
 
-def check(conn: Any, key: str) -> None:
-    """The first act of a host on a key that it doesn't remember: KeyGone when the row no longer stands there."""
-    if not conn.execute(sa.select(operations.c.id).where(*_standing(key))).first():
+_BESIDE_RELEASES = ('release', 'delete')
+# Begins what a row says of a key whose acts the host undid; the reason follows.
+_UNDONE = ':undone:'
+# Characters of the reason that are kept.
+_REASON = 1000
+
+
+def check(conn: Any, key: str, undo: bool = False, host: str | None = None) -> None:
+    """The first act of a host on a key that it doesn't remember: KeyGone when the row no longer stands there.
+
+    HostRejected: it did this before and undid it, and the answer was lost with its memory. ``undo``: the key is that of
+    an undo, so the row must say that this step of this attempt is being undone, or be a pending release. ``host`` has a
+    pending release of the server that must go first: ReleasePending. (A delete takes all there is.)
+    """
+    if undo:
+        _check_undo(conn, key)
+        return
+    releases = sa.alias(operations)
+    waiting = sa.exists().where(releases.c.instance_uuid == operations.c.instance_uuid, releases.c.host == host,
+                                releases.c.kind == 'release', operations.c.kind.not_in(_BESIDE_RELEASES))
+    row = conn.execute(sa.select(operations.c.written, waiting.label('waiting')).where(*_standing(key))).first()
+    if row is None:
+        raise KeyGone(key=key)
+    if row.written.startswith(key + _UNDONE):
+        raise HostRejected(row.written.removeprefix(key + _UNDONE))
+    if host is not None and row.waiting:
+        raise ReleasePending(host=host)
+
+
+def _check_undo(conn: Any, key: str) -> None:
+    operation, position, _step, attempt = parse(key)
+    if not conn.execute(sa.select(operations.c.id).where(
+            operations.c.uuid == operation, operations.c.attempt == attempt, operations.c.position >= position,
+            sa.or_(operations.c.failed == sa.true(), operations.c.undoing == sa.true(),
+                   operations.c.kind == 'release'))).first():
         raise KeyGone(key=key)
 
 
-def _mark(conn: Any, key: str, mark: str) -> bool:
-    """Mark the row; False when this very write was done before. KeyGone when the row doesn't stand at the key."""
-    if conn.execute(operations.update().where(*_standing(key), operations.c.written != mark)
-                    .values(written=mark)).rowcount:
+def _mark(conn: Any, key: str, mark: str, *more: Any) -> bool:
+    """Mark the row, if it meets the conditions ``more``; False when this very write was done before, or they aren't
+    met. KeyGone when the row doesn't stand at the key, HostRejected when the host undid what it did under it."""
+    if conn.execute(operations.update().where(
+            *_standing(key), operations.c.written != mark,
+            sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)), *more)
+            .values(written=mark)).rowcount:
         return True
     check(conn, key)
     return False
+
+
+def _mark_undone(conn: Any, key: str, reason: str) -> bool:
+    """Note that a host took back what it did under the key; False when the operation is over."""
+    if conn.execute(operations.update().where(*_standing(key)).values(
+            written=f'{key}{_UNDONE}{reason[:_REASON]}')).rowcount:
+        return True
+    return conn.execute(sa.select(operations.c.id).where(operations.c.uuid == parse(key)[0])).first() is not None
+
+
+def _no_release(instance_uuid: str, host: str) -> Any:
+    """Nothing of this server is still to be given back on the host: that would take the new things along."""
+    waiting = sa.alias(operations)
+    # MySQL reads a table that it updates from a derived table only.
+    found = sa.select(waiting.c.id).where(waiting.c.instance_uuid == instance_uuid, waiting.c.kind == 'release',
+                                          waiting.c.host == host).subquery()
+    return sa.not_(sa.exists(sa.select(found.c.id)))
+
+
+def _refuse_release(conn: Any, request: dict[str, Any]) -> None:
+    written = conn.execute(sa.select(operations.c.written).where(*_standing(request['key']))).scalar()
+    if written != f"{request['key']}:claim":
+        raise HostRejected(ReleasePending(host=request['host']).message)
 
 
 @engine.retried
@@ -64,12 +124,15 @@ def claim(db: Any, request: dict[str, Any], look: Callable[[Any], None] | None =
 
     ``request``: key, instance_uuid, transition (event name), expect {instances column: value(s)}, values {instances
     columns}, extra {instance_extra columns: JSON text}, devices [{id, address, from, to, instance_uuid, request_id}],
-    usage {compute_node_id, compute_nodes columns}|None, migration {uuid, migrations columns}|None. Raises KeyGone,
-    ClaimConflict (a device was not in its ``from`` status), Conflict (the server is elsewhere by now).
+    usage {compute_node_id, compute_nodes columns}|None, migration {uuid, migrations columns}|None, host (who claims).
+    Raises KeyGone, ClaimConflict (a device was not in its ``from`` status), Conflict (the server is elsewhere by now),
+    HostRejected (the host undid this very claim, or has something of the server still to give back).
     """
     uuid = request['instance_uuid']
     with db.write() as conn:
-        if not _mark(conn, request['key'], f"{request['key']}:claim"):
+        conditions = [_no_release(uuid, request['host'])] if request.get('host') else []
+        if not _mark(conn, request['key'], f"{request['key']}:claim", *conditions):
+            _refuse_release(conn, request)
             return {'written': True}
         if look is not None:
             look(conn)
@@ -88,7 +151,8 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     As ``claim``, and: system_metadata {key: value|None}, event {event, result, host, start_time, finish_time, details,
     traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end
     (True: this is the server's end state, the operation row goes with it), undo (True: the step gives back what it
-    took, whatever the row says; a state that moved on, such as ``deleting``, is left alone).
+    took, whatever the row says; a state that moved on, such as ``deleting``, is left alone), undone (why: the host took
+    back what it did under this key, so the key is refused when it is asked again).
     Returns {'written': True}.
     """
     uuid, key = request['instance_uuid'], request.get('key')
@@ -103,6 +167,9 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
             mark = f"{key}:{request.get('transition') or event.get('event') or 'save'}:{event.get('host') or ''}"
             if not _mark(conn, key, mark):
                 return {'written': True}
+        elif key and request.get('undone') is not None and not _mark_undone(conn, key, request['undone']):
+            # An order that came late tells nothing about an operation that is over.
+            request = {**request, 'event': None}
         _move(conn, request, lenient=bool(undo))
         _write_devices(conn, request.get('devices') or [], strict=not undo)
         instance_queries.update_extra(conn, uuid, request.get('extra') or {})

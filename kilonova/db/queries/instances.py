@@ -176,6 +176,25 @@ def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None =
     return hit
 
 
+def leave_host(conn: Any, uuid: str, host: str, expect: dict[str, Any]) -> bool:
+    """The server belongs to no host, if it is on this one and its columns are as expected."""
+    conditions = [instances.c[name] == value for name, value in {'host': host, **expect}.items()]
+    return conn.execute(instances.update().where(
+        instances.c.uuid == uuid, instances.c.deleted == 0, *conditions).values(
+        host=None, node=None, compute_id=None, launched_on=None, updated_at=utcnow())).rowcount == 1
+
+
+def put_back(conn: Any, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
+    """Write host, node and what follows the flavor, if the server is on one of these hosts; ``compute_id`` is that of
+    the node."""
+    nodes = models.ComputeNode.__table__
+    node = sa.select(nodes.c.id).where(nodes.c.host == values['host'], nodes.c.hypervisor_hostname == values['node'],
+                                       nodes.c.deleted == 0).scalar_subquery()
+    return conn.execute(instances.update().where(
+        instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.host, hosts)).values(
+        **values, compute_id=node, updated_at=utcnow())).rowcount == 1
+
+
 def hold(conn: Any, uuid: str, vm_states: Iterable[str], method: str) -> None:
     """What belongs to a server changes, not its state: its row is ours until the transaction ends.
 

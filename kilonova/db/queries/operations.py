@@ -36,8 +36,9 @@ def _row(operation: dict[str, Any], slot: str = RUN) -> dict[str, Any]:
             'position': operation.get('position', 0), 'outputs': json.dumps(operation.get('outputs') or {}),
             'attempt': operation.get('attempt', 1), 'owner': operation.get('owner'),
             'not_before': operation.get('not_before', 0), 'error': operation.get('error'),
-            'failed': operation.get('failed', False), 'cancelled': operation.get('cancelled', False),
-            'written': '', 'host': operation.get('host'), 'created_at': instance_queries.utcnow()}
+            'failed': operation.get('failed', False), 'undoing': operation.get('undoing', False),
+            'cancelled': operation.get('cancelled', False), 'written': '', 'host': operation.get('host'),
+            'created_at': instance_queries.utcnow()}
 
 
 def insert(conn: Any, rows: Iterable[dict[str, Any]], slot: str = RUN) -> None:
@@ -228,16 +229,36 @@ def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
 
 
 # --- working ---------------------------------------------------------------------------------------------------------
+# Where a row stands: (position, attempt).
+Place = tuple[int, int]
+
+
+def _living() -> Any:
+    return sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
+
+
+def _owned(uuid: str, owner: str, at: Place | None = None, cancelled: bool = True) -> list[Any]:
+    """The row is this owner's, whose lease has not run out, and stands at the place; ``cancelled`` False: and nobody
+    has cancelled it."""
+    conditions = [operations.c.uuid == uuid, operations.c.owner == owner,
+                  sa.exists().where(leases.c.owner == owner, leases.c.expires > engine.db_now())]
+    if at is not None:
+        conditions += [operations.c.position == at[0], operations.c.attempt == at[1]]
+    if not cancelled:
+        conditions.append(operations.c.cancelled == sa.false())
+    return conditions
+
+
 @engine.retried
 def take(db: Any, uuids: Sequence[str], owner: str) -> list[dict[str, Any]]:
     """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left
-    out."""
+    out. An owner whose lease has run out gets none."""
     with db.write() as conn:
-        living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
+        living = _living()
         conn.execute(operations.update().where(
             operations.c.uuid.in_(list(uuids)), operations.c.slot != WAIT,
             sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)),
-            operations.c.not_before <= engine.db_now()).values(owner=owner))
+            operations.c.not_before <= engine.db_now(), sa.literal(owner).in_(living)).values(owner=owner))
         rows = conn.execute(sa.select(operations).where(
             operations.c.uuid.in_(list(uuids)), operations.c.owner == owner, operations.c.slot != WAIT)
             .order_by(operations.c.id)).mappings().all()
@@ -259,28 +280,60 @@ def get(conn: Any, uuid: str) -> dict[str, Any] | None:
     return read(row) if row else None
 
 
-def free(conn: Any, owner: str, limit: int, age: float = -60.0) -> list[dict[str, Any]]:
+def stands(conn: Any, uuid: str, owner: str, at: Place) -> bool:
+    """Whether the row is this living owner's, stands at the place and was cancelled by nobody, or is being unwound
+    already."""
+    return conn.execute(sa.select(operations.c.id).where(
+        *_owned(uuid, owner, at), sa.or_(operations.c.cancelled == sa.false(), operations.c.failed == sa.true()))
+        ).first() is not None
+
+
+def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[dict[str, Any]]:
     """Rows that may be taken now, oldest first: unowned, of dead owners, or our own (the runner knows which it
-    holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its way.
+    holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its way. ``after``: the
+    id behind which to go on.
     """
-    living = sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
-    rows = conn.execute(sa.select(operations.c.uuid, operations.c.kind, operations.c.instance_uuid, operations.c.host,
-                                  operations.c.cancelled, operations.c.failed, operations.c.owner).where(
-        operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
+    rows = conn.execute(sa.select(operations.c.id, operations.c.uuid, operations.c.kind, operations.c.instance_uuid,
+                                  operations.c.host, operations.c.cancelled, operations.c.failed,
+                                  operations.c.owner).where(
+        operations.c.id > after, operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
         engine.db_age(operations.c.created_at) >= age,
-        sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)))
+        sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(_living())))
         .order_by(operations.c.id).limit(limit)).mappings().all()
     return [dict(row) for row in rows]
 
 
-def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], cancelled: bool = False) -> bool:
-    """One lease-checked write; ``cancelled`` False also demands that nobody cancelled the row meanwhile."""
-    conditions = [operations.c.uuid == uuid, operations.c.owner == owner]
-    if not cancelled:
-        conditions.append(operations.c.cancelled == sa.false())
+def stopped(conn: Any, owner: str, limit: int, age: float = -60.0) -> tuple[list[str], list[str]]:
+    """(deletes that wait behind another row, our own rows that somebody cancelled and that aren't being unwound)."""
+    rows = conn.execute(sa.select(operations.c.uuid, operations.c.slot).where(sa.or_(
+        sa.and_(operations.c.slot == WAIT, engine.db_age(operations.c.created_at) >= age),
+        sa.and_(operations.c.owner == owner, operations.c.cancelled == sa.true(), operations.c.failed == sa.false())))
+        .order_by(operations.c.id).limit(limit)).all()
+    return [row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT]
+
+
+def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
+           cancelled: bool = False) -> bool:
+    """One write by an owner whose lease stands, to a row that stands at ``at``; ``cancelled`` False also demands that
+    nobody cancelled the row meanwhile."""
     encoded = {name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
                for name, value in values.items()}
-    return conn.execute(operations.update().where(*conditions).values(**encoded)).rowcount == 1
+    return conn.execute(operations.update().where(*_owned(uuid, owner, at, cancelled)).values(**encoded)).rowcount == 1
+
+
+def give_back(conn: Any, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
+    """Nobody's row from now on, to be taken after a pause (seconds). One that was cancelled and isn't being unwound yet
+    may be taken at once: somebody waits for it."""
+    stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
+    return conn.execute(operations.update().where(*_owned(uuid, owner, at)).values(
+        owner=None, outputs=json.dumps(outputs),
+        not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause))).rowcount == 1
+
+
+def lives(conn: Any, owner: str) -> bool:
+    """Whether the owner's lease stands."""
+    return conn.execute(sa.select(leases.c.owner).where(
+        leases.c.owner == owner, leases.c.expires > engine.db_now())).first() is not None
 
 
 def end(conn: Any, uuid: str, instance_uuid: str) -> str | None:
@@ -289,12 +342,9 @@ def end(conn: Any, uuid: str, instance_uuid: str) -> str | None:
     return promote(conn, instance_uuid)
 
 
-def end_owned(conn: Any, uuid: str, owner: str, cancelled: bool) -> bool:
-    """Delete a row that must be ours and, unless ``cancelled`` allows it, not cancelled."""
-    conditions = [operations.c.uuid == uuid, operations.c.owner == owner]
-    if not cancelled:
-        conditions.append(operations.c.cancelled == sa.false())
-    return conn.execute(operations.delete().where(*conditions)).rowcount == 1
+def end_owned(conn: Any, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
+    """Delete a row that must be ours, stand at ``at`` and, unless ``cancelled`` allows it, not be cancelled."""
+    return conn.execute(operations.delete().where(*_owned(uuid, owner, at, cancelled))).rowcount == 1
 
 
 def end_releases(conn: Any, host: str) -> int:
@@ -326,13 +376,21 @@ def busy_instances(conn: Any, uuids: Sequence[str]) -> set[str]:
 
 # --- leases ----------------------------------------------------------------------------------------------------------
 @engine.retried
-def renew_lease(db: Any, owner: str, host: str, seconds: float) -> None:
-    """One statement in the usual case; the database's clock counts."""
+def begin_lease(db: Any, owner: str, host: str, seconds: float) -> None:
+    """The lease of a new owner; the database's clock counts. Leases that ran out long ago go."""
     with db.write() as conn:
-        expires = engine.db_now() + seconds
-        if not conn.execute(leases.update().where(leases.c.owner == owner).values(expires=expires)).rowcount:
-            conn.execute(leases.insert().values(owner=owner, host=host, expires=expires))
-            conn.execute(leases.delete().where(leases.c.expires < engine.db_now() - 3600))
+        if engine.repeated() and conn.execute(sa.select(leases.c.owner).where(leases.c.owner == owner)).first():
+            return
+        conn.execute(leases.insert().values(owner=owner, host=host, expires=engine.db_now() + seconds))
+        conn.execute(leases.delete().where(leases.c.expires < engine.db_now() - 3600))
+
+
+@engine.retried
+def renew_lease(db: Any, owner: str, seconds: float) -> bool:
+    """One statement. False: the lease has run out, or is gone; it is never renewed then."""
+    with db.write() as conn:
+        return conn.execute(leases.update().where(leases.c.owner == owner, leases.c.expires > engine.db_now())
+                            .values(expires=engine.db_now() + seconds)).rowcount == 1
 
 
 def living(conn: Any) -> list[tuple[str, str]]:
@@ -363,5 +421,16 @@ def existing(conn: Any, uuids: Sequence[str]) -> set[str]:
 
 
 def own(conn: Any, uuid: str, owner: str) -> None:
-    """Own a row whose twin in the api database is ours (a repeated hand-over)."""
-    conn.execute(operations.update().where(operations.c.uuid == uuid).values(owner=owner))
+    """Own a row whose twin in the api database is ours (a repeated hand-over), unless somebody living has it."""
+    living = _living()
+    conn.execute(operations.update().where(
+        operations.c.uuid == uuid, sa.literal(owner).in_(living),
+        sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(living))).values(owner=owner))
+
+
+def waiting_boots(conn: Any, uuids: Sequence[str]) -> set[str]:
+    """The servers of those of these boots (rows of the api database) that still wait for a host: none was chosen, they
+    were neither cancelled nor have they failed."""
+    return set(conn.execute(sa.select(operations.c.instance_uuid).where(
+        operations.c.uuid.in_(list(uuids)), operations.c.kind == 'boot', operations.c.position == 0,
+        operations.c.failed == sa.false(), operations.c.cancelled == sa.false())).scalars())

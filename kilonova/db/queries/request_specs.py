@@ -22,10 +22,12 @@ def create(connection: sa.Connection, specs: Iterable[tuple[str, str]]) -> None:
     connection.execute(request_specs.insert(), [{'instance_uuid': uuid, 'spec': spec} for uuid, spec in specs])
 
 
-def save(connection: sa.Connection, instance_uuid: str, spec: str) -> bool:
-    """Replace a spec; False when the server has none."""
+def save(connection: sa.Connection, seen: Row, spec: str) -> bool:
+    """Replace a spec that is still as it was ``seen`` (``get``); False when it isn't."""
+    updated = request_specs.c.updated_at
+    same = updated.is_(None) if seen['updated_at'] is None else updated == seen['updated_at']
     result = connection.execute(
-        sa.update(request_specs).where(request_specs.c.instance_uuid == instance_uuid).values(spec=spec))
+        sa.update(request_specs).where(request_specs.c.id == seen['id'], same).values(spec=spec))
     return result.rowcount == 1
 
 

@@ -145,6 +145,15 @@ def silent_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
     return [Heard(row[0], float(row[1]), False, float(row[2])) for row in rows]
 
 
+def quiet_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
+    """Computes that are forced down, or whose last report is older than ``down_time``. One statement."""
+    newest = sa.select(sa.func.min(_AGE)).where(*_REPORTING).correlate(None).scalar_subquery()
+    rows = connection.execute(sa.select(
+        services.c.host, _AGE.label('age'), _FORCED.label('forced'), sa.func.coalesce(newest, _AGE).label('newest'))
+        .where(LIVE, services.c.binary == COMPUTE, sa.or_(_FORCED, down_time < _AGE)))
+    return [Heard(row[0], float(row[1]), bool(row[2]), float(row[3])) for row in rows]
+
+
 def minimum_version(connection: sa.Connection, binary: str) -> int:
     """The lowest version of the services of this kind that aren't forced down; 0 when there is none."""
     lowest = connection.execute(

@@ -79,6 +79,8 @@ class Cell:
         self.standing: set[str] | None = None
         self.ended: set[str] = set()
         self.written: dict[str, str] = {}
+        self.undone: dict[str, str] = {}
+        self.gone_undos: set[str] = set()
         self.checks: list[str] = []
         self.claims: list[dict[str, Any]] = []
         self.saves: list[dict[str, Any]] = []
@@ -90,8 +92,8 @@ class Cell:
         self.conflict_once = False
 
     # -- what a host calls ---------------------------------------------------------------------------------------------
-    def check_key(self, ctxt: Any, *, key: str) -> dict:
-        return self._around('check_key', lambda: self._check(key))
+    def check_key(self, ctxt: Any, *, key: str, undo: bool = False, host: str | None = None) -> dict:
+        return self._around('check_key', lambda: self._check(key, undo))
 
     def claim_instance(self, ctxt: Any, *, claim: dict[str, Any]) -> dict:
         claim = json.loads(json.dumps(claim))
@@ -113,21 +115,27 @@ class Cell:
             raise errors.Unanswered(who='conductor', reason='the reply was lost')
         return result
 
-    def _check(self, key: str) -> dict:
+    def _check(self, key: str, undo: bool) -> dict:
         self.checks.append(key)
-        self._stands(key)
+        # An operation that is being undone stands nowhere; ``gone_undos`` are keys of undos that are over.
+        if undo and key in self.gone_undos:
+            raise errors.KeyGone(key=key)
+        if not undo:
+            self._stands(key)
         return {}
 
     def _stands(self, key: str) -> None:
+        if key in self.undone:
+            raise errors.HostRejected(self.undone[key])
         if key in self.ended or (self.standing is not None and key not in self.standing):
             raise errors.KeyGone(key=key)
 
     def _claim(self, claim: dict[str, Any]) -> dict:
         self.claims.append(claim)
         key = claim['key']
+        self._stands(key)
         if self.written.get(key) == 'claim':
             return {'written': True}
-        self._stands(key)
         if self.conflict_once:
             self.conflict_once = False
             raise errors.ClaimConflict(devices='x')
@@ -143,6 +151,8 @@ class Cell:
             if self.written.get(key) == mark:
                 return {'written': True}
             self._stands(key)
+        if undo and save.get('undone') is not None and key not in self.ended:
+            self.undone[key] = save['undone']
         self._write(save, strict=not undo)
         if key and not undo:
             self.written[key] = mark

@@ -16,8 +16,10 @@ def test_request_specs(api, statements):
     assert [text.split()[0] for _, text, _ in statements] == ['INSERT', 'COMMIT']
     with api.write() as connection:
         assert request_specs.get(connection, 'a')['spec'] == '{"x": 1}'
-        assert request_specs.save(connection, 'a', '{"x": 3}')
-        assert not request_specs.save(connection, 'z', '{}')
+        seen = request_specs.get(connection, 'a')
+        assert request_specs.save(connection, seen, '{"x": 3}')
+        # Written since it was seen.
+        assert not request_specs.save(connection, seen, '{}')
         assert request_specs.get(connection, 'a')['spec'] == '{"x": 3}'
         assert request_specs.destroy(connection, 'a')
         assert not request_specs.destroy(connection, 'a')

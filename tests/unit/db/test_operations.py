@@ -97,7 +97,7 @@ def test_delete_waits_behind_what_runs_and_cancels_it(cell):
     found = rows(cell)
     assert found['o1']['cancelled'] and found['d1']['slot'] == 'wait'
     assert states_of(cell) == ('active', 'deleting')
-    operations.renew_lease(cell, 'me', 'h', 30)
+    operations.begin_lease(cell, 'me', 'h', 30)
     assert operations.take(cell, ['d1'], 'me') == []
     with cell.write() as conn:
         assert not operations.end_owned(conn, 'o1', 'me', cancelled=False)
@@ -113,13 +113,15 @@ def test_a_second_delete_adds_nothing(cell):
 
 def test_a_row_is_taken_once_until_its_owners_lease_ends(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
-    operations.renew_lease(cell, 'first', 'h', 30)
-    operations.renew_lease(cell, 'second', 'h', 30)
+    operations.begin_lease(cell, 'first', 'h', 30)
+    operations.begin_lease(cell, 'second', 'h', 30)
     assert len(operations.take(cell, ['o1'], 'first')) == 1
     assert operations.take(cell, ['o1'], 'second') == []
     with cell.read() as conn:
         assert operations.free(conn, 'second', 10) == []
-    operations.renew_lease(cell, 'first', 'h', -1)
+    assert operations.renew_lease(cell, 'first', -1)
+    # A lease that ran out stays so.
+    assert not operations.renew_lease(cell, 'first', 30)
     with cell.read() as conn:
         assert [row['uuid'] for row in operations.free(conn, 'second', 10)] == ['o1']
     assert len(operations.take(cell, ['o1'], 'second')) == 1
@@ -130,7 +132,7 @@ def test_a_row_is_taken_once_until_its_owners_lease_ends(cell):
 
 def test_rows_given_back_are_not_taken_before_their_time(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
-    operations.renew_lease(cell, 'me', 'h', 30)
+    operations.begin_lease(cell, 'me', 'h', 30)
     operations.take(cell, ['o1'], 'me')
     with cell.write() as conn:
         operations.decide(conn, 'o1', 'me', {'owner': None, 'not_before': engine.db_now() + 60})
@@ -329,7 +331,7 @@ def test_a_delete_takes_the_place_of_a_soft_delete_that_waits(cell):
 
 
 def test_leases_that_live(cell):
-    operations.renew_lease(cell, 'a', 'ctl1 pid=1', 60)
-    operations.renew_lease(cell, 'b', 'ctl1 pid=2', -1)
+    operations.begin_lease(cell, 'a', 'ctl1 pid=1', 60)
+    operations.begin_lease(cell, 'b', 'ctl1 pid=2', -1)
     with cell.read() as conn:
         assert operations.living(conn) == [('a', 'ctl1 pid=1')]

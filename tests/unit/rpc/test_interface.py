@@ -72,7 +72,7 @@ def test_select_destinations_under_a_cap_drops_what_is_ours():
     """Row 3.8."""
     recorder = Recorder()
     Client(scheduler.Scheduler, recorder, '4.5').select_destinations(
-        CTXT, spec_obj=None, instance_uuids=['u'], claim=False, deadline=1.0)
+        CTXT, spec_obj=None, instance_uuids=['u'], claim=False, time_left=1.0, operations=['o'])
     assert recorder.sent[0][4] == '4.5'
     assert set(recorder.sent[0][-1]) == {'spec_obj', 'instance_uuids'}
 
@@ -122,9 +122,9 @@ def test_a_server_whose_signature_drifted_does_not_start():
 
 # A changed signature needs a new version of the interface: then, and only then, change the fingerprint here.
 FINGERPRINTS = {
-    'Conductor': ('3.1', 'c210aa21ff22ffd3'),
+    'Conductor': ('3.2', 'c9be2262a0162556'),
     'ComputeTask': ('1.27', 'c43cf0c4adf42192'),
-    'Scheduler': ('4.6', '6180e3f8de632014'),
+    'Scheduler': ('4.7', '89852264a116d5c9'),
     'Compute': ('6.8', 'b6a133043bc60ecd'),
 }
 

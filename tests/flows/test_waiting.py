@@ -1,0 +1,254 @@
+"""What waits never blocks what must go through: deletes, rows behind rows that are held, boots beside a dead host.
+
+Each test is the story of a fault that there was; ``docs/reference/regressions.md`` lists them.
+"""
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from kilonova.db.queries import operations
+from kilonova.errors import Cancelled, Unanswered
+from kilonova.virt.libvirt.driver import LibvirtDriver
+from tests.flows.test_fencing import until
+
+GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.05)
+
+
+def held_up(cloud, method='build_and_run_instance', host='gpu1'):
+    """The first call of this method to this host takes until ``hold`` is set: (hold, at_it)."""
+    hold, at_it = threading.Event(), threading.Event()
+
+    def on_message(kind, topic, to, name, args, deliver):
+        if name == method and to == host and not at_it.is_set():
+            at_it.set()
+            hold.wait(60)
+        return deliver()
+    cloud.on_message = on_message
+    return hold, at_it
+
+
+def service(cloud, host, down):
+    (found,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
+    cloud.ok('PUT', f"/os-services/{found['id']}", {'forced_down': down})
+
+
+def test_a_delete_reaches_an_operation_that_waits_for_a_slot(make_cloud):
+    """Finding 1.7: it doesn't wait behind somebody else's long call."""
+    cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
+    flavor = cloud.flavor()
+    hold, at_it = held_up(cloud)
+    first = cloud.create(flavor, availability_zone='nova:gpu1')['server']['id']
+    assert at_it.wait(20)
+    parked = cloud.create(flavor, availability_zone='nova:gpu1')['server']['id']
+    (runner,) = [conductor.runner for conductor in cloud.conductors]
+    until(runner.parked)
+    assert cloud.request('DELETE', f'/servers/{parked}').status_int == 204
+    until(lambda: cloud.status(parked) == 'GONE')
+    hold.set()
+    cloud.settle()
+    assert cloud.status(first) == 'ACTIVE'
+    cloud.assert_clean()
+
+
+def test_a_delete_reaches_what_another_conductor_has_parked(make_cloud):
+    """Rule 17: the one who takes the delete can't wake it; its holder's sweep sees that it was cancelled."""
+    cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
+    flavor = cloud.flavor()
+    hold, at_it = held_up(cloud)
+    cloud.create(flavor, availability_zone='nova:gpu1')
+    assert at_it.wait(20)
+    parked = cloud.create(flavor, availability_zone='nova:gpu1')['server']['id']
+    first = cloud.conductors[0].runner
+    until(first.parked)
+    second = cloud.start_conductor()
+    on_message = cloud.on_message
+
+    def to_second(kind, topic, to, name, args, deliver):
+        if name == 'terminate_instance' and kind == 'cast':
+            second.runner.wake(cloud.cell, [args['operation']], urgent=True)
+            return None
+        return on_message(kind, topic, to, name, args, deliver)
+    cloud.on_message = to_second
+    assert cloud.request('DELETE', f'/servers/{parked}').status_int == 204
+    until(lambda: cloud.status(parked) == 'GONE')
+    hold.set()
+    cloud.settle()
+    cloud.assert_clean()
+
+
+def test_a_sweep_sees_what_is_behind_its_own_rows(make_cloud, monkeypatch):
+    """Finding 1.8: more rows of our own than a batch hide nothing younger."""
+    monkeypatch.setattr('kilonova.conductor.runner.SWEEP_BATCH', 3)
+    cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
+    flavor = cloud.flavor()
+    other = cloud.boot(flavor, availability_zone='nova:gpu2')
+    hold, at_it = held_up(cloud)
+    many = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'] for _ in range(4)]
+    assert at_it.wait(20)
+    (runner,) = [conductor.runner for conductor in cloud.conductors]
+    until(lambda: len(runner.parked()) == 3)
+    on_message = cloud.on_message
+    cloud.on_message = lambda kind, *rest: None if kind == 'cast' else on_message(kind, *rest)
+    assert cloud.request('POST', f'/servers/{other}/action', {'os-stop': None}).status_int == 202
+    cloud.on_message = on_message
+    until(lambda: cloud.status(other) == 'SHUTOFF')
+    hold.set()
+    cloud.settle()
+    assert [cloud.status(server) for server in many] == ['ACTIVE'] * 4
+
+
+@pytest.mark.parametrize('lost', ['cast', 'cancel'])
+def test_a_cancel_that_was_lost_is_sent_again(make_cloud, monkeypatch, lost):
+    """Finding 1.9: the cast of a delete, or the host's cancel, is lost while a snapshot is copied: the sweep tells the
+    host to stop."""
+    cloud = make_cloud(GPUS)
+    server = cloud.boot(cloud.flavor())
+    at_it, over, stopped, losing = threading.Event(), threading.Event(), [], []
+
+    def endless(self, ctxt, instance, image_id, check, uploading):
+        at_it.set()
+        while not over.wait(0.05):
+            try:
+                check()
+            except Cancelled:
+                stopped.append('cancelled')
+                raise
+    monkeypatch.setattr(LibvirtDriver, 'snapshot', endless)
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if kind == 'cast' and method == ('terminate_instance' if lost == 'cast' else 'cancel') and not losing:
+            losing.append(method)
+            return None
+        return deliver()
+    assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'x'}}).status_int == 202
+    assert at_it.wait(20)
+    cloud.on_message = on_message
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    try:
+        until(lambda: cloud.status(server) == 'GONE')
+    finally:
+        over.set()
+    assert stopped and losing
+    cloud.settle()
+    cloud.assert_clean()
+
+
+def test_a_boot_beside_a_dead_host(make_cloud, monkeypatch):
+    """Finding 1.3: sixteen releases for a host that is down, eight slots. It is looked at before it is sent anything,
+    and urgent work has a limit a host, too: the boot elsewhere doesn't notice."""
+    monkeypatch.setattr('kilonova.conductor.work.LONGEST_PAUSE', 0.2)
+    cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0']}, conductor__flow_slots=8,
+                       conductor__flow_slots_per_host=2)
+    flavor = cloud.flavor()
+    servers = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'] for _ in range(16)]
+    cloud.settle()
+    (runner,) = [conductor.runner for conductor in cloud.conductors]
+    cloud.crash_compute('gpu1')
+    service(cloud, 'gpu1', True)
+    hold, waiting, most, sent = threading.Event(), [], [], []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if topic == 'compute' and host == 'gpu1' and kind != 'cast':
+            # Its queue outlives it in the broker: nobody says that nobody listens.
+            sent.append(method)
+            waiting.append(method)
+            most.append(len(waiting))
+            hold.wait(2)
+            waiting.pop()
+            raise Unanswered(who=host, reason='timed out')
+        return deliver()
+    cloud.on_message = on_message
+    for server in servers:
+        assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    until(lambda: len(most) >= 2)
+    # While the first ones wait: what runs for the host never takes all slots.
+    server = cloud.create(flavor)['server']['id']
+    until(lambda: cloud.status(server) == 'ACTIVE')
+    until(lambda: [row['kind'] for row in cloud.rows()] == ['release'] * 16, 120)
+    assert max(most) <= 2
+    # Nobody sends anything to a host that is known to be down, however often its releases are looked at.
+    before = len(sent)
+    for _ in range(3):
+        runner.sweep()
+        time.sleep(0.3)
+    assert len(sent) == before
+    hold.set()
+    cloud.on_message = None
+    cloud.start_compute('gpu1')
+    service(cloud, 'gpu1', False)
+    cloud.settle(120)
+    cloud.assert_clean()
+
+
+def test_urgent_work_finds_a_worker_however_many_calls_are_slow(make_cloud):
+    """Rule 5: all workers for ordinary work are in long calls; a delete elsewhere goes through."""
+    cloud = make_cloud(GPUS, conductor__flow_slots=4, conductor__flow_slots_per_host=100)
+    flavor = cloud.flavor()
+    other = cloud.boot(flavor, availability_zone='nova:gpu2')
+    hold, begun = threading.Event(), []
+
+    def on_message(kind, topic, to, name, args, deliver):
+        if name == 'build_and_run_instance':
+            begun.append(to)
+            hold.wait(60)
+        return deliver()
+    cloud.on_message = on_message
+    many = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'] for _ in range(5)]
+    until(lambda: len(begun) == 3)
+    assert cloud.request('DELETE', f'/servers/{other}').status_int == 204
+    until(lambda: cloud.status(other) == 'GONE')
+    assert len(begun) == 3
+    hold.set()
+    cloud.settle()
+    assert [cloud.status(server) for server in many] == ['ACTIVE'] * 5
+
+
+def test_what_is_unparked_and_ends_without_its_slot_passes_it_on(make_cloud):
+    """Finding 1.11: the first that gets the slot has lost its row meanwhile; the rest don't stay parked."""
+    cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
+    flavor = cloud.flavor()
+    hold, at_it = held_up(cloud)
+    many = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id']]
+    assert at_it.wait(20)
+    (runner,) = [conductor.runner for conductor in cloud.conductors]
+    for count in (1, 2):
+        many.append(cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'])
+        until(lambda count=count: len(runner.parked()) == count)
+    # As if another conductor had taken the first that waits.
+    table = operations.operations
+    with cloud.cell.write() as conn:
+        conn.execute(table.update().where(table.c.uuid == runner.parked()[0]).values(owner='another'))
+    # Within the time that the sweep would need, nothing else resumes them.
+    hold.set()
+    until(lambda: cloud.status(many[2]) == 'ACTIVE')
+    cloud.settle()
+    assert [cloud.status(server) for server in many] == ['ACTIVE'] * 3
+
+
+def test_waiting_rows_take_no_thread(make_cloud, monkeypatch):
+    """Rule 7: forty rows that wait for their time, one queue."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 1.0)
+    cloud = make_cloud(GPUS, conductor__sweep_interval=15)
+    flavor = cloud.flavor()
+    silent = [True]
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if method == 'build_and_run_instance' and silent:
+            raise Unanswered(who=host, reason='injected silence')
+        return deliver()
+    cloud.on_message = on_message
+    many = [cloud.create(flavor)['server']['id'] for _ in range(40)]
+    (runner,) = [conductor.runner for conductor in cloud.conductors]
+    until(lambda: len(runner._due) >= 20)
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    silent.clear()
+    cloud.settle()
+    assert [cloud.status(server) for server in many] == ['ACTIVE'] * 40
