@@ -224,7 +224,7 @@ class Work:
             host, self.held_host = self.held_host, None
             self.env.runner.release_host(host, self)
 
-    def pend(self, host: str, method: str, write: Callable[[Any], None] | None = None, **kwargs: Any) -> None:
+    def pend(self, host: str, method: str, write: Callable[[Any], object] | None = None, **kwargs: Any) -> None:
         """What a dead host must still give back becomes a pending release: a row of its own that waits for the host.
         ``write(conn)``: what the host would have written of the server, in the same transaction."""
         serializer = objects.base.Serializer()
@@ -236,7 +236,7 @@ class Work:
                          write=write)
 
     def add_release(self, values: dict[str, Any], same: Callable[[dict[str, Any]], bool], delay: float = 0,
-                    write: Callable[[Any], None] | None = None) -> None:
+                    write: Callable[[Any], object] | None = None) -> None:
         """A row of its own for something that is to be given back later, ``delay`` seconds from now at the earliest,
         unless there is one that is the ``same``. ``values``: its args and host. Written together with a look whether we
         still own this row."""
@@ -248,7 +248,7 @@ class Work:
 
     @engine.retried
     def _add_release(self, uuid: str, values: dict[str, Any], same: Callable[[dict[str, Any]], bool],
-                     delay: float, write: Callable[[Any], None] | None) -> bool:
+                     delay: float, write: Callable[[Any], object] | None) -> bool:
         with self.db.write() as conn:
             if not operations.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
                                      cancelled=True):
@@ -263,7 +263,7 @@ class Work:
                     'not_before': engine.now(conn) + delay if delay else 0, **values}])
         return True
 
-    def ask_to_undo(self, host: str, method: str, write: Callable[[Any], None] | None = None, **kwargs: Any) -> None:
+    def ask_to_undo(self, host: str, method: str, write: Callable[[Any], object] | None = None, **kwargs: Any) -> None:
         """Ask a host to give back. A host that is down gets a pending release; so does one that can't do it (its
         hypervisor is away), for another host waits for the server, or whoever unwinds has tried often enough.
         ``write``: see ``pend``."""
@@ -405,7 +405,7 @@ class Work:
         """The host's save wrote the end state and deleted the row."""
         self._ended = True
 
-    def end(self, write: Callable[[Any], None] | None = None) -> None:
+    def end(self, write: Callable[[Any], object] | None = None) -> None:
         """Write the end state with ``write(conn)`` and end the row in the same transaction; wake who waited behind
         it."""
         with silence():
@@ -417,7 +417,7 @@ class Work:
             self.env.runner.wake(self.db, [waiting], urgent=True)
 
     @engine.retried
-    def _end(self, write: Callable[[Any], None] | None) -> tuple[bool, str | None]:
+    def _end(self, write: Callable[[Any], object] | None) -> tuple[bool, str | None]:
         # A row that was cancelled behind our back is not ended as a success: its holder unwinds it.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:

@@ -268,7 +268,8 @@ class Instance(PersistentObject, KilonovaObject):
         """Become the server before a move, whether or not its destination has written the new flavor already; the
         ``instance_extra`` columns that say so."""
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
-        self.old_flavor = self.new_flavor = None
+        self.old_flavor: Flavor | None = None
+        self.new_flavor: Flavor | None = None
         names = {'flavor'}
         if context is not None:
             self.pci_requests = context.old_pci_requests

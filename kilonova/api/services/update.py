@@ -29,6 +29,10 @@ def update(backend: Backend, ctxt: Any, server: Found, values: dict[str, Any]) -
     server.row.update(values)
 
 
+# How often a request spec is read again that a move changed before it was written.
+PINS = 5
+
+
 def check_pin(backend: Backend, server: Found, zone: str | None) -> None:
     """CannotPin (409) for another zone than the one that the server is in."""
     if server.cell is None:
@@ -40,9 +44,13 @@ def check_pin(backend: Backend, server: Found, zone: str | None) -> None:
 
 def pin(backend: Backend, ctxt: Any, server: Found, zone: str | None) -> None:
     """Pin a server to the zone that it is in (``check_pin``), or let it go anywhere (None)."""
-    with backend.api_db.write() as conn:
-        stored = request_specs.get(conn, server.uuid)
-        spec = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
-        if spec is not None:
+    for _ in range(PINS):
+        with backend.api_db.write() as conn:
+            stored = request_specs.get(conn, server.uuid)
+            spec = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
+            if stored is None or spec is None:
+                return
             spec.availability_zone = zone
-            request_specs.save(conn, server.uuid, spec.to_json())
+            if request_specs.save(conn, stored, spec.to_json()):
+                return
+    raise InstanceNotReady(instance_id=server.uuid)
