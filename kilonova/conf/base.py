@@ -26,6 +26,12 @@ OPTS = [
                     'and is deleted when they are over. 0: a delete deletes at once. The API and the conductors read '
                     'it, give both the same value. Servers that were soft-deleted before it was set to 0 stay until '
                     'somebody restores or deletes them.'),
+    cfg.IntOpt('rpc_send_timeout', default=15, min=1,
+               help='Seconds that the broker may take to accept a message, and to open the queue for the replies of a '
+                    'process with its first call. Then the message counts as not sent: a call ends as if nobody had '
+                    'answered, a cast is left to the sweep of the conductors. Raise it where a cluster of brokers has '
+                    'many nodes: each that hangs takes 5 s before the next is asked. A call ends after this time and '
+                    'rpc_response_timeout (or long_rpc_timeout) together, whatever happens.'),
     cfg.IntOpt('long_rpc_timeout', default=1800, min=1,
                help='Seconds that a long call (select_destinations, builds, moves) may take while its server '
                     'keeps sending heartbeats.'),

@@ -5,15 +5,17 @@
     server.start()
 
 Both transports send only what JSON can carry, so that a test over ``DirectTransport`` sees what the bus would see.
-Silence (a time-out, a broker that is gone) is ``errors.Unanswered``; errors of ``kilonova.errors`` come back as their
-own class.
+Silence (a time-out, a broker that is gone or stands still) is ``errors.Unanswered``, within a set time; errors of
+``kilonova.errors`` come back as their own class.
 """
 from __future__ import annotations
 
 import importlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import kombu.exceptions
@@ -21,8 +23,9 @@ import oslo_messaging as messaging
 from oslo_serialization import jsonutils
 
 from kilonova import concurrency
-from kilonova.context import RequestContext
+from kilonova.context import RequestContext, get_admin_context
 from kilonova.errors import REMOTE_MODULES, KilonovaError, Unanswered, Unsent
+from kilonova.rpc import bounded
 from kilonova.rpc.baseapi import Base, BaseApi
 from kilonova.rpc.interface import Interface, key
 
@@ -31,9 +34,17 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = 'nova'
 # What sending comes to while the broker is away: oslo.messaging lets some of what is below it through.
 BROKER_AWAY = (messaging.MessageDeliveryFailure, kombu.exceptions.OperationalError, kombu.exceptions.ConnectionError,
-               OSError)
+               OSError, bounded.Overdue)
 # A call for whom no queue stands (the broker began anew, the receiver isn't back) ends at once, not after the time-out.
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
+# Seconds of silence after which RabbitMQ counts as gone, unless the file says otherwise (oslo.messaging: 60).
+HEARTBEAT = 20
+# Messages that may hang in the broker before further ones aren't sent at all.
+HANGING = 8
+# Seconds for which the broker keeps the message that opens the queue of replies.
+PROBE = 3
+# Seconds that giving the connections back may take.
+CLOSING = 5.0
 
 
 class Entities:
@@ -100,7 +111,13 @@ def _as_own(error: KilonovaError) -> KilonovaError:
 
 
 class OsloTransport:
-    """RabbitMQ (or any oslo.messaging driver). ``rpc_response_timeout`` and ``long_rpc_timeout`` are read from conf."""
+    """RabbitMQ (or any oslo.messaging driver). The time-outs ``rpc_send_timeout``, ``rpc_response_timeout`` and
+    ``long_rpc_timeout`` are read from conf.
+
+    oslo.messaging opens the queue of a process's replies with its first call, behind a lock and without an end, and
+    a broker that accepts messages and confirms none can hold a sender for ever. So both happen in threads that nobody
+    waits for longer than he may.
+    """
 
     def __init__(self, conf: Any, url: str | None = None, entities: Any = None) -> None:
         self._conf = conf
@@ -109,19 +126,36 @@ class OsloTransport:
         self._serializer = _Serializer(entities or Entities())
         self._clients: dict[tuple, Any] = {}
         self._lock = threading.Lock()
+        self._bounded = bounded.Bounded(HANGING)
+        self._opening: Future[None] | None = None
+        self._opening_since = 0.0
+        rabbit = messaging.TransportURL.parse(conf, url).transport.startswith('rabbit')
+        # No other driver has such a queue.
+        self._replies_come = not rabbit
+        if rabbit:
+            conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: Any, method: str, args: dict[str, Any]) -> Any:
         client = self._client(topic, namespace)
         options: dict[str, Any] = {'server': server, 'version': version}
-        try:
+        answered = 0
+        if kind == 'call':
+            answered = self._conf.rpc_response_timeout
+        elif kind == 'long':
+            answered = self._conf.long_rpc_timeout
+            options.update(timeout=answered, call_monitor_timeout=self._conf.rpc_response_timeout)
+
+        def act() -> Any:
+            # For what oslo.messaging logs.
+            ctxt.update_store()
             if kind == 'cast':
-                client.prepare(retry=1, **options).cast(ctxt, method, **args)
-                return None
-            if kind == 'long':
-                options.update(timeout=self._conf.long_rpc_timeout,
-                               call_monitor_timeout=self._conf.rpc_response_timeout)
+                return client.prepare(retry=1, **options).cast(ctxt, method, **args)
             return client.prepare(retry=2, transport_options=FOR_SOMEBODY, **options).call(ctxt, method, **args)
+        try:
+            if kind != 'cast':
+                self._await_replies()
+            return self._bounded.run(act, self._conf.rpc_send_timeout + answered)
         except KilonovaError as error:
             raise _as_own(error) from error
         except messaging.MessagingTimeout as error:
@@ -132,6 +166,29 @@ class OsloTransport:
                 return None
             silence = Unanswered if isinstance(error, messaging.MessageUndeliverable) else Unsent
             raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
+
+    def _await_replies(self) -> None:
+        """Wait until replies can come; Overdue when the broker hasn't let us open their queue in time. Who comes while
+        it is overdue doesn't wait."""
+        if self._replies_come:
+            return
+        with self._lock:
+            if self._opening is None or self._opening.done():
+                self._opening, self._opening_since = bounded.begin(self._open_replies), time.monotonic()
+            opening, since = self._opening, self._opening_since
+        wait([opening], max(0.0, since + self._conf.rpc_send_timeout - time.monotonic()))
+        if not opening.done():
+            raise bounded.Overdue('the broker does not let us open a queue for replies')
+        opening.result()
+
+    def _open_replies(self) -> None:
+        """A call to nobody: oslo.messaging opens the queue with it. The broker gives the message back, or hands it to
+        somebody who listens to everything."""
+        client = self._client('nobody', None).prepare(retry=1, timeout=PROBE, transport_options=FOR_SOMEBODY)
+        try:
+            client.call(get_admin_context(), 'ping')
+        except (messaging.MessageUndeliverable, messaging.MessagingTimeout):
+            self._replies_come = True
 
     def _client(self, topic: str, namespace: str | None) -> Any:
         with self._lock:
@@ -151,8 +208,11 @@ class OsloTransport:
                                         access_policy=messaging.DefaultRPCAccessPolicy)
 
     def close(self) -> None:
-        """Give back the connections."""
-        self._transport.cleanup()
+        """Give back the connections; those that hang end with the process."""
+        try:
+            self._bounded.run(self._transport.cleanup, CLOSING)
+        except bounded.Overdue as error:
+            LOG.info('Connections to the broker were not closed: %s', error)
 
 
 def with_base(topic: str, endpoints: Sequence[tuple[type[Interface], object]]) -> list[tuple[type[Interface], object]]:
