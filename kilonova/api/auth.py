@@ -17,6 +17,9 @@ from kilonova.api.policies import Policy
 from kilonova.context import RequestContext
 
 ENVIRON_KEY = 'kilonova.context'
+# Seconds that Keystone may take to validate a token, and how often it is asked again, unless the file says otherwise.
+# keystonemiddleware itself waits for ever: a Keystone that hangs would hold all requests.
+KEYSTONE_DEFAULTS = {'http_connect_timeout': 10, 'http_request_max_retries': 1}
 _UNAUTHORIZED = 'The request you have made requires authentication.'
 
 
@@ -66,4 +69,8 @@ def authenticated(application: Callable, conf: cfg.ConfigOpts, policy: Policy) -
     """The application behind what ``[api]auth_strategy`` says."""
     if conf.api.auth_strategy == 'noauth2':
         return BelievedContext(application)
+    for group, options in auth_token.list_opts():
+        conf.register_opts(options, group=group)
+    for name, value in KEYSTONE_DEFAULTS.items():
+        conf.set_default(name, value, group='keystone_authtoken')
     return auth_token.AuthProtocol(KeystoneContext(application, policy), {'oslo_config_config': conf})

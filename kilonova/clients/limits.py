@@ -8,7 +8,6 @@ Two requests to Keystone a call; nothing is kept, so a changed limit holds from 
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 from keystoneauth1 import exceptions as ks_exceptions
@@ -31,7 +30,6 @@ class LimitsClient:
         # The library reads a configuration of its own module and has no argument for another.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
-        self._lock = threading.Lock()
 
     def limits(self, project_id: str | None) -> tuple[dict[str, int], dict[str, int]]:
         """Registered limits, which are everybody's, and those of the project alone; -1 is no limit.
@@ -51,10 +49,11 @@ class LimitsClient:
         return registered, own
 
     def _made(self) -> Any:
-        with self._lock:
-            if self._enforcer is None:
-                self._enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
-            return self._enforcer
+        if self._enforcer is None:
+            # It asks Keystone. Without a lock: behind one that hangs everybody would wait for all before him. Of those
+            # that are made at once one is kept.
+            self._enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
+        return self._enforcer
 
 
 def _no_usage(project_id: str | None, names: Any) -> dict[str, int]:

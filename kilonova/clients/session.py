@@ -23,8 +23,20 @@ LOG = logging.getLogger(__name__)
 # A read may be sent again at once; a write is repeated by its operation, which looks first what stands.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
+# Seconds that a service may take to accept a connection, where its answer may take longer.
+CONNECT_TIMEOUT = 5.0
 # Idle connections kept for each service; a daemon rarely has more requests under way.
 POOL_SIZE = 64
+
+
+class _Pool(requests.adapters.HTTPAdapter):
+    """Connections that are given up sooner than answers: one that isn't accepted at once never is."""
+
+    def send(self, request: requests.PreparedRequest, stream: bool = False, timeout: Any = None, verify: Any = True,
+             cert: Any = None, proxies: Any = None) -> requests.Response:
+        if isinstance(timeout, (int, float)):
+            timeout = (min(timeout, CONNECT_TIMEOUT), timeout)
+        return super().send(request, stream, timeout, verify, cert, proxies)
 
 
 def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) -> Adapter:
@@ -35,7 +47,7 @@ def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) ->
     """
     pool = requests.Session()
     for scheme in ('http://', 'https://'):
-        pool.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=POOL_SIZE))
+        pool.mount(scheme, _Pool(pool_maxsize=POOL_SIZE))
     session = ks_loading.load_session_from_conf_options(conf, group, session=pool)
     auth = ks_loading.load_auth_from_conf_options(conf, group)
     if auth is None and fallback is not None:
@@ -60,22 +72,27 @@ def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 
     """Send one request and return its response, which is below 500.
 
     A failed connection, a timeout, a missing endpoint or token, 401 and 5xx all mean that ``who`` doesn't answer:
-    ``errors.Unanswered``, after ``attempts`` tries.
+    ``errors.Unanswered``, after ``attempts`` tries. What took the section's ``timeout`` isn't tried again: who hangs
+    once would hang again.
     """
     headers = dict(headers or {})
     context = oslo_context.get_current()
     if context is not None and getattr(context, 'global_id', None):
         headers['X-OpenStack-Request-ID'] = context.global_id
+    deadline = time.monotonic() + (adapter.session.timeout or float('inf'))
     for left in reversed(range(attempts)):
         try:
             response = adapter.request(path, method, raise_exc=False, headers=headers, **kwargs)
         except ks_exceptions.ClientException as error:
             reason = str(error) or type(error).__name__
+            if isinstance(error, ks_exceptions.ConnectTimeout):
+                break
         else:
             if response.status_code < 500 and response.status_code != 401:
                 return response
             reason = f'HTTP {response.status_code} to {method} {path.partition("?")[0]}'
             response.close()
-        if left:
-            time.sleep(RETRY_PAUSE)
+        if not left or time.monotonic() >= deadline:
+            break
+        time.sleep(RETRY_PAUSE)
     raise errors.Unanswered(who=who, reason=reason)

@@ -15,4 +15,5 @@ OPTS: list[cfg.Opt] = [
                     'a wrong checksum counts as a failure.'),
 ]
 
+# An upload is answered once the store has written the last of it.
 cfg.set_defaults(OPTS, service_type='image', valid_interfaces=['internal', 'public'], timeout=60)

@@ -15,4 +15,4 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
 ]
 
-cfg.set_defaults(OPTS, timeout=60)
+cfg.set_defaults(OPTS, timeout=30)

@@ -14,4 +14,4 @@ OPTS: list[cfg.Opt] = [
 
 cfg.set_defaults(OPTS, service_type='placement', valid_interfaces=['internal', 'public'],
                  # keystoneauth1 waits for ever; a Placement that hangs must count as one that doesn't answer.
-                 timeout=60)
+                 timeout=30)

@@ -77,6 +77,18 @@ def test_the_strategy_is_an_option():
                       auth.BelievedContext)
 
 
+@pytest.mark.parametrize(('line', 'seconds'), [('', 10), ('http_connect_timeout = 3', 3)])
+def test_a_token_is_not_validated_for_ever(tmp_path, line, seconds):
+    """keystonemiddleware has no limit of its own."""
+    path = tmp_path / 'kilonova.conf'
+    path.write_text(f'[keystone_authtoken]\nauth_type = none\n{line}\n')
+    conf = kilonova_conf.new()
+    conf(['--config-file', str(path)], project='kilonova')
+    auth.authenticated(seen([]), conf, policies.Policy(conf))
+    assert conf.keystone_authtoken.http_connect_timeout == seconds
+    assert conf.keystone_authtoken.http_request_max_retries == 1
+
+
 def test_keystone_refuses_requests_without_a_token(make_site):
     site = make_site(api__auth_strategy='keystone', keystone_authtoken__auth_type='none')
     response = site.request('GET', '/servers', headers={'X-Auth-Token': ''})

@@ -1,6 +1,12 @@
+"""Adapters from sections of kilonova.conf, and what counts as silence."""
 from __future__ import annotations
 
+import itertools
+import socket
+from types import SimpleNamespace
+
 import pytest
+import requests
 from oslo_config import cfg
 
 from kilonova import errors
@@ -23,7 +29,7 @@ def test_section_gives_endpoint_timeout_and_type(conf):
     adapter = session.adapter(conf, 'placement')
     assert adapter.get_endpoint() == 'http://127.0.0.1:1/placement'
     assert adapter.service_type == 'placement'
-    assert adapter.session.timeout == 60
+    assert adapter.session.timeout == 30
 
 
 def test_credentials_fall_back_to_another_section(conf):
@@ -42,3 +48,48 @@ def test_nobody_listening_is_unanswered(conf):
 def test_no_credentials_at_all_is_unanswered(conf):
     with pytest.raises(errors.Unanswered):
         session.send(session.adapter(conf, 'placement'), 'Placement', 'GET', '/')
+
+
+def test_who_hangs_is_asked_once(conf):
+    """Finding 1.6: three reads of a minute each are no set time."""
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        conf.set_override('auth_type', 'none', 'placement')
+        conf.set_override('endpoint_override', f'http://127.0.0.1:{silent.getsockname()[1]}', 'placement')
+        adapter = session.adapter(conf, 'placement')
+        adapter.session.timeout = 0.05
+        with pytest.raises(errors.Unanswered, match='timed out'):
+            session.send(adapter, 'Placement', 'GET', '/', attempts=session.READ_ATTEMPTS)
+        silent.settimeout(0)
+        silent.accept()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+@pytest.mark.parametrize(('takes', 'asked'), [(0.5, 3), (16.0, 2), (31.0, 1), (1e9, 1)])
+def test_a_read_is_repeated_within_the_time_of_one_request(conf, monkeypatch, takes, asked):
+    conf.set_override('auth_type', 'none', 'placement')
+    conf.set_override('endpoint_override', 'http://127.0.0.1:1', 'placement')
+    adapter = session.adapter(conf, 'placement')
+    clock, requested = [0.0], itertools.count()
+
+    def request(*_args, **_kwargs):
+        next(requested)
+        clock[0] += takes
+        return SimpleNamespace(status_code=503, close=lambda: None)
+    monkeypatch.setattr(adapter, 'request', request)
+    monkeypatch.setattr(session, 'time', SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    with pytest.raises(errors.Unanswered, match='HTTP 503'):
+        session.send(adapter, 'Placement', 'GET', '/', attempts=session.READ_ATTEMPTS)
+    assert next(requested) == asked
+
+
+@pytest.mark.parametrize(('timeout', 'given'), [(30.0, (5.0, 30.0)), (2, (2, 2)), (None, None), ((1, 2), (1, 2))])
+def test_connections_are_given_up_sooner_than_answers(conf, monkeypatch, timeout, given):
+    conf.set_override('auth_type', 'none', 'placement')
+    seen = []
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, 'send',
+                        lambda self, request, stream, timeout, *_args: seen.append(timeout))
+    for scheme in ('http', 'https'):
+        pool = session.adapter(conf, 'placement').session.session.get_adapter(f'{scheme}://placement/')
+        pool.send(requests.PreparedRequest(), timeout=timeout)
+    assert seen == [given, given]
