@@ -45,8 +45,9 @@ def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavo
     """The action says so, and the end of the preparation is told even so, as the field has it."""
     if isinstance(undo.error, errors.KeyGone):
         return
-    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error),
-                undone=claims.why(undo.error))
+    # A service that was silent is asked again under the same key.
+    undone = None if isinstance(undo.error, errors.Unanswered) else claims.why(undo.error)
+    claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error), undone=undone)
     host.notify.emit(ctxt, 'instance.resize.error', instance=instance, fault=undo.error)
     host.notify.emit(ctxt, 'instance.resize_prep.end', instance=instance, new_flavor=flavor)
 
