@@ -9,12 +9,13 @@ from kilonova.rpc.interface import Interface, long_call
 
 
 class Scheduler(Interface):
-    """One long call; ``claim`` and ``deadline`` are ours: moves claim later, and nobody claims for a gone asker."""
+    """One long call; ``claim``, ``time_left`` and ``operations`` are ours: moves claim later, and nobody claims for a
+    gone asker. Until 4.6 ``deadline``, a reading of the asker's clock, stood for ``time_left``."""
 
     topic = 'scheduler'
-    version = '4.6'
+    version = '4.7'
 
-    @long_call('4.5', claim='4.6', deadline='4.6')
+    @long_call('4.5', claim='4.6', time_left='4.7', operations='4.7')
     def select_destinations(self, ctxt: Any, spec_obj: RequestSpec, instance_uuids: Sequence[str],
                             return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
-                            deadline: float | None = None) -> Any: ...
+                            time_left: float | None = None, operations: Sequence[str] | None = None) -> Any: ...

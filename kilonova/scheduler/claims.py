@@ -1,11 +1,13 @@
-"""Write choices into Placement, and find those that an earlier, unanswered select wrote.
+"""Write choices into Placement, take up what an earlier, unanswered select wrote, give back one's own.
 
-    claims = Claims(client, neighbours, room, query, project_id=…, user_id=…, host_of=…, deadline=…)
-    plan = select(…, claim=claims.claim)
-    claims.give_back()                      # of all that this select claimed
+    claims = Claims(client, neighbours, query, asker, project_id=…, user_id=…, host_of=…)
+    claims.room = Room(summaries, neighbours, asked)
+    plan = select(…, claim=claims.claim, recover=claims.existing)
+    kept = claims.confirm(uuids)            # whom the answer is for; Unanswered: nobody
 
 A consumer that has an allocation already makes the claim fail with 409: then what is there counts (operations.md
-rule 9).
+rule 9). It is written once more, so that whoever wrote it before can't remove it any more, and it is never given back
+here: a select gives back what it put itself, as long as nobody wrote it since.
 """
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from kilonova import errors
 from kilonova.clients.placement import (
+    WRITE_ATTEMPTS,
     Allocations,
     PlacementClient,
     PlacementInvalid,
     is_consumer_conflict,
+    same_allocations,
 )
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import Query
@@ -29,29 +34,57 @@ from kilonova.scheduler.select import Choice
 
 LOG = logging.getLogger(__name__)
 
+# Placement makes a consumer with generation 0 and adds one with each write.
+FIRST_GENERATION = 1
+# Seconds between tries to give a claim back while Placement is silent: nobody else would do it.
+DROP_PAUSES = (0.2, 1.0, 3.0)
 
-class Claims:
-    """The claims of one select. ``host_of(provider uuids)``: the HostState that one of them is, or None.
 
-    ``deadline``: epoch seconds after which nobody waits for the answer, so that nothing is claimed any more.
+@dataclass(frozen=True)
+class Asker:
+    """Whoever waits for the answer. ``until``: by this machine's monotonic clock, after it nobody does; None: no end.
+
+    ``waiting()``: the servers whose operations still wait for a host (Unanswered: the database is silent); None: the
+    request comes from no operation.
     """
 
-    def __init__(self, placement: PlacementClient, neighbours: Neighbours, room: Room, query: Query, *,
-                 project_id: str, user_id: str, host_of: Callable[[Collection[str]], HostState | None],
-                 deadline: float | None = None) -> None:
-        self._placement, self._neighbours, self._room, self.query = placement, neighbours, room, query
-        self._project_id, self._user_id = project_id, user_id
-        self._host_of, self._deadline = host_of, deadline
+    until: float | None = None
+    waiting: Callable[[], set[str]] | None = None
+
+    @classmethod
+    def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Asker:
+        """``time_left``: seconds from now."""
+        return cls(None if time_left is None else time.monotonic() + time_left, waiting)
+
+    def check_time(self) -> None:
+        """Unanswered once the time is over."""
+        if self.until is not None and time.monotonic() > self.until:
+            raise errors.Unanswered(who='the scheduler', reason='the time for its answer is over')
+
+    def waits_for(self, uuids: Collection[str]) -> set[str]:
+        """Those of these servers that somebody waits for."""
+        return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
+
+
+class Claims:
+    """The claims of one select. ``host_of(provider uuids)``: the HostState that one of them is, or None."""
+
+    def __init__(self, placement: PlacementClient, neighbours: Neighbours, query: Query, asker: Asker, *,
+                 project_id: str, user_id: str, host_of: Callable[[Collection[str]], HostState | None]) -> None:
+        self._placement, self._neighbours, self.query, self._asker = placement, neighbours, query, asker
+        self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
+        # What Placement's last answer had room for.
+        self.room = Room({})
         # The same question to hosts that report no dedicated CPUs.
         self.fallback: Query | None = None
-        self._claimed: set[str] = set()
+        # What this select put and has not given back: {server: allocations}.
+        self._made: dict[str, Allocations] = {}
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
         """Allocate ``request`` to the server. None: there is no room after all; the next candidate may have some."""
-        with self._neighbours.claiming(request, self._room) as mark:
+        with self._neighbours.claiming(request, self.room) as mark:
             if mark is None:
                 return None
-            self.check_deadline()
             try:
                 self.put(uuid, request)
             except errors.PlacementConflict as error:
@@ -69,19 +102,33 @@ class Claims:
         return Choice(host, request)
 
     def put(self, uuid: str, request: Request) -> None:
-        """Write the allocation; PlacementConflict, PlacementInvalid: it isn't written."""
-        self._placement.claim(uuid, request['allocations'], request.get('mappings'), project_id=self._project_id,
-                              user_id=self._user_id)
-        self._claimed.add(uuid)
+        """Write the allocation. PlacementConflict, PlacementInvalid: it isn't written. Unanswered: the time is over,
+        and what came too late was given back; or Placement is silent."""
+        self.check_time()
+        self._placement.claim(uuid, request['allocations'], request.get('mappings'), **self._owner)
+        self._made[uuid] = request['allocations']
+        try:
+            self.check_time()
+        except errors.Unanswered:
+            # The flow's own undo may have been there before it.
+            self.give_back([uuid])
+            raise
 
     def existing(self, uuid: str) -> Choice | None:
         """What the server has already, as a choice; None when it has nothing.
 
         NoValidHost when that is not what is asked for now, or not on a host that there is.
         """
-        allocations = self._placement.get_allocations(uuid)['allocations']
-        if not allocations:
-            return None
+        for _ in range(WRITE_ATTEMPTS):
+            held = self._placement.get_allocations(uuid)
+            if not held['allocations']:
+                return None
+            choice = self._choice_of(uuid, held['allocations'])
+            if self._take_up(uuid, choice, held['consumer_generation']):
+                return choice
+        raise errors.Unanswered(who='Placement', reason=f'others write the allocation of {uuid} at the same time')
+
+    def _choice_of(self, uuid: str, allocations: Allocations) -> Choice:
         host = self._host_of(allocations.keys())
         mappings = None
         for query in filter(None, (self.query, self.fallback)):
@@ -90,20 +137,74 @@ class Claims:
             LOG.warning('Server %(uuid)s holds an allocation that is not of this request: %(allocations)s',
                         {'uuid': uuid, 'allocations': allocations})
             raise errors.NoValidHost(reason=f'Placement holds another allocation of server {uuid}.')
-        self._claimed.add(uuid)
         given = {rp: {'resources': dict(one['resources'])} for rp, one in allocations.items()}
         return Choice(host, {'allocations': given, 'mappings': mappings}, held=True)
 
-    def check_deadline(self) -> None:
-        """Unanswered once the deadline is over."""
-        if self._deadline is not None and time.time() > self._deadline:
-            raise errors.Unanswered(who='the scheduler', reason='its answer came after the deadline')
+    def _take_up(self, uuid: str, choice: Choice, generation: int) -> bool:
+        """Give what was found a new generation: a select that nobody waits for any more may be about to remove it.
+        False: it was written meanwhile."""
+        if not self._asker.waits_for([uuid]):
+            return True
+        self.check_time()
+        assert choice.request is not None
+        try:
+            self._placement.claim(uuid, choice.request['allocations'], choice.request['mappings'], **self._owner,
+                                  generation=generation)
+        except errors.PlacementConflict as error:
+            if is_consumer_conflict(error):
+                return False
+            # Since it was claimed the host came to offer less: the host itself refuses then.
+            LOG.debug('The allocation of %(uuid)s stays as it is: %(error)s', {'uuid': uuid, 'error': error})
+        return True
 
-    def give_back(self) -> None:
-        """Drop what this select claimed or found claimed for its servers."""
-        for uuid in sorted(self._claimed):
-            self._placement.delete_allocations(uuid)
-        self._claimed.clear()
+    def check_time(self) -> None:
+        """Unanswered once the time is over."""
+        self._asker.check_time()
+
+    def confirm(self, uuids: Collection[str]) -> set[str]:
+        """After the last claim: those of the servers that somebody still waits for; what was put for others is given
+        back. Unanswered: nobody waits, or the database is silent."""
+        waiting = self._asker.waits_for(uuids)
+        self.give_back(set(uuids) - waiting)
+        if not waiting:
+            raise errors.Unanswered(who='the scheduler', reason='no operation waits for its answer')
+        return waiting
+
+    def leave(self) -> None:
+        """The select ends in silence: what it put stays for the next one, as the flow decides. Servers whose operations
+        wait no more have no flow that could."""
+        try:
+            gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
+        except errors.Unanswered as error:
+            LOG.info('What was claimed for %s stays: %s', ', '.join(self._made), error)
+            return
+        self.give_back(gone)
+
+    def give_back(self, uuids: Collection[str] | None = None) -> None:
+        """Drop what this select put for these servers (None: for all), unless somebody wrote it since."""
+        for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
+            allocations = self._made.pop(uuid)
+            for pause in (*DROP_PAUSES, None):
+                try:
+                    self._drop(uuid, allocations)
+                    break
+                except errors.Unanswered as error:
+                    if pause is None:
+                        LOG.warning('The allocation of server %(uuid)s may stay in Placement: %(error)s',
+                                    {'uuid': uuid, 'error': error})
+                    else:
+                        time.sleep(pause)
+
+    def _drop(self, uuid: str, allocations: Allocations) -> None:
+        held = self._placement.get_allocations(uuid)
+        ours = held.get('consumer_generation') == FIRST_GENERATION
+        if not ours or not same_allocations(held['allocations'], allocations):
+            return
+        try:
+            self._placement.claim(uuid, {}, **self._owner, generation=FIRST_GENERATION)
+        except errors.PlacementConflict as error:
+            LOG.debug('The allocation of %(uuid)s is written by others just now: %(error)s',
+                      {'uuid': uuid, 'error': error})
 
 
 def mappings_of(query: Query, allocations: Allocations,

@@ -165,7 +165,8 @@ class Direct:
         self._filters, self._weighers = filters, weighers
 
     def select(self, spec: Spec, query: Query, uuids: Sequence[str], claims: Claims, settings: Settings) -> Plan | None:
-        """A plan for all servers, each claimed; None, with nothing claimed: ask Placement for candidates.
+        """A plan for all servers, each claimed; None, with nothing claimed: ask Placement for candidates. Unanswered:
+        Placement or a database is silent, or nobody waits for the answer.
 
         The snapshot was refreshed for this request, and every cell answered.
         """
@@ -173,13 +174,16 @@ class Direct:
         if asked is None or not uuids:
             return None
         run = _Run(self, asked, claims, settings)
-        plan = None
+        kept: Collection[str] = ()
         try:
             plan = run.all(uuids)
-        finally:
             if plan is None:
-                run.give_back()
-        return plan
+                claims.give_back()
+            else:
+                kept = claims.confirm(uuids)
+            return plan
+        finally:
+            run.forget(but=kept)
 
 
 class _Run:
@@ -217,12 +221,12 @@ class _Run:
             others = [self._alternates(choice, order, taken) for _, choice in choices]
         return Plan([choice for _, choice in choices], others)
 
-    def give_back(self) -> None:
-        """What was counted for servers that get nothing here."""
-        self._claims.give_back()
+    def forget(self, but: Collection[str]) -> None:
+        """No longer count what was chosen for servers that get nothing here."""
         with self._table.lock:
             for uuid in self._made:
-                self._table.give_back(uuid)
+                if uuid not in but:
+                    self._table.give_back(uuid)
 
     def _one(self, uuid: str, index: int) -> tuple[int, Choice] | None:
         # Filters of server groups ask which of the servers it is.
@@ -254,7 +258,7 @@ class _Run:
         return None
 
     def _claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
-        self._claims.check_deadline()
+        self._claims.check_time()
         query = self._claims.query
         try:
             if not self._placement.qualifies(host.uuid, query.root_required, query.root_forbidden,
@@ -467,12 +471,13 @@ def _normalized(values: Values, minval: float | None, maxval: float | None) -> V
     return (values - low) / (high - low) if high != low else np.zeros(len(values))
 
 
-def claimed(table: Any, spec: Spec, plan: Plan, uuids: Sequence[str]) -> None:
-    """Count what a plan that Placement answered gives away, as ours does while it chooses."""
+def claimed(table: Any, spec: Spec, plan: Plan, uuids: Sequence[str], kept: Collection[str]) -> None:
+    """Count what a plan that Placement answered gives away, as ours does while it chooses; ``kept``: the servers that
+    get it."""
     with table.lock:
         for uuid, choice in zip(uuids, plan.choices, strict=True):
             place = table.place(choice.host.uuid)
-            if place is None or choice.request is None or choice.held:
+            if place is None or choice.request is None or choice.held or uuid not in kept:
                 continue
             devices = Counter(rp for suffix, rps in choice.request['mappings'].items() if suffix for rp in rps)
             wanted = spec.numa_topology if 'numa_topology' in spec else None

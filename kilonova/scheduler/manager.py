@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from oslo_config import cfg
@@ -25,7 +26,7 @@ from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler import expand, filters, groups, plugins, prefilters, reasons
 from kilonova.scheduler import query as queries
-from kilonova.scheduler.claims import Claims
+from kilonova.scheduler.claims import Asker, Claims
 from kilonova.scheduler.decisions import Decisions, Trace
 from kilonova.scheduler.direct import Direct, claimed
 from kilonova.scheduler.host_state import HostState
@@ -85,20 +86,22 @@ class SchedulerManager:
 
     def select_destinations(self, ctxt: Any, spec_obj: Spec, instance_uuids: Sequence[str],
                             return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
-                            deadline: float | None = None) -> Any:
+                            time_left: float | None = None, operations: Sequence[str] | None = None) -> Any:
         """For each server a list of Selections: its host, then alternates of the same cell.
 
         ``claim``: allocate the host in Placement to the server (which may have been done by an earlier, unanswered
-        call). ``deadline``: epoch seconds after which nothing is claimed any more. With ``return_objects`` False the
+        call). ``time_left``: seconds from now after which nothing is claimed any more. ``operations``: the boots that
+        ask, one a server; what was claimed for one that waits no more is given back. With ``return_objects`` False the
         old form: one dict {host, nodename, limits} a server. Raises NoValidHost, Unanswered.
         """
+        asker = Asker.of(time_left, partial(self._snapshot.waiting, list(operations)) if operations else None)
         uuids = list(instance_uuids or [spec_obj.instance_uuid])
         LOG.debug('Starting to schedule for instances: %s', uuids)
         self.notify.emit(ctxt, 'scheduler.select_destinations.start', request_spec=spec_obj)
         alternates = self._conf.scheduler.max_attempts - 1 if return_alternates and return_objects else 0
         trace = self._decisions.trace()
         try:
-            plan = self._plan(self._select(spec_obj, alternates, trace), uuids, claim, deadline)
+            plan = self._plan(self._select(spec_obj, alternates, trace), uuids, claim, asker)
         except errors.NoValidHost as error:
             self._decisions.record(ctxt, spec_obj, uuids, trace, failure=error)
             raise
@@ -111,7 +114,7 @@ class SchedulerManager:
     def try_out(self, spec_obj: Spec, uuids: Sequence[str], trace: Trace) -> Plan:
         """What select_destinations would choose now. Nothing is claimed, told or written down. NoValidHost."""
         select = self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace)
-        return self._plan(select, list(uuids), False, None)
+        return self._plan(select, list(uuids), False, Asker())
 
     def candidates(self, spec_obj: Spec) -> Candidates:
         """Everything that Placement would offer for the request, uncut, with the hosts as they stand. NoValidHost."""
@@ -130,9 +133,9 @@ class SchedulerManager:
                        self._prefilters, spec_obj, alternates, trace)
 
     @staticmethod
-    def _plan(select: _Select, uuids: list[str], claim: bool, deadline: float | None) -> Plan:
+    def _plan(select: _Select, uuids: list[str], claim: bool, asker: Asker) -> Plan:
         try:
-            return select.rebuild() if select.is_rebuild else select.run(uuids, claim, deadline)
+            return select.rebuild() if select.is_rebuild else select.run(uuids, claim, asker)
         except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
             raise errors.NoValidHost(reason=str(error)) from error
         except NotEnough as error:
@@ -155,17 +158,26 @@ class _Select:
         self._late: set[str] = set()
         self._how: dict[str, Any] = {'filters': enabled, 'weighers': weighers, 'settings': settings}
 
-    def run(self, uuids: list[str], claim: bool, deadline: float | None) -> Plan:
+    def run(self, uuids: list[str], claim: bool, asker: Asker) -> Plan:
         """1. read what changed of the hosts  2. choose among them and claim, or else  3. ask Placement who might do."""
         silent = self._snapshot.refresh()
         self._look_at_group(uuids)
         query = self._query()
-        plan = self._direct(query, uuids, deadline) if claim and not silent else None
-        if plan is not None:
-            return plan
-        if claim and not silent:
-            self._start_over(uuids)
-        return self._by_candidates(query, uuids, claim, deadline)
+        claims = Claims(self._placement, self._neighbours, query, asker, project_id=self._spec.project_id,
+                        user_id=self._spec.user_id, host_of=self._host_of)
+        try:
+            plan = self._direct(query, uuids, claims) if claim and not silent else None
+            if plan is not None:
+                return plan
+            if claim and not silent:
+                self._start_over(uuids)
+            return self._by_candidates(query, uuids, claim, claims)
+        except errors.Unanswered:
+            claims.leave()
+            raise
+        except Exception:
+            claims.give_back()
+            raise
 
     def _start_over(self, uuids: list[str]) -> None:
         """Another way is gone; the servers that the first one put into the group were given back."""
@@ -176,21 +188,16 @@ class _Select:
     def _look_at_group(self, uuids: list[str]) -> None:
         groups.prepare(self._spec, uuids, self._snapshot, self._how['filters'], self._how['weighers'])
 
-    def _direct(self, query: queries.Query, uuids: list[str], deadline: float | None) -> Plan | None:
+    def _direct(self, query: queries.Query, uuids: list[str], claims: Claims) -> Plan | None:
         """From our own view; Placement is asked only about the hosts that are chosen."""
-        claims = Claims(self._placement, self._neighbours, Room({}), query, project_id=self._spec.project_id,
-                        user_id=self._spec.user_id, host_of=self._host_of, deadline=deadline)
         direct = Direct(self._snapshot, self._placement, self._how['filters'], self._how['weighers'])
         return direct.select(self._spec, query, uuids, claims, self._how['settings'])
 
-    def _by_candidates(self, query: queries.Query, uuids: list[str], claim: bool, deadline: float | None,
+    def _by_candidates(self, query: queries.Query, uuids: list[str], claim: bool, claims: Claims,
                        tries: int = 1) -> Plan:
         asked = self._neighbours.now()
-        found, asking, clones, fallback = self._ask(query)
-        room = Room(found['provider_summaries'], self._neighbours, asked)
-        claims = Claims(self._placement, self._neighbours, room, query, project_id=self._spec.project_id,
-                        user_id=self._spec.user_id, host_of=self._host_of, deadline=deadline)
-        claims.fallback = fallback
+        found, asking, clones, claims.fallback = self._ask(query)
+        room = claims.room = Room(found['provider_summaries'], self._neighbours, asked)
         hosts, silent = self._hosts(found, asking, clones, room)
         how = {**self._how, 'room': room}
         if claim:
@@ -199,12 +206,12 @@ class _Select:
         try:
             plan = select(self._spec, hosts, uuids, **how)
             if claim:
-                claimed(self._snapshot.table, self._spec, plan, uuids)
+                claimed(self._snapshot.table, self._spec, plan, uuids, claims.confirm(uuids))
             return plan
         except NotEnough as error:
-            claims.give_back()
             if silent:
                 raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent') from error
+            claims.give_back()
             if tries > 1 or not self._snapshot.outdated():
                 offered = self._hosts(found, asking, clones, Room(found['provider_summaries']))[0] if hosts else []
                 report = self._report(query, offered, uuids)
@@ -212,10 +219,10 @@ class _Select:
                     raise self._refusal(query, report) from error
                 # Whoever took it may have given it up by then: a server that ended elsewhere, or nowhere.
                 time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
-        claims.check_deadline()
+        claims.check_time()
         self._snapshot.refresh()
         self._start_over(uuids)
-        return self._by_candidates(query, uuids, claim, deadline, tries + 1)
+        return self._by_candidates(query, uuids, claim, claims, tries + 1)
 
     def _report(self, query: queries.Query, offered: Sequence[HostState], uuids: list[str]) -> reasons.Report:
         """Why there is no host; ``offered``: the hosts of Placement's answer."""

@@ -14,7 +14,7 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +23,7 @@ from oslo_config import cfg
 from kilonova import errors
 from kilonova.db import engine
 from kilonova.db.queries import aggregates, build_requests, changes, instance_groups, snapshot
+from kilonova.db.queries.operations import waiting_boots
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.table import Row, Table
 
@@ -333,6 +334,10 @@ class Snapshot:
         for part in self._of_cells(lambda connection: changes.hosts_of(connection, uuids)):
             found |= part
         return found
+
+    def waiting(self, operations: Sequence[str]) -> set[str]:
+        """The servers of those of these operations that still wait for a host."""
+        return self._api(lambda connection: waiting_boots(connection, operations))
 
     def group(self, uuid: str) -> tuple[Row, list[str]] | None:
         """A server group as it is now, and its members; None when it is gone. Three statements at most."""

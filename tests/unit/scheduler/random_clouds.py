@@ -492,7 +492,7 @@ class Cloud:
         try:
             boot.claim(SimpleNamespace(  # type: ignore[arg-type]
                 attempt=attempt + 1, instance_uuid=server.uuid, outputs={'select': boot.as_outputs(server.choices)},
-                env=SimpleNamespace(placement=self.placement.client), ctxt=CTXT))
+                env=SimpleNamespace(placement=self.placement.client), ctxt=CTXT, compare_now=lambda: None))
         except errors.HostRejected:
             self.late['alternates that were gone'] += 1
             return False

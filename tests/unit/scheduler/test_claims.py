@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kilonova import errors
-from kilonova.scheduler.claims import Claims, mappings_of
+from kilonova.scheduler.claims import Asker, Claims, mappings_of
 from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.room import Neighbours, Room
 
@@ -65,17 +65,17 @@ class Placement:
     def __init__(self, *taken):
         self.taken, self.held = set(taken), {}
 
-    def claim(self, consumer, allocations, mappings=None, **owner):
+    def claim(self, consumer, allocations, mappings=None, generation=None, **owner):
         if self.taken & set(allocations):
             raise errors.PlacementConflict(detail='no room')
-        self.taken |= set(allocations)
-        self.held[consumer] = allocations
+        assert generation == (1 if consumer in self.held else None)
+        self.taken = self.taken - set(self.held.pop(consumer, ())) | set(allocations)
+        if allocations:
+            self.held[consumer] = allocations
 
     def get_allocations(self, consumer):
-        return {'allocations': self.held.get(consumer, {})}
-
-    def delete_allocations(self, consumer):
-        self.taken -= set(self.held.pop(consumer, ()))
+        held = self.held.get(consumer)
+        return {'allocations': held, 'consumer_generation': 1} if held else {'allocations': {}}
 
 
 def wanting(rp):
@@ -89,8 +89,8 @@ def test_a_refused_claim_is_the_next_hosts_turn_and_a_failure_gives_all_back():
     placement.held['somebody'] = amounts(other={'GPU': 1})
     summaries = {rp: {'resources': {'GPU': {'capacity': 1, 'used': 0}}} for rp in ('gone', 'free', 'last')}
     neighbours = Neighbours()
-    claims = Claims(placement, neighbours, Room(summaries, neighbours, neighbours.now()), question(), project_id='p',
-                    user_id='u', host_of=lambda rps: None)
+    claims = Claims(placement, neighbours, question(), Asker(), project_id='p', user_id='u', host_of=lambda rps: None)
+    claims.room = Room(summaries, neighbours, neighbours.now())
     assert claims.claim('s1', 'host1', wanting('gone')) is None
     choice = claims.claim('s1', 'host2', wanting('free'))
     assert (choice.host, choice.request) == ('host2', wanting('free'))

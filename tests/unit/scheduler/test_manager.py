@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from kilonova import errors, objects
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Instance, Service
-from kilonova.db.queries import build_requests
+from kilonova.db.queries import build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
@@ -48,8 +49,11 @@ def test_the_endpoint_is_as_declared(rig):
     assert interface is Scheduler
 
 
-def test_a_boot_costs_two_placement_requests_and_two_statements(rig):
+@pytest.mark.parametrize('asks', [False, True], ids=['nobody waits', 'an operation waits'])
+def test_a_boot_costs_two_placement_requests_and_few_statements(rig, asks):
+    """Two statements; one more where an operation asks, however many there are."""
     rig.host('gpu1', (A, B))
+    asking = [operation(rig, server) for server in (S1, S2)] if asks else None
     manager = rig.manager()
     for _ in range(2):
         select(manager, spec(), claim=False)
@@ -58,11 +62,13 @@ def test_a_boot_costs_two_placement_requests_and_two_statements(rig):
     rig.placement.requests.clear()
     statements = []
     stop = engine.listen(lambda *event: statements.append(event))
-    found = select(manager, spec(gpus=(1,)))
+    found = select(manager, spec(gpus=(1,)), (S1, S2), operations=asking)
     stop()
-    assert sent(rig) == [('GET', f'/resource_providers/{uuid("gpu1")}/traits'), ('PUT', f'/allocations/{S1}')]
+    assert sent(rig) == [request for server in (S1, S2) for request in (
+        ('GET', f'/resource_providers/{uuid("gpu1")}/traits'), ('PUT', f'/allocations/{server}'))]
     # The second cell is one more.
-    assert sorted(name for name, statement, _ in statements if statement != 'COMMIT') == ['api', 'cell1', 'cell2']
+    assert sorted(name for name, statement, _ in statements if statement != 'COMMIT') == [
+        *['api'] * (2 if asks else 1), 'cell1', 'cell2']
     selection = found[0][0]
     assert (selection.service_host, selection.nodename, selection.compute_node_uuid) == ('gpu1', 'gpu1', uuid('gpu1'))
     assert selection.cell_uuid == rig.by_name['cell1'].cell.uuid
@@ -228,12 +234,219 @@ def test_an_allocation_of_something_else_is_not_taken_for_ours(rig):
     assert held(rig, S1) == {'gpu1': {'VCPU': 1}}
 
 
-def test_after_the_deadline_nothing_is_claimed(rig):
-    rig.host('gpu1')
-    with pytest.raises(errors.Unanswered, match='deadline'):
-        select(rig.manager(), spec(), deadline=time.time() - 1)
+def trait(rig, root):
+    """Give a host the trait of ``BY_PLACEMENT``."""
+    traits, generation = rig.placement.client.get_traits(root)
+    rig.placement.client.set_traits(root, generation, traits | {'COMPUTE_NODE'})
+
+
+# Extra specs of requests that are answered from our own view, and by Placement's candidates.
+BY_US, BY_PLACEMENT = {}, {'trait:COMPUTE_NODE': 'required'}
+both_ways = pytest.mark.parametrize('extra_specs', [BY_US, BY_PLACEMENT], ids=['by us', 'by placement'])
+
+
+def operation(rig, server, **values):
+    """A boot's row that waits for a host; its uuid."""
+    row = {'uuid': uuid(f'boot of {server}'), 'kind': 'boot', 'instance_uuid': server, **values}
+    with rig.databases.api().write() as connection:
+        operations.insert(connection, [row])
+    return row['uuid']
+
+
+def sizes(manager):
+    """What the scheduler counts of each host as given away."""
+    return [int(value) for value in manager._snapshot.table['num_instances']]
+
+
+@both_ways
+def test_when_the_time_is_over_nothing_is_claimed(rig, extra_specs):
+    trait(rig, rig.host('gpu1'))
+    manager = rig.manager()
+    with pytest.raises(errors.Unanswered, match='time for its answer is over'):
+        select(manager, spec(extra_specs), time_left=-1.0)
     assert rig.placement.allocations() == {}
-    assert hosts(select(rig.manager(), spec(), deadline=time.time() + 60)) == [['gpu1']]
+    assert ('PUT', f'/allocations/{S1}') not in sent(rig)
+    assert not any(sizes(manager))
+    assert hosts(select(manager, spec(extra_specs), time_left=60.0)) == [['gpu1']]
+
+
+@both_ways
+def test_a_claim_that_was_written_too_late_goes_back(rig, monkeypatch, extra_specs):
+    """What was claimed in time for the server before it stays: the next select takes it up."""
+    trait(rig, rig.host('gpu1'))
+    manager, late = rig.manager(), []
+    real = time.monotonic
+    monkeypatch.setattr('kilonova.scheduler.claims.time', SimpleNamespace(monotonic=lambda: real() + 100 * len(late)))
+
+    def after(method, path):
+        if (method, path) == ('PUT', f'/allocations/{S2}'):
+            late.append(path)
+    rig.placement.after = after
+    with pytest.raises(errors.Unanswered, match='time for its answer is over'):
+        select(manager, spec(extra_specs), [S1, S2], time_left=60.0)
+    assert len(late) == 2
+    assert set(rig.placement.allocations()) == {S1}
+    assert not any(sizes(manager))
+
+
+@both_ways
+def test_for_whom_no_operation_waits_nothing_stays_claimed(rig, extra_specs):
+    """One that failed, one cancelled, one that got a host already, none at all; the other two get theirs."""
+    trait(rig, rig.host('gpu1'))
+    servers = [uuid(f'server {number}') for number in range(6)]
+    asking = [operation(rig, servers[0], failed=True), operation(rig, servers[1], cancelled=True),
+              operation(rig, servers[2], position=1), uuid('an operation that ended'),
+              operation(rig, servers[4]), operation(rig, servers[5])]
+    manager = rig.manager()
+    found = select(manager, spec(extra_specs), servers, operations=asking)
+    assert len(found) == 6
+    assert set(rig.placement.allocations()) == set(servers[4:])
+    assert sum(sizes(manager)) == 2
+    with pytest.raises(errors.Unanswered, match='no operation waits'):
+        select(manager, spec(extra_specs), servers[:4], operations=asking[:4])
+    assert set(rig.placement.allocations()) == set(servers[4:])
+    assert sum(sizes(manager)) == 2
+
+
+def test_another_kind_of_operation_waits_for_no_claim(rig):
+    rig.host('gpu1')
+    asking = [operation(rig, S1, kind='resize')]
+    with pytest.raises(errors.Unanswered, match='no operation waits'):
+        select(rig.manager(), spec(), operations=asking)
+    assert rig.placement.allocations() == {}
+
+
+@both_ways
+def test_silence_of_placement_gives_nothing_back(rig, extra_specs):
+    trait(rig, rig.host('gpu1'))
+    manager, asking = rig.manager(), [operation(rig, S1), operation(rig, S2)]
+
+    def before(method, path):
+        if (method, path) == ('PUT', f'/allocations/{S2}'):
+            raise rig.placement.broken()
+    rig.placement.before = before
+    with pytest.raises(errors.Unanswered, match='Placement'):
+        select(manager, spec(extra_specs), [S1, S2], operations=asking)
+    assert ('DELETE', f'/allocations/{S1}') not in sent(rig)
+    assert set(rig.placement.allocations()) == {S1}
+    rig.placement.before = None
+    assert hosts(select(manager, spec(extra_specs), [S1, S2], operations=asking)) == [['gpu1'], ['gpu1']]
+    assert set(rig.placement.allocations()) == {S1, S2}
+
+
+def generation(rig, server):
+    return rig.placement.client.get_allocations(server).get('consumer_generation')
+
+
+@both_ways
+def test_what_was_found_is_written_again_and_never_given_back(rig, extra_specs):
+    """The second server finds no host: the first one's allocation is an earlier select's."""
+    trait(rig, rig.host('gpu1', (A,)))
+    select(rig.manager(), spec(extra_specs, gpus=(1,)), [S1])
+    before = held(rig, S1)
+    assert generation(rig, S1) == 1
+    with pytest.raises(errors.NoValidHost):
+        select(rig.manager(), spec(extra_specs, gpus=(1,)), [S1, S2])
+    assert held(rig, S1) == before
+    assert generation(rig, S1) > 1
+
+
+def test_a_first_select_writes_once(rig):
+    rig.host('gpu1', (A,))
+    rig.placement.requests.clear()
+    select(rig.manager(), spec(gpus=(1,)), [S1], operations=[operation(rig, S1)])
+    assert [method for method, path in rig.placement.requests if path == f'/allocations/{S1}'] == ['PUT']
+    assert generation(rig, S1) == 1
+
+
+@both_ways
+def test_what_others_wrote_since_is_not_given_back(rig, extra_specs):
+    """Between the claim and its end somebody else takes the allocation up, which looks the same afterwards."""
+    trait(rig, rig.host('gpu1', (A,)))
+
+    def after(method, path):
+        if (method, path) == ('PUT', f'/allocations/{S1}'):
+            rig.placement.after = None
+            client = rig.placement.client
+            now = client.get_allocations(S1)
+            client.claim(S1, now['allocations'], project_id='demo', user_id='alice',
+                         generation=now['consumer_generation'])
+    rig.placement.after = after
+    with pytest.raises(errors.NoValidHost):
+        select(rig.manager(), spec(extra_specs, gpus=(1,)), [S1, S2])
+    assert f'gpu1_{A}' in held(rig, S1)
+
+
+def test_what_others_write_while_it_is_given_back_stays(rig):
+    """Read as ours, then written by somebody, then our removal: the generation refuses it."""
+    rig.host('gpu1', (A,))
+    client, seen = rig.placement.client, []
+
+    def before(method, path):
+        if path != f'/allocations/{S1}':
+            return
+        seen.append(method)
+        if seen == ['PUT', 'GET', 'PUT']:
+            now = client.get_allocations(S1)
+            client.claim(S1, now['allocations'], project_id='demo', user_id='alice',
+                         generation=now['consumer_generation'])
+    rig.placement.before = before
+    with pytest.raises(errors.NoValidHost):
+        select(rig.manager(), spec(gpus=(1,)), [S1, S2])
+    assert seen[:3] == ['PUT', 'GET', 'PUT']
+    assert f'gpu1_{A}' in held(rig, S1)
+
+
+def test_giving_back_is_tried_again_while_placement_is_silent(rig, monkeypatch):
+    rig.host('gpu1')
+    monkeypatch.setattr('kilonova.scheduler.claims.DROP_PAUSES', (0.0, 0.0))
+    puts = []
+
+    def before(method, path):
+        if method == 'PUT':
+            puts.append(path)
+            if len(puts) in (2, 3):
+                raise rig.placement.broken()
+    rig.placement.before = before
+    with pytest.raises(errors.Unanswered, match='no operation waits'):
+        select(rig.manager(), spec(), operations=[uuid('ended')])
+    assert len(puts) == 4 and rig.placement.allocations() == {}
+
+
+def test_what_was_found_may_change_while_it_is_taken_up(rig):
+    """Written between the look and our write: read again, and taken up as it is then."""
+    rig.host('gpu1', (A, B))
+    select(rig.manager(), spec(gpus=(1,)), [S1])
+    client, seen = rig.placement.client, []
+    providers = {row['name']: row['uuid'] for row in client.list_providers()}
+    other = f'gpu1_{A}' if f'gpu1_{B}' in held(rig, S1) else f'gpu1_{B}'
+
+    def before(method, path):
+        if path != f'/allocations/{S1}':
+            return
+        seen.append(method)
+        if seen == ['PUT', 'GET', 'PUT']:
+            now = client.get_allocations(S1)
+            moved = {root: given for root, given in now['allocations'].items() if root == uuid('gpu1')}
+            moved[providers[other]] = {'resources': {GPU: 1}}
+            client.claim(S1, moved, project_id='demo', user_id='alice', generation=now['consumer_generation'])
+    rig.placement.before = before
+    found = select(rig.manager(), spec(gpus=(1,)), [S1])
+    assert other in held(rig, S1) and generation(rig, S1) == 3
+    assert json.loads(found[0][0].allocation_request)['mappings'][f'{REQUEST}-0'] == [providers[other]]
+
+
+def test_what_was_found_stands_though_its_host_offers_less_by_now(rig):
+    """It can't be written again, and is that of this request: its host says whether it still has the device."""
+    rig.host('gpu1', (A,))
+    select(rig.manager(), spec(gpus=(1,)), [S1])
+    client = rig.placement.client
+    provider = next(row['uuid'] for row in client.list_providers() if row['name'] == f'gpu1_{A}')
+    inventory, number = client.get_inventory(provider)
+    inventory[GPU]['reserved'] = 1
+    client.set_inventory(provider, number, inventory)
+    found = select(rig.manager(), spec(gpus=(1,)), [S1])
+    assert hosts(found) == [['gpu1']] and f'gpu1_{A}' in held(rig, S1)
 
 
 def test_placement_that_does_not_answer(rig):
