@@ -99,7 +99,7 @@ def test_what_was_just_given_away_counts_until_the_host_says_so() -> None:
     table, row = Table(2), {**node(numa_topology=HOST), 'deleted': 0}
     table.put_service(CELL, {**row.pop('service'), 'deleted': 0})
     table.put(CELL, row)
-    claimed(table, asked, plan, [uuid('a')])
+    claimed(table, asked, plan, [uuid('a')], [uuid('a')])
     place = table.place(row['uuid'])
     assert place is not None
     (taken,) = table.taken_at(place)
