@@ -17,8 +17,8 @@ from tools.cloud.layout import CloudError, Layout, write_private
 from tools.cloud.process import child_environment
 from tools.cloud.services import Cloud
 
-# The commands of kilonova-manage that make and fill its databases, in this order.
-PREPARE = ('api_db sync', 'cell_v2 simple_cell_setup', 'db sync')
+# The commands of kilonova-manage that make its databases and keys, in this order.
+PREPARE = ('api_db sync', 'cell_v2 simple_cell_setup', 'db sync', 'secrets create_key')
 # Several of them in one process: each start takes a second, and these do little.
 _SEVERAL = """
 import json, sys
@@ -103,7 +103,7 @@ def manage(cloud: Cloud, *arguments: str) -> str:
 
 
 def prepare_kilonova(cloud: Cloud) -> None:
-    """The api database, the cells cell0 and cell1, and their schemas; done again it changes nothing."""
+    """The api database, the cells cell0 and cell1, their schemas, and the keys; done again it changes nothing."""
     run(cloud.layout, [cloud.layout.bin('python'), '-c', _SEVERAL, json.dumps(cloud.config_arguments), *PREPARE],
         log='manage', shown=f'kilonova-manage {", ".join(PREPARE)}')
 

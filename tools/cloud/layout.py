@@ -48,6 +48,11 @@ class Layout:
         return self.etc / 'kilonova.conf'
 
     @property
+    def keys(self) -> Path:
+        """The keys that seal passwords and files of new servers."""
+        return self.etc / 'secrets.keys'
+
+    @property
     def clouds(self) -> Path:
         return self.var / 'clouds.yaml'
 
@@ -82,6 +87,8 @@ class Layout:
         for path in (self.etc, self.var / 'log', self.var / 'run', self.var / 'hosts', self.var / 'data',
                      self.var / 'lock', self.var / 'tmp'):
             path.mkdir(parents=True, exist_ok=True)
+        # The databases of Keystone, Glance and Placement are open to whoever gets there.
+        (self.var / 'data').chmod(0o700)
 
     def shown(self, path: Path) -> str:
         """``path`` as a person in the root of the tree would type it."""

@@ -183,6 +183,7 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'placement': _account(ports, secrets, 'kilonova'),
         'glance': _account(ports, secrets, 'kilonova'),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
+        'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},
         'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
         'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},

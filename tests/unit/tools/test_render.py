@@ -58,6 +58,12 @@ def test_kilonova_conf_names_the_broker_the_databases_and_every_alias(layout, tm
     names = [json.loads(value)['name'] for value in read['pci']['alias']]
     assert names[0] == 'QuadroM4000-video' and len(names) == len(set(names))
     assert int(read['quota']['cores'][0]) > 20
+    assert read['secrets']['key_file'] == [f'{layout.var}/etc/secrets.keys']
+
+
+def test_what_other_services_keep_is_behind_a_closed_door(layout):
+    layout.make_directories()
+    assert (layout.var / 'data').stat().st_mode & 0o777 == 0o700
 
 
 def test_one_process_a_daemon_and_a_health_port_for_each(layout, tmp_path):
