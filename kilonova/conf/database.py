@@ -22,9 +22,12 @@ OPTS = [
                     'database counts as not answering. Keep it at statement_timeout: behind a database that hangs '
                     'all connections are in use, for that long.'),
     cfg.IntOpt('statement_timeout', default=10, min=0,
-               help='Seconds that a statement, a wait for a lock, or making a connection may take. The server is told '
-                    '(statement_timeout of PostgreSQL, max_statement_time of MariaDB, max_execution_time and '
-                    'innodb_lock_wait_timeout of MySQL); where it stands still the connection is closed a second '
+               help='Seconds that a statement, a wait for a lock, or making a connection may take, and that a '
+                    'transaction may rest: what a process holds that stands still (a frozen machine) must get free '
+                    'for those who take its work over. The server is told (statement_timeout and '
+                    'idle_in_transaction_session_timeout of PostgreSQL, max_statement_time and '
+                    'idle_transaction_timeout of MariaDB, max_execution_time and innodb_lock_wait_timeout of MySQL, '
+                    'which has no limit for resting); where it stands still the connection is closed a second '
                     'later. Either way the database counts as not answering, and nothing is repeated at once. Raise it '
                     'where lists over very many servers end in 503; keep it below [conductor]lease_time, as leases are '
                     'renewed by such statements, too. 0: no limit. kilonova-manage has none where it works through '

@@ -38,8 +38,8 @@ _MYSQL_SILENT = frozenset((1040, 1042, 1043, 1047, 1053, 1077, 1152, 1158, 1159,
 # What PyMySQL makes of a socket's error while it writes, and while it reads.
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-# 57014 is a statement that took too long, 55P03 a lock.
-_POSTGRESQL_SILENT = ('08', '53300', '55P03', '57014', '57P')
+# 57014 is a statement that took too long, 55P03 a lock, 25P03 a transaction in which nothing happened for too long.
+_POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
 

@@ -6,6 +6,9 @@
 The server is told first: it then ends the statement itself and frees its locks. A server that stands still (a frozen
 machine, a stopped process, a lost address) ends nothing, so the client waits a moment longer than that and then breaks
 the connection. ``limit`` is in seconds, 0: none.
+
+A client that stands still inside a transaction keeps its locks, and nobody could take over its operations: the server
+ends a transaction in which nothing happens for that long, too. MySQL has no setting for that.
 """
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ def _of_mysql(limit: float) -> str:
     reads a comment that the other skips: https://mariadb.com/kb/en/comment-syntax/."""
     if not limit:
         return ''
-    return (f', innodb_lock_wait_timeout = {max(1, int(limit))} /*M!100101 , max_statement_time = {limit} */'
+    seconds = max(1, int(limit))
+    return (f', innodb_lock_wait_timeout = {seconds} /*M!100101 , max_statement_time = {limit} */'
+            f' /*M!100300 , idle_transaction_timeout = {seconds} */'
             f' /*!50708 , max_execution_time = {int(limit * 1000)} */')
 
 
@@ -55,7 +60,8 @@ def tell_postgresql(cursor: Any, limit: float) -> None:
     # jit: the planner takes tables that it has no statistics of for large and compiles each statement with many
     # columns: 0.45 s of a list of servers whose rows take 5 ms. Servers that were built without it don't know it.
     cursor.execute("SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE %s END, false) "
-                   "FROM pg_settings WHERE name IN ('jit', 'statement_timeout')", (str(int(limit * 1000)),))
+                   "FROM pg_settings WHERE name IN ('jit', 'statement_timeout', 'idle_in_transaction_session_timeout')",
+                   (str(int(limit * 1000)),))
 
 
 def _watched(connecting: float, running: float | None) -> type:

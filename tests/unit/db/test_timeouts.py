@@ -25,6 +25,7 @@ def test_mysql() -> None:
     assert (found['connect_timeout'], found['read_timeout'], found['write_timeout']) == (8, 9, 9)
     assert found['init_command'].startswith("SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 8 ")
     assert '/*M!100101 , max_statement_time = 8 */' in found['init_command']
+    assert '/*M!100300 , idle_transaction_timeout = 8 */' in found['init_command']
     assert '/*!50708 , max_execution_time = 8000 */' in found['init_command']
     assert found['sql_mode'] == 'TRADITIONAL'
 
