@@ -91,6 +91,10 @@ flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is
 integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL
 	@$(TESTS) integration
 
+.PHONY: mutants
+mutants: bootstrap ## break each rule of operations in turn, and see a test fail (ONLY=word: some)
+	@ONLY="$(ONLY)" $(VENV)/bin/python -m tests.mutants
+
 .PHONY: db-check
 db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and PostgreSQL
 	@$(TESTS) db-check
@@ -98,6 +102,11 @@ db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and Postg
 .PHONY: bench
 bench: bootstrap ## CPU seconds, wall time and memory of boots and reads on the one-machine cloud
 	@$(VENV)/bin/python -m tests.bench
+
+.PHONY: simulate
+simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-100; HOURS=2; LONG=1 for long stories
+	@$(VENV)/bin/python -W ignore -m tests.simulation $(if $(SEED),--seeds $(SEED) $(if $(HOURS),,--twice),--seeds \
+		$(or $(SEEDS),1-100)) $(if $(HOURS),--hours $(HOURS)) $(if $(LONG),--shape large --length 2000) --shrink
 
 .PHONY: bench-scheduler
 bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 000 hosts, with and without Placement

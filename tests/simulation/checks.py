@@ -1,0 +1,163 @@
+"""What must hold: always, when the troubles are over, and when all servers are gone.
+
+    checks = Checks(cloud, wrong)
+    checks.install()                    # after each commit and each change of a guest
+    checks.settled(users)               # when everything works again
+    checks.empty()                      # when all is deleted
+
+Databases are read with plain SQLite connections, guests and Placement from their models.
+"""
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from kilonova.conductor.audit import Audit
+from kilonova.context import get_admin_context
+from kilonova.db.queries import cells as cell_queries
+from kilonova.rpc.compute import Compute
+from kilonova.rpc.interface import Client
+from tests.simulation import hosts
+from tests.simulation.cloud import DATABASES, Cloud
+from tests.simulation.users import GONE, Users
+
+# Virtual seconds in which all operations must have ended when nothing is wrong any more.
+BOUND = 900.0
+# Tables whose rows say who owns what.
+OWNING = frozenset(('update:pci_devices', 'insert:pci_devices', 'update:instance_extra'))
+
+
+class Checks:
+    """``wrong(text)`` is called with what doesn't hold."""
+
+    def __init__(self, cloud: Cloud, wrong: Callable[[str], None]) -> None:
+        self._cloud, self._wrong = cloud, wrong
+        self._connections: dict[str, sqlite3.Connection] = {}
+        self._owners: dict[tuple[str, str], tuple[str | None, str]] = {}
+        self.looks = 0
+
+    def install(self) -> None:
+        """Begin to look."""
+        self._cloud.stores.committed = self._committed
+        self._cloud.guests_changed = lambda host: self._guests()
+        self._read_devices()
+
+    def _query(self, database: str, statement: str) -> list[sqlite3.Row]:
+        if database not in self._connections:
+            made = self._connections[database] = sqlite3.connect(f'{database}.db')
+            made.row_factory = sqlite3.Row
+        return self._connections[database].execute(statement).fetchall()
+
+    # -- always -------------------------------------------------------------------------------------------------------
+    def _committed(self, database: str, written: list[str]) -> None:
+        if database == 'cell1' and not OWNING.isdisjoint(written):
+            self.looks += 1
+            self._read_devices()
+            self._guests()
+
+    def _read_devices(self) -> None:
+        rows = self._query('cell1', 'SELECT n.host, d.address, d.status, d.instance_uuid, d.dev_type, d.parent_addr'
+                                    ' FROM pci_devices d JOIN compute_nodes n ON n.id = d.compute_node_id'
+                                    ' WHERE d.deleted = 0')
+        self._owners = {(row['host'], row['address']): (row['instance_uuid'], row['status']) for row in rows}
+        for row in rows:
+            if row['parent_addr'] and row['instance_uuid']:
+                parent = self._owners.get((row['host'], row['parent_addr']), (None, ''))
+                if parent[0] is not None:
+                    self._wrong(f"{row['host']} {row['address']} belongs to {row['instance_uuid']}, "
+                                f'its physical function to {parent[0]}')
+
+    def _guests(self) -> None:
+        where: dict[str, str] = {}
+        for host, machine in self._cloud.machines.items():
+            users: dict[str, str] = {}
+            for domain in machine.running():
+                if domain.uuid in where:
+                    self._wrong(f'{domain.uuid} runs on {where[domain.uuid]} and on {host}')
+                where[domain.uuid] = host
+                for address in domain.hostdevs:
+                    if address in users:
+                        self._wrong(f'{host} {address} is in two running guests, {users[address]} and {domain.uuid}')
+                    users[address] = domain.uuid
+                    owner, status = self._owners.get((host, address), (None, 'missing'))
+                    if owner != domain.uuid:
+                        self._wrong(f'{host} {address} is in the running guest of {domain.uuid}, its row says {status} '
+                                    f'by {owner}')
+
+    # -- at the end ---------------------------------------------------------------------------------------------------
+    def operations(self) -> list[str]:
+        """What is under way."""
+        return [f"{row['kind']} of {row['instance_uuid']}" for name in DATABASES
+                for row in self._query(name, 'SELECT kind, instance_uuid FROM operations')]
+
+    def rests(self, uuid: str) -> bool:
+        """Whether no operation works on a server."""
+        statement = f"SELECT 1 FROM operations WHERE instance_uuid = '{uuid}'"
+        return not any(self._query(name, statement) for name in DATABASES)
+
+    def wait(self) -> None:
+        """Until nothing is under way."""
+        cloud = self._cloud
+        end = cloud.timeline.now + BOUND
+        while rows := self.operations() + [f'start of {name}' for name in cloud.names() if name not in cloud.apps]:
+            if cloud.timeline.now > end:
+                self._wrong(f'{BOUND:.0f} s after the last trouble there is still: {"; ".join(rows)}')
+                return
+            cloud.pause(5.0)
+
+    def settled(self, users: Users) -> None:
+        """What users were told is so, and the audit finds nothing."""
+        for known in users.known.values():
+            if known.uuid is None:
+                continue
+            told = users.status(known)
+            if told is None:
+                self._wrong(f's{known.number}: the API does not answer though nothing is wrong any more')
+            elif told not in {(state.status, state.flavor) for state in known.may_be}:
+                states = ', '.join(sorted(f'{state.status} {state.flavor}'.strip() for state in known.may_be))
+                self._wrong(f's{known.number} is {" ".join(told)}; by what was accepted it can be: {states}')
+        report = self.audit()
+        for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
+                     *(f'in flight: {line}' for line in report.in_flight)]:
+            self._wrong(f'audit: {line}')
+
+    def audit(self) -> Any:
+        """The audit as an operator would run it."""
+        cloud = self._cloud
+        conf = cloud.confs['api1']
+        databases = cloud.databases()
+        return Audit(databases, cell_queries.Cells(databases), cloud.placement(),
+                     Client(Compute, cloud.bus.transport('operator', conf)), get_admin_context()).run()
+
+    def servers(self) -> list[str]:
+        """All that aren't deleted."""
+        return [row['uuid'] for name in ('cell0', 'cell1')
+                for row in self._query(name, 'SELECT uuid FROM instances WHERE deleted = 0 ORDER BY id')]
+
+    def empty(self) -> None:
+        """After all servers were deleted nothing is left."""
+        cloud = self._cloud
+        for server in self.servers():
+            self._wrong(f'{server} is still there after its deletion')
+        for (host, address), (owner, status) in self._owners.items():
+            if owner is not None or status not in ('available', 'unavailable'):
+                self._wrong(f'left over: device {host} {address} is {status} by {owner}')
+        if left := cloud.model.allocations():
+            self._wrong(f'left over in Placement: {json.dumps(left)}')
+        for host, machine in cloud.machines.items():
+            if machine.domains:
+                self._wrong(f'left over on {host}: domains {", ".join(machine.domains)}')
+        for host, disks in hosts.remains(cloud.disks).items():
+            self._wrong(f'left over on {host}: files {", ".join(disks)}')
+        left_rows: dict[str, list[str]] = defaultdict(list)
+        for table in ('build_requests', 'operations'):
+            left_rows[table] += [row[0] for row in self._query('api', f'SELECT instance_uuid FROM {table}')]
+        for table, found in left_rows.items():
+            if found:
+                self._wrong(f'left over in {table}: {", ".join(found)}')
+
+
+__all__ = ['BOUND', 'GONE', 'Checks']

@@ -1,0 +1,346 @@
+"""The simulated cloud: all daemons as processes of one timeline.
+
+    cloud = Cloud(SHAPES['gpus'], directory, timeline)
+    timeline.complete(cloud.start_all)
+    cloud.request('POST', '/servers', body)         # from a green thread: one API request over the wire
+
+Each daemon has databases (connection pools), a transport and a Placement client of its own. ``kill``, ``start`` and
+``reboot`` are what happens to them.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import webob
+from oslo_config import cfg
+
+from kilonova import conf as kilonova_conf
+from kilonova.api.app import make_app
+from kilonova.clients.placement import PlacementClient
+from kilonova.compute.manager import ComputeManager
+from kilonova.conductor import process as conductor_process
+from kilonova.conductor.manager import ConductorManager
+from kilonova.context import get_admin_context
+from kilonova.db import engine, migration
+from kilonova.db.queries import cells as cell_queries
+from kilonova.errors import ImageNotFound
+from kilonova.rpc import notify
+from kilonova.rpc.compute import Compute
+from kilonova.rpc.conductor import ComputeTask, Conductor
+from kilonova.rpc.interface import Client
+from kilonova.rpc.scheduler import Scheduler
+from kilonova.scheduler.manager import SchedulerManager
+from kilonova.virt.fake import FakeMachine
+from tests.simulation import hosts
+from tests.simulation.bus import Bus
+from tests.simulation.links import Links
+from tests.simulation.placement_model import ModelAdapter, PlacementModel
+from tests.simulation.stores import Stores
+from tests.simulation.timeline import Process, Timeline, Waiter
+
+IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
+PROJECT = '11111111111111111111111111111111'
+DATABASES = {'api': 'api', 'cell0': 'cell', 'cell1': 'cell'}
+# SQLAlchemy leaves a path in this form as it is: relative to the directory of the process that opens it.
+URL = 'sqlite:///file:{}.db?uri=true'
+# Seconds between two sweeps.
+SWEEP = 30.0
+# Seconds that a user waits for the answer of the API.
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs)."""
+
+    name: str
+    devices: dict[str, list[dict[str, Any]]]
+    flavors: tuple[tuple[str, int, dict[str, str]], ...]
+    aliases: tuple[str, ...]
+    specs: tuple[str, ...]
+    apis: int = 2
+    conductors: int = 3
+    schedulers: int = 2
+    vcpus: int = 64
+    cells: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _gpus(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
+    return {f'gpu{host}': [hosts.gpu(f'0000:{host:02x}:{slot:02x}.0') for slot in range(each)]
+            for host in range(1, count + 1)}
+
+
+_WHOLE = hosts.alias('gpu', '13f1', 'type-PCI')
+_SPEC = json.dumps({'vendor_id': '10de', 'product_id': '13f1'})
+_FLAVORS = (('none', 1, {}), ('one', 2, {'pci_passthrough:alias': 'gpu:1'}),
+            ('two', 4, {'pci_passthrough:alias': 'gpu:2'}))
+SHAPES = {
+    'gpus': Shape('gpus', _gpus(3, 2), _FLAVORS, (_WHOLE,), (_SPEC,)),
+    'tight': Shape('tight', _gpus(2, 2), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, schedulers=1, apis=1),
+    'soft': Shape('soft', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2,
+                  options={'reclaim_instance_interval': 600, 'allow_resize_to_same_host': True}),
+    'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
+}
+
+
+class Images:
+    """The image service: one image."""
+
+    def get(self, image_id: str, ctxt: Any = None) -> dict[str, Any]:
+        if image_id != IMAGE:
+            raise ImageNotFound(image_id=image_id)
+        return {'id': IMAGE, 'name': 'demo', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
+                'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
+                'owner': PROJECT, 'created_at': '2026-01-01T00:00:00Z', 'updated_at': '2026-01-01T00:00:00Z',
+                'checksum': None}
+
+    def url(self, image_id: str, ctxt: Any = None) -> str:
+        return f'http://image.test/images/{image_id}'
+
+
+class Refused(Exception):
+    """The API's process isn't there, or went away before it answered."""
+
+
+class Cloud:
+    """See the module. The current directory holds the databases."""
+
+    def __init__(self, shape: Shape, timeline: Timeline) -> None:
+        self.shape, self.timeline = shape, timeline
+        self.links = Links(timeline)
+        self.stores = Stores(timeline, self.links)
+        self.bus = Bus(timeline, self.links)
+        self.bus.prepare = self._prepare
+        self.model = PlacementModel()
+        self.images = Images()
+        self.disks = FakeMachine()
+        self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
+                         for name, devices in shape.devices.items()}
+        self.guests_changed: Callable[[str], None] = lambda host: None
+        self.processes: dict[str, Process] = {}
+        self.apps: dict[str, Any] = {}
+        self.confs: dict[str, Any] = {}
+        self.clients: dict[str, Any] = {}
+        self.flavors: list[str] = []
+        self._numbers: dict[str, Process] = {}
+        conductor_process.describe = self._describe  # type: ignore[assignment]
+        conductor_process.is_dead = self._is_dead  # type: ignore[assignment]
+        self.stores.install()
+
+    def _describe(self, host: str, pid: int | None = None) -> str:
+        text = f'{host} number={len(self._numbers)}'
+        self._numbers[text] = self.timeline.current().process
+        return text
+
+    def _is_dead(self, text: str | None, host: str) -> bool:
+        process = self._numbers.get(text or '')
+        return process is not None and process.name == host and process.dead
+
+    # -- start --------------------------------------------------------------------------------------------------------
+    def prepare(self) -> None:
+        """Empty databases, the cells, and the configuration of each daemon."""
+        for name, schema in DATABASES.items():
+            database = engine.Database(URL.format(name), schema)
+            migration.sync(database, schema)  # type: ignore[arg-type]
+            database.dispose()
+        databases = self.databases()
+        engine.install(databases)
+        cell_queries.map_cell0(databases, URL.format('cell0'))
+        cell_queries.create_cell(databases, transport_url='fake://cell1/', database_connection=URL.format('cell1'),
+                                 name='cell1')
+        databases.dispose()
+        for name in self.names():
+            self.confs[name] = self._conf(name)
+
+    def names(self) -> list[str]:
+        """All daemons, in the order in which they start."""
+        shape = self.shape
+        return [*(f'conductor{n + 1}' for n in range(shape.conductors)),
+                *(f'scheduler{n + 1}' for n in range(shape.schedulers)),
+                *(f'api{n + 1}' for n in range(shape.apis)), *shape.devices]
+
+    def databases(self) -> engine.Databases:
+        """A process's own pools."""
+        return engine.Databases(URL.format('api'), URL.format('cell1'))
+
+    def start_all(self) -> None:
+        """Everything, the flavors too."""
+        for name in self.names():
+            self.start(name)
+            self.pause(0.5)
+        deadline = self.timeline.now + 300
+        while len([name for name in self.shape.devices if name in self.apps]) < len(self.shape.devices):
+            if self.timeline.now > deadline:
+                raise AssertionError('the cloud does not start')
+            self.pause(1)
+        databases = self.databases()
+        cell_queries.discover_hosts(databases)
+        databases.dispose()
+        for name, vcpus, extra in self.shape.flavors:
+            flavor = self.request('POST', '/flavors', {'flavor': {
+                'name': name, 'vcpus': vcpus, 'ram': 512, 'disk': 1}}).json['flavor']['id']
+            if extra:
+                self.request('POST', f'/flavors/{flavor}/os-extra_specs', {'extra_specs': extra})
+            self.flavors.append(flavor)
+
+    def warm_up(self) -> None:
+        """Each kind of request once: what the first one of a process costs is paid before the seeds."""
+        first, second = self.flavors[:2]
+        for number, acts in enumerate((
+                ({'os-stop': None}, {'os-start': None}, {'resize': {'flavorRef': second}}, {'confirmResize': None}),
+                ({'reboot': {'type': 'HARD'}}, {'resize': {'flavorRef': second}}, {'revertResize': None}),
+                ({'migrate': None}, {'confirmResize': None}))):
+            body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, 'networks': 'none'}
+            server = self.request('POST', '/servers', {'server': body}).json['server']['id']
+            for act in acts:
+                self._rests(server)
+                self.request('POST', f'/servers/{server}/action', act, f'api{1 + number % self.shape.apis}')
+            self._rests(server)
+            self.request('DELETE', f'/servers/{server}')
+            self.pause(10)
+            self.request('POST', f'/servers/{server}/action', {'forceDelete': None})
+            self.pause(10)
+
+    def _rests(self, server: str) -> None:
+        for _ in range(60):
+            self.pause(3)
+            found = self.request('GET', f'/servers/{server}').json['server']
+            if found['status'] == 'ERROR':
+                raise AssertionError(f'the cloud does not work: {found["fault"]}')
+            if found['OS-EXT-STS:task_state'] is None and found['status'] != 'BUILD':
+                return
+        raise AssertionError(f'the cloud does not work: {found}')
+
+    def pause(self, seconds: float) -> None:
+        """Virtual seconds."""
+        self.timeline.sleep(seconds)
+
+    def start(self, name: str) -> None:
+        """A new process of this daemon."""
+        old = self.processes.get(name)
+        if old is not None and not old.dead:
+            return
+        process = self.processes[name] = Process(name)
+        if old is not None:
+            process.offset, process.slowness = old.offset, old.slowness
+        make = (self._conductor if name.startswith('conductor') else self._scheduler if name.startswith('scheduler')
+                else self._api if name.startswith('api') else self._compute)
+        self.timeline.tell(f'{name} starts')
+
+        def run() -> None:
+            self.apps[name] = make(name)
+        self.timeline.spawn(process, run, 'main')
+
+    def kill(self, name: str) -> None:
+        """kill -9. Only in the hub."""
+        process = self.processes[name]
+        if process.dead:
+            return
+        self.timeline.tell(f'{name} is killed')
+        self.timeline.kill(process)
+        self.apps.pop(name, None)
+        self.bus.leave(process)
+
+    def is_host(self, name: str) -> bool:
+        """Whether this is a compute."""
+        return name in self.machines
+
+    def _conf(self, host: str) -> Any:
+        conf = kilonova_conf.new()
+        notify.register(conf)
+        # oslo.messaging's, which registers it with a transport.
+        conf.register_opt(cfg.IntOpt('rpc_response_timeout', default=60))
+        conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
+        values = {'host': host, 'api__auth_strategy': 'noauth2', 'pci__alias': list(self.shape.aliases),
+                  'filter_scheduler__pci_in_placement': True, 'pci__report_in_placement': True,
+                  'pci__device_spec': list(self.shape.specs),
+                  'quota__instances': -1, 'quota__cores': -1, 'quota__ram': -1, 'disk_allocation_ratio': 1000.0,
+                  'conductor__flow_slots': 8, 'conductor__lease_time': 45, 'conductor__sweep_interval': 15,
+                  'report_interval': 30, 'service_down_time': 100, 'update_resources_interval': 120,
+                  'sync_power_state_interval': 300, 'my_ip': '192.0.2.1',
+                  'state_path': f'/nonexistent/{host}', 'resume_guests_state_on_host_boot': True,
+                  **self.shape.options}
+        for name, value in values.items():
+            group, _, option = name.rpartition('__')
+            conf.set_override(option, value, group or None)
+        return conf
+
+    def placement(self) -> PlacementClient:
+        """A process's own client."""
+        return PlacementClient(self.stores.wire(ModelAdapter(self.model)))  # type: ignore[arg-type]
+
+    def _conductor(self, name: str) -> Any:
+        conf, databases = self.confs[name], self.databases()
+        transport = self.bus.transport(name, conf)
+        manager = ConductorManager(
+            conf, databases=databases, cells=cell_queries.Cells(databases), transport=transport,
+            scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
+            images=self.images)
+        # Longer than the option allows: an idle second of the cloud shall cost little.
+        manager.runner._sweep_interval = SWEEP
+        manager.start()
+        return manager
+
+    def _scheduler(self, name: str) -> Any:
+        conf, databases = self.confs[name], self.databases()
+        manager = SchedulerManager(conf, databases, cell_queries.Cells(databases), self.placement())
+        manager.start()
+        self.bus.transport(name, conf).serve('scheduler', name, manager.endpoints()).start()
+        return manager
+
+    def _api(self, name: str) -> Any:
+        conf, databases = self.confs[name], self.databases()
+        transport = self.bus.transport(name, conf)
+        return make_app(conf, databases=databases, cells=cell_queries.Cells(databases),
+                        conductor=Client(ComputeTask, transport), image_client=self.images,
+                        compute=Client(Compute, transport), placement=self.placement())
+
+    def _compute(self, name: str) -> Any:
+        conf = self.confs[name]
+        transport = self.bus.transport(name, conf)
+        client = self.clients[name] = Client(Conductor, transport)
+        driver = hosts.Driver(conf, self.images, self.machines[name], self.disks, self.timeline,
+                              self._guests_changed)
+
+        def context() -> Any:
+            ctxt = get_admin_context()
+            ctxt.indirection = client
+            return ctxt
+        manager = ComputeManager(conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context)
+        manager.start(transport.serve('compute', name, [(Compute, manager)]).start)
+        return manager
+
+    def _guests_changed(self, host: str) -> None:
+        self.guests_changed(host)
+
+    def _prepare(self, topic: str, server: str, ctxt: Any) -> None:
+        if topic == 'compute':
+            ctxt.indirection = self.clients[server]
+
+    # -- the front door -----------------------------------------------------------------------------------------------
+    def request(self, method: str, path: str, body: Any = None, api: str = 'api1') -> webob.Response:
+        """One request; Refused when nobody answers."""
+        request = webob.Request.blank(f'/v2.1{path}', method=method)
+        request.headers['X-Auth-Token'] = f'admin:{PROJECT}'
+        request.headers['OpenStack-API-Version'] = 'compute 2.96'
+        if body is not None:
+            request.content_type = 'application/json'
+            request.body = json.dumps(body).encode()
+        process, app = self.processes[api], self.apps.get(api)
+        if process.dead or app is None:
+            raise Refused(f'{api}: connection refused')
+        answered = Waiter(self.timeline)
+        answer: list[webob.Response] = []
+
+        def serve() -> None:
+            self.timeline.step()
+            answer.append(request.get_response(app))
+            answered.set()
+        self.timeline.spawn(process, serve, f'{method} {path}')
+        if not answered.wait(PATIENCE):
+            raise Refused(f'{api}: no answer')
+        return answer[0]

@@ -1,0 +1,168 @@
+"""What users do and what goes wrong: data, made from the seed beforehand.
+
+    story = make('17', shape)
+    story.acts[0]             # Act(time=3.1, server=0, kind='create', argument='one', api='api1')
+    story.troubles[0]         # Trouble(time=9.2, kind='kill', target='conductor1', lasts=30.0, argument=4)
+    Story.load(story.dump())  # as JSON
+
+Times are seconds after the cloud stood. Leaving an act or a trouble out gives a story that can be run as well.
+"""
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tests.simulation.cloud import Shape
+
+DATABASES = ('api', 'cell1', 'cell0')
+
+
+@dataclass(frozen=True)
+class Act:
+    """One request of a user about server number ``server``."""
+
+    time: float
+    server: int
+    kind: str
+    argument: str
+    api: str
+    # Whether the user waits until the server rests before it asks.
+    patient: bool = False
+
+    def __str__(self) -> str:
+        when = ', when it rests' if self.patient else ''
+        return f'{self.time:8.2f}  user: {self.kind} s{self.server} {self.argument} ({self.api}{when})'
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that goes wrong. ``argument`` depends on the kind: see ``trouble.Troubles``."""
+
+    time: float
+    kind: str
+    target: str
+    lasts: float
+    argument: Any = None
+
+    def __str__(self) -> str:
+        return f'{self.time:8.2f}  trouble: {self.kind} {self.target} for {self.lasts:.1f} s {self.argument or ""}'
+
+
+@dataclass(frozen=True)
+class Story:
+    """``slow``, ``slow_time``, ``pace``: see ``timeline.Timeline``."""
+
+    seed: str
+    shape: str
+    slow: float
+    slow_time: float
+    pace: float
+    acts: list[Act] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Story:
+        """From JSON."""
+        values = json.loads(text)
+        return cls(**{**values, 'acts': [Act(**one) for one in values['acts']],
+                      'troubles': [Trouble(**one) for one in values['troubles']]})
+
+    def with_only(self, acts: list[Act], troubles: list[Trouble]) -> Story:
+        """The same with fewer parts."""
+        return replace(self, acts=acts, troubles=troubles)
+
+    def __str__(self) -> str:
+        lines = sorted([*self.acts, *self.troubles], key=lambda one: one.time)
+        return '\n'.join(str(line) for line in lines)
+
+
+# What users do next: (kind, weight).
+_NEXT = (('resize', 9), ('migrate', 4), ('confirm', 8), ('revert', 8), ('stop', 4), ('start', 4), ('reboot', 2),
+         ('hard_reboot', 2), ('delete', 6), ('restore', 2), ('force_delete', 2))
+# What usually follows, so that most requests find the server in a state for them.
+_FOLLOWS = {'create': ('resize', 'resize', 'stop', 'migrate', 'delete', 'reboot'), 'resize': ('confirm', 'revert'),
+            'migrate': ('confirm', 'revert'), 'confirm': ('resize', 'stop', 'delete', 'migrate'),
+            'revert': ('resize', 'stop', 'delete', 'migrate'), 'stop': ('start', 'resize', 'delete'),
+            'start': ('resize', 'stop', 'delete'), 'reboot': ('resize', 'delete'),
+            'hard_reboot': ('resize', 'stop'), 'delete': ('restore', 'force_delete', 'delete'),
+            'restore': ('resize', 'delete'), 'force_delete': ('delete',)}
+# Usual seconds between two requests for one server.
+_GAPS = (0.02, 0.4, 2.0, 5.0)
+
+
+def make(seed: str, shape: Shape, length: int = 20) -> Story:
+    """The story of this seed, of about ``length`` acts."""
+    chance = random.Random(f'{seed}/story')
+    apis = [f'api{number + 1}' for number in range(shape.apis)]
+    flavors = [name for name, _, _ in shape.flavors]
+    acts: list[Act] = []
+    span = 10.0 + length * 1.5
+    server = 0
+    while len(acts) < length:
+        moment = chance.random() * span
+        last = 'create'
+        acts.append(Act(moment, server, 'create', chance.choice(flavors), chance.choice(apis)))
+        for _ in range(chance.randint(1, 7)):
+            moment += chance.choice(_GAPS) * chance.expovariate(1.0)
+            usual = chance.random() < 0.8
+            kind = chance.choice(_FOLLOWS[last]) if usual else chance.choices(
+                [name for name, _ in _NEXT], [weight for _, weight in _NEXT])[0]
+            acts.append(Act(moment, server, kind, chance.choice(flavors) if kind == 'resize' else '',
+                            chance.choice(apis), usual and chance.random() < 0.8))
+            if usual:
+                last = kind
+        server += 1
+    acts.sort(key=lambda act: act.time)
+    slow = chance.choice((0.0, 0.0, 0.003, 0.02))
+    return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
+                 _troubles(chance, shape, acts, span))
+
+
+def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float) -> list[Trouble]:
+    conductors = [f'conductor{number + 1}' for number in range(shape.conductors)]
+    schedulers = [f'scheduler{number + 1}' for number in range(shape.schedulers)]
+    apis = [f'api{number + 1}' for number in range(shape.apis)]
+    hosts = list(shape.devices)
+    daemons = conductors * 3 + schedulers + apis + hosts * 2
+
+    def one() -> Trouble:
+        kind = chance.choices(('kill', 'stop', 'reboot', 'cut', 'database', 'placement', 'broker', 'weather', 'commits',
+                               'answers', 'disk', 'clock', 'slow', 'forget'),
+                              (12, 10, 3, 7, 4, 4, 1, 6, 3, 3, 2, 3, 3, 4))[0]
+        moment = max(0.0, chance.choice(acts).time + chance.expovariate(0.4) - 0.5)
+        short, middle, long = 5 * chance.expovariate(1.0), 10 + 30 * chance.random(), 50 + 80 * chance.random()
+        lasts = chance.choice((short, middle, long))
+        if kind in ('kill', 'stop'):
+            return Trouble(moment, kind, chance.choice(daemons), lasts, int(chance.expovariate(0.06)))
+        if kind in ('reboot', 'disk', 'forget'):
+            return Trouble(moment, kind, chance.choice(hosts), lasts)
+        if kind == 'cut':
+            target = chance.choice(daemons)
+            parties = ['broker'] if target.startswith('api') or target in hosts else ['broker', *DATABASES, 'placement']
+            if target in hosts:
+                parties.append('placement')
+            return Trouble(moment, kind, target, lasts, chance.choice(parties))
+        if kind == 'database':
+            return Trouble(moment, kind, chance.choice(DATABASES), lasts, chance.choice(('hang', 'refuse')))
+        if kind == 'placement':
+            return Trouble(moment, kind, 'placement', lasts, chance.choice(('hang', 'refuse')))
+        if kind == 'weather':
+            return Trouble(moment, kind, 'broker', middle, {
+                'lost': chance.choice((0.0, 0.05, 0.3)), 'doubled': chance.choice((0.0, 0.1)),
+                'late': chance.choice((0.0, 0.1, 0.3)), 'late_by': chance.choice((1.0, 20.0, 80.0))})
+        if kind in ('commits', 'answers'):
+            return Trouble(moment, kind, 'databases' if kind == 'commits' else 'placement', long,
+                           chance.choice((0.03, 0.2)))
+        if kind == 'clock':
+            return Trouble(0.0, kind, chance.choice([*daemons, *DATABASES]), span,
+                           chance.choice((-1, 1)) * chance.choice((2.0, 40.0, 400.0)))
+        if kind == 'slow':
+            return Trouble(moment, kind, chance.choice(daemons), long, chance.choice((5.0, 50.0)))
+        return Trouble(moment, kind, 'broker', lasts)
+    return sorted((one() for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))), key=lambda each: each.time)

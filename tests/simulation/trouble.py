@@ -1,0 +1,193 @@
+"""What goes wrong, done: processes die or stand still, messages and answers are lost, machines reboot.
+
+    troubles = Troubles(cloud)
+    troubles.begin(Trouble(9.2, 'kill', 'conductor1', 30.0, 4))
+    troubles.end_all()                # everything works again, whoever died is started
+
+``kill`` and ``stop`` strike when the process makes its ``argument``-th step of real work after the time, or 20 s later.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.bus import Weather
+from tests.simulation.cloud import Cloud
+from tests.simulation.story import Trouble
+from tests.simulation.timeline import Process
+
+# Seconds that a kill waits for its step of work.
+ARMED = 20.0
+# Seconds after which the broker closes the connection of a process that stands still.
+HEARTBEAT = 60.0
+
+
+class Troubles:
+    """One a run."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud, self._timeline = cloud, cloud.timeline
+        self._open: dict[int, Callable[[], None]] = {}
+        self._over = False
+        self.rebooted = False
+
+    def begin(self, trouble: Trouble) -> None:
+        """In the hub. It ends by itself after its time."""
+        if self._over:
+            return
+        end = getattr(self, f'_{trouble.kind}')(trouble)
+        if end is not None:
+            self._open[id(trouble)] = end
+            self._timeline.after(trouble.lasts, lambda: self._end(id(trouble)))
+
+    def _end(self, number: int) -> None:
+        end = self._open.pop(number, None)
+        if end is not None:
+            end()
+
+    def end_all(self) -> None:
+        """In the hub."""
+        self._over = True
+        for number in list(self._open):
+            self._end(number)
+        for name, process in self._cloud.processes.items():
+            process.at_step = None
+            process.slowness = 1.0
+            if process.stopped:
+                self._timeline.go_on(process)
+            self._cloud.start(name)
+
+    def _say(self, trouble: Trouble, what: str) -> None:
+        self._timeline.tell(what, trouble.target)
+
+    def _at_work(self, trouble: Trouble, act: Callable[[Process], None]) -> None:
+        """Call ``act`` in the hub at the process's n-th step of work from now, or when the time is over."""
+        process = self._cloud.processes[trouble.target]
+        left = [int(trouble.argument or 0)]
+        done: list[bool] = []
+
+        def strike() -> None:
+            if not done and not self._over:
+                done.append(True)
+                process.at_step = None
+                act(process)
+
+        def step(_: Process) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                process.at_step = None
+                self._timeline.after(0, strike)
+        process.at_step = step
+        self._timeline.after(ARMED, strike)
+
+    # -- kinds --------------------------------------------------------------------------------------------------------
+    def _kill(self, trouble: Trouble) -> None:
+        def act(process: Process) -> None:
+            self._cloud.kill(trouble.target)
+            self._timeline.after(trouble.lasts, lambda: self._cloud.start(trouble.target))
+        self._at_work(trouble, act)
+
+    def _stop(self, trouble: Trouble) -> None:
+        def act(process: Process) -> None:
+            if process.dead or process.stopped:
+                return
+            if any(one.sim.writing for one in process.greenlets):
+                # SQLite has one writer: who stood still here would stop everybody.
+                process.at_step = lambda _: self._timeline.after(0, lambda: act(process))
+                return
+            process.at_step = None
+            self._say(trouble, 'stands still')
+            self._timeline.stand_still(process)
+            self._timeline.after(HEARTBEAT, lambda: self._cloud.bus.requeue(process) if process.stopped else None)
+
+            def go_on() -> None:
+                if process.stopped:
+                    self._say(trouble, 'goes on')
+                    self._timeline.go_on(process)
+            self._timeline.after(trouble.lasts, go_on)
+        self._at_work(trouble, act)
+
+    def _reboot(self, trouble: Trouble) -> None:
+        self.rebooted = True
+        self._say(trouble, 'the machine reboots')
+        self._cloud.kill(trouble.target)
+        self._cloud.machines[trouble.target].reboot()
+        self._timeline.after(trouble.lasts, lambda: self._cloud.start(trouble.target))
+
+    def _cut(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'is cut off from {trouble.argument}')
+        self._cloud.links.cut(trouble.target, trouble.argument)
+
+        def end() -> None:
+            self._say(trouble, f'reaches {trouble.argument} again')
+            self._cloud.links.mend(trouble.target, trouble.argument)
+        return end
+
+    def _database(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'{trouble.argument}s')
+        self._cloud.links.disturb(trouble.target, trouble.argument)
+
+        def end() -> None:
+            self._say(trouble, 'is well again')
+            self._cloud.links.calm(trouble.target, trouble.argument)
+        return end
+
+    _placement = _database
+
+    def _broker(self, trouble: Trouble) -> None:
+        self._say(trouble, 'restarts: its queues are gone')
+        self._cloud.bus.restart()
+
+    def _weather(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'messages: {trouble.argument}')
+        self._cloud.bus.weather = Weather(**trouble.argument)
+
+        def end() -> None:
+            self._cloud.bus.weather = Weather()
+        return end
+
+    def _commits(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'answers of COMMITs are lost: {trouble.argument}')
+        self._cloud.stores.lost_commits = trouble.argument
+
+        def end() -> None:
+            self._cloud.stores.lost_commits = 0.0
+        return end
+
+    def _answers(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'answers are lost: {trouble.argument}')
+        self._cloud.stores.lost_answers = trouble.argument
+
+        def end() -> None:
+            self._cloud.stores.lost_answers = 0.0
+        return end
+
+    def _disk(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, 'its disk is full')
+        machine = self._cloud.machines[trouble.target]
+        machine.full = True
+
+        def end() -> None:
+            machine.full = False
+        return end
+
+    def _forget(self, trouble: Trouble) -> None:
+        self._say(trouble, 'forgets the orders that it finished')
+        manager = self._cloud.apps.get(trouble.target)
+        if manager is not None:
+            manager.keys._finished.clear()
+            manager.keys._cancelled.clear()
+
+    def _clock(self, trouble: Trouble) -> None:
+        self._say(trouble, f'its clock is {trouble.argument} s ahead')
+        if trouble.target in self._cloud.processes:
+            self._cloud.processes[trouble.target].offset = trouble.argument
+        else:
+            self._cloud.stores.offsets[trouble.target] = trouble.argument
+
+    def _slow(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'is {trouble.argument} times slower')
+        self._cloud.processes[trouble.target].slowness = trouble.argument
+
+        def end() -> None:
+            self._cloud.processes[trouble.target].slowness = 1.0
+        return end
