@@ -32,10 +32,13 @@ def release_before() -> str | None:
         commits = git('log', '--format=%H', '--', DECLARED).decode().split()
     except (OSError, subprocess.CalledProcessError):
         return None
+    newest = 'HEAD'
     for commit in commits:
         found = re.search(r"version = '([\d.]+)'", git('show', f'{commit}:{DECLARED}').decode())
         if found and found[1] != Compute.version:
-            return commit
+            return newest
+        # What came right before the version that is spoken now; the file itself may be much older.
+        newest = f'{commit}~'
     return None
 
 
