@@ -29,6 +29,8 @@ from tests.fixtures.notifications import Recorder
 
 PASSWORD, CONTENT, USER = 'Tr0ub4dor-and-3', b'-----BEGIN A PRIVATE THING-----', 'mallory-of-the-token'
 ENCODED = base64.b64encode(CONTENT).decode()
+# It is no secret (the API shows it), but nobody has to read it in a log.
+USER_DATA = base64.b64encode(b'#!/bin/sh # set up').decode()
 # What anybody on a host may know, and a description that the fixture wrote.
 PUBLIC = {'compute_id', '.storage_id', 'gpu1.xml', 'gpu2.xml'}
 
@@ -56,6 +58,7 @@ class Watch:
         self.kinds: set[str] = set()
 
     def found(self, data: bytes) -> list[str]:
+        """What of the secrets is in there."""
         return [name for name, needle in self.needles.items() if needle in data]
 
     def look(self) -> None:
@@ -65,6 +68,7 @@ class Watch:
                             *(('a notification', repr((ctxt.stored(), vars(message))))
                               for ctxt, message in list(self._told.sent))):
             assert (where, self.found(text.encode(errors='replace'))) == (where, [])
+            assert where not in ('a log', 'a notification') or USER_DATA not in text
         for path in self._files():
             if path.name != 'disk.config':
                 assert (path, self.found(content(path))) == (path, [])
@@ -97,7 +101,7 @@ class Watch:
     def create(self, **more: Any) -> str:
         """A server with a password and a file, of somebody with the token."""
         server = {'name': 's', 'imageRef': IMAGE_ID, 'networks': 'none', 'adminPass': PASSWORD,
-                  'personality': [{'path': '/etc/thing', 'contents': ENCODED}], **more}
+                  'personality': [{'path': '/etc/thing', 'contents': ENCODED}], 'user_data': USER_DATA, **more}
         server.setdefault('flavorRef', self.cloud.flavor(gpus=1))
         answer = self.cloud.ok('POST', '/servers', {'server': server}, version='2.56', user=USER)
         assert answer['server']['adminPass'] == PASSWORD
