@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kilonova.compute.upcalls import Stopping
+from kilonova.errors import KeyGone
 
 LOG = logging.getLogger(__name__)
 
@@ -43,5 +44,8 @@ class Undo:
         for func, args in reversed(self._stack):
             try:
                 func(*args)
+            except KeyGone as gone:
+                # The attempt is over: what is still here is asked for by its flow's undo, or a pending release.
+                LOG.info('%s: undo %s: %s', self.name, getattr(func, '__name__', func), gone)
             except Exception:
                 LOG.exception('%s: undo %s failed', self.name, getattr(func, '__name__', func))

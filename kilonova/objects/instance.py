@@ -323,7 +323,7 @@ class InstanceList(ListBase, KilonovaObject):
         with storage.database(ctxt).read() as conn:
             uuids = {row['uuid'] for row in storage.queries('instances').by_host(conn, host)}
             uuids.update(row['instance_uuid'] for row in storage.queries('migrations').unended_on_host(conn, host))
-            return sorted(storage.queries('operations').busy_instances(conn, sorted(uuids)))
+            return sorted(storage.queries('operations').busy_instances(conn, sorted(uuids), host))
 
 
 def _assemble(ctxt: Any, conn: Any, rows: list[dict[str, Any]],

@@ -95,12 +95,18 @@ def _mark(conn: Any, key: str, mark: str, *more: Any) -> bool:
     return False
 
 
-def _mark_undone(conn: Any, key: str, reason: str) -> bool:
-    """Note that a host took back what it did under the key; False when the operation is over."""
-    if conn.execute(operations.update().where(*_standing(key)).values(
-            written=f'{key}{_UNDONE}{reason[:_REASON]}')).rowcount:
-        return True
-    return conn.execute(sa.select(operations.c.id).where(operations.c.uuid == parse(key)[0])).first() is not None
+def _mark_undone(conn: Any, key: str, reason: str) -> None:
+    """Note that a host took back what it did under the key, where the row still stands there."""
+    conn.execute(operations.update().where(*_standing(key)).values(written=f'{key}{_UNDONE}{reason[:_REASON]}'))
+
+
+def _check_attempt(conn: Any, key: str) -> None:
+    """KeyGone when this attempt is over: all of it was given back then, or is left to a pending release, and what comes
+    late would take things of a later operation along."""
+    operation, _position, _step, attempt = parse(key)
+    if not conn.execute(sa.select(operations.c.id).where(
+            operations.c.uuid == operation, operations.c.attempt == attempt)).first():
+        raise KeyGone(key=key)
 
 
 def _no_release(instance_uuid: str, host: str) -> Any:
@@ -151,8 +157,9 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     As ``claim``, and: system_metadata {key: value|None}, event {event, result, host, start_time, finish_time, details,
     traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end
     (True: this is the server's end state, the operation row goes with it), undo (True: the step gives back what it
-    took, whatever the row says; a state that moved on, such as ``deleting``, is left alone), undone (why: the host took
-    back what it did under this key, so the key is refused when it is asked again).
+    took, as long as its attempt isn't over; a state that moved on, such as ``deleting``, is left alone), undone (why:
+    the host took back what it did under this key, so the key is refused when it is asked again), gone (True: an undo
+    of a server that is being deleted: no later operation of it can be hit).
     Returns {'written': True}.
     """
     uuid, key = request['instance_uuid'], request.get('key')
@@ -167,9 +174,10 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
             mark = f"{key}:{request.get('transition') or event.get('event') or 'save'}:{event.get('host') or ''}"
             if not _mark(conn, key, mark):
                 return {'written': True}
-        elif key and request.get('undone') is not None and not _mark_undone(conn, key, request['undone']):
-            # An order that came late tells nothing about an operation that is over.
-            request = {**request, 'event': None}
+        elif key and not request.get('gone'):
+            _check_attempt(conn, key)
+            if request.get('undone') is not None:
+                _mark_undone(conn, key, request['undone'])
         _move(conn, request, lenient=bool(undo))
         _write_devices(conn, request.get('devices') or [], strict=not undo)
         instance_queries.update_extra(conn, uuid, request.get('extra') or {})

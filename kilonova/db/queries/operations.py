@@ -368,10 +368,13 @@ def of_instance(conn: Any, instance_uuid: str) -> list[dict[str, Any]]:
     return [read(row) for row in rows]
 
 
-def busy_instances(conn: Any, uuids: Sequence[str]) -> set[str]:
-    """Which of these servers have a running or waiting row (a restarted host leaves them to their flow)."""
+def busy_instances(conn: Any, uuids: Sequence[str], host: str) -> set[str]:
+    """Which of these servers a restarted ``host`` leaves to their flow: they have a running or waiting row, or
+    something to give back there, such as the disk that a move put aside."""
     return set(conn.execute(sa.select(operations.c.instance_uuid).where(
-        operations.c.instance_uuid.in_(list(uuids)), operations.c.slot.in_([RUN, WAIT]))).scalars())
+        operations.c.instance_uuid.in_(list(uuids)), sa.or_(
+            operations.c.slot.in_([RUN, WAIT]),
+            sa.and_(operations.c.kind == 'release', operations.c.host == host)))).scalars())
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,304 @@
+"""The flows under test, and what a disturbance of one needs: how to get there, what it comes to, that nothing is left.
+
+    @pytest.mark.parametrize('name', CASES)
+    def test_a_disturbance(ground, name):
+        case = CASES[name]
+        server = case.act(ground, case.before(ground))
+        check(ground, case, server, case.good)
+
+Afterwards nothing is left over: no Placement allocation, PCI device, domain, file, migration or operation, and the
+server is in an end state that its user can read. What makes no sense for a flow is left out of it: a pending release
+has no server to delete any more, nobody casts what only waits for its time, and a mirror asks no host, so its requests
+to Placement are lost.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from kilonova.conductor import flows
+from kilonova.conductor.work import Work
+from kilonova.db import engine
+from kilonova.db.models import api as api_models
+from kilonova.db.models import cell as cell_models
+from kilonova.db.queries import operations
+from tests.fixtures.cloud import Cloud
+
+GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
+
+
+def delete(cloud: Cloud, server: str | None) -> str:
+    """For good: where deletes are deferred only this does it."""
+    assert cloud.request('POST', f'/servers/{server}/action', {'forceDelete': None}).status_int == 202
+    return server or ''
+
+
+@dataclass(frozen=True)
+class Case:
+    """A flow under test: how to get there, what to ask, what it comes to when all goes well and when it fails for
+    good."""
+
+    kind: str
+    before: Callable[[Cloud], str | None]
+    act: Callable[[Cloud, str | None], str]
+    good: str
+    bad: str
+    # The flow of another case from another state: where that one is disturbed at each place, this one is at each third.
+    variant: bool = False
+    # What ``good`` and ``bad`` are compared with, and how the subject is deleted beside its flow.
+    status: Callable[[Cloud, str], str] = Cloud.status
+    remove: Callable[[Cloud, str | None], str] = delete
+    # False: its steps ask Placement alone.
+    asks_hosts: bool = True
+
+    @property
+    def stride(self) -> int:
+        return 3 if self.variant else 1
+
+
+def booted(cloud: Cloud) -> str:
+    return cloud.boot(cloud.small, networks='none')
+
+
+def resized(cloud: Cloud) -> str:
+    server = booted(cloud)
+    cloud.action(server, 'resize', {'flavorRef': cloud.large})
+    assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
+    return server
+
+
+def stopped(cloud: Cloud) -> str:
+    server = booted(cloud)
+    cloud.action(server, 'os-stop')
+    return server
+
+
+def ask(name: str, body: Any = None) -> Callable[[Cloud, str | None], str]:
+    def act(cloud: Cloud, server: str | None) -> str:
+        sent = {'flavorRef': cloud.large} if name == 'resize' else body
+        response = cloud.request('POST', f'/servers/{server}/action', {name: sent})
+        assert response.status_int < 300, response.text
+        return server or ''
+    return act
+
+
+def create(cloud: Cloud, server: str | None) -> str:
+    return cloud.create(cloud.small)['server']['id']
+
+
+def soft_deleted(cloud: Cloud) -> str:
+    server = booted(cloud)
+    cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+    assert cloud.status(server) == 'SOFT_DELETED', cloud.story(server)
+    return server
+
+
+def soft_delete(cloud: Cloud, server: str | None) -> str:
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    return server or ''
+
+
+def in_flow() -> bool:
+    """Whether this thread does the work of flows; heartbeats, sweeps and leases have threads of their own."""
+    return threading.current_thread().name.startswith('flow-')
+
+
+def home(cloud: Cloud, row: dict) -> engine.Database:
+    """The database that a waiting row is in."""
+    return cloud.databases.api() if row['kind'] == 'mirror' else cloud.cell
+
+
+def wait(cloud: Cloud, row: dict, delay: float) -> int:
+    """Let a row that is in no hands wait so many seconds from now; how many there were, 0 or 1."""
+    table = operations.operations
+    with home(cloud, row).write() as conn:
+        return conn.execute(table.update().where(table.c.uuid == row['uuid'], table.c.owner.is_(None)).values(
+            not_before=engine.now(conn) + delay)).rowcount
+
+
+def keep_waiting(cloud: Cloud, kind: str) -> None:
+    """Nothing is under way but one row, which waits until ``fall_due``."""
+    for _ in range(20):
+        cloud.settle(kinds_left=(kind,))
+        (row,) = cloud.rows()
+        if wait(cloud, row, 3600):
+            return
+    raise AssertionError(f'{row} is always in work')
+
+
+def fall_due(cloud: Cloud, subject: str | None) -> str:
+    """The time of the row that waits has come: all conductors see it at once."""
+    (row,) = cloud.rows()
+    assert wait(cloud, row, -1)
+    for conductor in cloud.conductors:
+        conductor.runner.wake(home(cloud, row), [row['uuid']], urgent=True)
+    return subject or ''
+
+
+def force_down(cloud: Cloud, host: str, down: bool) -> None:
+    """An operator says that a host is down, or that it isn't any more."""
+    (service,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
+    cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': down})
+
+
+def lose_host(cloud: Cloud, host: str) -> None:
+    """A host is gone, and known to be."""
+    cloud.crash_compute(host)
+    force_down(cloud, host, True)
+
+
+def bring_back(cloud: Cloud, host: str) -> None:
+    """A lost host is there again, empty, and what waited for it is done."""
+    cloud.start_compute(host)
+    force_down(cloud, host, False)
+    cloud.settle()
+    look_again(cloud)
+
+
+def look_again(cloud: Cloud) -> None:
+    """What hosts' timers do a few seconds later: guests whose flows started none."""
+    for compute in cloud.computes.values():
+        compute.guests.look_again()
+
+
+def deleted_without_host(cloud: Cloud) -> str:
+    """The server is gone, what its host holds is still to be given back, and the host is there again."""
+    server = booted(cloud)
+    host = cloud.host_of(server)
+    lose_host(cloud, host)
+    delete(cloud, server)
+    keep_waiting(cloud, 'release')
+    assert released(cloud, server) == 'HELD'
+    cloud.start_compute(host)
+    force_down(cloud, host, False)
+    return server
+
+
+def released(cloud: Cloud, server: str) -> str:
+    """HELD: the server is gone, its host's devices and files aren't."""
+    files = [host for host in cloud.gpus if (cloud.directory / host / 'instances' / server).exists()]
+    return 'HELD' if cloud.owned(server) or files else cloud.status(server)
+
+
+def unmirrored(cloud: Cloud) -> str:
+    """A host was added to an aggregate, and Placement didn't take it: the aggregate's uuid."""
+    made = cloud.ok('POST', '/os-aggregates', {'aggregate': {'name': 'a', 'availability_zone': None}})['aggregate']
+
+    def refuse(method: str, path: str) -> None:
+        if path.endswith('/aggregates'):
+            raise cloud.placement.broken()
+    cloud.placement.before = refuse
+    cloud.ok('POST', f"/os-aggregates/{made['id']}/action", {'add_host': {'host': 'gpu2'}})
+    cloud.placement.before = None
+    keep_waiting(cloud, 'mirror')
+    assert mirrored(cloud, made['uuid']) == 'DIFFERENT'
+    return made['uuid']
+
+
+def mirrored(cloud: Cloud, uuid: str) -> str:
+    """How an aggregate and what Placement has of it stand to each other."""
+    hosts = {host for row in cloud.ok('GET', '/os-aggregates')['aggregates'] if row['uuid'] == uuid
+             for host in row['hosts']}
+    if hosts != {row['name'] for row in cloud.placement.client.list_providers(member_of=uuid)}:
+        return 'DIFFERENT'
+    return 'MIRRORED' if hosts else 'GONE'
+
+
+def disband(cloud: Cloud, uuid: str | None) -> str:
+    """The aggregate loses its hosts and is deleted."""
+    (row,) = [row for row in cloud.ok('GET', '/os-aggregates')['aggregates'] if row['uuid'] == uuid]
+    for host in row['hosts']:
+        cloud.ok('POST', f"/os-aggregates/{row['id']}/action", {'remove_host': {'host': host}})
+    cloud.ok('DELETE', f"/os-aggregates/{row['id']}")
+    return uuid or ''
+
+
+CASES = {
+    'boot': Case('boot', lambda cloud: None, create, 'ACTIVE', 'ERROR'),
+    'resize': Case('resize', booted, ask('resize'), 'VERIFY_RESIZE', 'ACTIVE'),
+    'resize-stopped': Case('resize', stopped, ask('resize'), 'VERIFY_RESIZE', 'SHUTOFF', variant=True),
+    'migrate': Case('resize', booted, ask('migrate'), 'VERIFY_RESIZE', 'ACTIVE', variant=True),
+    'confirm': Case('confirm', resized, ask('confirmResize'), 'ACTIVE', 'ACTIVE'),
+    'revert': Case('revert', resized, ask('revertResize'), 'ACTIVE', 'ACTIVE'),
+    'delete': Case('delete', booted, delete, 'GONE', 'GONE'),
+    'delete-resized': Case('delete', resized, delete, 'GONE', 'GONE', variant=True),
+    'soft-delete': Case('soft_delete', booted, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED'),
+    'soft-delete-resized': Case('soft_delete', resized, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED', variant=True),
+    'restore': Case('restore', soft_deleted, ask('restore'), 'ACTIVE', 'SOFT_DELETED'),
+    'snapshot': Case('snapshot', booted, ask('createImage', {'name': 'snap'}), 'ACTIVE', 'ACTIVE'),
+    'stop': Case('stop', booted, ask('os-stop'), 'SHUTOFF', 'ACTIVE'),
+    'start': Case('start', stopped, ask('os-start'), 'ACTIVE', 'SHUTOFF'),
+    'reboot': Case('reboot', booted, ask('reboot', {'type': 'HARD'}), 'ACTIVE', 'ACTIVE'),
+    'reboot-soft': Case('reboot', booted, ask('reboot', {'type': 'SOFT'}), 'ACTIVE', 'ACTIVE', variant=True),
+    'release': Case('release', deleted_without_host, fall_due, 'GONE', 'GONE', status=released),
+    'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
+                   asks_hosts=False),
+}
+ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]
+ASKING_PLACEMENT = [name for name, case in CASES.items() if not case.asks_hosts]
+CAST = [name for name, case in CASES.items() if case.act is not fall_due]
+STEPS = [(name, index) for name, case in CASES.items() for index in range(len(flows.FLOWS[case.kind].steps))]
+STEP_IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}' for name, index in STEPS]
+
+
+
+def clear(cloud: Cloud) -> None:
+    """Delete all servers and aggregates: nothing of them is left over, but for images of theirs."""
+    for server in cloud.ok('GET', '/servers?all_tenants=1&soft_deleted=1')['servers']:
+        delete(cloud, server['id'])
+    for aggregate in cloud.ok('GET', '/os-aggregates')['aggregates']:
+        disband(cloud, aggregate['uuid'])
+    cloud.settle()
+    cloud.assert_empty()
+    cloud.images.made.clear()
+    cloud.images.data.clear()
+
+
+def check(cloud: Cloud, case: Case, server: str, *expected: str) -> None:
+    cloud.settle()
+    assert case.status(cloud, server) in expected, case.asks_hosts and cloud.story(server)
+    shown = cloud.request('GET', f'/servers/{server}')
+    if shown.status_int == 200:
+        assert shown.json['server']['OS-EXT-STS:task_state'] is None
+        if shown.json['server']['status'] == 'ERROR':
+            assert shown.json['server']['fault']['message']
+    cloud.assert_clean()
+
+
+# Tables whose rows change by themselves: heartbeats and leases.
+RESTLESS = ('services', 'compute_nodes', 'leases')
+
+
+def everything(cloud: Cloud) -> dict[str, Any]:
+    """All rows of all databases, what Placement holds, files and images: what a late act must not change."""
+    found: dict[str, Any] = {'allocations': cloud.placement.allocations(), 'images': dict(cloud.images.made)}
+    tables = {'api': (cloud.databases.api(), api_models.Base), 'cell0': (cloud.cell0, cell_models.Base),
+              'cell': (cloud.cell, cell_models.Base)}
+    for name, (database, base) in tables.items():
+        with database.read() as conn:
+            for table in base.metadata.sorted_tables:
+                if table.name not in RESTLESS and not table.name.startswith('shadow_'):
+                    found[f'{name} {table.name}'] = sorted(map(repr, conn.execute(sa.select(table))))
+    for host in cloud.gpus:
+        home = cloud.directory / host / 'instances'
+        found[f'files of {host}'] = sorted((str(path.relative_to(home)), path.stat().st_size)
+                                           for path in home.rglob('*') if path.is_file())
+    return found
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, act: Callable[..., Any], what: str = 'do') -> None:
+    """Replace one step's ``do`` (or ``undo``); ``act(real, work)`` is called instead."""
+    flow = flows.FLOWS[kind]
+    steps = list(flow.steps)
+    real = getattr(steps[index], what)
+
+    def instead(work: Work) -> Any:
+        return act(real, work)
+    steps[index] = replace(steps[index], **{what: instead})
+    monkeypatch.setattr(type(flow), 'steps', tuple(steps))

@@ -1,0 +1,54 @@
+"""One cloud for many cases of a flow: ``ground`` is empty before and after each test."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite('tests.flows.cases')
+
+from tests.fixtures.cloud import Cloud, Templates  # noqa: E402
+from tests.flows.cases import GPUS, clear  # noqa: E402
+
+
+class Shared:
+    """One cloud for many cases; a case that leaves it unclean gets the next one a new one."""
+
+    def __init__(self, directories: pytest.TempPathFactory, templates: Templates, gpus: dict[str, list[str]]) -> None:
+        self._directories, self._templates, self._gpus = directories, templates, gpus
+        self.cloud: Cloud | None = None
+        self.made: list[Cloud] = []
+
+    def get(self) -> Cloud:
+        if self.cloud is None:
+            cloud: Any = Cloud(self._directories.mktemp('flows'), self._templates, self._gpus,
+                               reclaim_instance_interval=3600)
+            cloud.small, cloud.large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
+            self.cloud = cloud
+            self.made.append(cloud)
+        return self.cloud
+
+
+@pytest.fixture(scope='module')
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+           cloud_templates: Templates) -> Iterator[Shared]:
+    """A module may say which hosts there are: ``GPUS``."""
+    holder = Shared(tmp_path_factory, cloud_templates, getattr(request.module, 'GPUS', GPUS))
+    yield holder
+    for cloud in holder.made:
+        cloud.stop()
+
+
+@pytest.fixture
+def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """An empty cloud; afterwards it is empty again."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    monkeypatch.setattr('kilonova.conductor.flows.boot.SELECT_DEADLINE', 2.0)
+    cloud = shared.get()
+    shared.cloud = None
+    yield cloud
+    cloud.on_message = cloud.placement.before = cloud.placement.after = None
+    clear(cloud)
+    if len(cloud.conductors) == 1 and set(cloud.computes) == set(cloud.gpus):
+        shared.cloud = cloud

@@ -1,0 +1,249 @@
+"""A flow fails when all that can be undone was done, and its undos are disturbed one by one.
+
+The server must be what it is after an undisturbed failure. Where messages or statements are disturbed, a test goes on
+until the undos have no further one.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kilonova.conductor import flows
+from kilonova.conductor.work import UNDO_TRIES, Work
+from kilonova.db import engine
+from kilonova.errors import Invalid, KilonovaError, Unanswered
+from tests.fixtures.cloud import Cloud, Crash
+from tests.flows.cases import (
+    CASES,
+    Case,
+    bring_back,
+    check,
+    clear,
+    disturb,
+    in_flow,
+    look_again,
+    lose_host,
+)
+
+NAMES = [name for name, case in CASES.items()
+         if not flows.FLOWS[case.kind].forward_only and any(step.undo for step in flows.FLOWS[case.kind].steps)]
+UNDOS = [(name, index) for name in NAMES for index, step in enumerate(flows.FLOWS[CASES[name].kind].steps)
+         if step.undo is not None]
+IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}' for name, index in UNDOS]
+# What ends with a save that says how the flow ended.
+LAST = ('build_and_run_instance', 'snapshot_instance')
+# What hosts are told to undo.
+ORDERS = ('undo_build', 'undo_prep_resize', 'undo_resize_instance', 'undo_finish_resize', 'undo_snapshot_instance')
+
+
+class Failure:
+    """The flow fails at its end; what a host could undo itself it can't. ``happened``: from then on it unwinds.
+    ``over``: what is delivered now isn't disturbed any more."""
+
+    def __init__(self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+        self.happened: list[str] = []
+        self.over = False
+        self._order = ''
+        cloud.on_message = self.on_message
+        if case.kind == 'resize':
+            disturb(monkeypatch, 'resize', flows.FLOWS['resize'].index('mark_resized'), self._fail)
+
+    def _fail(self, real: Callable[[Work], Any], work: Work) -> None:
+        self.happened.append(work.uuid)
+        raise KilonovaError('injected failure')
+
+    def on_message(self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any],
+                   deliver: Callable[[], Any]) -> Any:
+        if topic == 'compute' and kind != 'cast':
+            self._order = method
+        if method == 'save_instance' and not self.over and self._order in LAST:
+            if args['save'].get('transition') in ('build.done', 'snapshot.done'):
+                self.happened.append(method)
+            if self.happened:
+                raise Invalid('injected failure')
+        return deliver()
+
+
+@pytest.mark.parametrize('when', ['before', 'after'])
+@pytest.mark.parametrize(('name', 'index'), UNDOS, ids=IDS)
+def test_an_undo_fails(ground, monkeypatch, name, index, when):
+    """It is done again, and those before it."""
+    case, failed = CASES[name], []
+    server = case.before(ground)
+    failure = Failure(ground, monkeypatch, case)
+
+    def undo(real, work):
+        if failed:
+            return real(work)
+        if when == 'after':
+            real(work)
+        failed.append(work.uuid)
+        raise KilonovaError('injected failure of an undo')
+    disturb(monkeypatch, case.kind, index, undo, 'undo')
+    server = case.act(ground, server)
+    check(ground, case, server, case.bad)
+    assert failed and failure.happened
+
+
+@pytest.mark.parametrize('when', ['before', 'after'])
+@pytest.mark.parametrize('name', NAMES)
+def test_a_host_cannot_undo_for_a_while(ground, monkeypatch, name, when):
+    """Each order fails more often than it is tried: what is to be given back becomes a pending release."""
+    case, tries = CASES[name], {}
+    server = case.before(ground)
+    failure = Failure(ground, monkeypatch, case)
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if method in ORDERS:
+            tries[method] = tries.get(method, 0) + 1
+            if tries[method] <= UNDO_TRIES + 2:
+                if when == 'after':
+                    failure.on_message(kind, topic, host, method, args, deliver)
+                raise KilonovaError('injected failure of a host')
+        return failure.on_message(kind, topic, host, method, args, deliver)
+    ground.on_message = on_message
+    server = case.act(ground, server)
+    check(ground, case, server, case.bad)
+    assert tries and all(count > UNDO_TRIES + 2 for count in tries.values())
+
+
+@pytest.mark.parametrize('lost', ['message', 'reply'])
+@pytest.mark.parametrize('name', NAMES)
+def test_each_message_is_lost_in_turn(ground, monkeypatch, name, lost):
+    case, number, seen = CASES[name], 0, [None]
+    while len(seen) > number:
+        server, seen = case.before(ground), []
+        with monkeypatch.context() as patch:
+            failure = Failure(ground, patch, case)
+
+            def on_message(kind, topic, host, method, args, deliver, number=number, seen=seen, failure=failure):
+                if failure.happened and in_flow():
+                    seen.append(method)
+                    if len(seen) - 1 == number:
+                        if lost == 'reply':
+                            failure.on_message(kind, topic, host, method, args, deliver)
+                        raise Unanswered(who=topic, reason='injected silence')
+                return failure.on_message(kind, topic, host, method, args, deliver)
+            ground.on_message = on_message
+            server = case.act(ground, server)
+            ground.settle()
+        ground.on_message = None
+        check(ground, case, server, case.bad)
+        clear(ground)
+        number += case.stride
+    assert number > 2, f'{name} undoes with {number} messages'
+
+
+# The thread that crashes ends with Crash, as it is meant to.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
+@pytest.mark.parametrize('name', NAMES)
+def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch, name):
+    """Each second one, as most are one of a transaction's."""
+    case, number, happened = CASES[name], 0, True
+    while happened:
+        server, seen, crashed = case.before(ground), [], threading.Event()
+        with monkeypatch.context() as patch:
+            failure = Failure(ground, patch, case)
+
+            def listener(database, statement, many, number=number, seen=seen, crashed=crashed, failure=failure):
+                if not failure.happened or not in_flow() or crashed.is_set() or ground.in_upcall:
+                    return
+                seen.append(statement)
+                if len(seen) - 1 == number:
+                    crashed.set()
+                    raise Crash
+            silence = engine.listen(listener)
+            try:
+                server = case.act(ground, server)
+                while not crashed.is_set() and ground.rows():
+                    crashed.wait(0.02)
+            finally:
+                silence()
+            happened = crashed.is_set()
+            if happened:
+                ground.crash_conductor()
+                ground.start_conductor()
+            ground.settle()
+        check(ground, case, server, case.bad)
+        clear(ground)
+        number += 2 * case.stride
+    assert number > 2, f'{name} undoes with {number} statements'
+
+
+@pytest.mark.parametrize('moment', ['before', 'after'])
+@pytest.mark.parametrize('name', NAMES)
+def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, moment):
+    """The host is gone before or right after each thing that it tells while it undoes; it comes back empty."""
+    case, number, happened = CASES[name], 0, True
+    while happened:
+        server, seen, gone, asked = case.before(ground), [], [], []
+        with monkeypatch.context() as patch:
+            failure = Failure(ground, patch, case)
+
+            def on_message(kind, topic, host, method, args, deliver, number=number, seen=seen, gone=gone,
+                           asked=asked, failure=failure):
+                if method in ORDERS:
+                    asked.append(method)
+                    try:
+                        return failure.on_message(kind, topic, host, method, args, deliver)
+                    except Crash:
+                        ground.crash_compute(host)
+                        ground.start_compute(host)
+                        gone.append(host)
+                        raise Unanswered(who=host, reason='crashed') from None
+                    finally:
+                        asked.pop()
+                if asked and topic == 'conductor' and in_flow() and not gone:
+                    seen.append(method)
+                    if len(seen) - 1 == number:
+                        if moment == 'after':
+                            deliver()
+                        raise Crash
+                return failure.on_message(kind, topic, host, method, args, deliver)
+            ground.on_message = on_message
+            server = case.act(ground, server)
+            ground.settle()
+        happened, ground.on_message = bool(gone), None
+        look_again(ground)
+        check(ground, case, server, case.bad)
+        clear(ground)
+        number += case.stride
+    assert number > 1, f'{name} undoes without upcalls'
+
+
+@pytest.mark.parametrize('moment', ['before', 'after'])
+@pytest.mark.parametrize('name', NAMES)
+def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name, moment):
+    """Asking ends, what it held becomes a pending release, the server is as it was; later the host comes back."""
+    case, number, gone = CASES[name], 0, ['yes']
+    while gone:
+        server, gone, seen = case.before(ground), [], []
+        with monkeypatch.context() as patch:
+            failure = Failure(ground, patch, case)
+
+            def on_message(kind, topic, host, method, args, deliver, number=number, seen=seen, gone=gone,
+                           failure=failure):
+                if method in ORDERS and not gone:
+                    seen.append(method)
+                    if len(seen) - 1 == number:
+                        if moment == 'after':
+                            failure.on_message(kind, topic, host, method, args, deliver)
+                        gone.append(host)
+                        lose_host(ground, host)
+                        raise Unanswered(who=host, reason='gone')
+                return failure.on_message(kind, topic, host, method, args, deliver)
+            ground.on_message = on_message
+            server = case.act(ground, server)
+            ground.settle(kinds_left=('release',))
+        ground.on_message = None
+        if gone:
+            assert case.status(ground, server) == case.bad, ground.story(server)
+            assert {(row['kind'], row['host']) for row in ground.rows()} == {('release', gone[0])}
+            bring_back(ground, gone[0])
+        check(ground, case, server, case.bad)
+        clear(ground)
+        number += 1
+    assert number > 1, f'{name} asks no host to undo'
