@@ -1,0 +1,167 @@
+"""The mutants: what is broken, where, and which tests must notice. Rules are those of docs/contributor/operations.md."""
+# ruff: noqa: E501 - texts of other files, as they stand there
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RUNNER, WORK = 'kilonova/conductor/runner.py', 'kilonova/conductor/work.py'
+FLOW, BOOT = 'kilonova/conductor/flow.py', 'kilonova/conductor/flows/boot.py'
+ROWS, CLAIMS = 'kilonova/db/queries/operations.py', 'kilonova/db/queries/claims.py'
+DISPATCH, OPS = 'kilonova/compute/dispatch.py', 'kilonova/compute/ops'
+FENCING, WAITING = 'tests/flows/test_fencing.py', 'tests/flows/test_waiting.py'
+UNIT = 'tests/unit/conductor/test_runner.py'
+
+
+class Mutant(NamedTuple):
+    """``old`` stands once in ``path``; with ``new`` in its place one of ``tests`` must fail."""
+
+    rule: str
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    # 5. Slots.
+    Mutant('5', 'no limit of calls to a host', RUNNER, 'return slots.taken[urgent] < (1 if slots.silent else self._slots_per_host)',
+           'return True', (f'{UNIT}::test_slots_of_a_host', WAITING)),
+    Mutant('5', 'urgent work has no limit a host', RUNNER, '            if self._has_slot(slots, urgent):',
+           '            if urgent or self._has_slot(slots, urgent):', (f'{UNIT}::test_slots_of_a_host',)),
+    Mutant('5', 'no worker is kept for urgent work', RUNNER, 'not self._urgent and (reserved or not self._normal)',
+           'not self._urgent and not self._normal',
+           (f'{WAITING}::test_urgent_work_finds_a_worker_however_many_calls_are_slow',)),
+    Mutant('5', "a slot that gets free is nobody's", RUNNER, '            slots.taken[work.slot_urgent] -= 1\n            self._next(host, slots)',
+           '            slots.taken[work.slot_urgent] -= 1', (f'{UNIT}::test_slots_of_a_host', WAITING)),
+    Mutant('5', 'resumed work must find a slot anew', RUNNER, '                work.slot_urgent, work.held_host = urgent, host',
+           '                work.slot_urgent = urgent', (f'{UNIT}::test_slots_of_a_host',)),
+    Mutant('5', 'a silent host is asked by all at once', RUNNER, '(1 if slots.silent else self._slots_per_host)',
+           'self._slots_per_host', (f'{UNIT}::test_one_call_finds_out_whether_a_silent_host_is_back',)),
+    # 6. Leases.
+    Mutant('6', 'a lease that ran out is renewed', ROWS,
+           'leases.update().where(leases.c.owner == owner, leases.c.expires > engine.db_now())',
+           'leases.update().where(leases.c.owner == owner)',
+           (f'{UNIT}::test_a_lease_that_ran_out_is_never_renewed',)),
+    Mutant('6', 'the process stays the same owner', RUNNER,
+           'lost, lease.owner, lease.renewed = lease.owner, uuidutils.generate_uuid(), None',
+           'lost, lease.renewed = lease.owner, None', (UNIT,)),
+    Mutant('6', 'what is parked as another owner stays', RUNNER, '                self._drop_parked(lost)\n', '',
+           (f'{FENCING}::test_what_a_conductor_parked_before_it_stood_still_is_never_sent',)),
+    Mutant('6', 'leases are not looked at before a step', RUNNER,
+           '        if lease.owner != owner:\n            raise LeaseLost', '        if False:\n            raise LeaseLost',
+           (UNIT,)),
+    Mutant('6', 'whoever could not renew goes on', RUNNER, 'time.monotonic() - lease.renewed > self._lease_time * 2 / 3',
+           'False', (f'{UNIT}::test_no_step_is_begun_by_who_could_not_renew',)),
+    Mutant('6', 'a decision compares no owner', ROWS, 'conditions = [operations.c.uuid == uuid, operations.c.owner == owner,\n',
+           'conditions = [operations.c.uuid == uuid,\n', (UNIT,)),
+    Mutant('6', 'a decision compares no lease', ROWS,
+           '                  sa.exists().where(leases.c.owner == owner, leases.c.expires > engine.db_now())]',
+           '                  ]', (UNIT,)),
+    Mutant('6', 'a decision compares no place', ROWS, '    if at is not None:\n', '    if False:\n', (UNIT,)),
+    Mutant('6', 'an end compares no place', ROWS, 'operations.delete().where(*_owned(uuid, owner, at, cancelled))',
+           'operations.delete().where(*_owned(uuid, owner, None, cancelled))', (UNIT,)),
+    Mutant('6', 'a cancelled row is ended as a success', ROWS, '    if not cancelled:\n        conditions.append',
+           '    if False:\n        conditions.append', (UNIT,)),
+    Mutant('6', 'messages and undos compare nothing', WORK, '        self._compared = False\n        self.compare()',
+           '        self.check()', (UNIT, FENCING)),
+    Mutant('6', 'an attempt is undone before that is written', FLOW,
+           '        work.undo_attempt(self.index(step.again_from), error)\n        self._undo_attempt(work)',
+           "        work.outputs['back_to'] = self.index(step.again_from)\n        self._undo_attempt(work)", (FENCING,)),
+    Mutant('6', 'the undo at Placement is not compared', 'kilonova/clients/placement.py',
+           "            check()\n            try:\n                self._send('PUT'", "            try:\n                self._send('PUT'",
+           ('tests/unit/clients',)),
+    Mutant('6', 'a dead owner takes rows', ROWS, 'operations.c.not_before <= engine.db_now(), sa.literal(owner).in_(living)).values(owner=owner))',
+           'operations.c.not_before <= engine.db_now()).values(owner=owner))', ('tests/unit/db/test_operations.py', UNIT)),
+    Mutant('6', 'rows of the living are taken', ROWS,
+           'sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)),\n            operations.c.not_before',
+           'operations.c.not_before', ('tests/unit/db/test_operations.py',)),
+    # 7. Sweep.
+    Mutant('7', 'own rows that nobody holds are not found', ROWS,
+           'sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(_living())))',
+           'sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(_living())))', (UNIT,)),
+    Mutant('7', 'held rows count in a batch', RUNNER, "            after = rows[-1]['id']", '            break',
+           (f'{WAITING}::test_a_sweep_sees_what_is_behind_its_own_rows',)),
+    Mutant('7', 'a row given back keeps its owner', ROWS, '        owner=None, outputs=json.dumps(outputs),',
+           '        outputs=json.dumps(outputs),', (UNIT,)),
+    Mutant('7', 'a lost cancel is not sent again', RUNNER, '            for uuid in cancelled:\n                self._cancelled(db, uuid)',
+           '', (f'{WAITING}::test_a_delete_reaches_what_another_conductor_has_parked',)),
+    Mutant('7', 'a lost wake of a delete is not repeated', RUNNER,
+           '            for uuid in waiting:\n                self._cancel_before(db, uuid)\n', '',
+           (f'{UNIT}::test_a_waiting_delete_behind_nothing_goes_on', WAITING)),
+    Mutant('7', 'one thread renews for all databases', RUNNER,
+           "                    concurrency.spawn(self._renew_forever, db, name=f'lease-{db.name}')\n",
+           '', (f'{UNIT}::test_a_database_that_hangs_holds_up_no_other',)),
+    # 9. Selects.
+    Mutant('9', 'an unanswered select is not undone again later', BOOT,
+           "    if 'select' not in work.outputs and not work.select_answered:", '    if False:', ('tests/functional',
+                                                                                    '-k', 'select')),
+    # 11. Refusals.
+    Mutant('11', 'the alternate of a refused host is not claimed', BOOT,
+           "    if same_allocations(held['allocations'], host['allocations']):", "    if held['allocations']:",
+           ('tests/functional/test_boot_delete.py',)),
+    # 12 to 15. Keys, silence.
+    Mutant('14', 'no order asks whether it stands', DISPATCH, 'if order.checks is not Check.WRITE and key is not None:',
+           'if False:', (FENCING,)),
+    Mutant('14', 'undos ask nothing', DISPATCH, 'if order.checks is not Check.WRITE and key is not None:',
+           'if order.checks is Check.STEP and key is not None:', (FENCING,)),
+    Mutant('14', 'it is asked before the lock', 'kilonova/compute/host.py',
+           '        with self.locks.hold(instance_uuid):\n            work.check()\n            if work.verify is not None:\n                work.verify()\n',
+           '        work.check()\n        if work.verify is not None:\n            work.verify()\n        with self.locks.hold(instance_uuid):\n',
+           ('tests/unit/compute', FENCING)),
+    Mutant('14', 'a failed row still stands', CLAIMS, 'operations.c.failed == sa.false(),\n            operations.c.undoing',
+           'operations.c.undoing', ('tests/unit/db/test_operations.py', 'tests/unit/db/test_repeats.py', FENCING)),
+    Mutant('14', 'a row that is being undone still stands', CLAIMS,
+           'operations.c.failed == sa.false(),\n            operations.c.undoing == sa.false()]',
+           'operations.c.failed == sa.false()]', ('tests/unit/db', FENCING)),
+    Mutant('14', 'a cancelled row still stands', CLAIMS,
+           '            operations.c.cancelled == sa.false(), operations.c.failed', '            operations.c.failed',
+           ('tests/unit/db', WAITING)),
+    Mutant('14', 'any attempt stands', CLAIMS, 'operations.c.position == position, operations.c.attempt == attempt,\n            operations.c.cancelled',
+           'operations.c.position == position,\n            operations.c.cancelled', ('tests/unit/db', FENCING)),
+    Mutant('14', 'an undo of another attempt is done', CLAIMS,
+           'operations.c.uuid == operation, operations.c.attempt == attempt, operations.c.position >= position,',
+           'operations.c.uuid == operation, operations.c.position >= position,', ('tests/unit/db', FENCING)),
+    Mutant('14', 'what was undone counts as done', CLAIMS,
+           '            sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)), *more)', '            *more)',
+           (FENCING,)),
+    Mutant('14', 'a host does not note what it undid', f'{OPS}/build.py',
+           'destroy(host, work, ctxt, instance, event=event.failure(undo.error), undone=claims.why(undo.error))',
+           'destroy(host, work, ctxt, instance, event=event.failure(undo.error))', (FENCING,)),
+    Mutant('14', 'a refused move undoes more than its own acts', f'{OPS}/prep_resize.py',
+           '        disk = host.driver.prepare_move()\n',
+           '        disk = host.driver.prepare_move()\n        undo.add(_free, host, work, ctxt, instance, migration, undo)\n',
+           (FENCING,)),
+    Mutant('13', 'a claim that is sent again is written again', CLAIMS, 'operations.c.written != mark,\n', '',
+           ('tests/unit/db', 'tests/flows/test_every_step.py', '-k', 'repeat or lost')),
+    Mutant('15', 'a dead host is sent messages', WORK, '            if self.env.known_down(self.db, host):', '            if False:',
+           (f'{WAITING}::test_a_boot_beside_a_dead_host',)),
+    Mutant('15', 'a host that cannot undo keeps the server', WORK,
+           "            if not self.undoing and int(self.outputs.get('tries', 0)) < UNDO_TRIES:", '            if True:',
+           (f'{FENCING}::test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next',)),
+    Mutant('23', 'claims where something is to be given back', CLAIMS,
+           "conditions = [_no_release(uuid, request['host'])] if request.get('host') else []", 'conditions = []',
+           (f'{FENCING}::test_nothing_new_comes_to_a_host_that_has_still_to_give_back',)),
+    # 17. Delete.
+    Mutant('17', 'the host is not told to stop', RUNNER,
+           """            self.env.compute.cancel(ctxt, server=host, key_prefix=f"{row['uuid']}/")\n""", '            pass\n',
+           (f'{WAITING}::test_a_cancel_that_was_lost_is_sent_again',)),
+    Mutant('17', 'parked work is not woken', RUNNER, '            parked = [work for work in map(self._unpark, set(uuids).difference(wanted)) if work is not None]',
+           '            parked: list[Work] = []',
+           (f'{WAITING}::test_a_delete_reaches_an_operation_that_waits_for_a_slot',)),
+    # 19. Two databases.
+    Mutant('19', 'a twin is taken by the sweep', RUNNER, "return [row for row in rows if row['uuid'] not in twins]",
+           'return rows', ('tests/functional/test_boot_delete.py', 'tests/flows', '-k', 'twin or hand_over')),
+    Mutant('19', 'a hand-over takes rows of the living', ROWS,
+           '        sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(living))).values(owner=owner))',
+           '        ).values(owner=owner))', (f'{UNIT}::test_a_hand_over_takes_no_row_from_somebody_living',)),
+    Mutant('19', 'a row left in a cell is built', BOOT, '                if _is_orphan(work):', '                if False:',
+           (f'{FENCING}::test_a_row_that_a_hand_over_left_in_a_cell_builds_nothing',)),
+    # 20. Request specs.
+    Mutant('20', 'the old request spec is not stored again', 'kilonova/conductor/flows/resize.py',
+           "    if work.args.get('old_request_spec'):", '    if False:', ('tests/flows/test_every_step.py', '-k',
+                                                                   'step_fails and resize-mark_resized')),
+    Mutant('20', 'a late owner writes an older spec', 'kilonova/db/queries/request_specs.py',
+           "request_specs.c.id == seen['id'], same)", "request_specs.c.id == seen['id'])",
+           (f'{FENCING}::test_a_late_owner_does_not_write_an_older_request_spec',)),
+)
