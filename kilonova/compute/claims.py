@@ -70,8 +70,11 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
             raise errors.HostRejected(reason='Claim pci failed') from error
         except Stopping:
             raise
-        except Exception:
+        except Exception as error:
             tracker.abort(plan)
+            if isinstance(error, errors.KeyGone):
+                # Perhaps an asking before this one was written, and only its answer was lost.
+                tracker.distrust()
             raise
         tracker.commit(plan)
         tracker.published = usage

@@ -420,3 +420,28 @@ def test_a_late_owner_does_not_write_an_older_request_spec(make_cloud, monkeypat
     with cloud.databases.api().read() as conn:
         assert '"small"' in request_specs.get(conn, server)['spec']
     cloud.assert_clean()
+
+
+@pytest.mark.parametrize('kind', ['boot', 'resize'])
+def test_a_claim_whose_answer_was_lost_is_given_back_though_its_operation_was_cancelled(make_cloud, kind):
+    """Rule 13: the claim is written, its answer is lost, and before the host asks again the server is deleted."""
+    cloud, lost = make_cloud(GPUS), []
+    server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1') if kind == 'resize' else None
+
+    def on_message(kind_, topic, host, method, args, deliver):
+        if method == 'claim_instance' and not lost:
+            deliver()
+            lost.append(args['claim']['instance_uuid'])
+            assert cloud.request('DELETE', f'/servers/{lost[0]}').status_int == 204
+            raise Unanswered(who='conductor', reason='the answer is lost')
+        return deliver()
+    cloud.on_message = on_message
+    if kind == 'boot':
+        server = cloud.create(cloud.flavor(gpus=1))['server']['id']
+    else:
+        flavor = cloud.flavor(gpus=2)
+        assert cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': flavor}}).status_int == 202
+    until(lambda: lost)
+    cloud.settle()
+    assert cloud.status(server) == 'GONE'
+    cloud.assert_empty()

@@ -91,7 +91,12 @@ def _mark(conn: Any, key: str, mark: str, *more: Any) -> bool:
             sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)), *more)
             .values(written=mark)).rowcount:
         return True
-    check(conn, key)
+    # What was written stays so, though the operation was cancelled since: who asks again must know what it has.
+    operation, position, _step, attempt = parse(key)
+    written = conn.execute(sa.select(operations.c.written).where(
+        operations.c.uuid == operation, operations.c.position == position, operations.c.attempt == attempt)).scalar()
+    if written != mark:
+        check(conn, key)
     return False
 
 
@@ -119,7 +124,8 @@ def _no_release(instance_uuid: str, host: str) -> Any:
 
 
 def _refuse_release(conn: Any, request: dict[str, Any]) -> None:
-    written = conn.execute(sa.select(operations.c.written).where(*_standing(request['key']))).scalar()
+    written = conn.execute(sa.select(operations.c.written).where(
+        operations.c.uuid == parse(request['key'])[0])).scalar()
     if written != f"{request['key']}:claim":
         raise HostRejected(ReleasePending(host=request['host']).message)
 

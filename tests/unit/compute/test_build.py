@@ -366,3 +366,22 @@ def test_undo_after_a_crash_in_the_middle(cloud):
     assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].disks == {}
     assert cloud.cell.held(instance.uuid) == {} and second.host.tracker.used.vcpus == 0
     assert cloud.cell.instances[instance.uuid]['host'] is None
+
+
+def test_what_an_unanswered_claim_wrote_is_given_back_by_the_undo(cloud, monkeypatch):
+    """Its answer was lost, and when the host asks again the operation is over: the rows say what it took."""
+    manager = cloud.host('gpu1', GPUS)
+    instance, claim = cloud.cell.new_instance(1), cloud.cell.claim_instance
+
+    def once(ctxt, *, claim: dict) -> dict:
+        claimed(ctxt, claim=claim)
+        cloud.cell.ended.add(claim['key'])
+        monkeypatch.setattr(cloud.cell, 'claim_instance', claimed)
+        raise errors.Unanswered(who='conductor', reason='the reply was lost')
+    claimed = claim
+    monkeypatch.setattr(cloud.cell, 'claim_instance', once)
+    with pytest.raises(errors.KeyGone):
+        build(manager, instance)
+    assert list(cloud.cell.held(instance.uuid).values()) == ['claimed']
+    manager.undo_build(new_context(), instance, key='o/3.build/1')
+    assert cloud.cell.held(instance.uuid) == {}
