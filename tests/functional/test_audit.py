@@ -1,6 +1,8 @@
 """The audit finds what disagrees, amounts in Placement among it, and nothing else, however busy the cloud is."""
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 
 import pytest
@@ -9,7 +11,9 @@ import sqlalchemy as sa
 from kilonova.conductor import audit
 from kilonova.context import get_admin_context
 from kilonova.db import engine
-from kilonova.db.models.cell import ComputeNode
+from kilonova.db.models.api import RequestSpec
+from kilonova.db.models.cell import ComputeNode, Instance, InstanceExtra, Migration
+from kilonova.db.queries import operations
 from tests.fixtures import placement as placement_fixture
 
 ONE_HOST = {'gpu1': ['0000:08:00.0', '0000:88:00.0', '0000:89:00.0']}
@@ -209,6 +213,209 @@ def test_what_a_host_offers_and_what_its_rows_say(cloud):
         connection.execute(nodes.update().values(pci_stats=offered[other]))
     assert look(cloud)[0].disagreements == [
         f'database: {host} offers 4 devices, its rows say that 3 are available']
+
+
+# -- what databases say of one server ----------------------------------------------------------------------------------
+SPECS, SERVERS, EXTRAS, MOVES = (model.__table__ for model in (RequestSpec, Instance, InstanceExtra, Migration))
+
+
+def where(table, uuid):
+    """The row of a server, or of a move."""
+    return (table.c.uuid if 'uuid' in table.c else table.c.instance_uuid) == uuid
+
+
+@contextlib.contextmanager
+def written(cloud, table, uuid, **columns):
+    """Other values in a row, for a while."""
+    database = cloud.databases.api() if table is SPECS else cloud.cell
+    row = where(table, uuid)
+    with database.write() as conn:
+        (before,) = conn.execute(sa.select(*(table.c[name] for name in columns)).where(row)).mappings()
+        conn.execute(table.update().where(row).values(**columns))
+    yield
+    with database.write() as conn:
+        conn.execute(table.update().where(row).values(**before))
+
+
+def read(cloud, table, uuid, column):
+    database = cloud.databases.api() if table is SPECS else cloud.cell
+    with database.read() as conn:
+        return conn.execute(sa.select(table.c[column]).where(where(table, uuid))).scalar_one()
+
+
+def with_flavor(text, **values):
+    """A stored request spec with another flavor; without values with none."""
+    spec = json.loads(text)
+    if values:
+        spec['nova_object.data']['flavor']['nova_object.data'].update(values)
+    else:
+        spec['nova_object.data']['flavor'] = None
+    return json.dumps(spec)
+
+
+def test_the_stored_request_spec(cloud):
+    """It has the server's flavor, which is what the next move starts from. While an operation works on the server it
+    is listed; what became of the specs of deleted servers nobody asks."""
+    gone, server = cloud.boot(cloud.flavor(**SMALL)), cloud.boot(cloud.flavor(**SMALL, **{'hw:mem_page_size': 'any'}))
+    cloud.request('DELETE', f'/servers/{gone}')
+    cloud.settle()
+    stored = read(cloud, SPECS, server, 'spec')
+    assert read(cloud, SPECS, gone, 'spec')
+    cloud.assert_clean()
+    for values, line in (
+            ({'vcpus': 2}, 'says vcpus 2, its flavor vcpus 1'),
+            ({'flavorid': 'x', 'extra_specs': {}},
+             "says flavorid x, extra_specs {}, its flavor flavorid %s, extra_specs {'hw:mem_page_size': 'any'}"),
+            ({}, 'has no flavor')):
+        flavorid = json.loads(stored)['nova_object.data']['flavor']['nova_object.data']['flavorid']
+        with written(cloud, SPECS, server, spec=with_flavor(stored, **values)):
+            assert look(cloud)[0].disagreements == [
+                f'database: the request spec of server {server} {line.replace("%s", flavorid)}']
+    for text in ('', '[]', '{"nova_object.data": 1}'):
+        with written(cloud, SPECS, server, spec=text):
+            assert look(cloud)[0].disagreements == [f'database: the request spec of server {server} has no flavor']
+    with written(cloud, SPECS, server, spec=with_flavor(stored, vcpus=2)):
+        with cloud.cell.write() as conn:
+            operations.insert(conn, [{'uuid': 'o' * 36, 'kind': 'release', 'instance_uuid': server, 'slot': 'o',
+                                      'args': {}, 'context': {}, 'request_id': 'req-1', 'not_before': 2 ** 31}])
+        report, _ = look(cloud)
+        assert (report.disagreements, report.in_flight) == ([], [f'release of {server}'])
+        with cloud.cell.write() as conn:
+            operations.end(conn, 'o' * 36, server)
+
+    def rename(before, after):
+        with cloud.databases.api().write() as conn:
+            conn.execute(SPECS.update().where(SPECS.c.instance_uuid == before).values(instance_uuid=after))
+    rename(server, 'nobody')
+    assert look(cloud)[0].disagreements == [f'database: server {server} has no request spec']
+    rename('nobody', server)
+    cloud.assert_clean()
+
+
+def test_columns_of_another_flavor(cloud):
+    server = cloud.boot(cloud.flavor(**SMALL))
+    number = read(cloud, SERVERS, server, 'instance_type_id')
+    with written(cloud, SERVERS, server, vcpus=2, ephemeral_gb=3):
+        assert look(cloud)[0].disagreements == [
+            f'database: server {server} has vcpus 2, ephemeral_gb 3, its flavor says vcpus 1, ephemeral_gb 0']
+    with written(cloud, SERVERS, server, instance_type_id=77, memory_mb=1, root_gb=9):
+        (line,) = look(cloud)[0].disagreements
+        assert line == (f'database: server {server} has instance_type_id 77, memory_mb 1, root_gb 9, its flavor says '
+                        f'instance_type_id {number}, memory_mb 512, root_gb 1')
+    cloud.assert_clean()
+
+
+def test_what_a_move_leaves_behind(cloud):
+    """A confirmed or reverted move leaves no context and no old or new flavor."""
+    server = cloud.boot(cloud.flavor(gpus=1))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
+    context, flavors = (read(cloud, EXTRAS, server, name) for name in ('migration_context', 'flavor'))
+    cloud.action(server, 'confirmResize')
+    cloud.assert_clean()
+    with written(cloud, EXTRAS, server, migration_context=context):
+        assert look(cloud)[0].disagreements == [
+            f'database: server {server} has a migration context and is not moving']
+    with written(cloud, EXTRAS, server, flavor=flavors):
+        assert look(cloud)[0].disagreements == [
+            f'database: server {server} has old and new flavor of a move and is not moving']
+    with written(cloud, EXTRAS, server, flavor=json.dumps({**json.loads(flavors), 'old': None})):
+        assert look(cloud)[0].disagreements == [
+            f'database: server {server} has new flavor of a move and is not moving']
+    cloud.assert_clean()
+
+
+@pytest.fixture(params=['two hosts', 'one host'])
+def waiting(request, make_cloud):
+    """(cloud, server, its move): from one device to two, not confirmed."""
+    cloud = make_cloud(ONE_HOST, allow_resize_to_same_host=True) if request.param == 'one host' else make_cloud()
+    server = cloud.boot(cloud.flavor(gpus=1, **SMALL))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2, **LARGE)})
+    assert cloud.status(server) == 'VERIFY_RESIZE'
+    cloud.assert_clean()
+    return cloud, server, migration_of(cloud, server)
+
+
+def test_a_move_that_waits_keeps_the_new_flavors_spec(waiting):
+    """Should the step that saves it, or its undo, do nothing."""
+    cloud, server, _ = waiting
+    new, old = (json.loads(read(cloud, EXTRAS, server, 'flavor'))[which] for which in ('new', 'old'))
+    stored = json.loads(read(cloud, SPECS, server, 'spec'))
+    stored['nova_object.data']['flavor'] = old
+    new, old = new['nova_object.data'], old['nova_object.data']
+    with written(cloud, SPECS, server, spec=json.dumps(stored)):
+        (line,) = look(cloud)[0].disagreements
+    assert line.startswith(f"database: the request spec of server {server} says id {old['id']}, flavorid ")
+    assert f"vcpus 1, memory_mb 512, extra_specs {old['extra_specs']}, its flavor id {new['id']}" in line
+
+
+def test_flavors_of_a_move_that_waits(waiting):
+    cloud, server, move = waiting
+    text = read(cloud, EXTRAS, server, 'flavor')
+    own = json.loads(text)
+    number = {which: own[which]['nova_object.data']['id'] for which in ('old', 'new')}
+    for which, said in (('old', None), ('new', None), ('old', 77), ('new', 77)):
+        envelope = json.loads(text)[which]
+        envelope['nova_object.data']['id'] = said
+        changed = json.dumps({**own, which: envelope if said else None})
+        with written(cloud, EXTRAS, server, flavor=changed):
+            # The old one is what Placement is to hold for the source as well.
+            found = [line for line in look(cloud)[0].disagreements if line.startswith('database')]
+        assert f'database: server {server} has {which} flavor {said}, its move {move} says {number[which]}' == found[0]
+        assert found[1:] == [f"database: server {server} has flavor {number['new']} and new flavor 77"
+                             ] * (which == 'new' and said == 77)
+    cloud.assert_clean()
+
+
+def test_the_context_of_a_move_that_waits(waiting):
+    cloud, server, move = waiting
+    context = json.loads(read(cloud, EXTRAS, server, 'migration_context'))
+    waits = f'its move {move} waits to be confirmed'
+
+    def databases():
+        return [line for line in look(cloud)[0].disagreements if line.startswith('database: ')]
+    with written(cloud, EXTRAS, server, migration_context=None):
+        assert databases() == [f'database: server {server} has no migration context, {waits}']
+    other = {**context, 'nova_object.data': {**context['nova_object.data'], 'migration_id': 77}}
+    with written(cloud, EXTRAS, server, migration_context=json.dumps(other)):
+        assert databases() == [f'database: server {server} has the migration context of another move, {waits}']
+    held = cloud.owned(server)
+    devices = {which: context['nova_object.data'][f'{which}_pci_devices']['nova_object.data']['objects']
+               for which in ('old', 'new')}
+    new = sorted(name for name in held if name.split()[1] in cloud.hostdevs(server))
+    (old,) = set(held) - set(new)
+    for which in ('old', 'new'):
+        kept = devices[which].pop()
+        with written(cloud, EXTRAS, server, migration_context=json.dumps(context)):
+            (line,) = databases()
+        address = kept['nova_object.data']['address']
+        named = {'old': [old], 'new': new}
+        named[which] = [name for name in named[which] if name.split()[1] != address]
+        assert line == (f"database: the migration context of server {server} has old devices {named['old']} and new "
+                        f"ones {named['new']}, the server holds {held}")
+        devices[which].append(kept)
+    cloud.assert_clean()
+
+
+def test_moves_and_states_that_do_not_belong_together(waiting):
+    cloud, server, move = waiting
+
+    def databases():
+        return sorted(line for line in look(cloud)[0].disagreements
+                      if line.startswith(('database: server', 'database: move')))
+    with written(cloud, SERVERS, server, vm_state='active'):
+        assert databases() == [f'database: move {move} waits to be confirmed and its server {server} is active']
+    with written(cloud, MOVES, move, status='confirmed'):
+        assert databases() == [
+            f'database: server {server} has a migration context and is not moving',
+            f'database: server {server} has old and new flavor of a move and is not moving',
+            f'database: server {server} is resized and no move of it waits to be confirmed']
+    with cloud.cell.write() as conn:
+        (row,) = conn.execute(sa.select(MOVES)).mappings()
+        conn.execute(MOVES.insert().values({**row, 'id': 77, 'uuid': 'f' * 36}))
+    assert databases() == [f'database: server {server} has 2 open moves: {", ".join(sorted([move, "f" * 36]))}']
+    with cloud.cell.write() as conn:
+        conn.execute(MOVES.delete().where(MOVES.c.id == 77))
+    cloud.assert_clean()
 
 
 # -- the second look ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """What an audit reads of the databases: a fixed number of statements a database."""
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +19,21 @@ nodes = models.ComputeNode.__table__
 migrations = models.Migration.__table__
 mappings = api_models.InstanceMapping.__table__
 build_requests = api_models.BuildRequest.__table__
+request_specs = api_models.RequestSpec.__table__
+
+# Request specs are long: so many are in memory at once.
+SPECS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class OfApi:
+    """Rows of ``operations``; servers that have a build request, or a mapping without a cell; the flavor in the stored
+    request spec of each server that lives in a cell, as JSON ('null': there is none in it)."""
+
+    operations: list[dict[str, Any]]
+    build_requests: list[str]
+    unmapped: list[str]
+    specs: dict[str, str]
 
 
 def _rows(conn: Any, query: Any) -> list[dict[str, Any]]:
@@ -24,11 +41,14 @@ def _rows(conn: Any, query: Any) -> list[dict[str, Any]]:
 
 
 def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
-    """Servers with their flavors and places, devices, unfinished migrations, operations and compute nodes of a cell."""
+    """Servers with their flavors, columns and places, devices, unfinished migrations, operations and compute nodes of
+    a cell."""
     return {
         'instances': _rows(conn, sa.select(
             instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
-            instances.c.image_ref, extras.c.flavor, extras.c.numa_topology, extras.c.migration_context).join_from(
+            instances.c.image_ref, instances.c.instance_type_id, instances.c.vcpus, instances.c.memory_mb,
+            instances.c.root_gb, instances.c.ephemeral_gb, extras.c.flavor, extras.c.numa_topology,
+            extras.c.migration_context).join_from(
             instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
             .where(instances.c.deleted == 0)),
         'devices': _rows(conn, sa.select(
@@ -44,10 +64,31 @@ def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def api(conn: Any) -> dict[str, list[dict[str, Any]]]:
-    """Operations, build requests and mappings without a cell in the api database."""
-    return {
-        'operations': _rows(conn, sa.select(operations.operations)),
-        'build_requests': _rows(conn, sa.select(build_requests.c.instance_uuid)),
-        'unmapped': _rows(conn, sa.select(mappings.c.instance_uuid).where(mappings.c.cell_id.is_(None))),
-    }
+def api(conn: Any) -> OfApi:
+    """What the api database knows of servers."""
+    return OfApi(
+        _rows(conn, sa.select(operations.operations)),
+        list(conn.execute(sa.select(build_requests.c.instance_uuid)).scalars()),
+        list(conn.execute(sa.select(mappings.c.instance_uuid).where(mappings.c.cell_id.is_(None))).scalars()),
+        _specs(conn))
+
+
+def _specs(conn: Any) -> dict[str, str]:
+    """Those of deleted servers stay until they are archived, and aren't read."""
+    query = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_from(
+        request_specs, mappings, mappings.c.instance_uuid == request_specs.c.instance_uuid).where(
+        mappings.c.cell_id.is_not(None), sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+    found: dict[str, str] = {}
+    # Servers of one flavor share its text.
+    same: dict[str, str] = {}
+    for uuid, spec in conn.execute(query.execution_options(yield_per=SPECS_AT_ONCE)):
+        flavor = json.dumps(_flavor(spec))
+        found[uuid] = same.setdefault(flavor, flavor)
+    return found
+
+
+def _flavor(spec: str) -> Any:
+    try:
+        return json.loads(spec)['nova_object.data'].get('flavor')
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
