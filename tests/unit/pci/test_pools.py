@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kilonova.objects import NUMACell, NUMATopology, PciDevicePoolList
+from kilonova.objects import NUMACell, NUMATopology, PciDevicePool, PciDevicePoolList
 from kilonova.pci import pools as pci_pools
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools
 from tests.unit.pci.builders import found, functions, ledger, request
@@ -95,6 +95,16 @@ def test_spec_match_ignores_case_and_placement_keys():
         assert not pools.support_requests([request(vendor_id='10de', physical_network=None)])
         assert pools.support_requests([])
         assert pools.support_requests(None)
+
+
+def test_only_available_devices_are_offered():
+    """The host's side, made of rows: whatever another status says, such a device is not free."""
+    made = ledger([found(f'0000:0{number}:00.0') for number in range(5)])
+    statuses = ('available', 'claimed', 'allocated', 'unavailable', 'unclaimable')
+    devices = made.devices()
+    for device, status in zip(devices, statuses, strict=True):
+        device.status = status
+    assert counts(PciPools.from_devices(devices, made.specs)) == [('type-PCI', '0000:00:00.0', 1)]
 
 
 def test_alternatives():
@@ -289,6 +299,43 @@ def test_providers_of_the_request_itself():
     for pools in with_providers(found(PF0), found(PF1)):
         pools.apply_requests([request(1, vendor_id='10de', rp_uuids=f'rp-{PF1}')])
         assert [pool.count for pool in pools.pools] == [1, 0]
+
+
+def test_mappings_for_several_requests_share_no_provider():
+    """What one request of a server gets the next one doesn't."""
+    addresses = ['0000:81:00.0', '0000:81:01.0', '0000:81:02.0']
+    for pools in with_providers(*map(found, addresses)):
+        first, second = request(1), request(2)
+        mappings = pools.providers([first, second])
+        assert sorted(rp for rps in mappings.values() for rp in rps) == ['rp-' + address for address in addresses]
+        assert mappings.keys() == {f'{first.request_id}-0', f'{second.request_id}-0', f'{second.request_id}-1'}
+        assert pools.providers([first, request(3)]) is None
+        # Asking takes nothing.
+        assert pools.free == 3
+
+
+def test_mappings_of_one_request_never_name_a_function_and_its_pf():
+    """Whichever of them is first, the other is gone then; another PF's are there."""
+    wanted = request(2)
+    wanted.spec = [{'vendor_id': '10de', 'dev_type': 'type-PF'}, {'vendor_id': '10de', 'dev_type': 'type-VF'}]
+    for pools in with_providers(found(PF0, dev_type='type-PF'), *functions(PF0, 1)):
+        assert pools.providers([wanted]) is None
+    for pools in with_providers(found(PF0, dev_type='type-PF'), *functions(PF0, 1),
+                                found(PF1, dev_type='type-PF')):
+        mappings = pools.providers([wanted])
+        assert sorted(rp for rps in mappings.values() for rp in rps) == [f'rp-{PF0}', f'rp-{PF1}']
+
+
+def test_devices_whose_address_is_not_told_are_no_relatives():
+    """Pools without addresses, as other computes may store them: a function that is taken leaves all PFs there, and a
+    PF all functions."""
+    stored = PciDevicePoolList(objects=[
+        PciDevicePool(vendor_id='10de', product_id='13f1', numa_node=0, count=2, tags={'dev_type': dev_type})
+        for dev_type in ('type-PF', 'type-VF')])
+    for dev_type, other in (('type-VF', 'type-PF'), ('type-PF', 'type-VF')):
+        pools = PciPools.from_pool_list(stored)
+        pools.apply_requests([request(1, vendor_id='10de', dev_type=dev_type)])
+        assert {pool.dev_type: pool.count for pool in pools.pools} == {dev_type: 1, other: 2}
 
 
 device_lists = st.lists(

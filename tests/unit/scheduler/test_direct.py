@@ -206,6 +206,31 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
         assert np.array_equal(now, values), name
 
 
+def test_what_was_given_away_counts_alike_everywhere():
+    """seed-map 3.18, 3.22: the table's columns, and a host as filters of single hosts see it; by the host's own ratios.
+    """
+    row = {**node('a', vcpus=16, vcpus_used=1, memory_mb=20000, memory_mb_used=1000, local_gb=50, local_gb_used=2,
+                  running_vms=3, current_workload=2, cpu_allocation_ratio=2.0, ram_allocation_ratio=1.5,
+                  disk_allocation_ratio=3.0), 'deleted': 0}
+    table, (place,) = filled([row])
+    names = ('free_ram_mb', 'free_disk_mb', 'vcpus_used', 'num_instances', 'num_io_ops')
+
+    def seen():
+        state = HostState({**table.node(place)[1]}, CELL, taken=table.taken_at(place))
+        assert [int(table[name][place]) for name in names] == [getattr(state, name) for name in names]
+        return [int(table[name][place]) for name in (*names, 'ram_room_mb', 'disk_room_mb')]
+    assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
+    assert table['cpu_ratio'][place] == 2.0
+    table.take(uuid('s1'), Taken(place, 4, 2048, 11 * 1024 + 7, Counter()))
+    taken = 11 * 1024 + 7
+    assert seen() == [16952, 48 * 1024 - taken, 5, 4, 3, 26952, 148 * 1024 - taken]
+    state = HostState({**table.node(place)[1]}, CELL)
+    state.consume(spec(flavor_values={'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 7}))
+    assert [getattr(state, name) for name in names] == seen()[:5]
+    table.give_back(uuid('s1'))
+    assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
+
+
 def test_a_host_that_counts_a_server_already_has_less_left():
     """Its row came before the word that the server is settled: nothing is free that isn't."""
     row = {**node('a', pci_stats=pools('1', '2', '3', providers=False)), 'deleted': 0}

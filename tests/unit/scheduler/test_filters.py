@@ -357,6 +357,14 @@ def test_types_of_the_fields():
         host.service['disabled'] = True
 
 
+@pytest.mark.parametrize(('cpu', 'ram', 'disk'), [(16.0, 1.5, 1.2), (0.5, 2.0, 3.0)])
+def test_ratios_are_the_hosts_own(cpu, ram, disk):
+    """seed-map 3.22: each as the host's row has it, and with it the room on its NUMA cells."""
+    host = state(cpu_allocation_ratio=cpu, ram_allocation_ratio=ram, disk_allocation_ratio=disk)
+    assert (host.cpu_allocation_ratio, host.ram_allocation_ratio, host.disk_allocation_ratio) == (cpu, ram, disk)
+    assert (host.numa_limits.cpu_ratio, host.numa_limits.ram_ratio) == (cpu, ram)
+
+
 def test_a_filter_that_runs_once_is_left_out_for_further_servers():
     """Row 0.22."""
     one = Dump()

@@ -14,7 +14,7 @@ from kilonova import errors, objects
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Instance, Service
-from kilonova.db.queries import build_requests, operations
+from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
@@ -40,6 +40,17 @@ def sent(rig):
 def held(rig, server):
     """{provider name: amounts} of a server in Placement."""
     return rig.placement.allocations().get(server, {})
+
+
+def trait(rig, root):
+    """Give a host the trait of ``BY_PLACEMENT``."""
+    traits, generation = rig.placement.client.get_traits(root)
+    rig.placement.client.set_traits(root, generation, traits | {'COMPUTE_NODE'})
+
+
+# Extra specs of requests that are answered from our own view, and by Placement's candidates.
+BY_US, BY_PLACEMENT = {}, {'trait:COMPUTE_NODE': 'required'}
+both_ways = pytest.mark.parametrize('extra_specs', [BY_US, BY_PLACEMENT], ids=['by us', 'by placement'])
 
 
 def test_the_endpoint_is_as_declared(rig):
@@ -102,6 +113,25 @@ def test_without_claim_placement_is_only_asked(rig):
     select(rig.manager(), spec(gpus=(1,)), claim=False)
     assert sent(rig) == [('GET', '/allocation_candidates')]
     assert rig.placement.allocations() == {}
+
+
+@both_ways
+def test_a_refusal_tells_the_amounts_of_each_kind(rig, caplog, extra_specs):
+    """seed-map 3.11: what was asked for, and the most that any host has of what is missing."""
+    caplog.set_level(logging.INFO)
+    trait(rig, rig.host('gpu1', (A, B, C), vcpus=3))
+    trait(rig, rig.host('gpu2', (A,), vcpus=5))
+    small = {'vcpus': 2, 'memory_mb': 512, 'root_gb': 1}
+    with pytest.raises(errors.NoValidHost) as caught:
+        select(rig.manager(), spec(extra_specs, gpus=(4,), flavor_values=small))
+    assert str(caught.value) == ('No valid host was found. 2 hosts considered: 2 have fewer than 4 free gpu '
+                                 '(best: 3 free).')
+    assert f'Asked for: {GPU}: 4, DISK_GB: 1, MEMORY_MB: 512, VCPU: 2.' in caplog.text
+    caplog.clear()
+    with pytest.raises(errors.NoValidHost) as caught:
+        select(rig.manager(), spec(extra_specs, flavor_values={**small, 'vcpus': 30}))
+    assert 'Asked for: DISK_GB: 1, MEMORY_MB: 512, VCPU: 30.' in caplog.text
+    assert str(caught.value) == 'No valid host was found. 2 hosts considered: 2 have fewer than 30 free vCPUs.'
 
 
 def test_nothing_in_placement_says_what_was_asked_for(rig, caplog):
@@ -232,17 +262,6 @@ def test_an_allocation_of_something_else_is_not_taken_for_ours(rig):
     with pytest.raises(errors.NoValidHost, match=S1):
         select(rig.manager(), spec())
     assert held(rig, S1) == {'gpu1': {'VCPU': 1}}
-
-
-def trait(rig, root):
-    """Give a host the trait of ``BY_PLACEMENT``."""
-    traits, generation = rig.placement.client.get_traits(root)
-    rig.placement.client.set_traits(root, generation, traits | {'COMPUTE_NODE'})
-
-
-# Extra specs of requests that are answered from our own view, and by Placement's candidates.
-BY_US, BY_PLACEMENT = {}, {'trait:COMPUTE_NODE': 'required'}
-both_ways = pytest.mark.parametrize('extra_specs', [BY_US, BY_PLACEMENT], ids=['by us', 'by placement'])
 
 
 def operation(rig, server, **values):
@@ -496,6 +515,19 @@ def test_many_selects_at_once_share_nothing(rig):
     assert all(host.startswith('No valid host was found.') for server, host in outcome.items() if server not in won)
 
 
+@both_ways
+@pytest.mark.parametrize('size', [1, 3])
+def test_a_subset_of_the_best_hosts_is_drawn_from(rig, extra_specs, size):
+    """seed-map 3.12: whether our own view or Placement answers."""
+    for name, used in (('best', 0), ('good', 20000), ('fair', 40000), ('worst', 60000)):
+        trait(rig, rig.host(name, memory_mb_used=used))
+    manager = rig.manager(filter_scheduler__host_subset_size=size)
+    small = {'vcpus': 1, 'memory_mb': 64, 'root_gb': 1}
+    drawn = {hosts(select(manager, spec(extra_specs, flavor_values=small), [uuid(f'drawn {number}')]))[0][0]
+             for number in range(12 * size)}
+    assert drawn == set(('best', 'good', 'fair')[:size])
+
+
 def test_equal_servers_are_spread_before_any_host_reports(rig):
     """What was just decided counts for the next request, though the hosts' rows stay as they were. Two schedulers don't
     see each other's choices, and are even all the same."""
@@ -705,6 +737,33 @@ def test_a_node_without_service_is_left_out(rig, caplog):
     with pytest.raises(errors.NoValidHost):
         select(rig.manager(), spec())
     assert 'No compute service record found for host gpu1' in caplog.text
+
+
+def test_aggregates_are_read_again_when_one_changed(rig):
+    """seed-map 3.13: each request sees them as they are by then."""
+    rig.host('gpu1')
+    rig.host('gpu2')
+    manager = rig.manager()
+
+    def zones():
+        found = select(manager, spec(), claim=False)
+        return {one.service_host: one.availability_zone for one in found[0]}
+
+    def write(act, *args):
+        with rig.databases.api().write() as connection:
+            return act(connection, *args)
+    assert zones() == {'gpu1': None, 'gpu2': None}
+    made = write(aggregates.create, 'one', {'availability_zone': 'east'})['id']
+    assert zones() == {'gpu1': None, 'gpu2': None}
+    write(aggregates.add_host, made, 'gpu1')
+    assert zones() == {'gpu1': 'east', 'gpu2': None}
+    write(aggregates.set_metadata, made, {'availability_zone': 'west'})
+    assert zones() == {'gpu1': 'west', 'gpu2': None}
+    write(aggregates.add_host, made, 'gpu2')
+    write(aggregates.remove_host, 'gpu1', made)
+    assert zones() == {'gpu1': None, 'gpu2': 'west'}
+    write(aggregates.destroy, made)
+    assert zones() == {'gpu1': None, 'gpu2': None}
 
 
 def test_a_node_that_went_is_told_once(rig, caplog):

@@ -87,6 +87,14 @@ def test_not_enough(caplog):
     assert 'There are 1 hosts available but 2 instances requested to build.' in caplog.text
 
 
+def test_not_enough_counts_what_was_found(caplog):
+    """seed-map 3.11: hosts that were found, not those there are; servers that were asked for."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(NotEnough):
+        run(spec(), [state(name) for name in 'abcde'], 4, room=room_of(a=8, b=8, c=0, d=0, e=0))
+    assert 'There are 2 hosts available but 4 instances requested to build.' in caplog.text
+
+
 def test_the_next_server_sees_what_the_first_took():
     """seed-map 1.31, 3.18: RAM for the weigher, servers for the filter, room for the claim."""
     hosts = [state('a', memory_mb=100000), state('b', memory_mb=99000)]
@@ -94,6 +102,24 @@ def test_the_next_server_sees_what_the_first_took():
     assert hosts_of(plan) == ['a', 'b', 'a', 'b']
     with pytest.raises(NotEnough):
         run(spec(), hosts, 1, filters=[NumInstancesFilter()])
+
+
+SIZE = {'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 7}
+
+
+def test_a_host_has_less_of_everything_that_a_server_takes():
+    """seed-map 3.18: what filters compare and weighers weigh, and the repr that tells it."""
+    host = state('a', memory_mb=10000, memory_mb_used=1000, local_gb=100, local_gb_used=10, vcpus=8, vcpus_used=1,
+                 running_vms=3, current_workload=2)
+    assert repr(host) == '(a, a) ram: 9000MB disk: 92160MB io_ops: 2 instances: 3, allocation_candidates: 1'
+    host.consume(spec(flavor_values=SIZE))
+    disk = 11 * 1024 + 7
+    assert (host.free_ram_mb, host.free_disk_mb, host.disk_mb_used, host.vcpus_used) == (
+        9000 - 2048, 92160 - disk, 10240 + disk, 5)
+    assert (host.num_instances, host.num_io_ops) == (4, 3)
+    assert repr(host) == f'(a, a) ram: 6952MB disk: {92160 - disk}MB io_ops: 3 instances: 4, allocation_candidates: 1'
+    # What doesn't change stays: totals, and what the host said itself.
+    assert (host.total_usable_ram_mb, host.total_usable_disk_gb, host.vcpus_total) == (10000, 100, 8)
 
 
 def test_what_one_select_takes_the_next_one_finds_again():
