@@ -13,6 +13,7 @@ from kilonova.context import get_admin_context
 from kilonova.db import engine
 from kilonova.db.models.api import RequestSpec
 from kilonova.db.models.cell import ComputeNode, Instance, InstanceExtra, Migration
+from kilonova.db.queries import audit as queries
 from kilonova.db.queries import operations
 from tests.fixtures import placement as placement_fixture
 
@@ -255,12 +256,14 @@ def with_flavor(text, **values):
 
 def test_the_stored_request_spec(cloud):
     """It has the server's flavor, which is what the next move starts from. While an operation works on the server it
-    is listed; what became of the specs of deleted servers nobody asks."""
+    is listed; the specs of deleted servers aren't read."""
     gone, server = cloud.boot(cloud.flavor(**SMALL)), cloud.boot(cloud.flavor(**SMALL, **{'hw:mem_page_size': 'any'}))
     cloud.request('DELETE', f'/servers/{gone}')
     cloud.settle()
     stored = read(cloud, SPECS, server, 'spec')
     assert read(cloud, SPECS, gone, 'spec')
+    with cloud.databases.api().read() as conn:
+        assert set(queries.api(conn).specs) == {server}
     cloud.assert_clean()
     for values, line in (
             ({'vcpus': 2}, 'says vcpus 2, its flavor vcpus 1'),

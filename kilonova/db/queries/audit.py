@@ -28,7 +28,7 @@ SPECS_AT_ONCE = 500
 @dataclass(frozen=True)
 class OfApi:
     """Rows of ``operations``; servers that have a build request, or a mapping without a cell; the flavor in the stored
-    request spec of each server that lives in a cell, as JSON ('null': there is none in it)."""
+    request spec of each server that isn't deleted, as JSON ('null': there is none in it)."""
 
     operations: list[dict[str, Any]]
     build_requests: list[str]
@@ -77,7 +77,7 @@ def _specs(conn: Any) -> dict[str, str]:
     """Those of deleted servers stay until they are archived, and aren't read."""
     query = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_from(
         request_specs, mappings, mappings.c.instance_uuid == request_specs.c.instance_uuid).where(
-        mappings.c.cell_id.is_not(None), sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
+        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
     found: dict[str, str] = {}
     # Servers of one flavor share its text.
     same: dict[str, str] = {}
