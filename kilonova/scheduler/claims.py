@@ -196,15 +196,13 @@ class Claims:
                         time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
-        held = self._placement.get_allocations(uuid)
-        ours = held.get('consumer_generation') == FIRST_GENERATION
-        if not ours or not same_allocations(held['allocations'], allocations):
+        # Whoever claims after a removal begins with the same generation, so the amounts are looked at as well.
+        if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:
             self._placement.claim(uuid, {}, **self._owner, generation=FIRST_GENERATION)
         except errors.PlacementConflict as error:
-            LOG.debug('The allocation of %(uuid)s is written by others just now: %(error)s',
-                      {'uuid': uuid, 'error': error})
+            LOG.debug('The allocation of %(uuid)s was written by others: %(error)s', {'uuid': uuid, 'error': error})
 
 
 def mappings_of(query: Query, allocations: Allocations,

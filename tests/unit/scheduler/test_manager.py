@@ -379,21 +379,27 @@ def test_a_first_select_writes_once(rig):
 
 
 @both_ways
-def test_what_others_wrote_since_is_not_given_back(rig, extra_specs):
-    """Between the claim and its end somebody else takes the allocation up, which looks the same afterwards."""
-    trait(rig, rig.host('gpu1', (A,)))
+@pytest.mark.parametrize('anew', [False, True], ids=['taken up', 'claimed anew'])
+def test_what_others_wrote_since_is_not_given_back(rig, extra_specs, anew):
+    """Between the claim and its end somebody else takes the allocation up, which looks the same afterwards; or removes
+    it and claims something else, which has the generation of a first claim."""
+    root = rig.host('gpu1', (A,))
+    trait(rig, root)
 
     def after(method, path):
         if (method, path) == ('PUT', f'/allocations/{S1}'):
             rig.placement.after = None
-            client = rig.placement.client
+            client, owner = rig.placement.client, {'project_id': 'demo', 'user_id': 'alice'}
             now = client.get_allocations(S1)
-            client.claim(S1, now['allocations'], project_id='demo', user_id='alice',
-                         generation=now['consumer_generation'])
+            if anew:
+                client.delete_allocations(S1)
+                client.claim(S1, {root: {'resources': {'VCPU': 1}}}, **owner)
+            else:
+                client.claim(S1, now['allocations'], **owner, generation=now['consumer_generation'])
     rig.placement.after = after
-    with pytest.raises(errors.NoValidHost):
-        select(rig.manager(), spec(extra_specs, gpus=(1,)), [S1, S2])
-    assert f'gpu1_{A}' in held(rig, S1)
+    with pytest.raises(errors.Unanswered, match='no operation waits'):
+        select(rig.manager(), spec(extra_specs, gpus=(1,)), operations=[uuid('an operation that ended')])
+    assert set(held(rig, S1)) == ({'gpu1'} if anew else {'gpu1', f'gpu1_{A}'})
 
 
 def test_what_others_write_while_it_is_given_back_stays(rig):
