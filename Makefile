@@ -60,7 +60,7 @@ audit: ## compare database, Placement, libvirt domains and files of the running 
 	@$(CLOUD) audit
 
 .PHONY: test
-test: bootstrap-test ## all tests: lint type unit functional api flows integration; the last line adds them up
+test: bootstrap-test ## all tests: lint type unit functional api flows simulation integration; the last line adds them up
 	@$(TESTS)
 
 .PHONY: lint
@@ -94,6 +94,11 @@ integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driv
 .PHONY: mutants
 mutants: bootstrap ## break each rule of operations in turn, and see a test fail (ONLY=word: some)
 	@ONLY="$(ONLY)" $(VENV)/bin/python -m tests.mutants
+
+.PHONY: test-cluster
+test-cluster: bootstrap-test ## three brokers and all daemons end in turn under load, for MINUTES=5 (SEED=… repeats one)
+	@KILONOVA_CLUSTER_MINUTES=$(or $(MINUTES),5) KILONOVA_CLUSTER_SEED=$(SEED) $(VENV)/bin/python -m pytest \
+		-p no:hypothesispytest tests/integration/test_broker_cluster.py
 
 .PHONY: db-check
 db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and PostgreSQL

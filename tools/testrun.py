@@ -74,6 +74,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('flows-steps', ('-k', 'step_fails or delete_at_a_step'), ('tests/flows',), seconds=105),
         Run('flows-faults', ('-k', 'not (step_fails or delete_at_a_step)'), ('tests/flows',), seconds=290),
     ),
+    # The simulator runs as processes of its own; the model of Placement is held against the real one.
+    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=110),),
     # One cloud that most of them share, one after the other; those that don't use it go beside.
     'integration': (
         Run('integration', tuple(f'--ignore={path}' for path in OWN_CLOUDS), ('tests/integration',), minutes=60,
@@ -81,7 +83,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('integration-apart', paths=OWN_CLOUDS, minutes=60, waits=True, seconds=205)),
 }
 # Parts whose runs share no ports, files or processes.
-TOGETHER = ('unit', 'functional', 'api', 'flows', 'integration')
+TOGETHER = ('unit', 'functional', 'api', 'flows', 'simulation', 'integration')
 # Parts that make test leaves out, as another part runs the same tests.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
