@@ -41,6 +41,8 @@ class Weather:
     doubled: float = 0.0
     late: float = 0.0
     late_by: float = 0.0
+    # Of casts alone.
+    lost_casts: float = 0.0
 
 
 @dataclass
@@ -90,6 +92,8 @@ class Bus:
         self.queues: dict[str, list[Message]] = {}
         self.servers: list[Server] = []
         self.weather = Weather()
+        # (method, seconds): the next such message comes once more, so much later.
+        self.echoes: list[tuple[str, float]] = []
         self.prepare: Callable[[str, str, Any], None] = lambda topic, server, ctxt: None
         self._turn = itertools.count()
         self.sent = itertools.count(1)
@@ -297,7 +301,8 @@ class Transport:
             if chance.random() < 0.5:
                 # It waits in a receiver's socket, where nothing expires.
                 message.expires = None
-        if weather.lost and chance.random() < weather.lost:
+        lost = max(weather.lost, weather.lost_casts if kind == 'cast' else 0.0)
+        if lost and chance.random() < lost:
             timeline.tell(f'{message} is lost', 'broker')
         else:
             timeline.after(delay, lambda: bus.arrive(message))
@@ -305,9 +310,20 @@ class Transport:
             timeline.tell(f'{message} is doubled', 'broker')
             copy = Message(**{**vars(message), 'seed': chance.getrandbits(64), 'reply': None})
             timeline.after(delay + chance.random() * 5, lambda: bus.arrive(copy))
+        self._echo(message)
         if kind == 'cast':
             return None
         return self._wait(message, ctxt, who)
+
+    def _echo(self, message: Message) -> None:
+        bus = self.bus
+        echo = next((one for one in bus.echoes if one[0] == message.method), None)
+        if echo is not None:
+            bus.echoes.remove(echo)
+            copy = Message(**{**vars(message), 'seed': bus.timeline.random().getrandbits(64), 'reply': None,
+                              'expires': None})
+            bus.timeline.tell(f'{message} comes again in {echo[1]:.0f} s', 'broker')
+            bus.timeline.after(echo[1], lambda: bus.arrive(copy))
 
     def _wait(self, message: Message, ctxt: Any, who: str) -> Any:
         timeline, conf = self.bus.timeline, self._conf

@@ -26,6 +26,8 @@ from tests.simulation.users import GONE, Users
 
 # Virtual seconds in which all operations must have ended when nothing is wrong any more.
 BOUND = 900.0
+# What a compare-and-swap says that met somebody else's write: no reason for a server to end in ERROR.
+UNKNOWN_FAULT = 'changed under this operation'
 # Tables whose rows say who owns what.
 OWNING = frozenset(('update:pci_devices', 'insert:pci_devices', 'update:instance_extra'))
 
@@ -98,6 +100,11 @@ class Checks:
         statement = f"SELECT 1 FROM operations WHERE instance_uuid = '{uuid}'"
         return not any(self._query(name, statement) for name in DATABASES)
 
+    def running(self, uuid: str) -> list[str]:
+        """Kinds of the operations that run for a server or wait; pending releases are none of them."""
+        statement = f"SELECT kind FROM operations WHERE instance_uuid = '{uuid}' AND slot IN ('run', 'wait')"
+        return [row['kind'] for name in DATABASES for row in self._query(name, statement)]
+
     def wait(self) -> None:
         """Until nothing is under way."""
         cloud = self._cloud
@@ -119,6 +126,10 @@ class Checks:
             elif told not in {(state.status, state.flavor) for state in known.may_be}:
                 states = ', '.join(sorted(f'{state.status} {state.flavor}'.strip() for state in known.may_be))
                 self._wrong(f's{known.number} is {" ".join(told)}; by what was accepted it can be: {states}')
+        for row in self._query('cell1', 'SELECT f.instance_uuid, f.message FROM instance_faults f JOIN instances i ON '
+                                        "i.uuid = f.instance_uuid WHERE i.vm_state = 'error' AND i.deleted = 0"):
+            if UNKNOWN_FAULT in row['message']:
+                self._wrong(f"{row['instance_uuid']} is in ERROR: {row['message']}")
         report = self.audit()
         for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
                      *(f'in flight: {line}' for line in report.in_flight)]:

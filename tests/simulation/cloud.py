@@ -83,6 +83,8 @@ SHAPES = {
     'tight': Shape('tight', _gpus(2, 2), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, schedulers=1, apis=1),
     'soft': Shape('soft', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2,
                   options={'reclaim_instance_interval': 600, 'allow_resize_to_same_host': True}),
+    'narrow': Shape('narrow', _gpus(2, 2), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=1, schedulers=1, apis=1,
+                    options={'conductor__flow_slots': 4, 'conductor__flow_slots_per_host': 1}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 

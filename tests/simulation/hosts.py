@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kilonova.errors import HostRejected
 from kilonova.states import PowerState
 from kilonova.virt.fake import FakeDisk, FakeDomain, FakeDriver, FakeMachine
 from kilonova.virt.hardware import numa
@@ -21,6 +22,8 @@ from tests.simulation.timeline import Timeline
 # Usual steps that a call of the driver takes before and after its work; all others take one.
 LASTS = {'spawn': 2000, 'migrate_disk_and_power_off': 3000, 'finish_migration': 1500, 'destroy': 300, 'power_off': 1500,
          'power_on': 800, 'reboot': 1500, 'finish_revert_migration': 1200, 'confirm_migration': 100}
+# Calls that a hypervisor refuses, and how often, whichever host is asked: {'spawn': 1}. One run a process.
+REFUSALS: dict[str, int] = {}
 # Calls that write to the disk.
 WRITING = frozenset(('spawn', 'migrate_disk_and_power_off', 'finish_migration', 'snapshot'))
 
@@ -40,6 +43,9 @@ class Machine:
         self.domains: dict[str, FakeDomain] = {}
         self.copies: dict[str, str] = {}
         self.full = False
+        # Seconds that a guest takes to be made; and the servers that a long call works on now.
+        self.long = 0.0
+        self.at_work: list[str] = []
 
     def running(self) -> list[FakeDomain]:
         """Guests that run now."""
@@ -72,9 +78,27 @@ class Driver(FakeDriver):
         self._timeline.step(LASTS.get(name, 1))
         if self.box.full and name in WRITING:
             raise OSError(28, 'No space left on device')
+        if REFUSALS.get(name):
+            REFUSALS[name] -= 1
+            self._timeline.tell(f'{name} {uuid[:8]} is refused')
+            raise OSError(28, 'No space left on device')
+        if self.box.long and name == 'spawn':
+            self.box.at_work.append(uuid)
+            self._timeline.sleep(self.box.long)
+            self.box.at_work.remove(uuid)
         yield
         self._changed(self.conf.host)
         self._timeline.step(LASTS.get(name, 1) * 0.2)
+
+    def prepare_move(self) -> dict[str, Any]:
+        """May be refused."""
+        self._timeline.step()
+        if REFUSALS.get('prepare_move'):
+            REFUSALS['prepare_move'] -= 1
+            self._timeline.tell('prepare_move is refused')
+            raise HostRejected(reason='no room for a disk')
+        found: dict[str, Any] = super().prepare_move()
+        return found
 
     def get_available_resource(self) -> dict[str, Any]:
         """With NUMA cells, if there are any."""

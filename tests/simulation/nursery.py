@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument('--length', type=int, default=20, help='acts of users in a story')
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1, help='seeds at once')
     parser.add_argument('--fault', action='append', default=[], help='put a fault of tests/simulation/faults back')
+    parser.add_argument('--plot', action='append', default=[], help='a plot of plots.py in each story')
     parser.add_argument('--twice', action='store_true', help='run each seed twice and compare')
     parser.add_argument('--shrink', action='store_true', help='make the first failing story small and tell it')
     parser.add_argument('--show', action='store_true', help='print the whole trace of each failing seed')
@@ -107,7 +108,7 @@ class _Nursery:
         return 1 if bad else 0
 
     def _shape_of(self, seed: str) -> str:
-        return random.Random(f'{seed}/shape').choice(['gpus', 'tight', 'tight', 'soft'])
+        return random.Random(f'{seed}/shape').choice(['gpus', 'tight', 'tight', 'soft', 'narrow'])
 
     def _fork(self, act: Callable[[], int]) -> int:
         sys.stdout.flush()
@@ -152,7 +153,8 @@ class _Nursery:
         gc.collect()
         gc.freeze()
         bad = 0
-        stories = [given] if given else [self.story.make(seed, self.shape, self._options.length) for seed in seeds]
+        stories = [given] if given else [
+            self.story.make(seed, self.shape, self._options.length, self._options.plot) for seed in seeds]
         rounds = [story for story in stories for _ in range(2 if self._options.twice else 1)]
         digests: dict[str, str] = {}
         for story, result in self._all(rounds):

@@ -11,7 +11,9 @@ from typing import Any
 
 from tests.simulation.checks import Checks
 from tests.simulation.cloud import Cloud, Refused
-from tests.simulation.story import Act, Story, Trouble
+from tests.simulation.parts import Act, Trouble
+from tests.simulation.prompt import Prompt
+from tests.simulation.story import Story
 from tests.simulation.timeline import Endless, Process
 from tests.simulation.trouble import Troubles
 from tests.simulation.users import Users
@@ -97,6 +99,8 @@ def _named(text: str, names: dict[str, str]) -> str:
 def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
     timeline, troubles = cloud.timeline, Troubles(cloud)
     user = Process('user')
+    prompt = Prompt(cloud, story, troubles.spans, checks, users.wrong)
+    users.heard = prompt.accepted
 
     def send(act: Act) -> None:
         timeline.after(act.time, lambda: timeline.spawn(
@@ -112,6 +116,7 @@ def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
                *(one.time + min(one.lasts, 120.0) for one in story.troubles if one.kind != 'clock')])
     cloud.pause(end)
     timeline.tell('the troubles are over')
+    prompt.over = True
     timeline.after(0, troubles.end_all)
     timeline.slow = 0.0
     cloud.pause(5.0)

@@ -11,43 +11,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
+from tests.simulation import plots
 from tests.simulation.cloud import Shape
+from tests.simulation.parts import Act, Trouble
 
 DATABASES = ('api', 'cell1', 'cell0')
-
-
-@dataclass(frozen=True)
-class Act:
-    """One request of a user about server number ``server``."""
-
-    time: float
-    server: int
-    kind: str
-    argument: str
-    api: str
-    # Whether the user waits until the server rests before it asks.
-    patient: bool = False
-
-    def __str__(self) -> str:
-        when = ', when it rests' if self.patient else ''
-        return f'{self.time:8.2f}  user: {self.kind} s{self.server} {self.argument} ({self.api}{when})'
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """One thing that goes wrong. ``argument`` depends on the kind: see ``trouble.Troubles``."""
-
-    time: float
-    kind: str
-    target: str
-    lasts: float
-    argument: Any = None
-
-    def __str__(self) -> str:
-        return f'{self.time:8.2f}  trouble: {self.kind} {self.target} for {self.lasts:.1f} s {self.argument or ""}'
 
 
 @dataclass(frozen=True)
@@ -96,32 +67,42 @@ _FOLLOWS = {'create': ('resize', 'resize', 'stop', 'migrate', 'delete', 'reboot'
 _GAPS = (0.02, 0.4, 2.0, 5.0)
 
 
-def make(seed: str, shape: Shape, length: int = 20) -> Story:
-    """The story of this seed, of about ``length`` acts."""
+def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -> Story:
+    """The story of this seed, of about ``length`` acts. ``named``: plots that it has; else the seed chooses."""
     chance = random.Random(f'{seed}/story')
     apis = [f'api{number + 1}' for number in range(shape.apis)]
     flavors = [name for name, _, _ in shape.flavors]
     acts: list[Act] = []
     span = 10.0 + length * 1.5
     server = 0
+    plotted: list[Trouble] = []
+    if named or chance.random() < 0.85:
+        for name in named or chance.sample(sorted(plots.PLOTS), chance.choice((1, 1, 2))):
+            plot = plots.PLOTS[name](plots.Stage(chance, shape, chance.random() * 5, server))
+            acts += plot.acts
+            plotted += plot.troubles
+            server = plot.server
+    # Most plots have the cloud for themselves at first.
+    quiet = 30.0 if plotted and chance.random() < 0.7 else 0.0
     while len(acts) < length:
-        moment = chance.random() * span
+        moment = quiet + chance.random() * span
         last = 'create'
         acts.append(Act(moment, server, 'create', chance.choice(flavors), chance.choice(apis)))
         for _ in range(chance.randint(1, 7)):
             moment += chance.choice(_GAPS) * chance.expovariate(1.0)
-            usual = chance.random() < 0.8
+            usual = chance.random() < 0.88
             kind = chance.choice(_FOLLOWS[last]) if usual else chance.choices(
                 [name for name, _ in _NEXT], [weight for _, weight in _NEXT])[0]
             acts.append(Act(moment, server, kind, chance.choice(flavors) if kind == 'resize' else '',
-                            chance.choice(apis), usual and chance.random() < 0.8))
+                            chance.choice(apis), usual and chance.random() < 0.93))
             if usual:
                 last = kind
         server += 1
     acts.sort(key=lambda act: act.time)
-    slow = chance.choice((0.0, 0.0, 0.003, 0.02))
+    slow = chance.choice((0.0, 0.0, 0.003, 0.02)) if not plotted else 0.0
+    others = _troubles(chance, shape, acts, span) if not plotted or chance.random() < 0.3 else []
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
-                 _troubles(chance, shape, acts, span))
+                 sorted(plotted + others, key=lambda each: each.time))
 
 
 def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float) -> list[Trouble]:

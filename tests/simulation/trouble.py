@@ -4,12 +4,17 @@
     troubles.begin(Trouble(9.2, 'kill', 'conductor1', 30.0, 4))
     troubles.end_all()                # everything works again, whoever died is started
 
+A trouble with ``at`` waits after its time for the first line of the trace that begins with that text ('call
+compute.prep_resize'), and then strikes ``wait`` seconds later; its target 'teller' is the process that told the line.
+
 ``kill`` and ``stop`` strike when the process makes its ``argument``-th step of real work after the time, or 20 s later.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from tests.simulation import hosts
 from tests.simulation.bus import Weather
 from tests.simulation.cloud import Cloud
 from tests.simulation.story import Trouble
@@ -29,15 +34,32 @@ class Troubles:
         self._open: dict[int, Callable[[], None]] = {}
         self._over = False
         self.rebooted = False
+        self._awaited: list[Trouble] = []
+        # (when it began, when it ended or will end) of each trouble, for ``checks``.
+        self.spans: list[tuple[Trouble, float, float]] = []
+        self._timeline.tellers.append(self._told)
 
     def begin(self, trouble: Trouble) -> None:
         """In the hub. It ends by itself after its time."""
         if self._over:
             return
+        if trouble.at is not None:
+            self._awaited.append(trouble)
+            return
+        now = self._timeline.now
+        self.spans.append((trouble, now, now + trouble.lasts + (ARMED if trouble.kind in ('kill', 'stop') else 0.0)))
         end = getattr(self, f'_{trouble.kind}')(trouble)
         if end is not None:
             self._open[id(trouble)] = end
             self._timeline.after(trouble.lasts, lambda: self._end(id(trouble)))
+
+    def _told(self, moment: float, who: str, what: str) -> None:
+        for trouble in [one for one in self._awaited if what.startswith(one.at or '')]:
+            if trouble.target == 'teller' and who not in self._cloud.processes:
+                continue
+            self._awaited.remove(trouble)
+            now = replace(trouble, at=None, target=who if trouble.target == 'teller' else trouble.target)
+            self._timeline.after(trouble.wait, lambda now=now: self.begin(now))
 
     def _end(self, number: int) -> None:
         end = self._open.pop(number, None)
@@ -47,6 +69,9 @@ class Troubles:
     def end_all(self) -> None:
         """In the hub."""
         self._over = True
+        self._awaited.clear()
+        hosts.REFUSALS.clear()
+        self._cloud.bus.echoes.clear()
         for number in list(self._open):
             self._end(number)
         for name, process in self._cloud.processes.items():
@@ -143,6 +168,32 @@ class Troubles:
 
         def end() -> None:
             self._cloud.bus.weather = Weather()
+        return end
+
+    def _calm(self, trouble: Trouble) -> None:
+        """Nothing happens: the story lasts until then at least."""
+
+    def _casts(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'casts are lost: {trouble.argument}')
+        self._cloud.bus.weather = Weather(lost_casts=trouble.argument)
+
+        def end() -> None:
+            self._cloud.bus.weather = Weather()
+        return end
+
+    def _echo(self, trouble: Trouble) -> None:
+        self._cloud.bus.echoes.append((trouble.argument, trouble.lasts))
+
+    def _refuse(self, trouble: Trouble) -> None:
+        self._say(trouble, f'the next {trouble.argument} is refused')
+        hosts.REFUSALS[trouble.argument] = hosts.REFUSALS.get(trouble.argument, 0) + 1
+
+    def _long(self, trouble: Trouble) -> Callable[[], None]:
+        self._say(trouble, f'takes {trouble.argument} s for a guest')
+        self._cloud.machines[trouble.target].long = trouble.argument
+
+        def end() -> None:
+            self._cloud.machines[trouble.target].long = 0.0
         return end
 
     def _commits(self, trouble: Trouble) -> Callable[[], None]:

@@ -74,10 +74,12 @@ class Users:
     """``wrong(text)`` is called when an answer can't be true; ``rests(uuid)``: no operation works on that server."""
 
     def __init__(self, cloud: Cloud, wrong: Callable[[str], None], rests: Callable[[str], bool]) -> None:
-        self._cloud, self._timeline, self._wrong, self._rests = cloud, cloud.timeline, wrong, rests
+        self._cloud, self._timeline, self.wrong, self._rests = cloud, cloud.timeline, wrong, rests
         self._soft = bool(cloud.shape.options.get('reclaim_instance_interval'))
         self.known: dict[int, Known] = {}
         self.acts = self.accepted = self.asking = 0
+        # Called with the kind of an accepted request and the server's uuid.
+        self.heard: Callable[[str, str], None] = lambda kind, uuid: None
 
     def act(self, act: Act) -> None:
         """One request, and looks at what becomes of it."""
@@ -105,13 +107,13 @@ class Users:
         self._timeline.tell(f'{act.kind} s{act.server} {act.argument}: {response.status_int}{_reason(response)}')
         if response.status_int >= 500:
             if response.status_int != 503:
-                self._wrong(f'{act.kind} s{act.server} is answered {response.status}: {response.text[:200]}')
+                self.wrong(f'{act.kind} s{act.server} is answered {response.status}: {response.text[:200]}')
             self._maybe(known, act)
         elif response.status_int < 300:
             self._accepted(known, act, response)
             self._look(known)
         elif response.status_int == 404 and not self._may(known, GONE):
-            self._wrong(f's{act.server} is told to be gone and nobody deleted it ({act.kind})')
+            self.wrong(f's{act.server} is told to be gone and nobody deleted it ({act.kind})')
 
     def _wait(self, known: Known) -> None:
         turn = known.turns = known.turns + 1
@@ -172,11 +174,13 @@ class Users:
         if act.kind == 'create':
             known.uuid = response.json['server']['id']
         elif act.kind not in ('delete', 'force_delete') and known.may_be == {State(GONE, '')}:
-            self._wrong(f'{act.kind} of s{act.server} is accepted after its deletion was')
+            self.wrong(f'{act.kind} of s{act.server} is accepted after its deletion was')
         self.accepted += 1
+        assert known.uuid is not None
+        self.heard(act.kind, known.uuid)
         after = self._after(known, act)
         if not after:
-            self._wrong(f'{act.kind} of s{act.server} is accepted, which can only be {_names(known)}')
+            self.wrong(f'{act.kind} of s{act.server} is accepted, which can only be {_names(known)}')
         known.may_be = after | ({State(GONE, '')} & known.may_be if self._soft else set())
 
     def _maybe(self, known: Known, act: Act) -> None:
@@ -212,12 +216,12 @@ class Users:
                 told = (server['status'], server['flavor']['original_name'])
             else:
                 if response.status_int != 503:
-                    self._wrong(f'GET of s{known.number} is answered {response.status}: {response.text[:200]}')
+                    self.wrong(f'GET of s{known.number} is answered {response.status}: {response.text[:200]}')
                 return None
             if told[0] == GONE and not self._may(known, GONE):
-                self._wrong(f's{known.number} is told to be gone and nobody deleted it')
+                self.wrong(f's{known.number} is told to be gone and nobody deleted it')
             if known.gone_told is not None and told[0] != GONE and begun > known.gone_told:
-                self._wrong(f's{known.number} was told to be gone and is {told[0]} now')
+                self.wrong(f's{known.number} was told to be gone and is {told[0]} now')
             if told[0] == GONE and known.gone_told is None:
                 known.gone_told = self._timeline.now
             if not known.told or known.told[-1] != told[0]:
