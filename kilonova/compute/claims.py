@@ -93,7 +93,7 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
     """Save what a step came to. With a ``plan`` the caller holds ``tracker.writing()``.
 
     ``fields``: transition, expect, values, extra, migration, system_metadata, event, fault, message, end, undo, undone,
-    gone, usage.
+    usage.
     Raises KeyGone, ClaimConflict, Conflict: nothing was written then, and the plan is off.
     """
     tracker = host.tracker

@@ -3,7 +3,7 @@
 The table in ``manager`` names each method's act and how it behaves:
 
     'stop_instance': Order(power.stop),
-    'terminate_instance': Order(terminate.run, forward=True),
+    'terminate_instance': Order(terminate.run, checks=Check.WRITE, forward=True),
     'undo_build': Order(build.undo, checks=Check.UNDO, forward=True),
 """
 from __future__ import annotations

@@ -241,6 +241,9 @@ CASES = {
                    asks_hosts=False),
 }
 ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]
+# A variant is disturbed before a thing, and not right after it as well.
+MOMENTS = [(name, moment) for name in ASKING_HOSTS for moment in ('before', 'after')
+           if moment == 'before' or not CASES[name].variant]
 ASKING_PLACEMENT = [name for name, case in CASES.items() if not case.asks_hosts]
 CAST = [name for name, case in CASES.items() if case.act is not fall_due]
 STEPS = [(name, index) for name, case in CASES.items() for index in range(len(flows.FLOWS[case.kind].steps))]

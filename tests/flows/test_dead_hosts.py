@@ -10,14 +10,13 @@ import pytest
 
 from kilonova.errors import Unanswered
 from tests.fixtures.cloud import Crash
-from tests.flows.cases import ASKING_HOSTS, CASES, bring_back, check, clear, lose_host
+from tests.flows.cases import CASES, MOMENTS, bring_back, check, clear, lose_host
 
 # What still waits then: the server of a revert can only be where it was.
 WAITING = ('release', 'revert')
 
 
-@pytest.mark.parametrize('moment', ['before', 'after'])
-@pytest.mark.parametrize('name', ASKING_HOSTS)
+@pytest.mark.parametrize(('name', 'moment'), MOMENTS)
 def test_a_host_dies_for_good_at_each_upcall_in_turn(ground, name, moment):
     """Before each thing that it tells the conductor, or right after each third: what is before the next is like it."""
     case, number, gone = CASES[name], 0, ['yes']

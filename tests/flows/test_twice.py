@@ -60,7 +60,7 @@ def test_each_message_comes_again_at_once(ground, name):
     ground.settle()
     ground.on_message = None
     check(ground, case, server, case.good)
-    assert len(twice) > 2
+    assert len(twice) > 1
 
 
 @pytest.mark.parametrize('name', ASKING_HOSTS)
@@ -74,7 +74,7 @@ def test_each_message_comes_again_when_everything_is_over(ground, name):
     forget_keys(ground)
     kept.deliver_again(ground)
     check(ground, case, server, case.good)
-    assert len(kept.messages) > 2
+    assert len(kept.messages) > 1
 
 
 @pytest.mark.parametrize('name', NAMES)

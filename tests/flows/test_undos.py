@@ -18,6 +18,7 @@ from kilonova.errors import Invalid, KilonovaError, Unanswered
 from tests.fixtures.cloud import Cloud, Crash
 from tests.flows.cases import (
     CASES,
+    MOMENTS,
     Case,
     bring_back,
     check,
@@ -30,9 +31,10 @@ from tests.flows.cases import (
 
 NAMES = [name for name, case in CASES.items()
          if not flows.FLOWS[case.kind].forward_only and any(step.undo for step in flows.FLOWS[case.kind].steps)]
-UNDOS = [(name, index) for name in NAMES for index, step in enumerate(flows.FLOWS[CASES[name].kind].steps)
-         if step.undo is not None]
-IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}' for name, index in UNDOS]
+TIMES = [(name, moment) for name, moment in MOMENTS if name in NAMES]
+UNDOS = [(name, index, moment) for name, moment in TIMES
+         for index, step in enumerate(flows.FLOWS[CASES[name].kind].steps) if step.undo is not None]
+IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}-{moment}' for name, index, moment in UNDOS]
 # What ends with a save that says how the flow ended.
 LAST = ('build_and_run_instance', 'snapshot_instance')
 # What hosts are told to undo.
@@ -67,8 +69,7 @@ class Failure:
         return deliver()
 
 
-@pytest.mark.parametrize('when', ['before', 'after'])
-@pytest.mark.parametrize(('name', 'index'), UNDOS, ids=IDS)
+@pytest.mark.parametrize(('name', 'index', 'when'), UNDOS, ids=IDS)
 def test_an_undo_fails(ground, monkeypatch, name, index, when):
     """It is done again, and those before it."""
     case, failed = CASES[name], []
@@ -88,8 +89,7 @@ def test_an_undo_fails(ground, monkeypatch, name, index, when):
     assert failed and failure.happened
 
 
-@pytest.mark.parametrize('when', ['before', 'after'])
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(('name', 'when'), TIMES)
 def test_a_host_cannot_undo_for_a_while(ground, monkeypatch, name, when):
     """Each order fails more often than it is tried: what is to be given back becomes a pending release."""
     case, tries = CASES[name], {}
@@ -175,8 +175,7 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch
     assert number > 2, f'{name} undoes with {number} statements'
 
 
-@pytest.mark.parametrize('moment', ['before', 'after'])
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(('name', 'moment'), TIMES)
 def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, moment):
     """The host is gone before each thing that it tells while it undoes, or right after each third; it comes back
     empty."""
@@ -217,8 +216,7 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, mom
     assert number > 1, f'{name} undoes without upcalls'
 
 
-@pytest.mark.parametrize('moment', ['before', 'after'])
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize(('name', 'moment'), TIMES)
 def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name, moment):
     """Asking ends, what it held becomes a pending release, the server is as it was; later the host comes back."""
     case, number, gone = CASES[name], 0, ['yes']

@@ -21,5 +21,5 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[s
         if at_home:
             host.notify.emit(ctxt, 'instance.shutdown.end', instance=instance)
         # An undo's save: both hosts of a move get this order under one key, and neither may pass for the other's.
-        claims.give_back(host, work, ctxt, instance.uuid, undo=True, gone=True, event=event.success())
+        claims.give_back(host, work, ctxt, instance.uuid, undo=True, event=event.success())
     return {}

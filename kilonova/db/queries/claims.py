@@ -164,8 +164,7 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end
     (True: this is the server's end state, the operation row goes with it), undo (True: the step gives back what it
     took, as long as its attempt isn't over; a state that moved on, such as ``deleting``, is left alone), undone (why:
-    the host took back what it did under this key, so the key is refused when it is asked again), gone (True: an undo
-    of a server that is being deleted: no later operation of it can be hit).
+    the host took back what it did under this key, so the key is refused when it is asked again).
     Returns {'written': True}.
     """
     uuid, key = request['instance_uuid'], request.get('key')
@@ -180,7 +179,7 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
             mark = f"{key}:{request.get('transition') or event.get('event') or 'save'}:{event.get('host') or ''}"
             if not _mark(conn, key, mark):
                 return {'written': True}
-        elif key and not request.get('gone'):
+        elif key:
             _check_attempt(conn, key)
             if request.get('undone') is not None:
                 _mark_undone(conn, key, request['undone'])

@@ -286,6 +286,19 @@ def test_an_undo_does_not_free_what_another_server_got_meanwhile(building):
     assert devices_of(building)[0] == ('allocated', 'other', None)
 
 
+@pytest.mark.parametrize('over', ['ended', 'next attempt'])
+def test_what_is_saved_of_an_undo_that_is_over_changes_nothing(building, over):
+    """It would free what a later operation, or attempt, of the same server took."""
+    claims.claim(building, a_claim(1))
+    table = operations.operations
+    with building.write() as conn:
+        conn.execute(table.update().values(attempt=2) if over == 'next attempt' else table.delete())
+    with pytest.raises(KeyGone):
+        claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True, 'expect': {'host': 'gpu1'},
+                               'values': {'host': None}, 'devices': [device(1, 'claimed', 'available')]})
+    assert devices_of(building)[0] == ('claimed', UUID, 'r1')
+
+
 def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
     """By the database's clock; not those that are being restored. Row 2.17."""
     assert operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'),
