@@ -3,7 +3,7 @@
     claims = Claims(client, neighbours, query, asker, project_id=…, user_id=…, host_of=…)
     claims.room = Room(summaries, neighbours, asked)
     plan = select(…, claim=claims.claim, recover=claims.existing)
-    kept = claims.confirm(uuids)            # whom the answer is for; Unanswered: nobody
+    kept = claims.confirm(uuids)            # whom the answer is for; Cancelled: nobody
 
 A consumer that has an allocation already makes the claim fail with 409: then what is there counts (operations.md
 rule 9). It is written once more, so that whoever wrote it before can't remove it any more, and it is never given back
@@ -145,7 +145,6 @@ class Claims:
         False: it was written meanwhile."""
         if not self._asker.waits_for([uuid]):
             return True
-        self.check_time()
         assert choice.request is not None
         try:
             self._placement.claim(uuid, choice.request['allocations'], choice.request['mappings'], **self._owner,
@@ -163,11 +162,11 @@ class Claims:
 
     def confirm(self, uuids: Collection[str]) -> set[str]:
         """After the last claim: those of the servers that somebody still waits for; what was put for others is given
-        back. Unanswered: nobody waits, or the database is silent."""
+        back. Cancelled: nobody waits, and nothing of this select stays; Unanswered: the database is silent."""
         waiting = self._asker.waits_for(uuids)
         self.give_back(set(uuids) - waiting)
         if not waiting:
-            raise errors.Unanswered(who='the scheduler', reason='no operation waits for its answer')
+            raise errors.Cancelled(key=f'of {", ".join(sorted(uuids))}')
         return waiting
 
     def leave(self) -> None:

@@ -166,7 +166,7 @@ class Direct:
 
     def select(self, spec: Spec, query: Query, uuids: Sequence[str], claims: Claims, settings: Settings) -> Plan | None:
         """A plan for all servers, each claimed; None, with nothing claimed: ask Placement for candidates. Unanswered:
-        Placement or a database is silent, or nobody waits for the answer.
+        Placement or a database is silent, or the time is over; Cancelled: nobody waits for the answer.
 
         The snapshot was refreshed for this request, and every cell answered.
         """

@@ -92,7 +92,8 @@ class SchedulerManager:
         ``claim``: allocate the host in Placement to the server (which may have been done by an earlier, unanswered
         call). ``time_left``: seconds from now after which nothing is claimed any more. ``operations``: the boots that
         ask, one a server; what was claimed for one that waits no more is given back. With ``return_objects`` False the
-        old form: one dict {host, nodename, limits} a server. Raises NoValidHost, Unanswered.
+        old form: one dict {host, nodename, limits} a server. Raises NoValidHost, Unanswered; Cancelled: none of the
+        boots waits any more.
         """
         asker = Asker.of(time_left, partial(self._snapshot.waiting, list(operations)) if operations else None)
         uuids = list(instance_uuids or [spec_obj.instance_uuid])
