@@ -96,9 +96,9 @@ mutants: bootstrap ## break each rule of operations in turn, and see a test fail
 	@ONLY="$(ONLY)" $(VENV)/bin/python -m tests.mutants
 
 .PHONY: test-cluster
-test-cluster: bootstrap-test ## three brokers and all daemons end in turn under load, for MINUTES=5 (SEED=… repeats one)
+test-cluster: bootstrap-test ## daemons stand still; three brokers and all daemons end in turn under load, for MINUTES=5 (SEED=… repeats one)
 	@KILONOVA_CLUSTER_MINUTES=$(or $(MINUTES),5) KILONOVA_CLUSTER_SEED=$(SEED) $(VENV)/bin/python -m pytest \
-		-p no:hypothesispytest tests/integration/test_broker_cluster.py
+		-p no:hypothesispytest tests/integration/test_broker_cluster.py tests/integration/test_stand_still.py
 
 .PHONY: db-check
 db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and PostgreSQL

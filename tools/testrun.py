@@ -61,6 +61,8 @@ MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts'))
 STEPS = 'step_fails or delete_at_a_step'
 OWN_CLOUDS = ('tests/integration/test_databases.py', 'tests/integration/test_twenty_hosts.py')
+# Campaigns of minutes with several of each daemon: make test-cluster.
+CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
     'type': (Run('mypy', ('mypy',)),),
@@ -83,8 +85,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=110),),
     # One cloud that most of them share, one after the other; those that don't use it go beside.
     'integration': (
-        Run('integration', tuple(f'--ignore={path}' for path in OWN_CLOUDS), ('tests/integration',), minutes=60,
-            waits=True, seconds=900),
+        Run('integration', tuple(f'--ignore={path}' for path in (*OWN_CLOUDS, *CAMPAIGNS)), ('tests/integration',),
+            minutes=60, waits=True, seconds=900),
         Run('integration-apart', paths=OWN_CLOUDS, minutes=60, waits=True, seconds=205)),
 }
 # Parts whose runs share no ports, files or processes.

@@ -21,9 +21,9 @@ from tests.integration.unrest import Larger, Story
 
 SEED = int(os.environ.get('KILONOVA_STILL_SEED') or random.randrange(1_000_000))
 # Seconds after which a conductor's operations are others', and after which a host counts as down.
-LEASE, DOWN = 6, 8
+LEASE, DOWN = 6, 10
 SETTINGS = f"""[DEFAULT]
-rpc_response_timeout = 5
+rpc_response_timeout = 3
 service_down_time = {DOWN}
 [api_database]
 connection = {{api}}

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
+
 from tests.integration.beside import free_port
 from tests.integration.site import Site, under_way
 from tools.cloud import control, process, services
@@ -133,8 +135,8 @@ class Larger:
 
 @contextlib.contextmanager
 def larger(site: Site, directory: Path, settings: str) -> Iterator[Larger]:
-    """Four hosts, two conductors, two schedulers with these settings, which name databases of their own; afterwards
-    the cloud as the others know it."""
+    """Four hosts, two conductors, two schedulers with these settings, which name databases of their own. Afterwards no
+    daemon runs: the next ``site.up()`` starts the cloud as the others know it."""
     hosts, shipped = describe(directory / 'hosts'), set(site.cloud.hosts)
     site.configure('')
     site.up()
@@ -158,7 +160,7 @@ def larger(site: Site, directory: Path, settings: str) -> Iterator[Larger]:
             cloud.end(set(site.cloud.hosts) - shipped)
     finally:
         move('')
-        site.up()
+        process.stop(site.layout, [service.name for service in services.daemons(site.cloud)])
 
 
 # -- the users --------------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class Users:
         if kind is None:
             for asking in self._asking:
                 asking.result()
-            assert self.wrong == []
+            assert not self.wrong, '\n'.join(self.wrong)
 
     def told(self) -> str:
         return f'{len(self.made)} servers made; accepted {dict(self.done)}; answers {dict(self.answers)}'
@@ -268,13 +270,29 @@ def calm(site: Site, story: Story) -> None:
             message = row['fault']['message']
             story(f'ERROR: {message}')
             assert len(message) > 10 and ' ' in message and 'Traceback' not in message, message
-    until(lambda: 'in flight' not in site.audit(), 'nothing waits for a host')
+    await_agreement(site, story)
     assert_owned_once(site, shown)
     story('the audit is clean, no device is given twice')
     site.clean()
-    until(lambda: 'in flight' not in site.audit(), 'nothing waits for a host')
+    await_agreement(site, story)
     site.assert_nothing_held()
     story('nothing is left of what was deleted')
+
+
+def await_agreement(site: Site, story: Story) -> None:
+    """Wait until nothing is in flight, pending releases included, and every host answers. A disagreement is a failure,
+    whenever it is seen."""
+    told: set[str] = set()
+
+    def agreed() -> bool:
+        done = site.manage('audit')
+        for line in set(done.stdout.splitlines()[:-1]) - told:
+            story(f'audit: {line}')
+            told.add(line)
+        if done.returncode not in (0, 2):
+            pytest.fail(f'audit ended with {done.returncode}:\n{done.stdout}{done.stderr[-2000:]}')
+        return done.returncode == 0 and 'in flight' not in done.stdout
+    until(agreed, 'an audit with nothing in flight')
 
 
 def await_rest(site: Site, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
