@@ -31,7 +31,6 @@ class TaskState(enum.StrEnum):
     NETWORKING = 'networking'
     SPAWNING = 'spawning'
     RESIZE_PREP = 'resize_prep'
-    RESIZE_MIGRATING = 'resize_migrating'
     RESIZE_MIGRATED = 'resize_migrated'
     RESIZE_FINISH = 'resize_finish'
     RESIZE_REVERTING = 'resize_reverting'
@@ -67,7 +66,7 @@ ANY: frozenset = frozenset(['*'])
 IDLE = frozenset([None])
 # In these vm states metadata and tags may be changed, whatever the server is at.
 EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
-RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
+RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
 SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_UPLOADING])
 # A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
 NOT_DELETING = frozenset([None, *(task for task in _T if task not in (_T.DELETING, _T.SOFT_DELETING))])
@@ -133,9 +132,7 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
     'migrate.start':   _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
-    'resize.migrating': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATING), None, _T.RESIZE_MIGRATING, 'resize'),
-    'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATING, _T.RESIZE_MIGRATED),
-                             None, _T.RESIZE_MIGRATED, 'resize'),
+    'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATED), None, _T.RESIZE_MIGRATED, 'resize'),
     'resize.finishing': _rule(_OFF_ON, (_T.RESIZE_MIGRATED, _T.RESIZE_FINISH), None, _T.RESIZE_FINISH, 'resize'),
     'resize.done':     _rule(_OFF_ON, RESIZING, _V.RESIZED, None, 'resize'),
     'resize.failed':   _rule(_OFF_ON, RESIZING, None, None, 'resize'),

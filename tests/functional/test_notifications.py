@@ -109,6 +109,10 @@ def test_the_life_of_a_server_rows_0_25_1_26_1_42(telling):
         prep = data(told, f'instance.resize_prep.{phase}')
         assert (prep['new_flavor']['nova_object.data']['name'], prep['flavor']['nova_object.data']['name']) == (
             'tmp2', 'tmp1'), phase
+    # What its row says until the source has carried the disks: nothing is written for the field's resize_migrating.
+    assert data(told, 'instance.resize.start')['task_state'] == 'resize_prep'
+    assert old(told, 'compute.instance.resize.start')['state_description'] == 'resize_prep'
+    assert data(told, 'instance.resize.end')['task_state'] == 'resize_migrated'
     assert old(told, 'compute.instance.resize.prep.end')['new_instance_type'] == 'tmp2'
     finish = data(told, 'instance.resize_finish.end')
     assert (finish['state'], finish['flavor']['nova_object.data']['name'], finish['host']) == ('resized', 'tmp2', other)

@@ -14,7 +14,7 @@ from tests.integration.site import Site, under_way
 ENDS = ('ACTIVE', 'ERROR', 'VERIFY_RESIZE')
 # Task states of which one must have been seen before the strike: any, or one in which a host is at work.
 EARLY = ('scheduling', 'resize_prep')
-LATE = ('block_device_mapping', 'spawning', 'resize_migrating', 'resize_migrated', 'resize_finish')
+LATE = ('block_device_mapping', 'spawning', 'resize_migrated', 'resize_finish')
 
 
 def await_task(site: Site, servers: list[str], moment: tuple[str, ...]) -> None:

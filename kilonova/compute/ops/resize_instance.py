@@ -25,7 +25,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
     if disk is None:
         raise errors.ResizeError(reason='the destination did not say where the disk shall go')
     with host.turn(work, instance.uuid), Undo('resize_instance') as undo:
-        host.notify.emit(ctxt, 'instance.resize.start', instance=instance, moved='resize.migrating')
+        host.notify.emit(ctxt, 'instance.resize.start', instance=instance)
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(_put_back, host, ctxt, instance, image, migration)
         timeout, retry = host.shutdown_wait(instance, clean_shutdown)
