@@ -462,16 +462,15 @@ def test_what_was_found_may_change_while_it_is_taken_up(rig):
 
 
 def test_what_was_found_stands_though_its_host_offers_less_by_now(rig):
-    """It can't be written again, and is that of this request: its host says whether it still has the device."""
-    rig.host('gpu1', (A,))
+    """It can't be written again, and is that of this request: its host says whether it can still have the server."""
+    root, client = rig.host('gpu1', (A,)), rig.placement.client
     select(rig.manager(), spec(gpus=(1,)), [S1])
-    client = rig.placement.client
-    provider = next(row['uuid'] for row in client.list_providers() if row['name'] == f'gpu1_{A}')
-    inventory, number = client.get_inventory(provider)
-    inventory[GPU]['reserved'] = 1
-    client.set_inventory(provider, number, inventory)
+    inventory, number = client.get_inventory(root)
+    inventory['VCPU']['max_unit'] = 4
+    client.set_inventory(root, number, inventory)
     found = select(rig.manager(), spec(gpus=(1,)), [S1])
-    assert hosts(found) == [['gpu1']] and f'gpu1_{A}' in held(rig, S1)
+    assert hosts(found) == [['gpu1']]
+    assert f'gpu1_{A}' in held(rig, S1) and generation(rig, S1) == 1
 
 
 def test_placement_that_does_not_answer(rig):
