@@ -79,7 +79,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('flows-steps', ('-k', STEPS), ('tests/flows',), seconds=120),
         Run('flows-faults', ('-k', f'not ({STEPS})', *(f'--ignore={path}' for path in MORE_FLOWS)), ('tests/flows',),
             seconds=310),
-        Run('flows-more', ('-k', f'not ({STEPS})'), MORE_FLOWS, seconds=220),
+        Run('flows-more', ('-k', f'not ({STEPS})'), MORE_FLOWS, seconds=370),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=110),),
