@@ -229,14 +229,15 @@ def test_tables_made_from_the_models_are_the_migrated_ones(server, schema):
 
 
 def described(connection):
+    """Columns by name: a migration adds its columns at the end, whatever their place in the models."""
     inspector = sa.inspect(connection)
     found = {}
     for name in inspector.get_table_names():
         if name == 'alembic_version':
             continue
         found[name] = (
-            [(column['name'], str(column['type']), column['nullable'], str(column['default']))
-             for column in inspector.get_columns(name)],
+            sorted((column['name'], str(column['type']), column['nullable'], str(column['default']))
+                   for column in inspector.get_columns(name)),
             sorted((index['name'], tuple(index['column_names']), index['unique'])
                    for index in inspector.get_indexes(name)),
             sorted((key['name'], tuple(key['constrained_columns']), key['referred_table'])
