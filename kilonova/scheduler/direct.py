@@ -246,16 +246,24 @@ class _Run:
             LOG.debug('Selected host: %(host)s', {'host': host})
             choice = self._claim(uuid, host, request)
             if choice is not None:
-                if choice.held:
-                    with self._table.lock:
-                        self._table.give_back(uuid)
-                return place, choice
+                return self._found(uuid, choice) if choice.held else place, choice
             self._refused.add(place)
             if self._settings.trace is not None:
                 self._settings.trace.refuse(host.host)
             with self._table.lock:
                 self._table.give_back(uuid)
         return None
+
+    def _found(self, uuid: str, choice: Choice) -> int:
+        """Where an earlier select's choice is: counted there, and not where this one wanted to go. -1: unknown."""
+        assert choice.request is not None
+        with self._table.lock:
+            place = self._table.place(choice.host.uuid)
+            if place is None:
+                self._table.give_back(uuid)
+                return -1
+            self._table.take(uuid, self._need.taken(place, choice.request))
+        return place
 
     def _claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
         self._claims.check_time()
@@ -477,7 +485,7 @@ def claimed(table: Any, spec: Spec, plan: Plan, uuids: Sequence[str], kept: Coll
     with table.lock:
         for uuid, choice in zip(uuids, plan.choices, strict=True):
             place = table.place(choice.host.uuid)
-            if place is None or choice.request is None or choice.held or uuid not in kept:
+            if place is None or choice.request is None or uuid not in kept:
                 continue
             devices = Counter(rp for suffix, rps in choice.request['mappings'].items() if suffix for rp in rps)
             wanted = spec.numa_topology if 'numa_topology' in spec else None

@@ -351,6 +351,64 @@ def test_silence_of_placement_gives_nothing_back(rig, extra_specs):
     rig.placement.before = None
     assert hosts(select(manager, spec(extra_specs), [S1, S2], operations=asking)) == [['gpu1'], ['gpu1']]
     assert set(rig.placement.allocations()) == {S1, S2}
+    # What was found counts like what was claimed, until the host counts it.
+    assert sum(sizes(manager)) == 2
+
+
+@both_ways
+def test_what_was_found_counts_where_it_is_and_is_no_alternate(rig, extra_specs):
+    """The host that would be chosen now is another one."""
+    for name, used in (('gpu1', 1000), ('gpu2', 2000)):
+        trait(rig, rig.host(name, memory_mb_used=used))
+    select(rig.manager(), spec(extra_specs), [S1])
+    with rig.by_name['cell1'].write() as connection:
+        connection.execute(ComputeNode.__table__.update().where(ComputeNode.host == 'gpu1').values(
+            memory_mb_used=50000, updated_at=engine.db_utcnow()))
+    manager = rig.manager()
+    assert hosts(select(manager, spec(extra_specs), [S1])) == [['gpu1', 'gpu2']]
+    table = manager._snapshot.table
+    assert {name: int(table['num_instances'][table.place(uuid(name))]) for name in ('gpu1', 'gpu2')} == {
+        'gpu1': 1, 'gpu2': 0}
+
+
+def test_silence_of_a_cell_gives_nothing_back(rig, tmp_path):
+    """The second server might have found its host in the cell that is silent."""
+    rig.host('gpu1', (A,))
+    rig.host('gpu2', (B,), cell='cell2')
+    break_cell(rig, 'cell2', tmp_path)
+    with pytest.raises(errors.Unanswered, match='cell2'):
+        select(rig.manager(), spec(gpus=(1,)), [S1, S2])
+    assert set(rig.placement.allocations()) == {S1}
+
+
+@both_ways
+def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeypatch, extra_specs):
+    """A host is heard again before the refusal: the choice is made anew, and refused as well."""
+    monkeypatch.setattr('kilonova.scheduler.snapshot.DOWN_EVERY', 3600)
+    trait(rig, rig.host('gpu1', (A,)))
+    trait(rig, rig.host('gpu2', (B,), service={'last_seen_up': dt.datetime(2026, 1, 1)}))
+    manager = rig.manager()
+    assert hosts(select(manager, spec(extra_specs), claim=False)) == [['gpu1']]
+    with rig.by_name['cell1'].write() as connection:
+        connection.execute(Service.__table__.update().values(
+            last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
+    rig.placement.requests.clear()
+    with pytest.raises(errors.NoValidHost):
+        select(manager, spec(extra_specs, gpus=(1,)), [S1, S2, S3])
+    # Only that host could have taken it.
+    assert ('PUT', f'/allocations/{S2}') in sent(rig)
+    assert rig.placement.allocations() == {}
+
+
+@both_ways
+def test_an_allocation_of_something_else_ends_the_whole_request(rig, extra_specs):
+    """What was claimed for the server before goes back, what is there stays."""
+    root = rig.host('gpu1')
+    trait(rig, root)
+    rig.placement.client.claim(S2, {root: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
+    with pytest.raises(errors.NoValidHost, match=S2):
+        select(rig.manager(), spec(extra_specs), [S1, S2])
+    assert rig.placement.allocations() == {S2: {'gpu1': {'VCPU': 1}}}
 
 
 def generation(rig, server):
