@@ -71,7 +71,7 @@ class Runner:
                  host: str) -> None:
         self.env, self._host_name, self._host = env, host, host
         self._slots, self._slots_per_host = slots, slots_per_host
-        self._lease_time, self._sweep_interval = lease_time, sweep_interval
+        self._lease_time, self._renew_interval, self._sweep_interval = lease_time, lease_time / 6, sweep_interval
         self._lock = threading.Condition()
         self._urgent: deque[Callable[[], None]] = deque()
         self._normal: deque[Callable[[], None]] = deque()
@@ -205,7 +205,7 @@ class Runner:
             work.lost()
 
     def _renew_forever(self, db: Any) -> None:
-        while not self._tick.wait(self._lease_time / 6):
+        while not self._tick.wait(self._renew_interval):
             self._begin(db)
 
     # -- hosts ----------------------------------------------------------------------------------------------------
@@ -461,10 +461,14 @@ class Runner:
 
     def _sweep(self, db: Any, age: float) -> int:
         try:
-            self._bury(db)
-            found = self._find(db, age)
+            owner = self.owner_in(db)
             with db.read() as conn:
-                waiting, cancelled = operations.stopped(conn, self.owner_in(db), SWEEP_BATCH, age)
+                living = operations.living(conn)
+                rows = operations.free(conn, owner, SWEEP_BATCH, age)
+                waiting, cancelled = operations.stopped(conn, owner, SWEEP_BATCH, age)
+            if self._bury(db, living):
+                return self._sweep(db, age)
+            found = self._find(db, age, rows)
             for uuid in waiting:
                 self._cancel_before(db, uuid)
             for uuid in cancelled:
@@ -474,28 +478,28 @@ class Runner:
             return 0
         return found
 
-    def _find(self, db: Any, age: float) -> int:
-        """Wake what may be taken, a batch at most; rows that are in this runner don't count."""
-        found, after = 0, 0
-        while found < SWEEP_BATCH:
-            with db.read() as conn:
-                rows = operations.free(conn, self.owner_in(db), SWEEP_BATCH, age, after)
+    def _find(self, db: Any, age: float, rows: list[dict[str, Any]]) -> int:
+        """Wake what may be taken, ``rows`` first, a batch at most; rows that are in this runner don't count."""
+        found = 0
+        while True:
             for row in self._without_twins(db, [row for row in rows if row['uuid'] not in self._held]):
                 found += 1
                 self.wake(db, [row['uuid']], urgent=row['kind'] in URGENT_KINDS or row['failed'])
-            if len(rows) < SWEEP_BATCH:
-                break
-            after = rows[-1]['id']
-        return found
+            if len(rows) < SWEEP_BATCH or found >= SWEEP_BATCH:
+                return found
+            with db.read() as conn:
+                rows = operations.free(conn, self.owner_in(db), SWEEP_BATCH, age, rows[-1]['id'])
 
-    def _bury(self, db: Any) -> None:
-        """Rows of a process of this machine that is certainly dead needn't wait for its lease to end."""
-        with db.read() as conn:
-            living = operations.living(conn)
+    def _bury(self, db: Any, living: Sequence[tuple[str, str]]) -> bool:
+        """Rows of a process of this machine that is certainly dead needn't wait for its lease to end: True if there was
+        one."""
+        buried = False
         for owner, text in living:
             if owner != self.owner_in(db) and process.is_dead(text, self._host_name):
                 LOG.info('Conductor process %s (%s) is dead: its operations in %s go on', owner, text, db.name)
                 operations.drop_lease(db, owner)
+                buried = True
+        return buried
 
     def _without_twins(self, db: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """A cell's boot row is left alone while its twin in the api database exists (rule 19)."""

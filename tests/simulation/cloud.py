@@ -48,6 +48,8 @@ DATABASES = {'api': 'api', 'cell0': 'cell', 'cell1': 'cell'}
 URL = 'sqlite:///file:{}.db?uri=true'
 # Seconds between two sweeps.
 SWEEP = 30.0
+# Seconds between two renewals of a lease, which lasts 45.
+RENEW = 15.0
 # Seconds that a user waits for the answer of the API.
 PATIENCE = 300.0
 
@@ -282,8 +284,8 @@ class Cloud:
             conf, databases=databases, cells=cell_queries.Cells(databases), transport=transport,
             scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
             images=self.images)
-        # Longer than the option allows: an idle second of the cloud shall cost little.
-        manager.runner._sweep_interval = SWEEP
+        # Longer than the options allow: an idle second of the cloud shall cost little.
+        manager.runner._sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
         return manager
 

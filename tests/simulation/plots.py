@@ -38,6 +38,7 @@ class Stage:
         self.apis = [f'api{number + 1}' for number in range(shape.apis)]
         self.hosts = list(shape.devices)
         self.flavors = [name for name, _, _ in shape.flavors]
+        self.few_slots = 'conductor__flow_slots' in shape.options
 
     def flavor(self) -> str:
         """Most have devices."""
@@ -142,13 +143,15 @@ def undone(stage: Stage) -> Stage:
 def dead_host(stage: Stage) -> Stage:
     """A host is dead for long; its servers are deleted, and others are built elsewhere."""
     chance, host = stage.chance, stage.chance.choice(stage.hosts)
-    servers = [stage.create(chance.random() * 3, 'none') for _ in range(chance.randint(14, 20))]
-    stage.trouble('kill', host, 460.0, 0, after=70.0)
+    # Where there are few slots, so many that their deletes could take all of them.
+    several = chance.randint(10, 14) if stage.few_slots else chance.randint(3, 5)
+    servers = [stage.create(chance.random() * 3, 'none') for _ in range(several)]
+    stage.trouble('kill', host, 410.0, 0, after=40.0)
     for one in servers:
-        stage.ask(one, ('force_delete',), 330.0 + 2 * chance.random(), patient=False)
+        stage.ask(one, ('force_delete',), 280.0 + 2 * chance.random(), patient=False)
     for number in range(2):
-        stage.create(333.0 + number, 'none')
-    stage.until(400.0)
+        stage.create(283.0 + number, 'none')
+    stage.until(350.0)
     return stage
 
 
@@ -160,7 +163,8 @@ def long_calls(stage: Stage) -> Stage:
         stage.trouble('long', host, 20.0, 200.0 + 60 * chance.random(), after=15.0)
     if chance.random() < 0.6:
         stage.trouble('casts', 'broker', 12.0, chance.choice((0.3, 0.6)), after=22.0)
-    new = [stage.create(16.0 + 3 * chance.random(), 'none') for _ in range(chance.randint(6, 10))]
+    several = chance.randint(6, 10) if stage.few_slots else chance.randint(4, 6)
+    new = [stage.create(16.0 + 3 * chance.random(), 'none') for _ in range(several)]
     for one in [*old, *chance.sample(new, 4)]:
         stage.ask(one, ('force_delete',), 24.0 + 6 * chance.random(), patient=False)
     stage.until(145.0)

@@ -18,7 +18,7 @@ from tests.simulation.story import Act
 
 GONE, SOFT = 'GONE', 'SOFT_DELETED'
 # Pauses (s) after which a user looks what became of a request.
-LOOKS = (1.0, 5.0, 15.0)
+LOOKS = (2.0, 15.0)
 # Seconds that a patient user waits for a server to come to rest.
 PATIENCE = 60
 

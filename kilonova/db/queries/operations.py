@@ -237,6 +237,25 @@ def _living() -> Any:
     return sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
 
 
+# What every conductor asks every few seconds, built once.
+_ME, _AGE = sa.bindparam('me', type_=sa.String), sa.bindparam('age', type_=sa.Double)
+_MOST = sa.bindparam('most', type_=sa.Integer)
+_RENEW = leases.update().where(leases.c.owner == sa.bindparam('renewed'), leases.c.expires > engine.db_now()).values(
+    expires=engine.db_now() + sa.bindparam('seconds', type_=sa.Double))
+_LIVING = sa.select(leases.c.owner, leases.c.host).where(leases.c.expires > engine.db_now())
+_FREE = sa.select(
+    operations.c.id, operations.c.uuid, operations.c.kind, operations.c.instance_uuid, operations.c.host,
+    operations.c.cancelled, operations.c.failed, operations.c.owner).where(
+    operations.c.id > sa.bindparam('after'), operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
+    engine.db_age(operations.c.created_at) >= _AGE,
+    sa.or_(operations.c.owner.is_(None), operations.c.owner == _ME, operations.c.owner.not_in(_living()))).order_by(
+    operations.c.id).limit(_MOST)
+_STOPPED = sa.select(operations.c.uuid, operations.c.slot).where(sa.or_(
+    sa.and_(operations.c.slot == WAIT, engine.db_age(operations.c.created_at) >= _AGE),
+    sa.and_(operations.c.owner == _ME, operations.c.cancelled == sa.true(), operations.c.failed == sa.false()))
+).order_by(operations.c.id).limit(_MOST)
+
+
 def _owned(uuid: str, owner: str, at: Place | None = None, cancelled: bool = True) -> list[Any]:
     """The row is this owner's, whose lease has not run out, and stands at the place; ``cancelled`` False: and nobody
     has cancelled it."""
@@ -293,22 +312,13 @@ def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) 
     holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its way. ``after``: the
     id behind which to go on.
     """
-    rows = conn.execute(sa.select(operations.c.id, operations.c.uuid, operations.c.kind, operations.c.instance_uuid,
-                                  operations.c.host, operations.c.cancelled, operations.c.failed,
-                                  operations.c.owner).where(
-        operations.c.id > after, operations.c.slot != WAIT, operations.c.not_before <= engine.db_now(),
-        engine.db_age(operations.c.created_at) >= age,
-        sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(_living())))
-        .order_by(operations.c.id).limit(limit)).mappings().all()
+    rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
     return [dict(row) for row in rows]
 
 
 def stopped(conn: Any, owner: str, limit: int, age: float = -60.0) -> tuple[list[str], list[str]]:
     """(deletes that wait behind another row, our own rows that somebody cancelled and that aren't being unwound)."""
-    rows = conn.execute(sa.select(operations.c.uuid, operations.c.slot).where(sa.or_(
-        sa.and_(operations.c.slot == WAIT, engine.db_age(operations.c.created_at) >= age),
-        sa.and_(operations.c.owner == owner, operations.c.cancelled == sa.true(), operations.c.failed == sa.false())))
-        .order_by(operations.c.id).limit(limit)).all()
+    rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit}).all()
     return [row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT]
 
 
@@ -392,14 +402,12 @@ def begin_lease(db: Any, owner: str, host: str, seconds: float) -> None:
 def renew_lease(db: Any, owner: str, seconds: float) -> bool:
     """One statement. False: the lease has run out, or is gone; it is never renewed then."""
     with db.write() as conn:
-        return conn.execute(leases.update().where(leases.c.owner == owner, leases.c.expires > engine.db_now())
-                            .values(expires=engine.db_now() + seconds)).rowcount == 1
+        return conn.execute(_RENEW, {'renewed': owner, 'seconds': seconds}).rowcount == 1
 
 
 def living(conn: Any) -> list[tuple[str, str]]:
     """(owner, what it says of its process) of the leases that haven't run out."""
-    return [(row.owner, row.host) for row in conn.execute(
-        sa.select(leases.c.owner, leases.c.host).where(leases.c.expires > engine.db_now()))]
+    return [(row.owner, row.host) for row in conn.execute(_LIVING)]
 
 
 @engine.retried

@@ -30,6 +30,14 @@ _AGE = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
 _FORCED = sa.func.coalesce(services.c.forced_down, sa.false())
 # Computes whose reports tell something.
 _REPORTING = (LIVE, services.c.binary == COMPUTE, sa.not_(_FORCED))
+# Statements of every few seconds, built once.
+_NEWEST = sa.select(sa.func.min(_AGE)).where(*_REPORTING)
+_COMPUTES = sa.select(
+    services.c.host, _AGE.label('age'), _FORCED.label('forced'),
+    sa.func.coalesce(_NEWEST.correlate(None).scalar_subquery(), _AGE).label('newest')).where(
+    LIVE, services.c.binary == COMPUTE)
+_QUIET = _COMPUTES.where(sa.or_(_FORCED, sa.bindparam('down_time', type_=sa.Double) < _AGE))
+_HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
 
 
 class Heard(NamedTuple):
@@ -124,16 +132,12 @@ def host_is_up(connection: sa.Connection, host: str, binary: str, down_time: flo
 
 def newest_report(connection: sa.Connection) -> float | None:
     """Age in seconds of the newest report of any compute that isn't forced down; None when there is none."""
-    return connection.execute(sa.select(sa.func.min(_AGE)).where(*_REPORTING)).scalar()
+    return connection.execute(_NEWEST).scalar()
 
 
 def report_of(connection: sa.Connection, host: str) -> Heard | None:
     """How long ago a compute reported, None when it has no service. One statement."""
-    newest = sa.select(sa.func.min(_AGE)).where(*_REPORTING).correlate(None).scalar_subquery()
-    row = connection.execute(sa.select(
-        services.c.host, _AGE.label('age'), _FORCED.label('forced'),
-        sa.func.coalesce(newest, _AGE).label('newest')).where(
-        LIVE, services.c.binary == COMPUTE, services.c.host == host)).first()
+    row = connection.execute(_HEARD, {'name': host}).first()
     return Heard(row[0], float(row[1]), bool(row[2]), float(row[3])) if row is not None else None
 
 
@@ -147,10 +151,7 @@ def silent_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
 
 def quiet_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
     """Computes that are forced down, or whose last report is older than ``down_time``. One statement."""
-    newest = sa.select(sa.func.min(_AGE)).where(*_REPORTING).correlate(None).scalar_subquery()
-    rows = connection.execute(sa.select(
-        services.c.host, _AGE.label('age'), _FORCED.label('forced'), sa.func.coalesce(newest, _AGE).label('newest'))
-        .where(LIVE, services.c.binary == COMPUTE, sa.or_(_FORCED, down_time < _AGE)))
+    rows = connection.execute(_QUIET, {'down_time': down_time})
     return [Heard(row[0], float(row[1]), bool(row[2]), float(row[3])) for row in rows]
 
 
