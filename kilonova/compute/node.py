@@ -164,6 +164,7 @@ class Node:
     def _report(self, ctxt: Any, resources: dict[str, Any], *, refresh: bool) -> None:
         tracker = self._host.tracker
         with tracker.writing(ctxt):
+            # Before Placement offers them: only a device with a row can be claimed.
             self._save_devices(ctxt, tracker.ledger.sync(resources['pci_passthrough_devices']))
         inventory = self._inventory()
         tracker.capacity = Capacity.of(inventory)

@@ -141,6 +141,20 @@ def test_a_look_tells_database_and_placement_what_the_host_has_now(cloud):
     assert sorted(view) == [f'gpu1_{one}' for one in now]
 
 
+def test_devices_have_their_rows_before_placement_is_told_of_them(cloud):
+    """Row 2.18: whoever is given one there must be able to claim it here. Placement's silence leaves the rows right."""
+    cloud.placement = Placement()
+    manager = cloud.host('gpu1', GPUS)
+    manager.conf.set_override('report_in_placement', True, group='pci')
+    now = [GPUS[1], '0000:90:00.0']
+    cloud.drivers['gpu1'].pci_devices = [gpu(one) for one in now]
+    cloud.placement.silent = 1
+    with pytest.raises(errors.Unanswered):
+        manager.node.update()
+    assert [row['address'] for row in cloud.cell.rows.values()] == now
+    assert sum(pool.count for pool in manager.host.tracker.ledger.pools.pools) == 2
+
+
 def test_providers_are_written_to_the_devices(cloud):
     cloud.placement = Placement()
     cloud.placement.inventory = {'VCPU': {'allocation_ratio': 7.0}}
