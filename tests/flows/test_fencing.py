@@ -129,6 +129,30 @@ def test_late_orders_of_an_operation_that_ended_change_nothing(make_cloud):
     cloud.assert_clean()
 
 
+def test_a_late_order_takes_nothing_from_a_later_step(make_cloud):
+    """Rule 14: the claim's order comes again while the guest is built at the destination, whose memory of keys is gone;
+    it is refused, and gives back nothing of what it claimed at its time."""
+    cloud = make_cloud(GPUS)
+    server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1')
+    kept, seen = {}, []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if method == 'prep_resize':
+            kept[method] = deliver
+        if method == 'finish_resize' and not seen:
+            before = cloud.owned(server)
+            forget_keys(cloud)
+            with pytest.raises(KeyGone):
+                kept['prep_resize']()
+            seen.append((before, cloud.owned(server)))
+        return deliver()
+    cloud.on_message = on_message
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
+    assert len(seen) == 1 and len(seen[0][0]) == 3 and seen[0][0] == seen[0][1]
+    assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
+    cloud.assert_clean()
+
+
 def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud):
     """Finding 1.1: A has a move parked behind a slow call, stands still for longer than its lease, B does the move; A
     goes on. Its lease is not renewed, its parked work is dropped."""

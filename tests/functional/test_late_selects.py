@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kilonova.conductor.flows import boot
+from kilonova.db.queries import operations
 from kilonova.errors import Cancelled, KilonovaError, Unanswered
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
@@ -263,6 +264,22 @@ def test_a_message_that_lay_in_the_queue_writes_nothing_of_a_server_that_runs(cl
         kept[0]()
     assert (cloud.placement.allocations(), generation(cloud, server)) == (held, before)
     cloud.assert_clean()
+
+
+def test_what_placement_writes_when_its_server_is_gone_is_given_back(cloud, monkeypatch):
+    """Rule 9: the claim of an unanswered select is still under way to Placement when the server is deleted; it is
+    looked for once more after the deadline."""
+    monkeypatch.setattr(boot, 'SELECT_DEADLINE', 3600.0)
+    cloud.on_message = lambda *message: unanswered() if message[3] == 'select_destinations' else message[-1]()
+    server = cloud.create(cloud.flavor(gpus=1))['server']['id']
+    deleted(cloud)
+    (provider, *_) = cloud.placement.client.list_providers(name='gpu1')
+    cloud.placement.client.claim(server, {provider['uuid']: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
+    with cloud.databases.api().write() as conn:
+        assert conn.execute(operations.operations.update().where(operations.operations.c.not_before > 0).values(
+            not_before=0)).rowcount == 1
+    cloud.settle()
+    cloud.assert_empty()
 
 
 def test_silence_gives_nothing_back(cloud):

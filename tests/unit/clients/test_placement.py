@@ -75,6 +75,32 @@ def test_claim_get_delete(placement, gpu_host):
     assert placement.allocations() == {}
 
 
+def test_what_is_dropped_is_compared_after_it_was_read(placement, gpu_host):
+    """Rule 6: whoever may not any more drops nothing, nor what somebody wrote since."""
+    root, _ = gpu_host
+    server, seen = uuid(), []
+    placement.client.claim(server, amount(root, VCPU=1), **OWNER)
+
+    def lost():
+        seen.append(1)
+        raise errors.LeaseLost(operation='o')
+    with pytest.raises(errors.LeaseLost):
+        placement.client.drop(server, lost)
+    assert list(placement.allocations()) == [server]
+
+    def written_since():
+        if len(seen) == 2:
+            raise errors.LeaseLost(operation='o')
+        seen.append(2)
+        held = placement.client.get_allocations(server)
+        placement.client.claim(server, amount(root, VCPU=2), **OWNER, generation=held['consumer_generation'])
+    with pytest.raises(errors.LeaseLost):
+        placement.client.drop(server, written_since)
+    assert placement.allocations() == {server: {'gpu1': {'VCPU': 2}}}
+    assert placement.client.drop(server, lambda: None) is True
+    assert placement.client.drop(server, lambda: None) is False
+
+
 def test_second_claim_of_a_consumer_is_a_consumer_conflict(placement, gpu_host):
     root, _ = gpu_host
     server = uuid()

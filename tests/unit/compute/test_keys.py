@@ -3,13 +3,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.compute import dispatch
-from kilonova.compute.keys import Keys, matches
+from kilonova.compute.host import Host
+from kilonova.compute.keys import Keys, Work, matches
 from kilonova.compute.locks import Locks
 from kilonova.compute.timers import Timers
 from kilonova.compute.undo import Undo
@@ -128,6 +130,31 @@ def test_locks_exclude_and_leave_nothing_behind():
     for thread in threads:
         thread.join(5)
     assert most == [1] * 8 and len(locks) == 0
+
+
+def test_an_order_asks_behind_the_lock_whether_it_stands():
+    """Rule 14: what it waited for may have ended its operation."""
+    host, work, over = Host('gpu1', *[None] * 5), Work('o/1.stop/1'), []
+
+    def verify():
+        if over:
+            raise errors.KeyGone(key=work.key)
+    work.verify, told = verify, []
+
+    def order():
+        try:
+            with host.turn(work, 's'):
+                told.append('did it')
+        except errors.KeyGone:
+            told.append('gone')
+    thread = threading.Thread(target=order)
+    with host.locks.hold('s'):
+        thread.start()
+        while host.locks._locks['s'][1] < 2:
+            time.sleep(0.01)
+        over.append(1)
+    thread.join(5)
+    assert told == ['gone']
 
 
 def test_undo_runs_newest_first_and_keeps_the_error(caplog):

@@ -185,6 +185,22 @@ def test_own_rows_in_no_runner_are_found(make, databases):
     until(lambda: runner.ran == ['mine'])
 
 
+def test_a_boot_in_a_cell_waits_for_its_twin(make, databases):
+    """Rule 19: until the api database has it no more, the row there alone counts; so it does while that is silent."""
+    api, cell = databases
+    runner = make()
+    for database in databases:
+        runner._begin(database)
+        add(database, 'boot', kind='boot', not_before=0 if database is cell else 2e10)
+    assert runner.sweep() == 0 and not runner._held
+    reads, api.read = api.read, None
+    assert runner.sweep() == 0 and not runner._held
+    api.read = reads
+    with api.write() as conn:
+        operations.end(conn, 'boot', 'server of boot')
+    assert runner.sweep() == 1 and runner._held == {'boot'}
+
+
 def test_rows_given_back_belong_to_nobody(make, databases):
     _, cell = databases
     runner = make()

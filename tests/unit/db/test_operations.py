@@ -1,6 +1,7 @@
 """Operation rows: accepting, taking, deciding, ending (operations.md rules 1, 2, 6, 17, 18)."""
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -130,6 +131,14 @@ def test_a_row_is_taken_once_until_its_owners_lease_ends(cell):
         assert operations.decide(conn, 'o1', 'second', {'position': 1})
 
 
+def test_an_owner_whose_lease_ran_out_takes_nothing(cell):
+    """Rule 6: a row that it took would wait for a sweep that sees it dead."""
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    operations.begin_lease(cell, 'me', 'h', -1)
+    assert operations.take(cell, ['o1'], 'me') == []
+    assert rows(cell)['o1']['owner'] is None
+
+
 def test_rows_given_back_are_not_taken_before_their_time(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     operations.begin_lease(cell, 'me', 'h', 30)
@@ -238,6 +247,31 @@ def test_an_old_message_does_nothing(building, key):
     with building.read() as conn, pytest.raises(KeyGone):
         claims.check(conn, key)
     assert devices_of(building)[0] == ('available', None, None)
+
+
+@pytest.mark.parametrize('given_up', ['cancelled', 'failed', 'undoing'])
+def test_an_operation_that_is_given_up_does_nothing_more(building, given_up):
+    """Rule 14: each of its marks alone; the order before its first act, the claim and the save."""
+    with building.write() as conn:
+        conn.execute(operations.operations.update().values({given_up: True}))
+    with building.read() as conn, pytest.raises(KeyGone):
+        claims.check(conn, KEY)
+    for write, what in ((claims.claim, a_claim(1)), (claims.save, a_save()), (claims.save, a_save(end=False))):
+        with pytest.raises(KeyGone):
+            write(building, what)
+    assert devices_of(building)[0] == ('available', None, None)
+
+
+@pytest.mark.parametrize(('key', 'stands'), [(KEY, True), ('o1/2.claim/1', True), ('o1/4.more/1', False),
+                                             ('o1/3.build/2', False), ('gone/3.build/1', False)])
+def test_an_undo_asks_for_the_attempt_that_is_being_undone(building, key, stands):
+    """Rule 14: for its step and those before it, and for nothing as long as the operation goes on."""
+    with building.read() as conn, pytest.raises(KeyGone):
+        claims.check(conn, key, undo=True)
+    with building.write() as conn:
+        conn.execute(operations.operations.update().values(undoing=True))
+    with building.read() as conn, contextlib.nullcontext() if stands else pytest.raises(KeyGone):
+        claims.check(conn, key, undo=True)
 
 
 def test_a_cancelled_operation_claims_nothing(building):
