@@ -311,7 +311,7 @@ def test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next(make_clo
     for name in real:
         monkeypatch.setattr(LibvirtDriver, name, instead(name))
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
-    cloud.settle(kinds_left=('release',))
+    cloud.settle(30, kinds_left=('release',))
     assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != away[0], cloud.story(server)
     assert [(row['kind'], row['host']) for row in cloud.rows()] == [('release', away[0])]
     # It is back.
@@ -347,7 +347,7 @@ def test_nothing_new_comes_to_a_host_that_has_still_to_give_back(make_cloud):
     service(dead[0], False)
     large = cloud.flavor(gpus=2)
     assert cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': large}}).status_int == 202
-    cloud.settle(kinds_left=('release',))
+    cloud.settle(30, kinds_left=('release',))
     assert cloud.status(server) == 'ACTIVE' and 'still to be given back' in str(cloud.story(server))
     silent[0] = False
     cloud.settle()
@@ -402,7 +402,7 @@ def test_a_row_that_a_hand_over_left_in_a_cell_builds_nothing(make_cloud):
     with cloud.cell.write() as conn:
         operations.insert(conn, [left])
     cloud.on_message = on_message
-    cloud.settle()
+    cloud.settle(30)
     assert 'build_and_run_instance' not in sent and cloud.status(server) == 'ERROR'
     with cloud.databases.api().read() as conn:
         assert instance_mappings.cells_of(conn, [server])[server] == cloud.cells.id_of(cloud.cell0)
