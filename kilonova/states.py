@@ -69,7 +69,8 @@ EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
 RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
 SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_UPLOADING])
 # A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
-NOT_DELETING = frozenset([None, *(task for task in _T if task not in (_T.DELETING, _T.SOFT_DELETING))])
+ENDING = frozenset([_T.DELETING, _T.SOFT_DELETING])
+NOT_DELETING = frozenset([None, *_T]) - ENDING
 KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DELETED, _V.DELETED))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from kilonova import objects
+from kilonova import objects, states
 from kilonova.compute.events import Event
 from kilonova.compute.keys import Work
 from kilonova.compute.locks import Locks
@@ -96,5 +96,6 @@ def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) ->
 
 
 def was_active(instance: objects.Instance) -> bool:
-    """Whether a server in a move was running before it."""
-    return (metadata(instance).get('old_vm_state') or instance.vm_state) == 'active'
+    """Whether a server in a move was running before it, and is to run after it: not one that somebody deletes."""
+    return ((metadata(instance).get('old_vm_state') or instance.vm_state) == 'active'
+            and instance.task_state not in states.ENDING)

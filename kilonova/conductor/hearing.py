@@ -88,6 +88,12 @@ class Hearing:
         down = heard.age > self._down_time and self._given_up(cell, heard.age, heard.newest)
         return self._noted(db, host, down)
 
+    def is_fenced(self, db: Any, host: str) -> bool:
+        """Whether an operator said that nothing runs there: the service is forced down, or deleted."""
+        with db.read() as conn:
+            heard = services.report_of(conn, host)
+        return heard is None or heard.forced_down
+
     def was_down(self, db: Any, host: str) -> bool:
         """Whether a host was down when somebody last looked: ``look``, or ``is_down`` of this host."""
         with self._lock:

@@ -51,6 +51,13 @@ class HostGone(HostRejected):
     msg_fmt = 'compute service of host %(host)s is down'
 
 
+class GuestMayRun(Unanswered):
+    """A host that is down may still run the guest: nobody else starts it until that host is back or forced down."""
+
+    msg_fmt = ('compute service of host %(host)s is down, and its hypervisor may still run the server: start the '
+               'service again, or make sure that the host is off and force the service down')
+
+
 class HostsSilent(Unanswered):
     """No host is left, but some may be back at any moment. The scheduler did answer, and claimed nothing."""
 
@@ -263,13 +270,18 @@ class Work:
                     'not_before': engine.now(conn) + delay if delay else 0, **values}])
         return True
 
-    def ask_to_undo(self, host: str, method: str, write: Callable[[Any], object] | None = None, **kwargs: Any) -> None:
+    def ask_to_undo(self, host: str, method: str, write: Callable[[Any], object] | None = None,
+                    may_run: Callable[[str], Exception | None] = lambda host: None, **kwargs: Any) -> None:
         """Ask a host to give back. A host that is down gets a pending release; so does one that can't do it (its
         hypervisor is away), for another host waits for the server, or whoever unwinds has tried often enough.
-        ``write``: see ``pend``."""
+        ``write``: see ``pend``. ``may_run(host)``: what to raise in place of that where the host may still run the
+        guest and what follows would start it elsewhere as well."""
         try:
             self.ask(host, method, **kwargs)
         except HostGone:
+            second = may_run(host)
+            if second is not None:
+                raise second from None
             self.pend(host, method, write, **kwargs)
         except (Unanswered, LeaseLost, KeyGone, Cancelled):
             raise

@@ -14,7 +14,7 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import HostsSilent, Work, silence
+from kilonova.conductor.work import GuestMayRun, HostsSilent, Work, silence
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
 from kilonova.errors import (
@@ -262,7 +262,17 @@ def undo_build(work: Work) -> None:
     instance = _requested(work)
     instance.id = work.outputs['create_instance']['id']
     host = chosen(work)['host']
-    work.ask_to_undo(host, 'undo_build', instance=instance, write=lambda conn: instances.leave_host(
+
+    def may_run(host: str) -> Exception | None:
+        # No claim of this attempt is accepted any more: a host that has none can't have gone further.
+        if work.failed or work.instance_row(fresh=True)['host'] != host:
+            return None
+        with silence():
+            if work.env.hearing.is_fenced(work.db, host):
+                return None
+        return MaxRetriesExceeded(reason=f'{GuestMayRun(host=host).message}. No other host was tried for instance '
+                                         f'{work.instance_uuid}')
+    work.ask_to_undo(host, 'undo_build', may_run=may_run, instance=instance, write=lambda conn: instances.leave_host(
         conn, work.instance_uuid, host, {'vm_state': states.VmState.BUILDING.value}))
 
 

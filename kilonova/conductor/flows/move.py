@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kilonova import objects
-from kilonova.conductor.work import Work, silence
+from kilonova import objects, states
+from kilonova.conductor.work import GuestMayRun, Work, silence
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import MigrationNotFound, Unanswered
@@ -81,6 +81,15 @@ def was_active(work: Work) -> bool:
     """Whether the guest ran before the move (and is to run after it)."""
     instance = work.instance()
     return instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped'
+
+
+def second_guest(work: Work, instance: objects.Instance, host: str) -> Exception | None:
+    """What to wait for before the source starts the guest again: a destination that is down may still run it. None:
+    it is off for sure, or the source will not start it."""
+    if not was_active(work) or instance.task_state in states.ENDING:
+        return None
+    with silence():
+        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
 
 
 def stored_event(work: Work, name: str, result: str = 'Success') -> dict[str, Any]:

@@ -7,6 +7,7 @@ Placement allocated (``with_allocation``), so the host claims the very devices.
 """
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -129,9 +130,10 @@ def finish_resize(work: Work) -> None:
 
 
 def undo_finish_resize(work: Work) -> None:
-    """The destination destroys the new guest."""
-    work.ask_to_undo(boot.chosen(work)['host'], 'undo_finish_resize', instance=work.instance(fresh=True),
-                     migration=move.migration(work))
+    """The destination destroys the new guest, before the source starts the old one."""
+    instance = work.instance(fresh=True)
+    work.ask_to_undo(boot.chosen(work)['host'], 'undo_finish_resize', instance=instance, migration=move.migration(work),
+                     may_run=functools.partial(move.second_guest, work, instance))
     work.changed()
 
 

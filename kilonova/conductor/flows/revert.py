@@ -10,11 +10,15 @@ from kilonova.db.queries import instances, migrations
 
 
 def revert_dest(work: Work) -> None:
-    """The destination destroys the new guest and frees the new devices; a dead one does it when it is back."""
+    """The destination destroys the new guest and frees the new devices; a dead one does it when it is back. One that
+    may still run the guest is asked again until it answers or is forced down."""
     migration, instance, spec = move.migration(work), work.instance(), None
     try:
         work.ask(migration.dest_compute, 'revert_resize', instance=instance, migration=migration, request_spec=spec)
     except HostGone:
+        second = move.second_guest(work, instance, migration.dest_compute)
+        if second is not None:
+            raise second from None
         work.pend(migration.dest_compute, 'revert_resize', instance=instance, migration=migration, request_spec=spec)
     work.changed()
 

@@ -1,0 +1,169 @@
+"""A host falls silent for good, nobody says that it is off, and its hypervisor runs on: no second guest is started.
+
+A boot ends in ERROR, a move back waits until the host answers again or is forced down; a delete needn't wait.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kilonova.conductor.hearing import Hearing
+from kilonova.errors import Unanswered
+from tests.fixtures.cloud import Cloud, Crash
+from tests.flows.cases import booted, delete, force_down, resized
+
+OTHER = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}
+
+
+@pytest.fixture
+def down(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Hosts whose service counts as down, though nobody forced it."""
+    hosts: set[str] = set()
+    is_down = Hearing.is_down
+    monkeypatch.setattr(Hearing, 'was_down', lambda self, db, host: True)
+    monkeypatch.setattr(Hearing, 'is_down', lambda self, db, host: host in hosts or is_down(self, db, host))
+    return hosts
+
+
+def lose_at(cloud: Cloud, down: set[str], method: str) -> list[str]:
+    """The host that does this dies when it tells the first thing after its claim: its guest is there by then."""
+    lost: list[str] = []
+    hosts: dict[int, str] = {}
+
+    def on_message(kind: str, topic: str, host: str, called: str, args: dict, deliver: Callable) -> object:
+        worker = threading.get_ident()
+        if topic == 'compute' and called == method and not lost:
+            hosts[worker] = host
+            try:
+                return deliver()
+            except Crash:
+                down.add(host)
+                lost.append(host)
+                cloud.crash_compute(host)
+                raise Unanswered(who=host, reason='crashed') from None
+            finally:
+                hosts.pop(worker, None)
+        if topic == 'conductor' and worker in hosts and called == 'save_instance':
+            raise Crash
+        return deliver()
+    cloud.on_message = on_message
+    return lost
+
+
+def back(cloud: Cloud, down: set[str], host: str) -> None:
+    cloud.on_message = None
+    cloud.start_compute(host)
+    down.discard(host)
+    force_down(cloud, host, False)
+    cloud.settle()
+
+
+def test_a_boot_whose_host_may_run_the_guest_is_tried_nowhere_else(ground, down):
+    lost = lose_at(ground, down, 'build_and_run_instance')
+    server = ground.create(ground.small)['server']['id']
+    ground.settle(kinds_left=('release',))
+    (host,) = lost
+    assert ground.status(server) == 'ERROR'
+    fault = ground.show(server)['fault']['message']
+    assert host in fault and 'may still run the server' in fault, fault
+    assert {row['kind'] for row in ground.rows()} == {'release'}
+    back(ground, down, host)
+    ground.assert_clean()
+    assert not ground.owned(server)
+
+
+def test_a_boot_whose_host_claimed_nothing_goes_on_elsewhere(ground, down):
+    def on_message(kind, topic, host, method, args, deliver):
+        if method == 'build_and_run_instance' and not down:
+            down.add(host)
+            raise Unanswered(who=host, reason='dead')
+        return deliver()
+    ground.on_message = on_message
+    server = ground.create(ground.small)['server']['id']
+    ground.settle(kinds_left=('release',))
+    (host,) = down
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[host])
+    down.clear()
+    ground.settle()
+    ground.assert_clean()
+
+
+def test_a_move_waits_for_a_destination_that_may_run_the_guest(ground, down):
+    server = booted(ground)
+    source = ground.host_of(server)
+    lost = lose_at(ground, down, 'finish_resize')
+    ground.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': ground.large}})
+    ground.settle(kinds_left=('resize',))
+    (host,) = lost
+    assert host == OTHER[source]
+    assert [(row['kind'], row['failed']) for row in ground.rows()] == [('resize', True)]
+    # The operator says that it is off.
+    force_down(ground, host, True)
+    ground.settle(kinds_left=('release',))
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', source)
+    back(ground, down, host)
+    ground.assert_clean()
+
+
+def test_a_move_ends_when_the_destination_is_back(ground, down):
+    server = booted(ground)
+    source = ground.host_of(server)
+    lost = lose_at(ground, down, 'finish_resize')
+    ground.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': ground.large}})
+    ground.settle(kinds_left=('resize',))
+    back(ground, down, lost[0])
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', source)
+    ground.assert_clean()
+
+
+def test_a_delete_does_not_wait_for_it(ground, down):
+    server = booted(ground)
+    source = ground.host_of(server)
+    lost = lose_at(ground, down, 'finish_resize')
+    ground.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': ground.large}})
+    ground.settle(kinds_left=('resize',))
+    started: list[str] = []
+    driver = ground.computes[source].host.driver
+    real = driver.finish_revert_migration
+    driver.finish_revert_migration = lambda ctxt, instance, image, devices, power_on: (
+        started.append(power_on), real(ctxt, instance, image, devices, power_on))
+    try:
+        delete(ground, server)
+        ground.settle(kinds_left=('release',))
+    finally:
+        driver.finish_revert_migration = real
+    assert ground.status(server) == 'GONE' and started == [False]
+    back(ground, down, lost[0])
+    ground.assert_empty()
+
+
+def test_a_revert_waits_for_a_destination_that_may_run_the_guest(ground, down):
+    server = resized(ground)
+    host = ground.host_of(server)
+    ground.crash_compute(host)
+    down.add(host)
+    ground.request('POST', f'/servers/{server}/action', {'revertResize': None})
+    ground.settle(kinds_left=('revert',))
+    assert ground.status(server) == 'REVERT_RESIZE'
+    force_down(ground, host, True)
+    ground.settle(kinds_left=('release',))
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[host])
+    back(ground, down, host)
+    ground.assert_clean()
+
+
+def test_a_stopped_server_is_reverted_at_once(ground, down):
+    """Nothing of it runs anywhere."""
+    server = booted(ground)
+    ground.action(server, 'os-stop')
+    ground.action(server, 'resize', {'flavorRef': ground.large})
+    host = ground.host_of(server)
+    ground.crash_compute(host)
+    down.add(host)
+    ground.request('POST', f'/servers/{server}/action', {'revertResize': None})
+    ground.settle(kinds_left=('release',))
+    assert (ground.status(server), ground.host_of(server)) == ('SHUTOFF', OTHER[host])
+    back(ground, down, host)
+    ground.assert_clean()
