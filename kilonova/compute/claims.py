@@ -61,7 +61,8 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
         try:
             host.upcalls.claim(ctxt, {
                 'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid,
-                'extra': _extra(extra, plan, side), 'devices': plan.changes, 'usage': usage, 'host': host.name,
+                'extra': _extra(extra, plan, side), 'devices': plan.changes, 'usage': tracker.numbered(usage),
+                'host': host.name,
                 **fields})
         except errors.ClaimConflict as error:
             # Somebody else wrote rows of this node: what we know of them is no longer true.
@@ -101,7 +102,10 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
     if plan is not None:
         save['devices'] = plan.changes
         if plan.dropped or plan.freed:
-            save['usage'] = tracker.usage(plan)
+            fields['usage'] = tracker.usage(plan)
+    usage = fields.get('usage')
+    if usage is not None:
+        save['usage'] = tracker.numbered(usage)
     try:
         if plan is not None and tracker.leaving is not None:
             tracker.leaving(plan.freed)
@@ -116,7 +120,7 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
         raise
     if plan is not None:
         tracker.commit(plan)
-    tracker.published = save.get('usage') or tracker.published
+    tracker.published = usage or tracker.published
 
 
 def give_back(host: Host, work: Work, ctxt: Any, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True,

@@ -18,7 +18,7 @@ from kilonova.clients.placement import PlacementClient
 from kilonova.compute import records
 from kilonova.compute.host import Host
 from kilonova.compute.ops import move
-from kilonova.compute.tracker import RUN, Capacity, side_of
+from kilonova.compute.tracker import RUN, SERIAL, Capacity, side_of
 from kilonova.pci import placement as pci_placement
 from kilonova.pci.pools import sockets_of
 from kilonova.pci.request import Aliases, allocated_providers, as_list
@@ -67,6 +67,8 @@ class Node:
         resources = host.driver.get_available_resource()
         self.service = records.service(ctxt, host.name, host.notify)
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
+        stats = self.record.stats if 'stats' in self.record else None
+        host.tracker.serial = max(host.tracker.serial, int((stats or {}).get(SERIAL) or 0))
         self._take_cells(resources)
         if 'service_id' not in self.record or self.record.service_id != self.service.id:
             self.record.service_id = self.service.id
@@ -181,7 +183,7 @@ class Node:
             self._save_devices(ctxt, tracker.ledger.unsaved())
             usage = tracker.usage()
             if usage != tracker.published:
-                self._host.upcalls.save(ctxt, {'key': None, 'instance_uuid': None, 'usage': usage})
+                self._host.upcalls.save(ctxt, {'key': None, 'instance_uuid': None, 'usage': tracker.numbered(usage)})
                 tracker.published = usage
         if self._placement is not None and self._host.conf.pci.report_in_placement:
             try:

@@ -29,6 +29,8 @@ from kilonova.pci.tracker import RUN, PciLedger
 from kilonova.pci.tracker import Plan as PciPlan
 from kilonova.virt.hardware import constraints, numa
 
+# In a node's ``stats``: the number of the usage that its row tells.
+SERIAL = 'usage_serial'
 LOG = logging.getLogger(__name__)
 
 __all__ = ('RUN', 'Capacity', 'Plan', 'Tracker', 'Usage', 'side_of')
@@ -124,7 +126,8 @@ class Tracker:
     """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
 
     ``cells`` is the host's NUMA topology without what servers use of it, ``published`` the usage that was last
-    written. ``reload(ctxt)`` reads the device rows again, ``leaving(addresses)`` hears of devices before they are free;
+    written, ``serial`` the number of the last one that was sent. ``reload(ctxt)`` reads the device rows again,
+    ``leaving(addresses)`` hears of devices before they are free;
     the node sets both. Work is under way from a claim until ``plan_allocate`` or until the claim is given back, and
     as long as ``at_work`` is held.
     """
@@ -137,6 +140,7 @@ class Tracker:
         self.numa_limits = numa.Limits()
         self.failed_builds = 0
         self.published: dict[str, Any] | None = None
+        self.serial = 0
         self.reload: Callable[[Any], None] | None = None
         self.leaving: Callable[[Collection[str]], None] | None = None
         self._distrusted = False
@@ -334,6 +338,13 @@ class Tracker:
     def stats(self) -> dict[str, str]:
         """What weighers may look at besides the columns."""
         return {'failed_builds': str(self.failed_builds), 'io_workload': str(self.under_way)}
+
+    def numbered(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """A usage as it is sent: with its number, which ``stats`` repeats for the next process of this host. A message
+        that comes late, and is older than what the row has, changes nothing. Hold ``writing``."""
+        self.serial += 1
+        stats = {**json.loads(usage['stats']), SERIAL: str(self.serial)}
+        return {**usage, 'stats': json.dumps(stats), 'usage_serial': self.serial}
 
     # -- filling -------------------------------------------------------------------------------------------------------
     def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,

@@ -291,6 +291,26 @@ def test_a_restart_leaves_soft_deleted_servers_alone(deferring: Cloud) -> None:
     cloud.assert_clean()
 
 
+def test_a_soft_delete_beside_a_restore_is_refused(deferring: Cloud) -> None:
+    """Simulated story 10735: 204, as the server was soft-deleted still, and then it was ACTIVE."""
+    cloud, told = deferring, []
+    server = cloud.boot(cloud.flavor())
+    cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:
+        if method == 'restore_instance':
+            told.append(cloud.request('DELETE', f'/servers/{server}'))
+        return deliver()
+    cloud.on_message = on_message
+    cloud.action(server, 'restore')
+    assert [answer.status_int for answer in told] == [409] and 'restoring' in told[0].text
+    assert cloud.status(server) == 'ACTIVE'
+    cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+    assert cloud.status(server) == 'SOFT_DELETED'
+
+
 def test_force_delete(deferring: Cloud) -> None:
     """At once, soft-deleted or not; a server that never ran is deleted for good by a plain delete too."""
     cloud = deferring

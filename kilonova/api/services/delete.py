@@ -8,7 +8,7 @@ from kilonova.api.services import accept, images, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
 from kilonova.db.queries import instances, operations, withdrawals
-from kilonova.errors import InstanceNotFound, InstanceNotReady
+from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
 
@@ -16,7 +16,7 @@ def delete(backend: Backend, ctxt: Any, server: Found, *, at_once: bool = False)
     """Delete always wins: what runs is unwound. Before a cell is chosen the build request goes, and that is all.
 
     With [DEFAULT]reclaim_instance_interval a server that ever ran is only soft-deleted, unless ``at_once``. Raises
-    InstanceInvalidState (409) for that one beside a confirm or revert, which can't be stopped and end soon.
+    InstanceInvalidState (409) for that one beside a confirm, revert or restore, which can't be stopped and end soon.
     """
     check_lock(ctxt, server)
     if server.cell is None:
@@ -45,6 +45,10 @@ def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
 
 def _soft_delete(backend: Backend, ctxt: Any, server: Found) -> None:
     row = server.row
+    if row['task_state'] == states.TaskState.RESTORING:
+        # It is soft-deleted still, and will not be.
+        raise InstanceInvalidState(method='soft_delete', instance_uuid=server.uuid, attr='task_state',
+                                   state=row['task_state'])
     if row['vm_state'] == states.VmState.SOFT_DELETED or row['task_state'] == states.TaskState.SOFT_DELETING:
         return
     operation = accept.operation(ctxt, server, 'soft_delete', {})

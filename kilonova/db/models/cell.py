@@ -103,6 +103,8 @@ class ComputeNode(Watched, Base):
     pci_stats = mapped_column(sa.Text)
     extra_resources = mapped_column(sa.Text)
     stats = mapped_column(sa.Text, default='{}')
+    # Which usage the row tells, as the host counts them: an older one that comes late is not written.
+    usage_serial = mapped_column(sa.BigInteger, nullable=False, default=0, server_default='0')
     numa_topology = mapped_column(sa.Text)
     ram_allocation_ratio = mapped_column(sa.Float)
     cpu_allocation_ratio = mapped_column(sa.Float)

@@ -37,13 +37,14 @@ def _row(operation: dict[str, Any], slot: str = RUN) -> dict[str, Any]:
             'attempt': operation.get('attempt', 1), 'owner': operation.get('owner'),
             'not_before': operation.get('not_before', 0), 'error': operation.get('error'),
             'failed': operation.get('failed', False), 'undoing': operation.get('undoing', False),
-            'cancelled': operation.get('cancelled', False), 'written': '', 'host': operation.get('host'),
-            'created_at': instance_queries.utcnow()}
+            'cancelled': operation.get('cancelled', False), 'written': '', 'host': operation.get('host')}
 
 
 def insert(conn: Any, rows: Iterable[dict[str, Any]], slot: str = RUN) -> None:
-    """Operation dicts (uuid, kind, instance_uuid, args, context, request_id …) in one INSERT."""
-    conn.execute(operations.insert(), [_row(operation, slot) for operation in rows])
+    """Operation dicts (uuid, kind, instance_uuid, args, context, request_id …) in one INSERT. How old they are is asked
+    by the database's clock: a process whose own is ahead would keep sweeps away from them."""
+    conn.execute(operations.insert().values(created_at=engine.db_utcnow()),
+                 [_row(operation, slot) for operation in rows])
 
 
 # --- accepting -------------------------------------------------------------------------------------------------------

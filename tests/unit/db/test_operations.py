@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import threading
 
 import pytest
@@ -382,3 +383,13 @@ def test_leases_that_live(cell):
     operations.begin_lease(cell, 'b', 'ctl1 pid=2', -1)
     with cell.read() as conn:
         assert operations.living(conn) == [('a', 'ctl1 pid=1')]
+
+
+def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatch):
+    """Simulated story 10201: an API whose clock is ahead keeps no sweep away from what it accepted."""
+    ahead = instances.utcnow() + datetime.timedelta(seconds=400)
+    monkeypatch.setattr(instances, 'utcnow', lambda: ahead)
+    monkeypatch.setattr('kilonova.db.models.base.utcnow', lambda: ahead)
+    operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
+    with cell.read() as conn:
+        assert [row['uuid'] for row in operations.free(conn, 'me', 10, age=-1.0)] == ['o1']
