@@ -120,7 +120,7 @@ def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
     timeline.after(0, troubles.end_all)
     timeline.slow = 0.0
     cloud.pause(5.0)
-    while users.asking:
+    while users.busy:
         cloud.pause(5.0)
     checks.wait()
     checks.settled(users)

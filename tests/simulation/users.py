@@ -21,6 +21,7 @@ GONE, SOFT = 'GONE', 'SOFT_DELETED'
 LOOKS = (2.0, 15.0)
 # Seconds that a patient user waits for a server to come to rest.
 PATIENCE = 60
+DELETES = ('delete', 'force_delete')
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Known:
     # When it was first told to be gone.
     gone_told: float | None = None
     unknown: bool = False
+    # Deletes that were sent and aren't answered yet.
+    deletes: int = 0
     # Of the patient requests: how many there were, and the last one that was sent.
     turns: int = 0
     served: int = 0
@@ -77,7 +80,8 @@ class Users:
         self._cloud, self._timeline, self.wrong, self._rests = cloud, cloud.timeline, wrong, rests
         self._soft = bool(cloud.shape.options.get('reclaim_instance_interval'))
         self.known: dict[int, Known] = {}
-        self.acts = self.accepted = self.asking = 0
+        # Of ``busy`` users each asks something, or waits for a server to come to rest before it does.
+        self.acts = self.accepted = self.busy = 0
         # Called with the kind of an accepted request and the server's uuid.
         self.heard: Callable[[str, str], None] = lambda kind, uuid: None
 
@@ -89,21 +93,24 @@ class Users:
             return
         else:
             known = self.known[act.server]
-        if act.patient:
-            self._wait(known)
-        if act.kind != 'create' and known.uuid is None:
-            return
-        self.acts += 1
-        self.asking += 1
+        self.busy += 1
         try:
+            if act.patient:
+                self._wait(known)
+            if act.kind != 'create' and known.uuid is None:
+                return
+            self.acts += 1
+            known.deletes += act.kind in DELETES
             response = self._send(act, known)
         except Refused as error:
+            known.deletes -= act.kind in DELETES
             self._timeline.tell(f'{act.kind} s{act.server} {act.argument}: {error}')
             if 'refused' not in str(error):
                 self._maybe(known, act)
             return
         finally:
-            self.asking -= 1
+            self.busy -= 1
+        known.deletes -= act.kind in DELETES
         self._timeline.tell(f'{act.kind} s{act.server} {act.argument}: {response.status_int}{_reason(response)}')
         if response.status_int >= 500:
             if response.status_int != 503:
@@ -173,7 +180,7 @@ class Users:
     def _accepted(self, known: Known, act: Act, response: webob.Response) -> None:
         if act.kind == 'create':
             known.uuid = response.json['server']['id']
-        elif act.kind not in ('delete', 'force_delete') and known.may_be == {State(GONE, '')}:
+        elif act.kind not in DELETES and known.may_be == {State(GONE, '')}:
             self.wrong(f'{act.kind} of s{act.server} is accepted after its deletion was')
         self.accepted += 1
         assert known.uuid is not None
@@ -189,7 +196,7 @@ class Users:
             known.may_be |= self._after(known, act)
 
     def _may(self, known: Known, status: str) -> bool:
-        return any(state.status == status for state in known.may_be)
+        return any(state.status == status for state in known.may_be) or (status == GONE and known.deletes > 0)
 
     # -- what is told -------------------------------------------------------------------------------------------------
     def _look(self, known: Known) -> None:
