@@ -514,7 +514,7 @@ class Cloud:
         plan = tracker.plan(server.uuid, RUN, made.flavor, requests, made.numa_topology)
         payload = {'key': claims.make_key(uuid(f'operation {server.uuid}'), 3, 'build', 1),
                    'instance_uuid': server.uuid, 'values': {'host': host.name, 'node': host.name},
-                   'expect': {'host': None}, 'devices': plan.changes, 'usage': tracker.usage(plan),
+                   'expect': {'host': None}, 'devices': plan.changes, 'usage': tracker.numbered(tracker.usage(plan)),
                    'group': {'uuid': server.request.group, 'host': host.name}}
         try:
             if server.request.group:
@@ -544,7 +544,7 @@ class Cloud:
         assert host is not None
         plan = host.tracker.plan_free(server.uuid)
         claims.save(host.cell, {'instance_uuid': server.uuid, 'devices': plan.changes,
-                                'usage': host.tracker.usage(plan)})
+                                'usage': host.tracker.numbered(host.tracker.usage(plan))})
         host.tracker.commit(plan)
         self._end(server.uuid, host)
         self.placement.client.delete_allocations(server.uuid)

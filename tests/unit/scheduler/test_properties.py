@@ -30,7 +30,7 @@ from tests.unit.scheduler.random_clouds import CTXT, LICENSE, Cloud, Request
 from tests.unit.scheduler.remedies import Remedies
 
 SEEDS = range(1, 41)
-BLOCK, CASES = 10, 25
+BLOCK, CASES = 10, 15
 # Servers of one count of what fits.
 BOOTED = 8
 REPLAYED = os.environ.get('KILONOVA_SEED')
