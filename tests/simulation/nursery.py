@@ -1,6 +1,8 @@
 """The process that builds a cloud once and forks a child for each seed, which so costs no setting up.
 
     python -m tests.simulation --seeds 1-100 --jobs 2
+    python -m tests.simulation --seeds 1-200 --having echo --fault late_order
+    python -m tests.simulation --prove late_order=17 --prove dead_host=4
 
 Green threads survive a fork; databases are files, which each child copies. The parent only collects results.
 """
@@ -12,7 +14,6 @@ import importlib
 import json
 import os
 import pathlib
-import random
 import resource
 import shutil
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import time as real
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 # Seconds of CPU after which a child is ended.
@@ -39,6 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1, help='seeds at once')
     parser.add_argument('--fault', action='append', default=[], help='put a fault of tests/simulation/faults back')
     parser.add_argument('--plot', action='append', default=[], help='a plot of plots.py in each story')
+    parser.add_argument('--having', action='append', default=[], metavar='PLOT',
+                        help='leave out seeds whose stories have none of these plots')
+    parser.add_argument('--prove', action='append', default=[], metavar='FAULT=SEED',
+                        help='in place of --seeds: this seed must find the fault, and be well without it')
     parser.add_argument('--twice', action='store_true', help='run each seed twice and compare')
     parser.add_argument('--shrink', action='store_true', help='make the first failing story small and tell it')
     parser.add_argument('--show', action='store_true', help='print the whole trace of each failing seed')
@@ -53,6 +59,10 @@ def main(arguments: Sequence[str]) -> int:
         options.json.write_text('')
     first, _, last = options.seeds.partition('-')
     nursery, number = _Nursery(options), int(first)
+    if not nursery.has_faults():
+        return 2
+    if options.prove:
+        return nursery.prove([tuple(one.split('=')) for one in options.prove])
     if options.hours is None:
         return nursery.run([str(one) for one in range(number, int(last or first) + 1)])
     end = _clock() + options.hours * 3600
@@ -63,13 +73,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A story and the faults that are put back for it. ``proves``: with faults it must go wrong."""
+
+    story: Any
+    faults: tuple[str, ...]
+    proves: bool = False
+
+    def is_bad(self, wrong: str | None) -> bool:
+        """A proof fails when nothing is found."""
+        return (wrong is None) if self.proves and self.faults else (wrong is not None)
+
+
 class _Nursery:
     """One a command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._imported()
-        self._results: list[dict[str, Any]] = []
+        self._faults = {name: importlib.import_module(f'tests.simulation.faults.{name}')
+                        for name in (*options.fault, *(one.partition('=')[0] for one in options.prove))}
 
     def _imported(self) -> None:
         from tests.simulation import clock
@@ -91,24 +115,37 @@ class _Nursery:
         from tests.simulation import cloud, run, shrink, story
         self.cloud, self.story, self.runner, self.shrinker = cloud, story, run, shrink
 
+    def has_faults(self) -> bool:
+        """Whether what the faults replace is still there; what isn't is told."""
+        return all(self._fork(lambda fault=fault: fault.install() or 0) == 0 for fault in self._faults.values())
+
     def run(self, seeds: list[str]) -> int:
         """Every seed in the cloud that it is about; one process a cloud."""
-        begun = _clock()
         if self._options.story:
-            given = self.story.Story.load(self._options.story.read_text())
-            seeds, shapes = [given.seed], {given.seed: given.shape}
+            stories = [self.story.Story.load(self._options.story.read_text())]
         else:
-            given = None
-            shapes = {seed: self._options.shape or self._shape_of(seed) for seed in seeds}
-        bad = 0
-        for shape in dict.fromkeys(shapes.values()):
-            mine = [seed for seed in seeds if shapes[seed] == shape]
-            bad += self._fork(lambda shape=shape, mine=mine: self._shape(shape, mine, given))
-        print(f'{len(seeds)} seeds, {bad} bad, {_clock() - begun:.1f} s', flush=True)
-        return 1 if bad else 0
+            stories = [self._story(seed) for seed in seeds]
+        having = set(self._options.having)
+        return self._in_clouds([_Run(story, tuple(self._options.fault)) for story in stories
+                                if not having or having.intersection(story.plots)])
 
-    def _shape_of(self, seed: str) -> str:
-        return random.Random(f'{seed}/shape').choice(['gpus', 'tight', 'tight', 'soft', 'narrow'])
+    def prove(self, proofs: list[tuple[str, str]]) -> int:
+        """Each (fault, seed) with the fault and without."""
+        self._options.keep_going = True
+        return self._in_clouds([_Run(self._story(seed), faults, True) for fault, seed in proofs
+                                for faults in ((fault,), ())])
+
+    def _story(self, seed: str) -> Any:
+        shape = self.cloud.SHAPES[self._options.shape or self.story.plan(seed, self._options.plot)[1]]
+        return self.story.make(seed, shape, self._options.length, self._options.plot)
+
+    def _in_clouds(self, runs: list[_Run]) -> int:
+        begun, bad = _clock(), 0
+        for shape in dict.fromkeys(run.story.shape for run in runs):
+            mine = [run for run in runs if run.story.shape == shape]
+            bad += self._fork(lambda shape=shape, mine=mine: self._shape(shape, mine))
+        print(f'{len(runs)} runs, {bad} bad, {_clock() - begun:.1f} s', flush=True)
+        return 1 if bad else 0
 
     def _fork(self, act: Callable[[], int]) -> int:
         sys.stdout.flush()
@@ -125,14 +162,14 @@ class _Nursery:
         return os.waitstatus_to_exitcode(_waitpid(child, 0)[1])
 
     # -- one cloud ----------------------------------------------------------------------------------------------------
-    def _shape(self, name: str, seeds: list[str], given: Any) -> int:
+    def _shape(self, name: str, runs: list[_Run]) -> int:
         directory = pathlib.Path(tempfile.mkdtemp(prefix='simulation-', dir='/dev/shm'))
         try:
-            return self._with(directory, name, seeds, given)
+            return self._with(directory, name, runs)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _with(self, directory: pathlib.Path, name: str, seeds: list[str], given: Any) -> int:
+    def _with(self, directory: pathlib.Path, name: str, runs: list[_Run]) -> int:
         home = directory / 'home'
         home.mkdir()
         os.chdir(home)
@@ -148,23 +185,20 @@ class _Nursery:
             print('\n'.join(self.timeline.failures))
             return 1
         self.home = home
-        for fault in self._options.fault:
-            importlib.import_module(f'tests.simulation.faults.{fault}').install()
         gc.collect()
         gc.freeze()
         bad = 0
-        stories = [given] if given else [
-            self.story.make(seed, self.shape, self._options.length, self._options.plot) for seed in seeds]
-        rounds = [story for story in stories for _ in range(2 if self._options.twice else 1)]
-        digests: dict[str, str] = {}
-        for story, result in self._all(rounds):
+        digests: dict[tuple[str, tuple[str, ...]], str] = {}
+        for run, result in self._all([run for run in runs for _ in range(2 if self._options.twice else 1)]):
+            which = result['seed'], run.faults
             if trace := os.environ.get('SIMULATION_TRACE'):
-                number = 1 + (result['seed'] in digests)
-                pathlib.Path(f'{trace}-{result["seed"]}-{number}').write_text('\n'.join(result['lines']))
-            other = digests.setdefault(result['seed'], result['digest'])
+                number = 1 + (which in digests)
+                pathlib.Path('-'.join((trace, *run.faults, result['seed'], str(number)))).write_text(
+                    '\n'.join(result['lines']))
+            other = digests.setdefault(which, result['digest'])
             if other != result['digest']:
                 result['wrong'] = f'two runs differ: {other} and {result["digest"]}'
-            bad += self._tell(story, result)
+            bad += self._tell(run, result)
             if bad and not self._options.keep_going:
                 break
         return bad
@@ -177,32 +211,34 @@ class _Nursery:
         for database in engine._databases_of_process:
             database.dispose()
 
-    def _all(self, stories: list[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _all(self, runs: list[_Run]) -> Iterator[tuple[_Run, dict[str, Any]]]:
         """Results as they come, ``jobs`` at once."""
-        waiting, working = list(reversed(stories)), {}
+        waiting, working = list(reversed(runs)), {}
         try:
             while waiting or working:
                 while waiting and len(working) < self._options.jobs:
-                    story = waiting.pop()
-                    pid, path = self._begin(story)
-                    working[pid] = story, path
+                    run = waiting.pop()
+                    pid, path = self._begin(run)
+                    working[pid] = run, path
                 pid, status = _wait()
                 if pid in working:
-                    story, path = working.pop(pid)
-                    yield story, self._result(story, path, status)
+                    run, path = working.pop(pid)
+                    yield run, self._result(run.story, path, status)
         finally:
             for pid in working:
                 os.kill(pid, 9)
                 _waitpid(pid, 0)
 
-    def _begin(self, story: Any) -> tuple[int, pathlib.Path]:
+    def _begin(self, run: _Run) -> tuple[int, pathlib.Path]:
         path = pathlib.Path(tempfile.mkdtemp(prefix='seed-', dir=self.home.parent))
         sys.stdout.flush()
         pid = os.fork()
         if pid:
             return pid, path
         try:
-            self._child(story, path)
+            for fault in run.faults:
+                self._faults[fault].install()
+            self._child(run.story, path)
         except BaseException:  # noqa: BLE001 - the process ends here
             (path / 'error').write_text(traceback.format_exc())
         finally:
@@ -230,35 +266,37 @@ class _Nursery:
         shutil.rmtree(path, ignore_errors=True)
         return found
 
-    def _tell(self, story: Any, result: dict[str, Any]) -> int:
+    def _tell(self, run: _Run, result: dict[str, Any]) -> int:
+        story, bad = run.story, run.is_bad(result['wrong'])
         if self._options.json:
             with self._options.json.open('a') as file:
-                file.write(json.dumps({**result, 'lines': None, 'story': story.dump()}) + '\n')
+                file.write(json.dumps({**result, 'lines': None, 'faults': run.faults, 'story': story.dump()}) + '\n')
+        told = f'WRONG: {result["wrong"]}' if result['wrong'] is not None else 'NOT FOUND' if bad else ''
         print(f'seed {result["seed"]:>6} {self.shape.name:6} {result["digest"]} {len(story.acts):4} acts '
               f'{result["accepted"]:4} accepted {len(story.troubles):2} troubles {result["virtual"]:7.0f} s '
               f'{result["steps"]:7} steps '
               f'{result["statements"]:6} statements {result["messages"]:5} messages {result["cpu"]:6.2f} CPU-s '
-              f'{"" if result["wrong"] is None else "WRONG: " + result["wrong"]}', flush=True)
+              f'{" ".join([*run.faults, told])}', flush=True)
         if result['wrong'] is None:
-            return 0
+            return int(bad)
         if self._options.shrink:
-            story, result = self._smaller(story, result)
+            story, result = self._smaller(run, result)
         if self._options.show or self._options.shrink:
             print(f'\nThe story (python -m tests.simulation --story FILE runs it again):\n{story.dump()}\n\n{story}\n')
             print('\n'.join(result['lines']))
             print(f'\nWRONG: {result["wrong"]}')
-        return 1
+        return int(bad)
 
-    def _smaller(self, story: Any, result: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _smaller(self, run: _Run, result: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         last = {'result': result}
 
         def try_out(candidate: Any) -> str | None:
-            _, found = next(iter(self._all([candidate])))
+            _, found = next(iter(self._all([_Run(candidate, run.faults)])))
             if found['wrong'] is not None and self.shrinker.kind_of(found['wrong']) == self.shrinker.kind_of(
                     result['wrong']):
                 last['result'] = found
             return found['wrong']  # type: ignore[no-any-return]
-        small = self.shrinker.shrink(story, try_out)
+        small = self.shrinker.shrink(run.story, try_out)
         return small, last['result']
 
     def _log(self) -> None:

@@ -25,7 +25,12 @@ ORDERS = ('prep_resize', 'prep_resize', 'prep_resize', 'build_and_run_instance',
 CALLS = (('build_and_run_instance', ()), ('build_and_run_instance', ()), ('prep_resize', ('resize',)),
          ('resize_instance', ('resize',)), ('finish_resize', ('resize',)), ('terminate_instance', ('force_delete',)),
          ('revert_resize', ('resize', 'revert')), ('confirm_resize', ('resize', 'confirm')),
-         ('stop_instance', ('stop',)))
+         ('stop_instance', ('stop',)), ('undo_build', ()), ('undo_prep_resize', ('resize',)),
+         ('undo_prep_resize', ('resize',)), ('undo_prep_resize', ('migrate',)), ('undo_resize_instance', ('resize',)),
+         ('undo_finish_resize', ('resize',)))
+# Calls of hypervisors that must be refused, or usually are, for such a call to come.
+REFUSED = {'build_and_run_instance': 'spawn', 'prep_resize': 'prepare_move', 'finish_resize': 'finish_migration',
+           'resize_instance': 'migrate_disk_and_power_off'}
 
 
 class Stage:
@@ -38,6 +43,8 @@ class Stage:
         self.apis = [f'api{number + 1}' for number in range(shape.apis)]
         self.hosts = list(shape.devices)
         self.flavors = [name for name, _, _ in shape.flavors]
+        # The flavor of each server as far as the plot goes.
+        self.sizes: dict[int, str] = {}
         self.few_slots = 'conductor__flow_slots' in shape.options
 
     def flavor(self) -> str:
@@ -46,7 +53,8 @@ class Stage:
 
     def create(self, after: float = 0.0, flavor: str | None = None) -> int:
         """A new server."""
-        self.acts.append(Act(self.start + after, self.server, 'create', flavor or self.flavor(),
+        self.sizes[self.server] = flavor or self.flavor()
+        self.acts.append(Act(self.start + after, self.server, 'create', self.sizes[self.server],
                              self.chance.choice(self.apis)))
         self.server += 1
         return self.server - 1
@@ -55,7 +63,10 @@ class Stage:
             patient: bool = True) -> None:
         """Requests for a server, one after the other."""
         for number, kind in enumerate(kinds):
-            argument = self.flavor() if kind == 'resize' else ''
+            argument = ''
+            if kind == 'resize':
+                argument = self.sizes[server] = self.chance.choice(
+                    [name for name in ('one', 'two', 'none') if name != self.sizes[server]])
             self.acts.append(Act(self.start + after + number * gap, server, kind, argument,
                                  self.chance.choice(self.apis), patient))
 
@@ -100,15 +111,20 @@ def stale_owner(stage: Stage) -> Stage:
     method, kinds = chance.choice(CALLS)
     one = stage.create(flavor=chance.choice(('none', 'one')))
     stage.ask(one, kinds)
-    refused = {'build_and_run_instance': 'spawn', 'prep_resize': 'prepare_move', 'finish_resize': 'finish_migration',
-               'resize_instance': 'migrate_disk_and_power_off'}.get(method)
-    if refused is not None and chance.random() < 0.8:
+    undoes, done = method.startswith('undo_'), method.removeprefix('undo_')
+    refused = REFUSED.get('build_and_run_instance' if done == 'build' else done)
+    if refused is not None and (undoes or chance.random() < 0.8):
         stage.trouble('refuse', 'any', 1.0, refused)
-    stage.trouble('stop', 'teller', stage.beyond_lease(), 0, at=f'long compute.{method}', wait=stage.moment())
+    if undoes:
+        # With its answer on the way; for so long that whoever takes the row over comes far.
+        wait, lasts = chance.choice((0.0, 0.0, 0.002, 0.02)) * chance.random(), 150.0 + 60.0 * chance.random()
+    else:
+        wait, lasts = stage.moment(), stage.beyond_lease()
+    stage.trouble('stop', 'teller', lasts, 0, at=f'long compute.{method}', wait=wait)
     if chance.random() < 0.4:
         stage.ask(one, (chance.choice(('delete', 'stop', 'resize', 'reboot')),), 100.0 + 80.0 * chance.random(),
                   patient=chance.random() < 0.7)
-    stage.until(170.0)
+    stage.until(220.0 if undoes else 170.0)
     return stage
 
 
@@ -117,11 +133,13 @@ def stale_scheduler(stage: Stage) -> Stage:
     chance = stage.chance
     one = stage.create()
     lasts = chance.choice((61.0, 65.0, 80.0, 130.0)) + 10 * chance.random()
-    if chance.random() < 0.5:
+    if chance.random() < 0.4:
         stage.trouble('stop', 'teller', lasts, 0, at='takes scheduler.select_destinations',
                       wait=0.03 * chance.random())
     else:
-        stage.trouble('stop', 'teller', lasts, 0, at='Placement: PUT /allocations', wait=0.005 * chance.random())
+        # Before it has the answer, or soon after.
+        stage.trouble('stop', 'teller', lasts, 0, at='Placement: PUT /allocations',
+                      wait=chance.choice((0.0, 0.0, 0.005 * chance.random())))
     stage.ask(one, (chance.choice(('delete', 'stop', 'resize')),), 10.0 + 100.0 * chance.random())
     return stage
 
@@ -135,8 +153,8 @@ def undone(stage: Stage) -> Stage:
         stage.ask(one, ('resize',))
     stage.trouble('refuse', 'any', 1.0, method)
     told = {'spawn': 'destroy', 'finish_migration': 'destroy'}.get(method, method)
-    stage.trouble('kill', 'teller', 2.0 + 20.0 * chance.random(), 0, at=told,
-                  wait=chance.choice((0.002, 0.01, 0.03, 0.1, 0.5)) * (0.5 + chance.random()))
+    # Within the few steps until it has answered.
+    stage.trouble('kill', 'teller', 2.0 + 20.0 * chance.random(), chance.randrange(8), at=told)
     return stage
 
 
@@ -172,12 +190,13 @@ def long_calls(stage: Stage) -> Stage:
 
 
 def lost_casts(stage: Stage) -> Stage:
-    """Casts are lost; perhaps clocks differ, or cell0 hangs meanwhile."""
+    """Casts are lost; perhaps clocks differ, or cell0 hangs meanwhile. One server is deleted by nobody."""
     chance = stage.chance
     servers = [stage.create(6 * chance.random()) for _ in range(4)]
-    what = chance.choice(('clock', 'cell0', 'cell0', 'none'))
+    stage.create(6 * chance.random(), 'none')
+    what = chance.choice(('clock', 'clock', 'cell0', 'cell0', 'none'))
     if what == 'clock':
-        stage.trouble('clock', chance.choice([f'{kind}1' for kind in ('conductor', 'scheduler', 'api')]), 200.0,
+        stage.trouble('clock', chance.choice(('conductor1', 'scheduler1', 'scheduler1', 'api1')), 200.0,
                       chance.choice((-1, 1)) * chance.choice((70.0, 400.0)), after=-stage.start)
     elif what == 'cell0':
         stage.trouble('database', 'cell0', 220.0, 'hang', after=15.0)
@@ -192,3 +211,7 @@ def lost_casts(stage: Stage) -> Stage:
 PLOTS: dict[str, Callable[[Stage], Stage]] = {
     'echo': echo, 'stale_owner': stale_owner, 'stale_scheduler': stale_scheduler, 'undone': undone,
     'dead_host': dead_host, 'long_calls': long_calls, 'lost_casts': lost_casts}
+# The clouds in which a plot does most harm: with few slots, with one scheduler or two, with two hosts to go to.
+SUITS: dict[str, tuple[str, ...]] = {
+    'dead_host': ('narrow',), 'long_calls': ('narrow',), 'stale_owner': ('gpus', 'soft'),
+    'stale_scheduler': ('gpus', 'soft'), 'lost_casts': ('tight', 'narrow')}

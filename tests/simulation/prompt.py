@@ -54,7 +54,12 @@ class Prompt:
 
     def _holds_up(self, kind: str, begun: float, trouble: Trouble, start: float, end: float) -> bool:
         now = self._cloud.timeline.now
-        if trouble.kind in NEVER or start > now or end + AFTER < begun:
+        if trouble.kind in NEVER or start > now:
+            return False
+        if kind == 'create' and trouble.kind == 'long':
+            # Until all that waited for such a call are through.
+            return True
+        if end + AFTER < begun:
             return False
         if trouble.kind == 'kill' and trouble.target in self._cloud.machines:
             return not self._is_dead(begun, trouble, start, end)

@@ -23,7 +23,7 @@ DATABASES = ('api', 'cell1', 'cell0')
 
 @dataclass(frozen=True)
 class Story:
-    """``slow``, ``slow_time``, ``pace``: see ``timeline.Timeline``."""
+    """``slow``, ``slow_time``, ``pace``: see ``timeline.Timeline``. ``plots``: the names of those that it has."""
 
     seed: str
     shape: str
@@ -32,6 +32,7 @@ class Story:
     pace: float
     acts: list[Act] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
+    plots: list[str] = field(default_factory=list)
 
     def dump(self) -> str:
         """As JSON."""
@@ -67,8 +68,20 @@ _FOLLOWS = {'create': ('resize', 'resize', 'stop', 'migrate', 'delete', 'reboot'
 _GAPS = (0.02, 0.4, 2.0, 5.0)
 
 
+def plan(seed: str, named: Sequence[str] = ()) -> tuple[list[str], str]:
+    """(the plots of this seed's story, the shape of its cloud). ``named``: plots that it has; else the seed chooses."""
+    chance = random.Random(f'{seed}/plan')
+    names = list(named)
+    if not names and chance.random() < 0.85:
+        names = chance.sample(sorted(plots.PLOTS), chance.choice((1, 1, 2)))
+    suits = plots.SUITS.get(names[0]) if names else None
+    if suits is not None and chance.random() < 0.6:
+        return names, chance.choice(suits)
+    return names, chance.choice(('gpus', 'tight', 'tight', 'soft', 'narrow'))
+
+
 def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -> Story:
-    """The story of this seed, of about ``length`` acts. ``named``: plots that it has; else the seed chooses."""
+    """The story of this seed, of about ``length`` acts. ``named``: see ``plan``."""
     chance = random.Random(f'{seed}/story')
     apis = [f'api{number + 1}' for number in range(shape.apis)]
     flavors = [name for name, _, _ in shape.flavors]
@@ -76,12 +89,12 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
     span = 10.0 + length * 1.5
     server = 0
     plotted: list[Trouble] = []
-    if named or chance.random() < 0.85:
-        for name in named or chance.sample(sorted(plots.PLOTS), chance.choice((1, 1, 2))):
-            plot = plots.PLOTS[name](plots.Stage(chance, shape, chance.random() * 5, server))
-            acts += plot.acts
-            plotted += plot.troubles
-            server = plot.server
+    names, _ = plan(seed, named)
+    for name in names:
+        plot = plots.PLOTS[name](plots.Stage(chance, shape, chance.random() * 5, server))
+        acts += plot.acts
+        plotted += plot.troubles
+        server = plot.server
     # Most plots have the cloud for themselves at first.
     quiet = 30.0 if plotted and chance.random() < 0.7 else 0.0
     while len(acts) < length:
@@ -102,7 +115,7 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
     slow = chance.choice((0.0, 0.0, 0.003, 0.02)) if not plotted else 0.0
     others = _troubles(chance, shape, acts, span) if not plotted or chance.random() < 0.3 else []
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
-                 sorted(plotted + others, key=lambda each: each.time))
+                 sorted(plotted + others, key=lambda each: each.time), names)
 
 
 def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float) -> list[Trouble]:

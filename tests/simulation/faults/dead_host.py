@@ -8,24 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.conductor.runner import HostSlots, Runner
-from kilonova.conductor.work import Environment, Work
+from kilonova.conductor.work import Environment
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    Environment.known_down = lambda self, db, host: False  # type: ignore[method-assign]
-    original = Runner.take_host
+    def known_down(self: Environment, db: Any, host: str) -> bool:
+        return False
 
-    def take_host(self: Runner, host: str, work: Work) -> bool:
-        if not _urgent(work):
-            return original(self, host, work)
-        with self._lock:
-            self._hosts.setdefault(host, HostSlots()).taken[True] += 1
-            work.slot_urgent = True
-        return True
-    Runner.take_host = take_host  # type: ignore[method-assign]
-
-
-def _urgent(work: Any) -> bool:
-    from kilonova.conductor import runner
-    return runner.is_urgent(work)
+    def _has_slot(self: Runner, slots: HostSlots, urgent: bool) -> bool:
+        has: bool = urgent or limited(self, slots, urgent)
+        return has
+    replace(Environment, 'known_down', known_down)
+    limited = replace(Runner, '_has_slot', _has_slot)

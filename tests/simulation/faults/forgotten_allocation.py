@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 from kilonova.clients.placement import PlacementClient
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """Each fourth deletion of allocations is only said to be done."""
-    original, asked = PlacementClient.delete_allocations, [0]
+    asked = [0]
 
     def delete_allocations(self: PlacementClient, consumer: str) -> bool:
         asked[0] += 1
-        return True if asked[0] % 4 == 0 else original(self, consumer)
-    PlacementClient.delete_allocations = delete_allocations  # type: ignore[method-assign]
+        done: bool = asked[0] % 4 == 0 or original(self, consumer)
+        return done
+    original = replace(PlacementClient, 'delete_allocations', delete_allocations)

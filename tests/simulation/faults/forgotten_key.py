@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 from kilonova.compute.keys import Keys
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """Nothing is kept."""
-    Keys._prune = lambda self: self._finished.clear()  # type: ignore[method-assign]
+    def _prune(self: Keys) -> None:
+        self._finished.clear()
+    replace(Keys, '_prune', _prune)

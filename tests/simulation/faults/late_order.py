@@ -1,44 +1,31 @@
 """Finding 1.1: an order that comes late frees the devices of a running guest.
 
-``prep_resize`` undoes its claim before it made one, hosts ask nobody whether an order stands, an owner whose lease ran
-out renews it. The simulator should see a device in a running guest whose row says that it is free.
+``prep_resize`` registers the undo of its claim before the claim, so a claim that is refused, as its operation is over,
+frees what there is under this side; and an undo may write when its attempt is over. The simulator should see a device
+in a running guest whose row says that it is free.
 """
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.compute import claims as compute_claims
-from kilonova.compute.ops import move, prep_resize
-from kilonova.compute.upcalls import Upcalls
-from kilonova.conductor.work import Work
-from kilonova.db import engine
-from kilonova.db.queries import claims, operations
+from kilonova import objects
+from kilonova.compute.host import Host
+from kilonova.compute.keys import Work
+from kilonova.compute.ops import prep_resize
+from kilonova.compute.undo import Undo
+from kilonova.db.queries import claims
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    migrations: dict[str, Any] = {}
-    check_host, failed = prep_resize.check_host, prep_resize._failed
+    def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
+               request_spec: objects.RequestSpec, migration: objects.Migration) -> None:
+        with Undo('claim') as undo:
+            undo.add(prep_resize._free, host, work, ctxt, instance, migration, undo)
+            claim(host, work, ctxt, instance, flavor, request_spec, migration)
 
-    def checks(host: Any, instance: Any, migration: Any) -> None:
-        migrations[instance.uuid] = migration
-        check_host(host, instance, migration)
-
-    def frees(host: Any, work: Any, ctxt: Any, instance: Any, flavor: Any, event: Any, undo: Any) -> None:
-        if instance.uuid in migrations:
-            compute_claims.give_back(host, work, ctxt, instance.uuid, move.of_destination(migrations[instance.uuid]),
-                                     unsided=False, undo=True)
-        failed(host, work, ctxt, instance, flavor, event, undo)
-    prep_resize.check_host, prep_resize._failed = checks, frees
-    Upcalls.check_key = lambda self, *args, **kwargs: None  # type: ignore[method-assign]
-    claims._check_attempt = lambda conn, key: None
-    operations.renew_lease = _renew
-    Work.compare = Work.check  # type: ignore[method-assign]
-    Work.resumed = lambda self: None  # type: ignore[method-assign]
-
-
-def _renew(db: Any, owner: str, seconds: float) -> bool:
-    with db.write() as conn:
-        leases = operations.leases
-        return bool(conn.execute(leases.update().where(leases.c.owner == owner).values(
-            expires=engine.db_now() + seconds)).rowcount)
+    def _check_attempt(conn: Any, key: str) -> None:
+        pass
+    claim = replace(prep_resize, '_claim', _claim)
+    replace(claims, '_check_attempt', _check_attempt)

@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 from kilonova.conductor.runner import Runner
+from kilonova.conductor.work import Work
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    Runner._unpark = lambda self, uuid: None  # type: ignore[method-assign]
+    def _unpark(self: Runner, uuid: str) -> Work | None:
+        return None
+    replace(Runner, '_unpark', _unpark)

@@ -1,6 +1,6 @@
 """Finding 1.6: a database that hangs is waited for without end, and holds up what looks after the others.
 
-No statement has a time-out; leases of all databases are renewed, and their rows swept, one after the other. The
+No statement has a time-out; leases of all databases are renewed one after the other, and so are their rows swept. The
 simulator should see a delete in a healthy cell that no sweep finds while cell0 hangs.
 """
 from __future__ import annotations
@@ -11,16 +11,21 @@ from typing import Any
 
 from kilonova.conductor.runner import Runner
 from tests.simulation import stores
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    stores.DATABASE_PATIENCE = 1e9
-    locks: weakref.WeakKeyDictionary[Runner, threading.Lock] = weakref.WeakKeyDictionary()
-    begin, sweep = Runner._begin, Runner._sweep
+    renewing: weakref.WeakKeyDictionary[Runner, threading.Lock] = weakref.WeakKeyDictionary()
+    sweeping: weakref.WeakKeyDictionary[Runner, threading.Lock] = weakref.WeakKeyDictionary()
 
-    def alone(self: Runner, act: Any, *args: Any) -> Any:
-        with locks.setdefault(self, threading.Lock()):
-            return act(self, *args)
-    Runner._begin = lambda self, db: alone(self, begin, db)  # type: ignore[method-assign]
-    Runner._sweep = lambda self, db, age: alone(self, sweep, db, age)  # type: ignore[method-assign]
+    def _begin(self: Runner, db: Any) -> None:
+        with renewing.setdefault(self, threading.Lock()):
+            begin(self, db)
+
+    def _sweep(self: Runner, db: Any, age: float) -> int:
+        with sweeping.setdefault(self, threading.Lock()):
+            found: int = sweep(self, db, age)
+        return found
+    begin, sweep = replace(Runner, '_begin', _begin), replace(Runner, '_sweep', _sweep)
+    replace(stores, 'DATABASE_PATIENCE', 1e9)

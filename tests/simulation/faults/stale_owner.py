@@ -1,39 +1,32 @@
 """Finding 1.2: an owner that stood still undoes what the new owner builds.
 
-The next attempt is undone before that is written, nothing is compared before messages and undos, and hosts undo
-whatever they are told to. The simulator
-should see servers without an allocation, or guests that are destroyed.
+The next attempt is undone before that is written, so the new owner knows nothing of it and hosts can't compare it;
+before messages and undos only the lease is looked at, and one that ran out is renewed. The simulator should see a
+server that was resized and has the allocation of its old host.
 """
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from kilonova.compute.upcalls import Upcalls
 from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.flows import boot
 from kilonova.conductor.work import Work
-from kilonova.db.queries import claims
+from kilonova.db import engine
+from kilonova.db.queries import claims, operations
 from kilonova.errors import HostRejected
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    Work.compare = Work.compare_now = lambda self: None  # type: ignore[method-assign]
-    Work.check = lambda self: None  # type: ignore[method-assign]
-    asked = Upcalls.check_key
+    def compare(self: Work) -> None:
+        self.check()
 
-    def check_key(self: Upcalls, ctxt: Any, key: str, host: str, undo: bool = False) -> Any:
-        return None if undo else asked(self, ctxt, key, host)
-    Upcalls.check_key = check_key  # type: ignore[method-assign]
-    claims._check_attempt = lambda conn, key: None
-    Flow.next_attempt = _next_attempt  # type: ignore[method-assign]
-    boot.FLOW.__class__.steps = tuple(
-        dataclasses.replace(step, undo=_drop) if step.name == 'claim' else step for step in boot.FLOW.steps)
-
-
-def _drop(work: Work) -> None:
-    work.env.placement.drop(work.instance_uuid, lambda: None)
+    def _check_undo(conn: Any, key: str) -> None:
+        pass
+    replace(Flow, 'next_attempt', _next_attempt)
+    replace(Work, 'compare', compare)
+    replace(operations, 'renew_lease', _renew_lease)
+    replace(claims, '_check_undo', _check_undo)
 
 
 def _next_attempt(self: Flow, work: Work, step: Step, error: HostRejected) -> bool:
@@ -42,3 +35,10 @@ def _next_attempt(self: Flow, work: Work, step: Step, error: HostRejected) -> bo
     work.outputs['back_to'] = self.index(step.again_from)
     self._undo_attempt(work)
     return True
+
+
+def _renew_lease(db: Any, owner: str, seconds: float) -> bool:
+    leases = operations.leases
+    with db.write() as conn:
+        return bool(conn.execute(leases.update().where(leases.c.owner == owner).values(
+            expires=engine.db_now() + seconds)).rowcount)

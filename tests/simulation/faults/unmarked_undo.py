@@ -5,9 +5,14 @@ a server that is nobody's, though hosts were free.
 """
 from __future__ import annotations
 
+from typing import Any
+
 from kilonova.db.queries import claims
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    claims._mark_undone = lambda conn, key, reason: None
+    def _mark_undone(conn: Any, key: str, reason: str) -> None:
+        pass
+    replace(claims, '_mark_undone', _mark_undone)

@@ -1,27 +1,25 @@
-"""Finding 1.9: the time that is left for a select is a reading of the asker's clock, and waiting rows aren't swept.
+"""Finding 1.9, its first half: until when a select may claim is a reading of the asker's clock.
 
-The simulator should see creates that never end where two clocks differ by more than a minute, and deletes whose lost
-cast isn't repeated.
+The simulator should see creates that never end where the clocks of conductor and scheduler are more than a minute
+apart.
 """
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kilonova.conductor.work import Environment
-from kilonova.db.queries import operations
 from kilonova.scheduler.claims import Asker
+from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    select = Environment.select_destinations
-
     def select_destinations(self: Environment, ctxt: Any, **request: Any) -> Any:
         return select(self, ctxt, **{**request, 'time_left': time.time() + request['time_left']})
 
-    def of(cls: type[Asker], time_left: float | None, waiting: Any = None) -> Asker:
+    def of(cls: type[Asker], time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Asker:
         return cls(None if time_left is None else time.monotonic() + time_left - time.time(), waiting)
-    Environment.select_destinations = select_destinations  # type: ignore[method-assign]
-    Asker.of = classmethod(of)  # type: ignore[method-assign,assignment,arg-type]
-    operations.stopped = lambda conn, owner, limit, age=-60.0: ([], [])
+    select = replace(Environment, 'select_destinations', select_destinations)
+    replace(Asker, 'of', classmethod(of))

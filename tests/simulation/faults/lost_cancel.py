@@ -1,0 +1,17 @@
+"""Finding 1.9, its second half: nobody sweeps deletes that wait, nor what they cancelled.
+
+The simulator should see a delete whose cast was lost wait until the operation before it ends by itself.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.db.queries import operations
+from tests.simulation.faults import replace
+
+
+def install() -> None:
+    """See the module."""
+    def stopped(conn: Any, owner: str, limit: int, age: float = -60.0) -> tuple[list[str], list[str]]:
+        return [], []
+    replace(operations, 'stopped', stopped)
