@@ -33,12 +33,16 @@ class Guests:
         self.later: set[str] = set()
 
     def boot(self) -> None:
-        """Once, at start: bring back what ran, or say that it is off."""
+        """Once, at start: bring back what ran, or say that it is off; stop what was to be off while we were away."""
         ctxt, host = self._ctxt(), self._host
         self.later, states = records.busy(ctxt, host.name), self._states()
         for instance in records.instances(ctxt, host.name):
-            if instance.uuid not in self.later and not _is_right(instance, states):
+            if instance.uuid in self.later:
+                continue
+            if not _is_right(instance, states):
                 self._restore(ctxt, instance)
+            elif instance.vm_state in WANTED_OFF and states.get(instance.uuid) == PowerState.RUNNING:
+                self._sync_fresh(ctxt, instance.uuid)
 
     def look_again(self) -> None:
         """Those that a flow worked on: when it is over and left a server whose guest is not running, like ``boot``."""
@@ -58,10 +62,7 @@ class Guests:
         states = self._states()
         for seen in records.instances(ctxt, host.name):
             if seen.task_state is None and not _agrees(seen, states):
-                with host.locks.hold(seen.uuid):
-                    fresh = records.instance(ctxt, seen.uuid)
-                    if fresh is not None and fresh.host == host.name and fresh.task_state is None:
-                        self._sync_one(ctxt, fresh)
+                self._sync_fresh(ctxt, seen.uuid)
 
     def _states(self) -> dict[str, int]:
         return {domain['uuid']: domain['state'] for domain in self._host.driver.describe()}
@@ -107,6 +108,13 @@ class Guests:
         LOG.warning('Instance is %s, its guest is not running: it is shown as off', instance.vm_state,
                     instance_uuid=instance.uuid)
         self._save(ctxt, save)
+
+    def _sync_fresh(self, ctxt: Any, uuid: str) -> None:
+        host = self._host
+        with host.locks.hold(uuid):
+            fresh = records.instance(ctxt, uuid)
+            if fresh is not None and fresh.host == host.name and fresh.task_state is None:
+                self._sync_one(ctxt, fresh)
 
     def _sync_one(self, ctxt: Any, instance: objects.Instance) -> None:
         state = self._host.driver.get_info(instance)

@@ -382,8 +382,9 @@ def test_soft_delete_beside_what_runs(deferring: Cloud) -> None:
     cloud.assert_empty()
 
 
-def test_soft_delete_on_a_host_that_is_down(deferring: Cloud) -> None:
-    """The user needn't wait for the host; when it is back it turns the guest off."""
+@pytest.mark.parametrize('look', ['sync', 'boot'])
+def test_soft_delete_on_a_host_that_is_down(deferring: Cloud, look: str) -> None:
+    """The user needn't wait for the host; when it is back it turns the guest off: at its start, or at the next look."""
     cloud = deferring
     server = cloud.boot(cloud.flavor(gpus=1))
     host = cloud.host_of(server)
@@ -397,7 +398,7 @@ def test_soft_delete_on_a_host_that_is_down(deferring: Cloud) -> None:
     cloud.transport.register('compute', host, [(Compute, compute)])
     cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': False})
     assert guest_state(cloud, server) == 1
-    compute.guests.sync()
+    getattr(compute.guests, look)()
     assert guest_state(cloud, server) == 4
     cloud.assert_clean()
 
