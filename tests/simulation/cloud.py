@@ -50,6 +50,8 @@ URL = 'sqlite:///file:{}.db?uri=true'
 SWEEP = 30.0
 # Seconds between two renewals of a lease, which lasts 45.
 RENEW = 15.0
+# Seconds until a daemon that could not start is started again.
+START_AGAIN = 5.0
 # Seconds that a user waits for the answer of the API.
 PATIENCE = 300.0
 
@@ -236,7 +238,15 @@ class Cloud:
         self.timeline.tell(f'{name} starts')
 
         def run() -> None:
-            self.apps[name] = make(name)
+            try:
+                self.apps[name] = make(name)
+            except Exception as error:
+                if not engine.is_unreachable(error):
+                    raise
+                # It ends, and whatever started it starts it again.
+                self.timeline.tell(f'{name} finds no database')
+                self.timeline.after(0, lambda: self.kill(name))
+                self.timeline.after(START_AGAIN, lambda: self.start(name))
         self.timeline.spawn(process, run, 'main')
 
     def kill(self, name: str) -> None:
