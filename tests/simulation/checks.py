@@ -34,6 +34,12 @@ UNKNOWN_FAULT = 'changed under this operation'
 OWNING = frozenset(('update:pci_devices', 'insert:pci_devices', 'update:instance_extra'))
 
 
+
+def _pinned(topology: dict[str, Any] | None) -> list[int]:
+    """Host CPUs of a server's NUMA topology, as its object is stored."""
+    cells = topology['nova_object.data']['cells'] if topology else []
+    return [cpu for cell in cells for cpu in (cell['nova_object.data'].get('cpu_pinning_raw') or {}).values()]
+
 class Checks:
     """``wrong(text)`` is called with what doesn't hold."""
 
@@ -41,7 +47,8 @@ class Checks:
         self._cloud, self._wrong = cloud, wrong
         self._connections: dict[str, sqlite3.Connection] = {}
         self._owners: dict[tuple[str, str], tuple[str | None, str]] = {}
-        self.looks = 0
+        # The most CPUs that were pinned at one time.
+        self.looks = self.pins = 0
 
     def install(self) -> None:
         """Begin to look."""
@@ -60,7 +67,33 @@ class Checks:
         if database == 'cell1' and not OWNING.isdisjoint(written):
             self.looks += 1
             self._read_devices()
+            if self._cloud.shape.cells:
+                self._read_pins()
             self._guests()
+
+    def _read_pins(self) -> None:
+        """Of a server in a move each end's; of one that is being undone, or given back, only what it has at home."""
+        undone = {row['instance_uuid'] for row in self._query(
+            'cell1', 'SELECT instance_uuid FROM operations WHERE failed OR undoing')}
+        moves = {row['id']: row for row in self._query(
+            'cell1', 'SELECT id, source_compute, dest_compute, status FROM migrations')}
+        users: dict[tuple[str, int], str] = {}
+        for row in self._query('cell1', 'SELECT i.uuid, i.host, e.numa_topology, e.migration_context FROM instances i '
+                                        'JOIN instance_extra e ON e.instance_uuid = i.uuid WHERE i.deleted = 0'):
+            context = json.loads(row['migration_context'] or '{}').get('nova_object.data')
+            held = [(row['host'], json.loads(row['numa_topology'] or 'null'))]
+            if context:
+                move, held = moves[context['migration_id']], []
+                if move['status'] not in ('confirming', 'confirmed'):
+                    held.append((move['source_compute'], context['old_numa_topology']))
+                if move['status'] not in ('reverting', 'reverted', 'error') and row['uuid'] not in undone:
+                    held.append((move['dest_compute'], context['new_numa_topology']))
+            for host, topology in held:
+                for cpu in _pinned(topology):
+                    owner = users.setdefault((host, cpu), row['uuid'])
+                    if host and owner != row['uuid']:
+                        self._wrong(f'{host} CPU {cpu} is pinned by {owner} and by {row["uuid"]}')
+        self.pins = max(self.pins, len(users))
 
     def _read_devices(self) -> None:
         rows = self._query('cell1', 'SELECT n.host, d.address, d.status, d.instance_uuid, d.dev_type, d.parent_addr'

@@ -78,6 +78,14 @@ def _gpus(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
             for host in range(1, count + 1)}
 
 
+def _functions(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
+    return {f'gpu{host}': [
+        hosts.gpu(f'0000:{host:02x}:00.0', '20b0', dev_type='type-PF'),
+        *(hosts.gpu(f'0000:{host:02x}:00.{function + 1}', '20b1', dev_type='type-VF',
+                    parent_addr=f'0000:{host:02x}:00.0') for function in range(each))]
+        for host in range(1, count + 1)}
+
+
 _WHOLE = hosts.alias('gpu', '13f1', 'type-PCI')
 _SPEC = json.dumps({'vendor_id': '10de', 'product_id': '13f1'})
 _FLAVORS = (('none', 1, {}), ('one', 2, {'pci_passthrough:alias': 'gpu:1'}),
@@ -89,6 +97,18 @@ SHAPES = {
                   options={'reclaim_instance_interval': 600, 'allow_resize_to_same_host': True}),
     'narrow': Shape('narrow', _gpus(2, 2), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=1, schedulers=1, apis=1,
                     options={'conductor__flow_slots': 4, 'conductor__flow_slots_per_host': 1}),
+    # A physical function with virtual ones, which Placement doesn't know: hosts and rows decide.
+    'functions': Shape('functions', _functions(2, 3), (
+        ('none', 1, {}), ('one', 2, {'pci_passthrough:alias': 'vf:1'}), ('two', 4, {'pci_passthrough:alias': 'vf:2'}),
+        ('whole', 4, {'pci_passthrough:alias': 'pf:1'})),
+        (hosts.alias('pf', '20b0', 'type-PF'), hosts.alias('vf', '20b1', 'type-VF')), (
+            json.dumps({'vendor_id': '10de', 'product_id': '20b0'}),
+            json.dumps({'vendor_id': '10de', 'product_id': '20b1'})),
+        conductors=2, options={'filter_scheduler__pci_in_placement': False, 'pci__report_in_placement': False}),
+    # CPUs of one's own on two NUMA cells.
+    'pins': Shape('pins', _gpus(2, 2), tuple(
+        (name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS), (_WHOLE,), (_SPEC,),
+        conductors=2, vcpus=12, cells=2, options={'compute__cpu_dedicated_set': '0-11'}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 
