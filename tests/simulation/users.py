@@ -8,7 +8,7 @@ What an accepted request can lead to is a set of states; a request without an an
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import webob
@@ -46,6 +46,8 @@ class Known:
     unknown: bool = False
     # Deletes that were sent and aren't answered yet.
     deletes: int = 0
+    # What was accepted, in the order of the answers.
+    accepted: list[Act] = field(default_factory=list)
     # Of the patient requests: how many there were, and the last one that was sent.
     turns: int = 0
     served: int = 0
@@ -101,6 +103,7 @@ class Users:
                 return
             self.acts += 1
             known.deletes += act.kind in DELETES
+            before, others = set(known.may_be), len(known.accepted)
             response = self._send(act, known)
         except Refused as error:
             known.deletes -= act.kind in DELETES
@@ -117,7 +120,7 @@ class Users:
                 self.wrong(f'{act.kind} s{act.server} is answered {response.status}: {response.text[:200]}')
             self._maybe(known, act)
         elif response.status_int < 300:
-            self._accepted(known, act, response)
+            self._accepted(known, act, response, before, known.accepted[others:])
             self._look(known)
         elif response.status_int == 404 and not self._may(known, GONE):
             self.wrong(f's{act.server} is told to be gone and nobody deleted it ({act.kind})')
@@ -163,37 +166,46 @@ class Users:
         return self._cloud.flavors[[one for one, _, _ in self._cloud.shape.flavors].index(name)]
 
     # -- what may be --------------------------------------------------------------------------------------------------
-    def _after(self, known: Known, act: Act) -> set[State]:
+    def _after(self, may_be: set[State], act: Act) -> set[State]:
         if act.kind == 'create':
             return {State('ACTIVE', act.argument), State('ERROR', act.argument)}
         if act.kind == 'delete':
             if not self._soft:
                 return {State(GONE, '')}
-            flavors = {state.flavor for state in known.may_be} | {
-                state.back.flavor for state in known.may_be if state.back}
+            flavors = {state.flavor for state in may_be} | {
+                state.back.flavor for state in may_be if state.back}
             # One that has no host yet is gone at once.
             return {State(GONE, ''), *(State(SOFT, flavor) for flavor in flavors if flavor)}
         statuses, after = (frozenset(('ACTIVE', 'SHUTOFF')), _resized(act.argument)) if act.kind == 'resize' \
             else _AFTER[act.kind]
-        return {new for state in known.may_be if statuses is None or state.status in statuses for new in after(state)}
+        return {new for state in may_be if statuses is None or state.status in statuses for new in after(state)}
 
-    def _accepted(self, known: Known, act: Act, response: webob.Response) -> None:
+    def _accepted(self, known: Known, act: Act, response: webob.Response, before: set[State],
+                  others: Sequence[Act]) -> None:
+        """``before``: what it could be when this was asked; ``others`` were answered since, and accepted before it or
+        after it."""
         if act.kind == 'create':
             known.uuid = response.json['server']['id']
-        elif act.kind not in DELETES and known.may_be == {State(GONE, '')}:
+        elif act.kind not in DELETES and known.may_be == {State(GONE, '')} and not others:
             self.wrong(f'{act.kind} of s{act.server} is accepted after its deletion was')
         self.accepted += 1
         assert known.uuid is not None
         self.heard(act.kind, known.uuid)
-        after = self._after(known, act)
+        after = self._after(known.may_be, act)
+        if others:
+            earlier = self._after(before, act)
+            for other in others:
+                earlier |= self._after(earlier, other)
+            after |= earlier | known.may_be
         if not after:
             self.wrong(f'{act.kind} of s{act.server} is accepted, which can only be {_names(known)}')
         known.may_be = after | ({State(GONE, '')} & known.may_be if self._soft else set())
+        known.accepted.append(act)
 
     def _maybe(self, known: Known, act: Act) -> None:
         known.unknown = True
         if act.kind != 'create':
-            known.may_be |= self._after(known, act)
+            known.may_be |= self._after(known.may_be, act)
 
     def _may(self, known: Known, status: str) -> bool:
         return any(state.status == status for state in known.may_be) or (status == GONE and known.deletes > 0)
