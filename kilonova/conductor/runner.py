@@ -82,6 +82,7 @@ class Runner:
         self._due: list[tuple[float, int, Any, str, bool]] = []
         self._order = itertools.count()
         self._due_changed = threading.Condition()
+        self._behind: dict[str, int] = {}
         self._stopping = False
         self._running = 0
         self._threads: list[threading.Thread] = []
@@ -465,7 +466,10 @@ class Runner:
             with db.read() as conn:
                 living = operations.living(conn)
                 rows = operations.free(conn, owner, SWEEP_BATCH, age)
-                waiting, cancelled = operations.stopped(conn, owner, SWEEP_BATCH, age)
+                waiting, cancelled, behind = operations.stopped(
+                    conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0))
+            # What stays there hides nothing: the next sweep goes on behind it.
+            self._behind[db.url] = behind
             if self._bury(db, living):
                 return self._sweep(db, age)
             found = self._find(db, age, rows)

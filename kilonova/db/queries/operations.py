@@ -251,7 +251,8 @@ _FREE = sa.select(
     engine.db_age(operations.c.created_at) >= _AGE,
     sa.or_(operations.c.owner.is_(None), operations.c.owner == _ME, operations.c.owner.not_in(_living()))).order_by(
     operations.c.id).limit(_MOST)
-_STOPPED = sa.select(operations.c.uuid, operations.c.slot).where(sa.or_(
+_STOPPED = sa.select(operations.c.id, operations.c.uuid, operations.c.slot).where(operations.c.id > sa.bindparam(
+    'after'), sa.or_(
     sa.and_(operations.c.slot == WAIT, engine.db_age(operations.c.created_at) >= _AGE),
     sa.and_(operations.c.owner == _ME, operations.c.cancelled == sa.true(), operations.c.failed == sa.false()))
 ).order_by(operations.c.id).limit(_MOST)
@@ -317,10 +318,12 @@ def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) 
     return [dict(row) for row in rows]
 
 
-def stopped(conn: Any, owner: str, limit: int, age: float = -60.0) -> tuple[list[str], list[str]]:
-    """(deletes that wait behind another row, our own rows that somebody cancelled and that aren't being unwound)."""
-    rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit}).all()
-    return [row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT]
+def stopped(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> tuple[list[str], list[str], int]:
+    """(deletes that wait behind another row, our own rows that somebody cancelled and that aren't being unwound, the id
+    behind which to go on next time: 0 at the end). Oldest first, of those behind the id ``after``."""
+    rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
+    return ([row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT],
+            rows[-1].id if len(rows) == limit else 0)
 
 
 def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,

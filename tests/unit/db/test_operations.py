@@ -393,3 +393,16 @@ def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatc
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     with cell.read() as conn:
         assert [row['uuid'] for row in operations.free(conn, 'me', 10, age=-1.0)] == ['o1']
+
+
+def test_deletes_that_wait_for_long_hide_no_later_ones(cell):
+    """Each call goes on behind what the one before it told, and begins anew at the end."""
+    with cell.write() as conn:
+        operations.insert(conn, [{**op(f'd{number}', 'delete'), 'slot': operations.WAIT, 'instance_uuid': str(number)}
+                                 for number in range(5)])
+    told, behind = [], 0
+    for _ in range(3):
+        with cell.read() as conn:
+            waiting, cancelled, behind = operations.stopped(conn, 'me', 2, after=behind)
+        told.append((waiting, cancelled))
+    assert told == [(['d0', 'd1'], []), (['d2', 'd3'], []), (['d4'], [])] and behind == 0
