@@ -111,7 +111,7 @@ def test_it_wakes_up(cloud: Larger, kind: str, until_the_end: bool, capsys: pyte
         try:
             unrest.linger((LEASE if kind == 'conductor' else DOWN) + chance.uniform(1, 5))
             if until_the_end:
-                unrest.await_rest(site)
+                unrest.await_rest(site, lost=name.removeprefix('compute-'))
         finally:
             cloud.resume(name)
         story(f'{name} wakes up')

@@ -295,14 +295,16 @@ def await_agreement(site: Site, story: Story) -> None:
     until(agreed, 'an audit with nothing in flight')
 
 
-def await_rest(site: Site, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """Wait until nothing works on any server and none has one of these statuses; all of them."""
+def await_rest(site: Site, without: Collection[str] = (), lost: str | None = None) -> dict[str, dict[str, Any]]:
+    """Wait until nothing works on any server and none has one of these statuses; all of them. ``lost``: a host that is
+    down; a move back from there waits for it, as it may still run the guest."""
     shown: dict[str, dict[str, Any]] = {}
 
     def at_rest() -> bool:
         nonlocal shown
         shown = site.servers()
-        busy = {name: row for name, row in shown.items() if under_way(row) or row['status'] in without}
+        busy = {name: row for name, row in shown.items() if (under_way(row) or row['status'] in without) and not (
+            lost is not None and row['OS-EXT-SRV-ATTR:host'] == lost and row['status'] == 'RESIZE')}
         assert not busy, site.tell(busy)
         return True
     until(at_rest, 'nothing is under way')
