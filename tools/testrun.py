@@ -66,7 +66,7 @@ CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
     'type': (Run('mypy', ('mypy',)),),
-    'unit': (Run('unit', paths=('tests/unit',), seconds=500),),
+    'unit': (Run('unit', paths=('tests/unit',), seconds=400),),
     # Eventlet and native threads can't share a process. On servers of databases one of the two is enough.
     'functional': tuple(
         Run(f'functional-{database}-{backend}', paths=('tests/functional',),
@@ -82,7 +82,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('flows-more', ('-k', f'not ({STEPS})'), MORE_FLOWS, seconds=370),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
-    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=110),),
+    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=270),),
     # One cloud that most of them share, one after the other; those that don't use it go beside.
     'integration': (
         Run('integration', tuple(f'--ignore={path}' for path in (*OWN_CLOUDS, *CAMPAIGNS)), ('tests/integration',),

@@ -181,6 +181,8 @@ class Users:
         self.answers: Counter[int] = Counter()
         self.done: Counter[str] = Counter()
         self.made: set[str] = set()
+        # Whose move somebody ended: VERIFY_RESIZE is shown until that is done, and one more end gets 400.
+        self._ended: set[str] = set()
         self.wrong: list[str] = []
 
     def __enter__(self) -> Self:
@@ -214,11 +216,13 @@ class Users:
 
     def _resize(self, mine: list[str], number: int) -> None:
         if server := self._one(mine, 'ACTIVE'):
+            self._ended.discard(server['id'])
             self._act(server, 'resize', {'flavorRef': random.choice([
                 name for name in self._flavors.values() if name != server['flavor']['original_name']])})
 
     def _end(self, mine: list[str], number: int) -> None:
-        if server := self._one(mine, 'VERIFY_RESIZE'):
+        if server := self._one([one for one in mine if one not in self._ended], 'VERIFY_RESIZE'):
+            self._ended.add(server['id'])
             self._act(server, random.choice(('confirmResize', 'revertResize')))
 
     def _power(self, mine: list[str], number: int) -> None:
