@@ -109,7 +109,7 @@ class ComputeManager:
             return
         if serve is not None:
             serve()
-        self.heartbeat = Heartbeat(self.node.service, self.node.follow, self.conf.service_down_time)
+        self.heartbeat = Heartbeat(self.node.service, self._heard_again, self.conf.service_down_time)
         self.heartbeat.beat()
         self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
         self.timers.every(LOOK_AGAIN, self.guests.look_again, 'look_again')
@@ -118,6 +118,12 @@ class ComputeManager:
             self.timers.every(self.conf.sync_power_state_interval, self.guests.sync, 'sync_power_states')
             if self.conf.instance_usage_audit:
                 self.timers.every(AUDIT_PERIOD, self.audit_usage, 'instance_usage_audit')
+
+    def _heard_again(self) -> None:
+        """What was decided without us while nobody heard us: enabled or disabled, and which guests are to be off."""
+        self.node.follow()
+        if self.conf.sync_power_state_interval >= 0:
+            self.timers.once(self.guests.sync, 'sync_power_states')
 
     def stop(self) -> None:
         """End the timers and all asking; work under way ends with the RPC server, which the caller stops first."""

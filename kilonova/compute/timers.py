@@ -33,6 +33,10 @@ class Timers:
         self.spacing[name] = seconds or DEFAULT_PERIOD
         self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, name=name))
 
+    def once(self, task: Callable[[], None], name: str) -> None:
+        """Now, beside whoever asks."""
+        concurrency.spawn(self._run, task, name, name=name)
+
     def join(self, timeout: float) -> None:
         """Wait for tasks that are under way."""
         for thread in self._threads:
@@ -40,9 +44,12 @@ class Timers:
 
     def _loop(self, seconds: float, task: Callable[[], None], name: str) -> None:
         while not self._stopping.wait(seconds):
-            try:
-                task()
-            except errors.Unanswered as error:
-                LOG.warning('%s: %s', name, error)
-            except Exception:
-                LOG.exception('Error during %s', name)
+            self._run(task, name)
+
+    def _run(self, task: Callable[[], None], name: str) -> None:
+        try:
+            task()
+        except errors.Unanswered as error:
+            LOG.warning('%s: %s', name, error)
+        except Exception:
+            LOG.exception('Error during %s', name)

@@ -26,8 +26,6 @@ from tests.simulation.users import GONE, Users
 
 # Virtual seconds in which all operations must have ended when nothing is wrong any more.
 BOUND = 900.0
-# Virtual seconds in which each periodic task of hosts runs: they tell anew what they offer, and which guests run.
-ROUND = 320.0
 # What a compare-and-swap says that met somebody else's write: no reason for a server to end in ERROR.
 UNKNOWN_FAULT = 'changed under this operation'
 # Tables whose rows say who owns what.
@@ -166,10 +164,6 @@ class Checks:
             if UNKNOWN_FAULT in row['message']:
                 self._wrong(f"{row['instance_uuid']} is in ERROR: {row['message']}")
         report = self.audit()
-        if report.disagreements:
-            # A host that was dead in the midst of a call, or whose report came late, puts that right by itself.
-            self._cloud.pause(ROUND)
-            report = self.audit()
         for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
                      *(f'in flight: {line}' for line in report.in_flight)]:
             self._wrong(f'audit: {line}')

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 
 import pytest
 
@@ -286,6 +287,19 @@ def test_a_host_that_comes_back_follows_its_record(cloud):
     assert manager.heartbeat.lost and disabled == {uuid: False}
     manager.heartbeat.beat()
     assert not manager.heartbeat.lost and disabled == {uuid: True}
+
+
+def test_a_host_that_is_heard_again_looks_at_its_guests(cloud, monkeypatch):
+    """One that was soft-deleted meanwhile needn't run until the next round."""
+    manager, looked = cloud.host('gpu1', GPUS), threading.Event()
+    manager.heartbeat.beat()
+    monkeypatch.setattr(manager.guests, 'sync', looked.set)
+    manager.heartbeat.beat()
+    assert not looked.is_set()
+    cloud.cell.unanswered['Service.save'] = 1
+    manager.heartbeat.beat()
+    manager.heartbeat.beat()
+    assert looked.wait(10)
 
 
 def test_a_host_that_was_silent_for_long_follows_its_record():
