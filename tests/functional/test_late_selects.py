@@ -270,8 +270,16 @@ def test_what_placement_writes_when_its_server_is_gone_is_given_back(cloud, monk
     """Rule 9: the claim of an unanswered select is still under way to Placement when the server is deleted; it is
     looked for once more after the deadline."""
     monkeypatch.setattr(boot, 'SELECT_DEADLINE', 3600.0)
-    cloud.on_message = lambda *message: unanswered() if message[3] == 'select_destinations' else message[-1]()
+    asked = threading.Event()
+
+    def on_message(*message):
+        if message[3] == 'select_destinations':
+            asked.set()
+            unanswered()
+        return message[-1]()
+    cloud.on_message = on_message
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
+    assert asked.wait(WAIT)
     deleted(cloud)
     (provider, *_) = cloud.placement.client.list_providers(name='gpu1')
     cloud.placement.client.claim(server, {provider['uuid']: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
