@@ -12,6 +12,7 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def stopped(conn: Any, owner: str, limit: int, age: float = -60.0) -> tuple[list[str], list[str]]:
-        return [], []
+    def stopped(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> tuple[
+            list[str], list[str], int]:
+        return [], [], 0
     replace(operations, 'stopped', stopped)
