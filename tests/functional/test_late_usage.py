@@ -56,3 +56,25 @@ def test_numbers_go_on_after_a_restart(cloud: Cloud) -> None:
     after = row(cloud, host)
     assert after['usage_serial'] > before and after['vcpus_used'] == 0
     cloud.assert_empty()
+
+
+def test_a_compute_of_the_release_before_numbers_nothing(cloud: Cloud) -> None:
+    """Its usage is written as it comes, and the number stays: KeyError 'usage_serial' ended such a compute at its start."""
+    told: list[dict[str, Any]] = []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:
+        if method == 'save_instance' and (args['save'].get('usage') or {}):
+            told.append(copy.deepcopy(args['save']))
+        return deliver()
+    cloud.on_message = on_message
+    server = cloud.boot(cloud.flavor(gpus=1))
+    host = cloud.host_of(server)
+    cloud.on_message = None
+    before = row(cloud, host)
+    old = dict(told[-1]['usage'], vcpus_used=before['vcpus_used'] + 3)
+    del old['usage_serial']
+    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save={
+        'key': None, 'instance_uuid': None, 'usage': old})
+    after = row(cloud, host)
+    assert after['vcpus_used'] == before['vcpus_used'] + 3
+    assert after['usage_serial'] == before['usage_serial']

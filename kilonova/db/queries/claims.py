@@ -266,10 +266,12 @@ def _write_devices(conn: Any, changes: list[dict[str, Any]], strict: bool) -> No
 def _write_usage(conn: Any, usage: dict[str, Any] | None) -> None:
     if usage:
         values = {name: value for name, value in usage.items() if name != 'compute_node_id'}
+        conditions = [nodes.c.id == usage['compute_node_id']]
+        # A compute of the release before numbers nothing; what it tells counts as it comes.
+        if 'usage_serial' in usage:
+            conditions.append(nodes.c.usage_serial <= usage['usage_serial'])
         # By the database's clock: schedulers read what changed since they last looked.
-        conn.execute(nodes.update().where(
-            nodes.c.id == usage['compute_node_id'], nodes.c.usage_serial <= usage['usage_serial'])
-            .values(updated_at=db_utcnow(), **values))
+        conn.execute(nodes.update().where(*conditions).values(updated_at=db_utcnow(), **values))
 
 
 def _write_migration(conn: Any, migration: dict[str, Any] | None) -> None:
