@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, Self
 
 from kilonova import errors
-from kilonova.objects import fields
+from kilonova.objects import cpuset, fields
 from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 
 SYSMETA_PREFIX = 'image_'
 # Members of the image proper that a server keeps beside the properties.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
+# Whoever owns an image writes what he likes into its properties, and they travel with each of its servers: characters
+# of all of them together, characters of a name, the largest number, and NUMA cells.
+MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 
 class InvalidImageProperty(errors.Invalid):
@@ -40,8 +44,13 @@ class ImageMetaProps(KilonovaObject):
             if name in cls.fields and value is not None and (name == key or name not in properties):
                 values[name] = value
         values.update(_numa(properties))
+        for name, value in values.items():
+            _check_value(name, value)
         traits = [key.removeprefix('trait:') for key, value in properties.items()
                   if key.startswith('trait:') and value == 'required']
+        for trait in traits:
+            if _TRAIT.fullmatch(trait) is None:
+                raise InvalidImageProperty(name=f'trait:{trait[:MOST_NAME]}', reason='this is no name of a trait')
         if traits:
             values['traits_required'] = traits
         self = cls()
@@ -67,30 +76,76 @@ class ImageMetaProps(KilonovaObject):
         return getattr(self, name) if self.obj_attr_is_set(name) else default
 
 
+_TRAIT = re.compile('[A-Z0-9_]{1,255}')
+
+
+def check_texts(properties: Mapping[str, Any]) -> None:
+    """InvalidImageProperty: there is more text than any server needs, or characters that no domain can hold. Properties
+    that nobody knows count as well: they travel with the server and stand in its domain."""
+    total = 0
+    for name, value in properties.items():
+        text = str(value)
+        total += len(name) + len(text)
+        if len(name) > MOST_NAME or total > MOST_TEXT:
+            raise InvalidImageProperty(name=name[:MOST_NAME], reason=f'names may have {MOST_NAME} characters, all '
+                                       f'properties together {MOST_TEXT}')
+        if not _fits_xml(name) or not _fits_xml(text):
+            raise InvalidImageProperty(name=''.join(char if char.isprintable() else '?' for char in name),
+                                       reason='it has control characters')
+
+
+def _fits_xml(text: str) -> bool:
+    return text.isprintable() or not any(
+        char not in '\t\n\r' and unicodedata.category(char) in ('Cc', 'Cs') or char in '\ufffe\uffff' for char in text)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Texts of a property that we know, numbers that any column and any program can hold."""
+    if isinstance(value, str) and any(unicodedata.category(char) == 'Cc' for char in value):
+        raise InvalidImageProperty(name=name, reason='it has control characters')
+    if isinstance(PROPERTIES[name], fields.IntegerField):
+        try:
+            number = int(value)
+        except (ValueError, TypeError) as exc:
+            raise InvalidImageProperty(name=name, reason=exc) from exc
+        if abs(number) > MOST_NUMBER:
+            raise InvalidImageProperty(name=name, reason=f'a number is no larger than {MOST_NUMBER}')
+
+
 def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
     """hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 … as lists; the numbers must run from 0 without a gap."""
     found: dict[str, list[Any]] = {}
-    for name, parse in (('hw_numa_cpus', _cpus), ('hw_numa_mem', int)):
-        numbers = [int(match[1]) for key in properties if (match := re.fullmatch(rf'{name}\.(\d+)', key))]
+    for name, parse in (('hw_numa_cpus', _cpus), ('hw_numa_mem', _mib)):
+        numbers = [int(match[1]) for key in properties if (match := re.fullmatch(rf'{name}\.([0-9]{{1,9}})', key))]
         if sorted(numbers) != list(range(len(numbers))):
             raise InvalidImageProperty(name=name, reason='cells must be numbered from 0 without a gap')
+        if len(numbers) > MOST_CELLS:
+            raise InvalidImageProperty(name=name, reason=f'no guest has more than {MOST_CELLS} cells')
         try:
-            if numbers:
-                found[name] = [parse(properties[f'{name}.{number}']) for number in range(len(numbers))]
+            cells = parse([str(properties[f'{name}.{number}']) for number in range(len(numbers))])
         except ValueError as exc:
             raise InvalidImageProperty(name=name, reason=exc) from exc
+        if cells:
+            found[name] = cells
     return found
 
 
-def _cpus(text: str) -> set[int]:
-    """'0-3,^2,7' → {0, 1, 3, 7}."""
-    take: set[int] = set()
-    drop: set[int] = set()
-    for part in str(text).split(','):
-        word = part.strip()
-        first, _, last = word.lstrip('^').partition('-')
-        (drop if word.startswith('^') else take).update(range(int(first), int(last or first) + 1))
-    return take - drop
+def _cpus(texts: list[str]) -> list[set[int]]:
+    """['0-3,^2', '4'] → [{0, 1, 3}, {4}]."""
+    cells: list[set[int]] = []
+    for text in texts:
+        cells.append(cpuset.parse(text))
+        # Cells that each name all CPUs would together fill the memory.
+        if sum(map(len, cells)) > 2 * cpuset.MOST:
+            raise ValueError('too many CPUs are named')
+    return cells
+
+
+def _mib(texts: list[str]) -> list[int]:
+    found = [int(text) for text in texts]
+    if any(not 0 <= number <= MOST_NUMBER for number in found):
+        raise ValueError(f'a number of MiB is no larger than {MOST_NUMBER}')
+    return found
 
 
 @register

@@ -25,20 +25,23 @@ from kilonova.pci import spec as device_spec
 
 EXTRA_SPEC = 'pci_passthrough:alias'
 # The form of the extra spec's value, as flavors are validated from 2.86 on.
-VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
+VALUE_REGEX = r'[^:]+:\d+(?:\s*,[^:]+:\d+)*'
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
+# Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which travels in a URL.
+MOST_DEVICES = 256
 # Keys of a request's specs that say something about Placement and match no pool.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids'))
 
+_COUNT = re.compile('[0-9]{1,9}')
 _SCHEMA = {
     'type': 'object',
     'additionalProperties': False,
     'properties': {
         'name': {'type': 'string', 'minLength': 1, 'maxLength': 256},
         'capability_type': {'type': 'string', 'enum': ['pci']},
-        'product_id': {'type': 'string', 'pattern': '^([0-9a-fA-F]{4})$'},
-        'vendor_id': {'type': 'string', 'pattern': '^([0-9a-fA-F]{4})$'},
+        'product_id': {'type': 'string', 'pattern': r'^([0-9a-fA-F]{4})\Z'},
+        'vendor_id': {'type': 'string', 'pattern': r'^([0-9a-fA-F]{4})\Z'},
         'device_type': {'type': 'string', 'enum': ['type-PCI', 'type-PF', 'type-VF']},
         'numa_policy': {'type': 'string', 'enum': list(NUMA_POLICIES)},
         'resource_class': {'type': 'string', 'minLength': 1},
@@ -166,13 +169,15 @@ def _merge(old: Alias, new: Alias, pci_in_placement: bool) -> Alias:
 
 
 def parse_value(value: str) -> list[tuple[str, int]]:
-    """``'a:1, b:2'`` → [('a', 1), ('b', 2)]; PciInvalidAlias names a value of another form."""
+    """``'a:1, b:2'`` → [('a', 1), ('b', 2)]; PciInvalidAlias names a value of another form, or of too many devices."""
     pairs = []
     for part in value.split(','):
-        found = re.fullmatch(r'\s*([^:]*[^:\s])\s*:\s*(\d+)\s*', part)
-        if found is None:
+        name, _, number = (word.strip() for word in part.partition(':'))
+        if not name or _COUNT.fullmatch(number) is None:
             raise PciInvalidAlias(reason=f"'{value}' is not <alias>:<count>[,<alias>:<count>...]")
-        pairs.append((found[1], int(found[2])))
+        pairs.append((name, int(number)))
+    if sum(count for _, count in pairs) > MOST_DEVICES:
+        raise PciInvalidAlias(reason=f"'{value}' asks for more than {MOST_DEVICES} devices")
     return pairs
 
 

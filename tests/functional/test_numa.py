@@ -12,7 +12,8 @@ import pytest
 from lxml import etree
 
 from kilonova.db.queries import compute_nodes, instances
-from kilonova.virt.hardware import cpuset, numa
+from kilonova.objects import cpuset
+from kilonova.virt.hardware import numa
 from tests.fixtures.cloud import IMAGE_ID
 
 SETS = {'compute__cpu_shared_set': '0-3,32-35', 'compute__cpu_dedicated_set': '8-11,40-43'}
@@ -338,3 +339,16 @@ def test_the_place_is_in_the_servers_row(cloud_of_sets):
     assert context['new_numa_topology']['nova_object.data']['cells'] == topology['nova_object.data']['cells']
     (old,) = context['old_numa_topology']['nova_object.data']['cells']
     assert len(old['nova_object.data']['cpu_pinning_raw']) == 2
+
+
+def test_cells_are_overcommitted_as_initial_ratios_say(make_cloud):
+    """Finding 3.2: ratios that the configuration leaves open stand in the host's row, and the cells go by them: six
+    guests of 32 vCPUs on two cells of 32 CPUs."""
+    cloud = make_cloud(ONE)
+    with cloud.cell.read() as conn:
+        row = compute_nodes.get(conn, hypervisor_hostname='gpu1')
+    assert (row['cpu_allocation_ratio'], row['ram_allocation_ratio']) == (4.0, 1.0)
+    flavor = cloud.flavor(vcpus=32, **{'hw:numa_nodes': '1'})
+    servers = [cloud.boot(flavor) for _ in range(6)]
+    assert {cell[1] for cell in node(cloud, 'gpu1')} == {96}
+    assert len(set(servers)) == 6

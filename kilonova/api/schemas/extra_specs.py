@@ -21,7 +21,7 @@ import stevedore
 from oslo_utils import strutils
 
 from kilonova.errors import Invalid
-from kilonova.pci.request import VALUE_REGEX
+from kilonova.pci.request import VALUE_REGEX, PciInvalidAlias, parse_value
 
 LOG = logging.getLogger(__name__)
 
@@ -62,6 +62,16 @@ def _form(pattern: str) -> Callable[[str], str | None]:
     return check
 
 
+def _devices(value: str) -> str | None:
+    if re.fullmatch(VALUE_REGEX, value) is None:
+        return f"'{value}' is not of the format '{VALUE_REGEX}'."
+    try:
+        parse_value(value)
+    except PciInvalidAlias as error:
+        return error.message
+    return None
+
+
 def _word(*words: str) -> Callable[[str], str | None]:
     listed = ', '.join(repr(word) for word in words)
 
@@ -84,7 +94,7 @@ def _either(*values: str) -> str:
 
 
 _COUNT, _SIZE = _whole(1), _whole(0)
-_CPU_LIST = _form(r'\^?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*')
+_CPU_LIST = _form(r'\^?\d+(-\d+)?(,\^?\d+(-\d+)?)*')
 _GROUP = r'([a-zA-Z0-9_-]{1,64})?'
 # Placement knows these without being told; its custom ones are made when somebody asks.
 _CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
@@ -100,7 +110,7 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw:cpu_dedicated_mask', _CPU_LIST),
     Spec('hw:cpu_policy', _word('shared', 'dedicated', 'mixed')),
     Spec('hw:cpu_realtime', _boolean),
-    Spec('hw:cpu_realtime_mask', _form(r'(\^)?\d+((-\d+)?(,\^?\d+(-\d+)?)?)*')),
+    Spec('hw:cpu_realtime_mask', _CPU_LIST),
     Spec('hw:cpu_thread_policy', _word('prefer', 'isolate', 'require')),
     Spec(r'hw:cpu_(max_)?(sockets|cores|threads)', _COUNT),
     Spec('hw:emulator_threads_policy', _word('isolate', 'share')),
@@ -134,7 +144,7 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw_rng:rate_period', _SIZE),
     Spec('hw_video:ram_max_mb', _SIZE),
     Spec('os:secure_boot', _word('disabled', 'required')),
-    Spec('pci_passthrough:alias', _form(VALUE_REGEX)),
+    Spec('pci_passthrough:alias', _devices),
     Spec(r'quota:(cpu|memory|disk_io|vif)_shares_level', _word('custom', 'high', 'normal', 'low')),
     Spec(r'quota:(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)', _SIZE),
     Spec('quota:cpu_shares', _SIZE),

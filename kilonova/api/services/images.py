@@ -6,7 +6,7 @@ from typing import Any
 from kilonova.api.services.backend import Backend
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
 from kilonova.objects import ImageMeta
-from kilonova.objects.image_meta import system_metadata
+from kilonova.objects.image_meta import check_texts, system_metadata
 
 _MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owner', 'size', 'container_format',
             'disk_format', 'created_at', 'updated_at', 'tags', 'min_ram', 'min_disk')
@@ -56,6 +56,7 @@ def find(backend: Backend, ctxt: Any, image_id: str) -> dict[str, Any]:
     if image['status'] != 'active':
         raise Invalid(f'Image {image_id} is not active.')
     # Malformed properties are refused here and not on a host.
+    check_texts(image['properties'])
     ImageMeta.from_dict(image)
     return image
 

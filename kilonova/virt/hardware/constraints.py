@@ -16,8 +16,7 @@ from typing import Any
 from oslo_utils import strutils
 
 from kilonova import errors
-from kilonova.objects import InstanceNUMACell, InstanceNUMATopology
-from kilonova.virt.hardware import cpuset
+from kilonova.objects import InstanceNUMACell, InstanceNUMATopology, cpuset
 from kilonova.virt.hardware.pinning import ISOLATE, PREFER, REQUIRE
 
 SHARED, DEDICATED, MIXED = 'shared', 'dedicated', 'mixed'
@@ -218,13 +217,18 @@ def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
 
 def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int) -> set[int]:
     """The vCPUs that get host CPUs of their own."""
-    everything, mask = set(range(vcpus)), specs.get('hw:cpu_dedicated_mask')
-    if policy != MIXED:
-        if mask is not None:
-            raise RequiredMixedInstancePolicy
-        return everything if policy == DEDICATED else set()
-    if mask is None:
+    mask = specs.get('hw:cpu_dedicated_mask')
+    if mask is None and policy == MIXED:
         raise RequiredMixedOrRealtimeCPUMask
+    if mask is not None and policy != MIXED:
+        raise RequiredMixedInstancePolicy
+    if policy not in (DEDICATED, MIXED):
+        return set()
+    if vcpus > cpuset.MOST:
+        raise InvalidNUMAValue(name='vcpus', value=vcpus, reason=f'no guest has more than {cpuset.MOST} CPUs')
+    everything = set(range(vcpus))
+    if mask is None:
+        return everything
     found = _cpus('hw:cpu_dedicated_mask', mask, everything)
     if not found & everything or found >= everything:
         raise InvalidMixedInstanceDedicatedMask
@@ -307,7 +311,7 @@ def _nodes(specs: Mapping[str, str], properties: Any) -> int | None:
     if value is None:
         return None
     text = str(value).strip()
-    if not text.isdecimal() or not 0 < int(text) <= MOST_CELLS:
+    if not text.isdecimal() or len(text) > len(str(MOST_CELLS)) or not 0 < int(text) <= MOST_CELLS:
         raise InvalidNUMANodesNumber(nodes=value)
     return int(text)
 
@@ -317,6 +321,8 @@ def _cells(specs: Mapping[str, str], properties: Any, nodes: int, vcpus: int,
     """The vCPUs and MiB of each cell, as told or evenly."""
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
+    if vcpus > cpuset.MOST:
+        raise InvalidNUMAValue(name='vcpus', value=vcpus, reason=f'no guest has more than {cpuset.MOST} CPUs')
     if not cpus and not memory:
         if vcpus % nodes or memory_mb % nodes:
             raise ImageNUMATopologyAsymmetric
@@ -331,11 +337,17 @@ def _cells(specs: Mapping[str, str], properties: Any, nodes: int, vcpus: int,
 
 def _per_cell(specs: Mapping[str, str], properties: Any, name: str, parse: Any) -> dict[int, Any]:
     """{cell: value} of hw:<name>.N, or else of the image's property."""
-    found = {}
+    found: dict[int, Any] = {}
+    cpus = 0
     for key, value in specs.items():
         matching = re.fullmatch(rf'hw:{name}\.(\d{{1,9}})', key)
-        if matching is not None:
-            found[int(matching[1])] = parse(key, value)
+        if matching is None:
+            continue
+        cell = found[int(matching[1])] = parse(key, value)
+        # Cells that each name all CPUs would together fill the memory.
+        cpus += len(cell) if isinstance(cell, set) else 0
+        if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
+            raise InvalidNUMAValue(name=key, value=value, reason='too many cells or CPUs are named')
     image = _property(properties, f'hw_{name}')
     if found and image:
         raise ImageNUMATopologyForbidden(name=f'hw_{name}')

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from oslo_config import cfg
 
+from kilonova.objects import cpuset
 from kilonova.virt.driver import DriverMisconfigured
-from kilonova.virt.hardware import constraints, cpuset
+from kilonova.virt.hardware import constraints
 
 
 @dataclass(frozen=True)

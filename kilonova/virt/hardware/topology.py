@@ -15,7 +15,7 @@ from kilonova import errors
 from kilonova.objects import VirtCPUTopology
 
 PARTS = ('sockets', 'cores', 'threads')
-# What nobody limits.
+# The limit where nobody sets one; no guest has more CPUs.
 MOST = 65536
 
 
@@ -78,11 +78,11 @@ def choose(vcpus: int, limits: Limits, threads: int | None = None) -> VirtCPUTop
     if vcpus < 1:
         # Nobody can run it, and the hypervisor says so.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
+    if vcpus > MOST:
+        raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **limits.most)
     possible = [layout for layout in _layouts(vcpus) if all(layout[part] <= limits.most[part] for part in PARTS)]
     if not possible:
-        most = limits.most
-        raise ImageVCPULimitsRangeImpossible(
-            vcpus=vcpus, sockets=most['sockets'], cores=most['cores'], threads=most['threads'])
+        raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **limits.most)
     best = max(possible, key=lambda layout: (
         sum(layout[part] == wanted for part, wanted in liked.items()), layout['sockets'], layout['cores']))
     return VirtCPUTopology(**best)

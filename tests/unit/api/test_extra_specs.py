@@ -97,3 +97,13 @@ def test_a_validator_that_does_not_load_is_told_and_left_out(monkeypatch, caplog
     finally:
         extra_specs._table.cache_clear()
     assert 'Extra spec validator broken could not be loaded: No module named nosuch' in caplog.text
+
+
+@pytest.mark.parametrize('specs', [
+    {'pci_passthrough:alias': 'a:99999999999'}, {'pci_passthrough:alias': 'a:200,b:57'},
+    {'hw:cpu_dedicated_mask': '1' + ',1-2' * 60 + '!'}, {'hw:numa_cpus.0': '1' + ',1-2' * 60 + '!'},
+    {'hw:cpu_realtime_mask': '^1' + ',1-2' * 60 + '!'}])
+def test_values_that_would_cost_too_much(specs):
+    """Finding 6.8, and patterns that tried each way to cut a list of ranges in two."""
+    with pytest.raises(extra_specs.InvalidExtraSpec):
+        extra_specs.check(specs)

@@ -1,13 +1,14 @@
 """ImageMeta: the plain dict, the typed properties, and what a server keeps of its image."""
 from __future__ import annotations
 
+import tracemalloc
 import uuid as uuids
 from typing import Any
 
 import pytest
 
 from kilonova.objects import ImageMeta, ImageMetaProps
-from kilonova.objects.image_meta import InvalidImageProperty, system_metadata
+from kilonova.objects.image_meta import InvalidImageProperty, check_texts, system_metadata
 
 UUID = str(uuids.UUID(int=1))
 
@@ -98,3 +99,34 @@ def test_the_plain_dict_comes_back() -> None:
     assert plain['properties'] == {'hw_disk_bus': 'virtio'}
     assert plain['created_at'] == '2030-01-02T03:04:05Z'
     assert ImageMeta.from_dict(plain).to_dict() == plain
+
+
+ATTACKS = [
+    {'hw_numa_cpus.0': '0-99999999'}, {'hw_numa_cpus.0': '0-65535,' * 50},
+    {f'hw_numa_cpus.{number}': '0-65535' for number in range(100)}, {'hw_numa_cpus.0': '9' * 5000},
+    {'hw_numa_mem.0': '9' * 30}, {'hw_numa_mem.0': '-1'}, {'hw_cpu_sockets': '9' * 30}, {'hw_cpu_sockets': -2 ** 40},
+    {f'hw_numa_mem.{number}': '1' for number in range(2000)}, {'hw_machine_type': 'q35\x07'}, {'os_distro': 'a\nb'},
+    {'trait:NO TRAIT': 'required'}, {'trait:' + 'A' * 300: 'required'}]
+
+
+@pytest.mark.parametrize('properties', ATTACKS, ids=lambda each: str(each)[:40])
+def test_what_an_owner_writes_into_an_image_is_bounded(properties: dict[str, Any]) -> None:
+    """Findings 6.1 and 6.10: refused before anything is built from it."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidImageProperty) as caught:
+            ImageMetaProps.from_dict(properties)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2 ** 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code == 400
+
+
+@pytest.mark.parametrize('properties', [
+    {'mine': 'x' * 70000}, {f'mine{number}': 'x' * 1000 for number in range(70)}, {'x' * 256: ''}, {'mine': 'a\x00b'},
+    {'mi\x1bne': 'a'}, {'mine': '\ud800'}, {'mine': '\ufffe'}])
+def test_texts_that_nobody_knows_are_bounded_and_fit_into_a_domain(properties: dict[str, Any]) -> None:
+    """Finding 6.10: the property stood in the domain's metadata, and the build failed on every host."""
+    with pytest.raises(InvalidImageProperty):
+        check_texts(properties)
+    check_texts({'description': 'two lines\r\n\tand more, \u2014 \U0001f4a9'})

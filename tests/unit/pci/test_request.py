@@ -124,6 +124,15 @@ def test_value_of_another_form(value):
     assert caught.value.code == 400
 
 
+@pytest.mark.parametrize('value', ['a:99999999999', 'a:257', 'a:128,b:129', 'a:' + '9' * 200])
+def test_the_devices_of_a_flavor_are_counted(value):
+    """Finding 6.8: each device is a group of its own in the scheduler and in the question to Placement."""
+    with pytest.raises(request.PciInvalidAlias) as caught:
+        request.parse_value(value)
+    assert caught.value.code == 400
+    assert request.parse_value('a:200, b:56') == [('a', 200), ('b', 56)]
+
+
 def test_unknown_alias():
     with pytest.raises(request.PciRequestAliasNotDefined) as caught:
         request.requests_from_flavor({request.EXTRA_SPEC: 'nope:1'}, aliases(M4000))

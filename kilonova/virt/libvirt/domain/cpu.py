@@ -1,7 +1,8 @@
 """How many CPUs the guest has, which CPU it sees and how that is laid out (libvirt.md §2)."""
 from __future__ import annotations
 
-from kilonova.virt.hardware import cpuset, topology
+from kilonova.objects import cpuset
+from kilonova.virt.hardware import topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml.domain import Cpu, Domain
 

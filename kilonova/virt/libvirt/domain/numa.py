@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.virt.hardware import cpuset
+from kilonova.objects import cpuset
 from kilonova.virt.hardware.constraints import SHARE
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml.domain import Cpu, Domain

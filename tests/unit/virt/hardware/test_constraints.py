@@ -123,3 +123,11 @@ def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: ty
     with pytest.raises(error) as raised:
         topology(specs, image)
     assert getattr(raised.value, 'code', None) == 400
+
+
+@pytest.mark.parametrize('specs', [
+    {'hw:cpu_policy': 'dedicated'}, {'hw:numa_nodes': '1'}, {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'}])
+def test_a_flavor_of_any_size_builds_no_set_of_its_cpus(specs: dict[str, str]) -> None:
+    """Finding 6.1: flavors may have two thousand million CPUs."""
+    with pytest.raises(asked.InvalidNUMAValue):
+        asked.of(Flavor(vcpus=2 ** 31 - 1, memory_mb=1024, extra_specs=specs))

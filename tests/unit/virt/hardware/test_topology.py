@@ -42,3 +42,9 @@ def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: ty
     with pytest.raises(error) as raised:
         layout(8, specs, **image)
     assert getattr(raised.value, 'code', None) == 400
+
+
+def test_a_flavor_of_any_size_is_no_list_of_layouts() -> None:
+    """Finding 6.1: flavors may have two thousand million CPUs."""
+    with pytest.raises(topology.ImageVCPULimitsRangeImpossible):
+        topology.choose(2 ** 31 - 1, topology.limits_of({}))

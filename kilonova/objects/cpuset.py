@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Set
 
 _PART = re.compile(r'(?P<not>\^)?\s*(?P<first>\d{1,9})(\s*-\s*(?P<last>\d{1,9}))?')
-# No machine has more; a range beyond it is a slip that must not fill the memory.
-MOST = 1 << 20
+# No machine and no guest has more CPUs: numbers are less than it, and all ranges of a list together hold no more than
+# twice of it. A list beyond that is a slip or an attack, and must not fill the memory.
+MOST = 1 << 16
 
 
 def parse(spec: str, among: Set[int] = frozenset()) -> set[int]:
@@ -21,13 +22,17 @@ def parse(spec: str, among: Set[int] = frozenset()) -> set[int]:
     """
     take: set[int] = set()
     drop: set[int] = set()
+    named = 0
     for part in filter(None, (one.strip() for one in spec.split(','))):
         found = _PART.fullmatch(part)
         if found is None:
             raise ValueError(f"'{part}' is neither a number nor a range of numbers")
         first, last = int(found['first']), int(found['last'] or found['first'])
-        if last < first or last > MOST:
+        if last < first or last >= MOST:
             raise ValueError(f"'{part}' is no range of CPUs")
+        named += last - first + 1
+        if named > 2 * MOST:
+            raise ValueError('too many CPUs are named')
         (drop if found['not'] else take).update(range(first, last + 1))
     return (take or set(among)) - drop
 
