@@ -95,8 +95,9 @@ def check_texts(properties: Mapping[str, Any]) -> None:
 
 
 def _fits_xml(text: str) -> bool:
-    return text.isprintable() or not any(
-        char not in '\t\n\r' and unicodedata.category(char) in ('Cc', 'Cs') or char in '\ufffe\uffff' for char in text)
+    return text.isprintable() or all(
+        char in '\t\n\r' or (unicodedata.category(char) not in ('Cc', 'Cs') and char not in '\ufffe\uffff')
+        for char in text)
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -28,7 +28,7 @@ EXTRA_SPEC = 'pci_passthrough:alias'
 VALUE_REGEX = r'[^:]+:\d+(?:\s*,[^:]+:\d+)*'
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
-# Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which travels in a URL.
+# Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which is a URL.
 MOST_DEVICES = 256
 # Keys of a request's specs that say something about Placement and match no pool.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids'))
