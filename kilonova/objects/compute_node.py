@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Self
 
 from kilonova import errors
@@ -16,11 +17,16 @@ from kilonova.objects.base import (
 )
 from kilonova.objects.pci_device_pool import PciDevicePoolList
 
-# A row written before its node reported ratios: the field's initial ones.
+# What schedulers go by until a node has reported its ratios: the defaults of [DEFAULT]initial_*_allocation_ratio.
 INITIAL_RATIOS = {'cpu_allocation_ratio': 4.0, 'ram_allocation_ratio': 1.0, 'disk_allocation_ratio': 1.0}
 # Field → column where the names differ; all three hold JSON.
 JSON_COLUMNS = {'supported_hv_specs': 'supported_instances', 'pci_device_pools': 'pci_stats', 'stats': 'stats'}
 NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+
+
+def ratios(row: Mapping[str, Any]) -> dict[str, float]:
+    """How far a node's vCPUs, memory and disk may be overcommitted, by column."""
+    return {name: row.get(name) or initial for name, initial in INITIAL_RATIOS.items()}
 
 
 @register
@@ -85,8 +91,10 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
         """From a row of ``compute_nodes``."""
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
-        for name, ratio in INITIAL_RATIOS.items():
-            values[name] = row.get(name) or ratio
+        for name in INITIAL_RATIOS:
+            if values.get(name) is None:
+                # Not set, so that its node sees that it has to write it.
+                values.pop(name, None)
         values['supported_hv_specs'] = [HVSpec.from_list(triple)
                                         for triple in json.loads(row.get('supported_instances') or '[]')]
         values['pci_device_pools'] = PciDevicePoolList.from_column(row.get('pci_stats'), ctxt)

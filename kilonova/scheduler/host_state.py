@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kilonova import objects
+from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.query import Spec
 from kilonova.virt.hardware import constraints
@@ -83,9 +84,10 @@ class HostState:
         # {server: where on the host's NUMA cells this select put it}
         self.placed: dict[str, objects.InstanceNUMATopology] = {}
         self.allocation_candidates: list[dict[str, Any]] | None = []
-        self.cpu_allocation_ratio = node.get('cpu_allocation_ratio')
-        self.ram_allocation_ratio = node.get('ram_allocation_ratio')
-        self.disk_allocation_ratio = node.get('disk_allocation_ratio')
+        known = ratios(node)
+        self.cpu_allocation_ratio = known['cpu_allocation_ratio']
+        self.ram_allocation_ratio = known['ram_allocation_ratio']
+        self.disk_allocation_ratio = known['disk_allocation_ratio']
         self._take_amounts(node)
 
     def _take_amounts(self, node: dict[str, Any]) -> None:
@@ -140,7 +142,7 @@ class HostState:
     @property
     def numa_limits(self) -> Limits:
         """How far shared CPUs and memory of its NUMA cells may be overcommitted."""
-        return Limits(self.cpu_allocation_ratio or 1.0, self.ram_allocation_ratio or 1.0, self.pack_cells)
+        return Limits(self.cpu_allocation_ratio, self.ram_allocation_ratio, self.pack_cells)
 
     @cached_property
     def pci_stats(self) -> PciPools:

@@ -207,7 +207,7 @@ class _Why:
         """Zone, service, amounts, devices."""
         table, look = self._snapshot.table, Look(self._snapshot)
         self._look = look
-        self._considered = table.usable(self._snapshot.cells)
+        self._considered = table.present(self._snapshot.cells)
         self._places = {node['uuid']: place for place, node in table.nodes()}
         if self._named is not None:
             chosen = np.zeros(len(self._considered), np.bool_)
@@ -222,7 +222,8 @@ class _Why:
             self._add('ignore_hosts', 'left out by the request', look.named(ignored))
         cell = only_cell(self._spec)
         if cell is not None:
-            self._add('cell', 'in another cell', ~table.usable({cell}))
+            self._add('cell', 'in another cell', ~table.present({cell}))
+        self._add('mapping', 'not mapped to a cell', ~table['mapped'])
         self._ask_zone()
         if any(_is(one, 'ComputeFilter') for one in self._enabled):
             self._add('disabled', 'disabled', table['disabled'])

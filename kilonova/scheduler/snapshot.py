@@ -64,6 +64,7 @@ class Snapshot:
         self.aggregates: list[Row] = []
         self._aggregates_of: dict[str, list[Row]] = {}
         self._mark: Any = None
+        self._unmapped: set[str] = set()
         self._known: dict[str, _Cell] = {}
         self._usable: list[_Cell] = []
         self._silent: list[str] = []
@@ -222,8 +223,19 @@ class Snapshot:
                     LOG.error('The record of compute node %s:%s cannot be read, it is left out: %r', row['host'],
                               row['hypervisor_hostname'], error)
                     table.drop(cell.uuid, row['id'])
+                self._tell_unmapped(row)
             if down is not None:
                 table.put_down(cell.uuid, down)
+
+    def _tell_unmapped(self, node: Row) -> None:
+        """Once for each host, as long as it is so."""
+        host = node['host']
+        if node['mapped'] or node['deleted']:
+            self._unmapped.discard(host)
+        elif host not in self._unmapped:
+            self._unmapped.add(host)
+            LOG.warning("No host-to-cell mapping found for host %s: it gets no servers until 'kilonova-manage cell_v2 "
+                        "discover_hosts' maps it", host)
 
     def _read_aggregates(self) -> None:
         def read(connection: Any) -> tuple[Any, list[Row] | None]:
@@ -279,10 +291,12 @@ class Snapshot:
         return found
 
     def state(self, place: int, servers_of: Callable[[str], list[Row]] | None = None) -> HostState | None:
-        """One host as filters see it; None without a service."""
+        """One host as filters see it; None without a service or a host mapping."""
         cell_uuid, node = self.table.node(place)
         if node['service'] is None:
             LOG.warning('No compute service record found for host %s', node['host'])
+            return None
+        if not node['mapped']:
             return None
         return HostState(node, cell_uuid, self._aggregates_of.get(node['host']),
                          servers_of or self.servers_of(), self.table.taken_at(place))

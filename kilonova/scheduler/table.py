@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kilonova.objects import InstanceNUMATopology, InstancePCIRequest
+from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciPools
 from kilonova.pci.request import PLACEMENT_KEYS
 from kilonova.scheduler.host_state import less, parsed_pools
@@ -34,9 +35,9 @@ Values = NDArray[np.float64]
 
 # Columns and their types; amounts as in HostState.
 COLUMNS: Mapping[str, Any] = MappingProxyType({
-    'live': np.bool_, 'disabled': np.bool_, 'up': np.bool_, 'cell': np.int32, 'free_ram_mb': np.int64,
-    'free_disk_mb': np.int64, 'vcpus_total': np.int64, 'vcpus_used': np.int64, 'cpu_ratio': np.float64,
-    'num_instances': np.int64, 'num_io_ops': np.int64, 'failed_builds': np.int64, 'hypervisor_version': np.int64,
+    'live': np.bool_, 'mapped': np.bool_, 'disabled': np.bool_, 'up': np.bool_, 'cell': np.int32,
+    'free_ram_mb': np.int64, 'free_disk_mb': np.int64, 'vcpus_total': np.int64, 'vcpus_used': np.int64,
+    'cpu_ratio': np.float64, 'num_instances': np.int64, 'num_io_ops': np.int64, 'failed_builds': np.int64, 'hypervisor_version': np.int64,
     'pci_free': np.int64, 'supported': np.int32, 'ram_room_mb': np.float64, 'disk_room_mb': np.float64})
 # A claim that no host has taken after so many seconds was given up by others.
 FORGET_AFTER = 60.0
@@ -184,15 +185,17 @@ class Table:
             free_disk = node['local_gb'] - node['local_gb_used']
         least = node['disk_available_least']
         column['live'][place] = True
+        column['mapped'][place] = bool(node['mapped'])
         column['cell'][place] = self._cell_code(cell_uuid)
         column['free_ram_mb'][place] = free_ram
         column['free_disk_mb'][place] = (free_disk if least is None else min(least, free_disk)) * 1024
         column['vcpus_total'][place], column['vcpus_used'][place] = node['vcpus'], node['vcpus_used']
-        column['cpu_ratio'][place] = node['cpu_allocation_ratio'] or 1.0
+        known = ratios(node)
+        column['cpu_ratio'][place] = known['cpu_allocation_ratio']
         column['ram_room_mb'][place] = (
-            node['memory_mb'] * (node['ram_allocation_ratio'] or 1.0) - node['memory_mb_used'])
+            node['memory_mb'] * known['ram_allocation_ratio'] - node['memory_mb_used'])
         column['disk_room_mb'][place] = 1024 * (
-            node['local_gb'] * (node['disk_allocation_ratio'] or 1.0) - node['local_gb_used'])
+            node['local_gb'] * known['disk_allocation_ratio'] - node['local_gb_used'])
         column['num_instances'][place] = int(stats.get('num_instances') or node['running_vms'] or 0)
         column['num_io_ops'][place] = int(stats.get('io_workload') or node['current_workload'] or 0)
         column['failed_builds'][place] = int(stats.get('failed_builds') or 0)
@@ -320,6 +323,10 @@ class Table:
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
+        """Those of ``present`` that have a host mapping: the others get no servers."""
+        return self.present(cell_uuids) & self._columns['mapped']
+
+    def present(self, cell_uuids: Collection[str]) -> Mask:
         """Hosts with a service in these cells; a mask of one's own to change."""
         codes = [code for code, cell in enumerate(self._cells) if cell in cell_uuids]
         if len(codes) == len(self._cells):

@@ -94,3 +94,16 @@ def test_a_host_is_a_hypervisor_when_it_is_mapped(make_cloud):
     assert service_of(cloud, 'gpu1')['state'] == 'up'
     cells.discover_hosts(cloud.databases)
     assert [row['hypervisor_hostname'] for row in cloud.ok('GET', '/os-hypervisors')['hypervisors']] == ['gpu1']
+
+
+def test_a_host_without_a_host_mapping_gets_no_servers(make_cloud, caplog):
+    """Finding 3.7, row 1.14: it is passed over, the fault and the log say why, and mapping it is enough."""
+    cloud = make_cloud({'gpu1': ['0000:08:00.0']}, start=False)
+    cloud.start_conductor()
+    cloud.start_compute('gpu1')
+    flavor = cloud.flavor(gpus=1)
+    fault = cloud.show(cloud.boot(flavor))['fault']['message']
+    assert fault.endswith('1 host considered: 1 not mapped to a cell.')
+    assert caplog.text.count('No host-to-cell mapping found for host gpu1') == 1
+    cells.discover_hosts(cloud.databases)
+    assert cloud.host_of(cloud.boot(flavor)) == 'gpu1'

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova import errors
+from kilonova.db.clock import db_utcnow
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries.services import up
 from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
@@ -167,9 +168,9 @@ def unmapped(connection: sa.Connection) -> list[Row]:
 
 
 def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
-    """Note that these hosts have a host mapping, or no longer."""
+    """Note that these hosts have a host mapping, or no longer; schedulers see it at their next look."""
     connection.execute(sa.update(compute_nodes).where(LIVE, compute_nodes.c.host.in_(list(hosts))).values(
-        mapped=int(mapped), updated_at=compute_nodes.c.updated_at))
+        mapped=int(mapped), updated_at=db_utcnow()))
 
 
 _OF_HOST = sa.and_(services.c.host == compute_nodes.c.host, services.c.binary == 'nova-compute',

@@ -26,7 +26,7 @@ class CPUWeigher(BaseHostWeigher):
     minval = 0
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.vcpus_total * (host_state.cpu_allocation_ratio or 1.0) - host_state.vcpus_used
+        return host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
 
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']

@@ -84,7 +84,7 @@ def node(name: str = 'host1', **values: Any) -> dict[str, Any]:
             'running_vms': 0, 'cpu_info': '{}', 'disk_available_least': None, 'host_ip': '10.0.0.1',
             'supported_instances': '[["x86_64", "qemu", "hvm"]]', 'metrics': None, 'pci_stats': None, 'stats': '{}',
             'numa_topology': None, 'ram_allocation_ratio': 1.0, 'cpu_allocation_ratio': 4.0,
-            'disk_allocation_ratio': 1.0, 'updated_at': None, 'service': service, **values}
+            'disk_allocation_ratio': 1.0, 'mapped': 1, 'updated_at': None, 'service': service, **values}
 
 
 def state(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, cell: str = CELL,

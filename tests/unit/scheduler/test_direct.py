@@ -336,3 +336,12 @@ def test_what_our_own_view_can_answer(extra_specs, values, answered):
     request = spec(extra_specs, **values)
     query = build(request, max_results=10, pci_in_placement=True)
     assert (need(request, query) is not None) is answered
+
+
+def test_hosts_without_a_host_mapping_are_present_and_not_usable():
+    """Finding 3.7."""
+    table, (one, other) = filled([{**node('a'), 'deleted': 0}, {**node('b', id=2, mapped=0), 'deleted': 0}])
+    for name in ('a', 'b'):
+        table.put_service(CELL, {'id': 1, 'host': name, 'disabled': False, 'deleted': 0})
+    assert table.present({CELL})[[one, other]].tolist() == [True, True]
+    assert table.usable({CELL})[[one, other]].tolist() == [True, False]
