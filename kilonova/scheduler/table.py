@@ -37,8 +37,9 @@ Values = NDArray[np.float64]
 COLUMNS: Mapping[str, Any] = MappingProxyType({
     'live': np.bool_, 'mapped': np.bool_, 'disabled': np.bool_, 'up': np.bool_, 'cell': np.int32,
     'free_ram_mb': np.int64, 'free_disk_mb': np.int64, 'vcpus_total': np.int64, 'vcpus_used': np.int64,
-    'cpu_ratio': np.float64, 'num_instances': np.int64, 'num_io_ops': np.int64, 'failed_builds': np.int64, 'hypervisor_version': np.int64,
-    'pci_free': np.int64, 'supported': np.int32, 'ram_room_mb': np.float64, 'disk_room_mb': np.float64})
+    'cpu_ratio': np.float64, 'num_instances': np.int64, 'num_io_ops': np.int64, 'failed_builds': np.int64,
+    'hypervisor_version': np.int64, 'pci_free': np.int64, 'supported': np.int32, 'ram_room_mb': np.float64,
+    'disk_room_mb': np.float64})
 # A claim that no host has taken after so many seconds was given up by others.
 FORGET_AFTER = 60.0
 # Texts that many hosts share are kept once; more than so many a host are swept.
