@@ -20,10 +20,19 @@ from kilonova.pci.request import Aliases
 from kilonova.rpc.notify import OFF, Notifications
 
 
-class RequestId(request_id.RequestId):
-    """The id of a request under both of its names."""
+class OlderRequestId:
+    """The request's id under its older name, too. As in the field documents about versions carry the newer one only."""
 
-    compat_headers = ['x-compute-request-id']
+    HEADER = 'x-compute-request-id'
+
+    def __init__(self, application: Callable) -> None:
+        self._application = application
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            told = [] if environ.get(versions.DOCUMENT) else [(self.HEADER, environ[request_id.ENV_REQUEST_ID])]
+            return start_response(status, [*headers, *told], *more)
+        return self._application(environ, start)
 
 
 class Mount:
@@ -85,7 +94,7 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Any, cells: Any, conductor: Any
     app: Callable = Mount(dict.fromkeys(dispatchers, protected), versions.Discovery(options.compute_link_prefix))
     app = sizelimit.RequestBodySizeLimiter(app, conf)
     app = faults.FaultWrapper(app)
-    app = RequestId(app, conf)
+    app = request_id.RequestId(OlderRequestId(app), conf)
     app = Healthcheck(app, conf)
     app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)
     return cors.CORS(app, conf)

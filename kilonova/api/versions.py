@@ -18,6 +18,8 @@ from kilonova.errors import Invalid, KilonovaError
 MIN, MAX = 1, 104
 HEADER, LEGACY_HEADER = 'OpenStack-API-Version', 'X-OpenStack-Nova-API-Version'
 MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
+# Set in the environment of requests whose answer is a document about versions.
+DOCUMENT = 'kilonova.version_document'
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
 
@@ -93,6 +95,7 @@ class Discovery:
         self._prefix = link_prefix.rstrip('/') if link_prefix else None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+        environ[DOCUMENT] = True
         request = webob.Request(environ)
         base = self._prefix or request.application_url.rstrip('/')
         path = request.path_info.strip('/')

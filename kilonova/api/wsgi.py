@@ -1,8 +1,17 @@
 """From a WSGI request to a handler and back.
 
-The ``Dispatcher`` finds the row of the route table, then does what each request needs in the same order: negotiate the
-version, find the server that the path names, authorise, validate, call the handler, render. Handlers get one ``Call``
-and return a body, None, or a ``Reply``.
+The ``Dispatcher`` does what each request needs, for all routes in the order of the field, and the first thing that is
+wrong is the answer:
+
+1. a path and method that are there, a version that can be had (404, 400, 406);
+2. a body that is JSON and says so, the row of the table that path, action and version mean, the token's own project in
+   the URL (415, 400, 404);
+3. query and body as the row's schemas want them (400);
+4. the server that the path names (404, also for those of other projects: nobody learns that they exist);
+5. the row's policy, which is asked about that server (403);
+6. the handler, which looks for whatever else the path names.
+
+Handlers get one ``Call`` and return a body, None, or a ``Reply``.
 """
 from __future__ import annotations
 
@@ -212,13 +221,13 @@ class Dispatcher:
         call = Call(ctxt=ctxt, version=version, route=route, path=path, query=_query(request), body=body,
                     links=Links(request, project, self._backend.options.compute_link_prefix), backend=self._backend,
                     policy=self._policy, application_url=request.application_url, offered=self._offered)
+        route.query.check(call.query, version)
+        if route.body is not None:
+            call.body = route.body.check(body, version, relaxed=self._legacy)
         if route.server:
             call.server = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
         if route.policy is not None:
             call.authorise(route.policy)
-        route.query.check(call.query, version)
-        if route.body is not None:
-            call.body = route.body.check(body, version, relaxed=self._legacy)
         return _render(route.handler(call), route.status)
 
     def _match(self, request: webob.Request) -> tuple[dict[str, str], list[Route]] | None:
@@ -229,9 +238,12 @@ class Dispatcher:
             raise Malformed from None
         if '\x00' in path:
             raise Malformed
-        path = path.rstrip('/')
-        found = self._mapper.match(path.removesuffix('.json'), {'REQUEST_METHOD': request.method})
-        if not found:
+        # A suffix that names the format is no part of the path, unless it can be the end of an id.
+        for each in (path, path.removesuffix('.json')):
+            found = self._mapper.match(each, {'REQUEST_METHOD': request.method})
+            if found:
+                break
+        else:
             return None
         key = found.pop('row_key')
         return found, self._rows[key]
@@ -272,7 +284,8 @@ def _query(request: webob.Request) -> dict[str, list[str]]:
 
 def _body(request: webob.Request) -> Any:
     """The JSON of a request, checked for what no column and no number of ours can hold."""
-    kind = request.content_type.lower() if request.content_type else ''
+    # Letter by letter, as in the field.
+    kind = request.content_type or ''
     if kind not in ACCEPTED_TYPES and kind not in UNSAID_TYPES:
         raise UnsupportedType
     data = request.body
@@ -320,11 +333,10 @@ def _check_text(value: Any) -> None:
 def _render(result: Any, status: int) -> webob.Response:
     reply = result if isinstance(result, Reply) else Reply(result)
     status = reply.status or status
-    response = webob.Response(status=status, headerlist=[*reply.headers])
+    # As in the field answers without a body, 204 included, name a type, too.
+    response = webob.Response(status=status, headerlist=[*reply.headers, ('Content-Type', 'application/json')])
     if reply.body is not None:
-        response.headers['Content-Type'] = 'application/json'
         response.body = json.dumps(reply.body).encode()
     elif status != 204:
-        response.headers['Content-Type'] = 'application/json'
         response.content_length = 0
     return response
