@@ -81,7 +81,7 @@ def of_response(response: webob.Response) -> webob.Response:
 
 def _plain(response: webob.Response) -> str:
     """The message on webob's page: after its title line, without mark-up."""
-    lines = [line for line in re.sub(r'<[^>]*>', '\n', response.text if response.charset else '').splitlines()
+    lines = [line for line in re.sub(r'<[^<>]*>', '\n', response.text if response.charset else '').splitlines()
              if line.strip()]
     return ' '.join(' '.join(lines[2:] or lines).split()) or response.status
 

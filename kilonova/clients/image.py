@@ -220,7 +220,7 @@ class _Watched:
 
 def _reason(response: requests.Response) -> str:
     """What the service says, in one line: its pages are small HTML."""
-    text = ' '.join(re.sub(r'<[^>]*>', ' ', response.text).split())
+    text = ' '.join(re.sub(r'<[^<>]*>', ' ', response.text).split())
     return text[:200] or f'{response.status_code} {response.reason}'
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from kilonova import concurrency
 
 PROJECT = 'kilonova'
-_OPTION = re.compile(r'^concurrency_backend\s*[=:]\s*(.*?)\s*$')
+_OPTION = re.compile(r'^concurrency_backend\s*[=:](.*)')
 _SECTION = re.compile(r'^\[([^]]*)\]')
 
 
@@ -47,7 +47,7 @@ def configured(files: Sequence[Path]) -> str | None:
             if header := _SECTION.match(line):
                 section = header[1]
             elif section == 'DEFAULT' and (option := _OPTION.match(line)):
-                found = option[1].strip('\'"')
+                found = option[1].strip().strip('\'"')
     return found
 
 

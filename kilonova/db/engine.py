@@ -26,7 +26,7 @@ from oslo_config import cfg
 from sqlalchemy import event, exc, pool
 
 from kilonova import errors
-from kilonova.db import access, failures, timeouts
+from kilonova.db import access, expressions, failures, timeouts
 from kilonova.db.clock import db_age, db_now, db_utcnow
 from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable, repeated
 
@@ -223,6 +223,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
         connection.execute('PRAGMA journal_mode = WAL')
     connection.execute('PRAGMA synchronous = NORMAL')
     connection.execute('PRAGMA foreign_keys = ON')
+    # SQLAlchemy's own is Python's re, which a user's expression can keep busy for ever.
+    connection.create_function('regexp', 2, expressions.find, deterministic=True)
     timeouts.watch_sqlite(connection, record.info)
 
 

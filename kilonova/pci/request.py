@@ -24,8 +24,10 @@ from kilonova.objects import InstancePCIRequest, InstancePCIRequests, RequestGro
 from kilonova.pci import spec as device_spec
 
 EXTRA_SPEC = 'pci_passthrough:alias'
-# The form of the extra spec's value, as flavors are validated from 2.86 on.
-VALUE_REGEX = r'[^:]+:\d+(?:\s*,[^:]+:\d+)*'
+# The form of the extra spec's value, as flavors are validated from 2.86 on: as it is told, and the same with one way
+# to read a space.
+VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
+VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
 # Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which is a URL.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kilonova.api.schemas import base as schemas
+from kilonova.api.schemas import keywords
 
 # Longer than what has no bound of its own may be.
 LONG = 70000
@@ -45,7 +46,7 @@ class Place(NamedTuple):
 
 def validator(schema: dict[str, Any]) -> Any:
     """What the API itself judges bodies with."""
-    return schemas._Validator(schema, format_checker=schemas.FORMATS)
+    return keywords.VALIDATOR(schema, format_checker=schemas.FORMATS)
 
 
 def shapes(schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ def _zone_name(value: object) -> bool:
     return True
 
 
-_ZONE = {'anyOf': [t.NULL, {'allOf': [t.ZONE, {'type': 'string', 'format': 'zone_name'}]}]}
+_ZONE = {'anyOf': [t.NULL, {'allOf': [t.ZONE, {'type': 'string', 'format': 'zone_name', 'maxLength': 255}]}]}
 _METADATA = {'type': 'object', 'additionalProperties': False, 'properties': {'availability_zone': _ZONE},
              'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': ['string', 'null'], 'maxLength': 255}}}
 _NAME_AND_ZONE = (Prop('name', t.NAME), Prop('availability_zone', _ZONE))

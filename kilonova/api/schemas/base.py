@@ -15,18 +15,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jsonschema
 import netaddr
 from jsonschema import FormatChecker
 from oslo_utils import timeutils, uuidutils
 
+from kilonova.api.schemas import keywords
 from kilonova.api.versions import MAX, MIN
+from kilonova.db import expressions
 from kilonova.errors import Invalid
 
 # From this version on a query parameter that a list doesn't know is refused …
 STRICT_SINCE = 75
 # … and from this one on by requests that know none at all, too.
 STRICT_EVERYWHERE = 102
+# Characters of a value, and of what is said about it, in a refusal.
+MOST_SAID = 2048
 
 
 class ValidationError(Invalid):
@@ -54,7 +57,7 @@ class Window(NamedTuple):
     until: int = MAX
 
 
-# --- formats and numbers ---------------------------------------------------------------------------------------------
+# --- formats ---------------------------------------------------------------------------------------------------------
 FORMATS = FormatChecker(formats=())
 
 
@@ -85,12 +88,14 @@ def _datetime(value: Any) -> bool:
     return True
 
 
-@FORMATS.checks('regex')
+@FORMATS.checks('regex', raises=ValueError)
 def _regex(value: Any) -> bool:
-    try:
-        return not isinstance(value, str) or re.compile(value) is not None
-    except (re.error, OverflowError, RecursionError):
-        return False
+    if isinstance(value, str):
+        try:
+            expressions.compiled(value)
+        except expressions.BadExpression as error:
+            raise ValueError(f"{value!r} is not a 'regex': {error}") from None
+    return True
 
 
 def _address(version: int) -> Any:
@@ -120,30 +125,6 @@ def _name(value: Any) -> bool:
 @FORMATS.checks('text')
 def _text(value: Any) -> bool:
     return not isinstance(value, str) or _printable(value, '\t\n\r')
-
-
-def _bounded(compare: Any, word: str) -> Any:
-    """minimum and maximum also hold for numbers that are written as text."""
-    def check(validator: Any, limit: Any, value: Any, schema: Any) -> Any:
-        try:
-            number = float(value) if isinstance(value, str) else value
-        except ValueError:
-            return
-        if isinstance(number, (int, float)) and not isinstance(number, bool) and not compare(number, limit):
-            yield jsonschema.ValidationError(f'{value!r} is {word} of {limit!r}')
-    return check
-
-
-def _bytes(validator: Any, limit: int, value: Any, schema: Any) -> Any:
-    """MySQL's columns of long text are bounded in bytes."""
-    if isinstance(value, str) and len(value.encode()) > limit:
-        yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')
-
-
-_Validator = jsonschema.validators.extend(jsonschema.Draft4Validator, {
-    'maxBytes': _bytes,
-    'minimum': _bounded(lambda number, limit: number >= limit, 'less than the minimum'),
-    'maximum': _bounded(lambda number, limit: number <= limit, 'greater than the maximum')})
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
@@ -176,7 +157,7 @@ class Schema:
     def _validator(self, version: int) -> Any:
         cache = self.__dict__.setdefault('_cache', {})
         if version not in cache:
-            cache[version] = _Validator(self.at(version), format_checker=FORMATS)
+            cache[version] = keywords.VALIDATOR(self.at(version), format_checker=FORMATS)
         return cache[version]
 
 
@@ -227,20 +208,26 @@ class Query:
     def check(self, values: Mapping[str, list[str]], version: int) -> None:
         """Raises ValidationError."""
         if version not in self._validators:
-            self._validators[version] = _Validator(self.at(version), format_checker=FORMATS)
+            self._validators[version] = keywords.VALIDATOR(self.at(version), format_checker=FORMATS)
         _raise(self._validators[version], values, 'query parameters')
 
 
 def _raise(validator: Any, value: Any, what: str) -> None:
-    error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    error = keywords.first_of(validator, value)
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
     # Absolute: within a choice of schemas the error's own path begins at the choice.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
     if not names:
-        raise ValidationError(detail=message)
-    raise ValidationError(detail=f'Invalid input for {what} {names[-1]}. Value: {error.instance}. {message}')
+        raise ValidationError(detail=_cut(message))
+    raise ValidationError(
+        detail=f'Invalid input for {what} {names[-1]}. Value: {_cut(str(error.instance))}. {_cut(message)}')
+
+
+def _cut(text: str) -> str:
+    """A refusal repeats what was sent, but not all of a large body; the reason stands at its end."""
+    return text if len(text) <= MOST_SAID else f'{text[:MOST_SAID // 2]}...{text[-MOST_SAID // 2:]}'
 
 
 def _relax(value: Any, schema: Any) -> Any:
@@ -253,8 +240,7 @@ def _relax(value: Any, schema: Any) -> Any:
     if not isinstance(value, dict) or properties is None:
         return value
     kept = value if schema.get('additionalProperties', True) else {
-        key: item for key, item in value.items()
-        if key in properties or any(re.search(pattern, key) for pattern in schema.get('patternProperties', ()))}
+        key: item for key, item in value.items() if keywords.is_known(key, schema)}
     return {key: _relax(item, properties[key]) if key in properties else item for key, item in kept.items()}
 
 

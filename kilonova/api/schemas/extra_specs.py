@@ -21,7 +21,7 @@ import stevedore
 from oslo_utils import strutils
 
 from kilonova.errors import Invalid
-from kilonova.pci.request import VALUE_REGEX, PciInvalidAlias, parse_value
+from kilonova.pci.request import VALUE_FORM, VALUE_REGEX, PciInvalidAlias, parse_value
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def _form(pattern: str) -> Callable[[str], str | None]:
 
 
 def _devices(value: str) -> str | None:
-    if re.fullmatch(VALUE_REGEX, value) is None:
+    if VALUE_FORM.fullmatch(value) is None:
         return f"'{value}' is not of the format '{VALUE_REGEX}'."
     try:
         parse_value(value)

@@ -22,8 +22,8 @@ def _safe(characters: frozenset[str]) -> Any:
 FORMATS.checks('keypair_name', raises=ValueError)(_safe(_PLAIN))
 FORMATS.checks('keypair_name_292', raises=ValueError)(_safe(_WITH_ADDRESS))
 
-_NAME = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name'}]}
-_NAME_292 = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name_292'}]}
+_NAME = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name', 'maxLength': 255}]}
+_NAME_292 = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name_292', 'maxLength': 255}]}
 # The column's size, which MySQL counts in bytes.
 _KEY = {'type': 'string', 'maxLength': 65535, 'maxBytes': 65535}
 _USER = {'type': 'string', 'minLength': 1, 'maxLength': 255}

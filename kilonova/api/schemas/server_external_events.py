@@ -10,7 +10,7 @@ _POWER = (*_VOLUMES, 'power-update')
 _ACCELERATORS = (*_POWER, 'accelerator-request-bound')
 _REIMAGED = (*_ACCELERATORS, 'volume-reimaged')
 
-CREATE = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'items': Obj(
+CREATE = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'items': Obj(
     Prop('name', t.one_of(*_FIRST), required=True, until=50),
     Prop('name', t.one_of(*_VOLUMES), required=True, since=51, until=75),
     Prop('name', t.one_of(*_POWER), required=True, since=76, until=81),

@@ -4,32 +4,36 @@ from __future__ import annotations
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
 
+# Networks, disks, files and groups of one request.
+MOST = 255
+
 # Device tags came with 2.32, were lost by mistake, and came back with 2.42.
 _TAG = (Prop('tag', t.TAG, since=32, until=32), Prop('tag', t.TAG, since=42))
 _NETWORK_TAG = (Prop('tag', t.TAG, since=32, until=36), Prop('tag', t.TAG, since=42))
 
-_FIXED_IP = {'type': 'string', 'oneOf': [{'format': 'ipv4'}, {'format': 'ipv6'}]}
+_FIXED_IP = {'type': 'string', 'maxLength': 64, 'oneOf': [{'format': 'ipv4'}, {'format': 'ipv6'}]}
 _OLD_NETWORK = Obj(
     Prop('fixed_ip', _FIXED_IP),
     Prop('port', {'oneOf': [t.UUID, t.NULL]}),
     # Until 2.36 a network could be named by anything that its manager understood.
-    Prop('uuid', {'type': 'string'}),
+    Prop('uuid', {'type': 'string', 'maxLength': 255}),
     *_NETWORK_TAG)
 _NETWORK = Obj(
     Prop('fixed_ip', _FIXED_IP),
     Prop('port', {'oneOf': [t.UUID, t.NULL]}),
     Prop('uuid', t.UUID),
     *_NETWORK_TAG)
-_OLD_NETWORKS = {'type': 'array', 'items': _OLD_NETWORK}
-_NETWORKS = {'oneOf': [{'type': 'array', 'items': _NETWORK}, t.one_of('none', 'auto')]}
+_OLD_NETWORKS = {'type': 'array', 'items': _OLD_NETWORK, 'maxItems': MOST}
+_NETWORKS = {'oneOf': [{'type': 'array', 'items': _NETWORK, 'maxItems': MOST}, t.one_of('none', 'auto')]}
 
 _VOLUME_SIZE = {'type': ['integer', 'string'], 'pattern': '^[0-9]+$', 'minimum': 1, 'maximum': t.MAX_INT,
                 'minLength': 1, 'maxLength': 20}
 _DEVICE_NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9._\-/]*$'}
+_CONNECTION = {'type': 'string', 'maxLength': 65535}
 _OLD_DEVICE = Obj(
     Prop('virtual_name', {'type': 'string', 'maxLength': 255}), Prop('volume_id', t.UUID),
     Prop('snapshot_id', t.UUID), Prop('volume_size', _VOLUME_SIZE), Prop('device_name', _DEVICE_NAME),
-    Prop('delete_on_termination', t.BOOLEAN), Prop('no_device', {}), Prop('connection_info', {'type': 'string'}))
+    Prop('delete_on_termination', t.BOOLEAN), Prop('no_device', {}), Prop('connection_info', _CONNECTION))
 _DEVICE = Obj(
     Prop('source_type', t.one_of('volume', 'image', 'snapshot', 'blank')),
     Prop('uuid', {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': '^[a-zA-Z0-9._-]*$'}),
@@ -41,40 +45,42 @@ _DEVICE = Obj(
     Prop('boot_index', {'type': ['integer', 'string', 'null'], 'pattern': '^-?[0-9]+$', 'minimum': -1,
                         'maximum': t.MAX_INT, 'maxLength': 20}),
     Prop('volume_size', _VOLUME_SIZE), Prop('device_name', _DEVICE_NAME),
-    Prop('delete_on_termination', t.BOOLEAN), Prop('no_device', {}), Prop('connection_info', {'type': 'string'}),
+    Prop('delete_on_termination', t.BOOLEAN), Prop('no_device', {}), Prop('connection_info', _CONNECTION),
     *_TAG, Prop('volume_type', {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 255}, since=67))
 
-_HINT_IDS = {'oneOf': [t.UUID, {'type': 'array', 'items': t.UUID}]}
+_HINT_IDS = {'oneOf': [t.UUID, {'type': 'array', 'items': t.UUID, 'maxItems': 4 * MOST}]}
 _HINTS = Obj(
     Prop('group', t.UUID), Prop('different_host', _HINT_IDS), Prop('same_host', _HINT_IDS),
-    Prop('query', {'type': ['string', 'object']}), Prop('target_cell', t.NAME),
-    Prop('different_cell', {'type': ['string', 'array'], 'items': {'type': 'string'}}),
-    Prop('build_near_host_ip', _FIXED_IP), Prop('cidr', {'type': 'string', 'pattern': r'^/[0-9a-f.:]+$'}),
+    Prop('query', {'type': ['string', 'object'], 'maxLength': 65535}), Prop('target_cell', t.NAME),
+    Prop('different_cell', {'type': ['string', 'array'], 'maxLength': 255, 'maxItems': MOST,
+                             'items': {'type': 'string', 'maxLength': 255}}),
+    Prop('build_near_host_ip', _FIXED_IP), Prop('cidr', {'type': 'string', 'pattern': r'^/[0-9a-f.:]+$',
+                                                           'maxLength': 64}),
     additional=True)
 
 _SERVER = Obj(
     Prop('name', t.NAME, required=True),
     Prop('flavorRef', {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0,
                        'maximum': t.MAX_INT}, required=True),
-    Prop('imageRef', {'oneOf': [{'type': 'string', 'format': 'uuid'}, {'type': 'string', 'maxLength': 0}]}),
+    Prop('imageRef', {'oneOf': [t.UUID, {'type': 'string', 'maxLength': 0}]}),
     Prop('networks', _OLD_NETWORKS, until=36), Prop('networks', _NETWORKS, required=True, since=37),
     Prop('adminPass', t.PASSWORD), Prop('metadata', t.METADATA), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
     Prop('accessIPv4', t.IPV4), Prop('accessIPv6', t.IPV6),
-    Prop('personality', {'type': 'array', 'items': Obj(Prop('path', {'type': 'string'}),
-                                                       Prop('contents', {'type': 'string', 'format': 'base64'}))},
-         until=56),
+    Prop('personality', {'type': 'array', 'maxItems': MOST, 'items': Obj(
+        Prop('path', {'type': 'string', 'maxLength': 4096}),
+        Prop('contents', {'type': 'string', 'format': 'base64', 'maxLength': 114688}))}, until=56),
     Prop('availability_zone', t.ZONE),
-    Prop('block_device_mapping', {'type': 'array', 'items': _OLD_DEVICE}),
-    Prop('block_device_mapping_v2', {'type': 'array', 'items': _DEVICE}),
+    Prop('block_device_mapping', {'type': 'array', 'items': _OLD_DEVICE, 'maxItems': MOST}),
+    Prop('block_device_mapping_v2', {'type': 'array', 'items': _DEVICE, 'maxItems': MOST}),
     Prop('config_drive', t.BOOLEAN), Prop('key_name', t.NAME),
     Prop('min_count', t.integer(1)), Prop('max_count', t.integer(1)), Prop('return_reservation_id', t.BOOLEAN),
-    Prop('security_groups', {'type': 'array', 'items': Obj(Prop('name', {'type': 'string', 'minLength': 1,
-                                                                         'maxLength': 255}))}),
+    Prop('security_groups', {'type': 'array', 'maxItems': MOST, 'items': Obj(
+        Prop('name', {'type': 'string', 'minLength': 1, 'maxLength': 255}))}),
     Prop('user_data', {'type': 'string', 'format': 'base64', 'maxLength': 65535}),
     Prop('description', t.TEXT, since=19),
     Prop('tags', {'type': 'array', 'items': t.TAG, 'maxItems': 50}, since=52),
     Prop('trusted_image_certificates', {'oneOf': [
-        {'type': 'array', 'items': {'type': 'string', 'minLength': 1}, 'minItems': 1, 'maxItems': 50,
+        {'type': 'array', 'items': {'type': 'string', 'minLength': 1, 'maxLength': 255}, 'minItems': 1, 'maxItems': 50,
          'uniqueItems': True}, t.NULL]}, since=63),
     Prop('host', t.HOST, since=74), Prop('hypervisor_hostname', t.HYPERVISOR_HOSTNAME, since=74),
     Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94))

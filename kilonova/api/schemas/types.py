@@ -1,4 +1,10 @@
-"""The words that schemas are made of: names, numbers, booleans, ids."""
+"""The words that schemas are made of: names, numbers, booleans, ids.
+
+    Prop('host', t.HOST, required=True), Prop('count', t.integer(1))
+
+Each text has a bound of its length and each list one of its items (a test goes over all schemas): what a format or a
+pattern costs depends on it.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -11,14 +17,14 @@ ANYTHING: dict[str, Any] = {}
 NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'name'}
 TEXT = {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 255, 'format': 'text'}
 LONG_TEXT = {'type': ['string', 'null'], 'minLength': 0, 'maxLength': 65535, 'maxBytes': 65535, 'format': 'text'}
-UUID = {'type': 'string', 'format': 'uuid'}
+UUID = {'type': 'string', 'format': 'uuid', 'maxLength': 255}
 HOST = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9\-._]*$'}
 HOST_OR_NONE = {'anyOf': [NULL, HOST]}
 HYPERVISOR_HOSTNAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
-HOSTNAME = {'type': 'string', 'minLength': 2, 'maxLength': 63, 'pattern': r'^[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+$'}
-FQDN = {'type': 'string', 'minLength': 2, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9]+[a-zA-Z0-9\-.]*[a-zA-Z0-9]+$'}
+HOSTNAME = {'type': 'string', 'minLength': 2, 'maxLength': 63, 'pattern': r'^[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]$'}
+FQDN = {'type': 'string', 'minLength': 2, 'maxLength': 255, 'pattern': r'^[a-zA-Z0-9][a-zA-Z0-9\-.]*[a-zA-Z0-9]$'}
 ZONE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'name'}
-PASSWORD = {'type': 'string'}
+PASSWORD = {'type': 'string', 'maxLength': 65535}
 TAG = {'type': 'string', 'minLength': 1, 'maxLength': 60, 'pattern': '^[^,/]*$'}
 PROJECT_ID = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': '^[a-zA-Z0-9-]*$'}
 
@@ -27,15 +33,15 @@ _FALSE = [False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No'
 BOOLEAN = {'type': ['boolean', 'string'], 'enum': [*_TRUE, *_FALSE]}
 
 DISK_CONFIG = {'type': 'string', 'enum': ['AUTO', 'MANUAL']}
-IPV4 = {'type': 'string', 'format': 'ipv4'}
-IPV6 = {'type': 'string', 'format': 'ipv6'}
+IPV4 = {'type': 'string', 'format': 'ipv4', 'maxLength': 64}
+IPV6 = {'type': 'string', 'format': 'ipv6', 'maxLength': 64}
 METADATA = {'type': 'object', 'additionalProperties': False, 'patternProperties': {
     r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': 'string', 'maxLength': 255}}}
 
 # Query parameters arrive as text.
 ANY_TEXT = {'type': 'string', 'maxLength': 4096}
 NUMBER_TEXT = {'type': 'string', 'pattern': '^[0-9]*$', 'maxLength': 19}
-DATE_TEXT = {'type': 'string', 'format': 'date-time'}
+DATE_TEXT = {'type': 'string', 'format': 'date-time', 'maxLength': 255}
 REGEX_TEXT = {'type': 'string', 'maxLength': 255, 'format': 'regex'}
 
 

@@ -12,6 +12,7 @@ from oslo_utils import strutils, timeutils
 from kilonova import states
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
+from kilonova.db import expressions
 from kilonova.db.queries import flavors, servers
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unavailable
@@ -171,9 +172,9 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
 
 def _pattern(name: str, value: str) -> str:
     try:
-        re.compile(value)
-    except (re.error, OverflowError, RecursionError):
-        raise Invalid(f"Invalid filter value for {name}: '{value}' is not a regular expression.") from None
+        expressions.compiled(value)
+    except expressions.BadExpression as error:
+        raise Invalid(f"Invalid filter value for {name}: '{value}' is not a regular expression: {error}.") from None
     return value
 
 

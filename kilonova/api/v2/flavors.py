@@ -11,6 +11,7 @@ from kilonova.api.schemas import extra_specs
 from kilonova.api.services import flavors as service
 from kilonova.api.views import flavors as views
 from kilonova.api.wsgi import Call
+from kilonova.db import expressions
 from kilonova.db.queries import flavors as queries
 from kilonova.errors import Invalid, MarkerNotFound
 
@@ -81,9 +82,9 @@ def _is_public(call: Call) -> bool | None:
 def _pattern(call: Call) -> str | None:
     name = call.one('name') if call.version >= NAME_FILTER_SINCE else None
     try:
-        re.compile(name or '')
-    except (re.error, OverflowError, RecursionError):
-        raise Invalid(f'Invalid name filter [{name}]') from None
+        expressions.compiled(name or '')
+    except expressions.BadExpression as error:
+        raise Invalid(f'Invalid name filter [{name}]: {error}') from None
     return name
 
 

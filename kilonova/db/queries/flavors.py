@@ -68,7 +68,7 @@ def page(conn: Any, *, project_id: str | None = None, is_public: bool | None = N
         column = flavors.c[key]
         query = query.order_by(*(part.desc() if direction == 'desc' else part.asc()
                                  for part in (sa.case((column.is_(None), 0), else_=1), column)))
-    with patterns.from_user():
+    with patterns.from_user(*([name] if name is not None else ())):
         found = [dict(row) for row in conn.execute(query).mappings()]
     _add_specs(conn, found if specs else [])
     return found

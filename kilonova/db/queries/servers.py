@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from kilonova.db import engine
+from kilonova.db import engine, expressions
 from kilonova.db.collation import by_code_point
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
@@ -93,7 +92,7 @@ class Filters:
         """The same for a row in hand."""
         if self.deleted or not all(row.get(name) in values for name, values in self.equal.items()):
             return False
-        if not all(re.search(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
+        if not all(expressions.find(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
             return False
         if self.states is not None and not any(
                 row['vm_state'] == vm and (row['task_state'] in tasks) == accepted
@@ -317,7 +316,7 @@ def page(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: i
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
-    with patterns.from_user():
+    with patterns.from_user(*filters.regex.values()):
         return [_plain(row) for row in conn.execute(query).mappings()]
 
 
@@ -329,7 +328,7 @@ def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: 
         *_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
-    with patterns.from_user():
+    with patterns.from_user(*filters.regex.values()):
         return [dict(row) for row in conn.execute(query).mappings()]
 
 

@@ -267,7 +267,7 @@ def test_every_sort_key(site):
 @pytest.mark.parametrize('name', ['name', 'ip', 'ip6', 'display_name'])
 def test_malformed_regular_expressions(site, name):
     assert site.fault('GET', f'/servers?{name}=(') == (
-        400, f"Invalid input for query parameters {name}. Value: (. '(' is not a 'regex'")
+        400, f"Invalid input for query parameters {name}. Value: (. '(' is not a 'regex': missing ): (")
 
 
 def test_unknown_filters(site):
