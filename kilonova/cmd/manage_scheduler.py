@@ -123,12 +123,12 @@ def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
 def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
     """The request that the arguments describe; None, which was told: there is no such thing."""
     from kilonova.cmd import parts
-    from kilonova.db.queries import flavors
+    from kilonova.db.queries import flavors, owners
     from kilonova.errors import Forbidden, Invalid, NotFound
     from kilonova.scheduler import what_if
     with cloud.databases.api().read() as connection:
-        flavor = flavors.get(connection, args.flavor) or next(iter(flavors.page(
-            connection, name=f'^{re.escape(args.flavor)}$', limit=1)), None)
+        flavor = flavors.get(connection, args.flavor, owners.ALL) or next(iter(flavors.page(
+            connection, owner=owners.ALL, name=f'^{re.escape(args.flavor)}$', limit=1)), None)
     if flavor is None:
         print(f'Flavor {args.flavor} could not be found.')
         return None

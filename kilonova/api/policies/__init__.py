@@ -67,9 +67,11 @@ class Policy:
         """``target`` defaults to the caller's own project and user."""
         if target is None:
             target = {'project_id': ctxt.project_id, 'user_id': ctxt.user_id}
+        # What has no project matches nobody's: the library would compare the words 'None'.
+        target = {name: value for name, value in target.items() if value is not None}
         credentials = {**ctxt.to_policy_values(), 'is_admin': ctxt.is_admin}
         try:
-            return bool(self.enforcer.authorize(rule, dict(target), credentials))
+            return bool(self.enforcer.authorize(rule, target, credentials))
         except oslo_policy.InvalidScope:
             return False
 

@@ -21,7 +21,7 @@ from kilonova.api.services import block_devices, delete, hosts, images, keypairs
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, find_server
 from kilonova.api.services.silence import ask_cells, refuse_if_any
-from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, withdrawals
+from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
 from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid, Unavailable
 from kilonova.objects import (
     BlockDeviceMappingList,
@@ -212,7 +212,7 @@ def find_flavor(backend: Backend, ctxt: Any, flavor_ref: str) -> dict[str, Any]:
     flavor = None
     if flavor_id := _flavor_id(flavor_ref):
         with backend.api_db.read() as conn:
-            flavor = flavors.get(conn, flavor_id, None if ctxt.is_admin else ctxt.project_id)
+            flavor = flavors.get(conn, flavor_id, owners.seen_by(ctxt))
     if flavor is None or flavor['disabled']:
         raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
     return flavor

@@ -6,7 +6,7 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova.api.services.backend import Backend
-from kilonova.db.queries import flavors
+from kilonova.db.queries import flavors, owners
 from kilonova.errors import (
     Conflict,
     FlavorAccessNotFound,
@@ -31,7 +31,7 @@ class NoAccessList(NotFound):
 def get(backend: Backend, ctxt: Any, flavor_id: str) -> dict[str, Any]:
     """FlavorNotFound also for private flavors that were not granted."""
     with backend.api_db.read() as conn:
-        found = flavors.get(conn, flavor_id, None if ctxt.is_admin else ctxt.project_id)
+        found = flavors.get(conn, flavor_id, owners.seen_by(ctxt))
     if found is None:
         raise FlavorNotFound(flavor_id=flavor_id)
     return found
@@ -65,7 +65,7 @@ def delete(backend: Backend, ctxt: Any, flavor_id: str) -> None:
 
 def _with_projects(backend: Backend, flavor_id: str) -> dict[str, Any] | None:
     with backend.api_db.read() as conn:
-        found = flavors.get(conn, flavor_id, None)
+        found = flavors.get(conn, flavor_id, owners.ALL)
         return found and {**found, 'projects': None if found['is_public'] else flavors.access(conn, found['id'])}
 
 

@@ -13,7 +13,8 @@ from kilonova import states
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
 from kilonova.db import expressions
-from kilonova.db.queries import flavors, servers
+from kilonova.db.queries import flavors, owners, servers
+from kilonova.db.queries.owners import Owner
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unavailable
 
@@ -107,7 +108,7 @@ class Listing:
     """What to list. ``marker`` is the uuid of the last server seen; ``plain`` wants uuid and name only."""
 
     filters: Filters
-    project_id: str | None
+    owner: Owner
     order: Sequence[tuple[str, str]] = (('created_at', 'desc'),)
     limit: int = 1000
     marker: str | None = None
@@ -227,10 +228,13 @@ def list_servers(backend: Backend, listing: Listing) -> Listed:
     if listing.limit == 0 or listing.filters.nothing:
         return found
     filters = listing.filters
-    if listing.project_id is not None:
-        filters = replace(filters, equal={**filters.equal, 'project_id': [listing.project_id]})
+    if listing.owner is None:
+        # A caller without a project has no servers.
+        return found
+    if isinstance(listing.owner, str):
+        filters = replace(filters, equal={**filters.equal, 'project_id': [listing.owner]})
     with backend.api_db.read() as conn:
-        waiting = servers.build_requests(conn, listing.project_id)
+        waiting = servers.build_requests(conn, listing.owner)
     marker = _marker(backend, listing, waiting) if listing.marker else None
     rows, silent = _of_cells(backend, listing, filters, marker, found)
     settled = {row['uuid'] for row in rows}
@@ -283,7 +287,7 @@ def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -
         return found
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
-    allowed = place is not None and listing.project_id in (None, place['project_id'])
+    allowed = place is not None and owners.has(listing.owner, place['project_id'])
     if place is not None and allowed and place['cell_id'] is not None:
         with backend.cell(place['cell_id']).read() as conn:
             found = servers.get(conn, uuid, deleted=True)
@@ -312,4 +316,4 @@ def _read_api(backend: Backend, listing: Listing, found: Listed, silent: Sequenc
             found.wishes = servers.wishes(conn, [row['uuid'] for row in found.rows])
         if partial:
             ids = [cell.cell.id for cell in silent if cell.cell is not None]
-            found.unknown = servers.mapped(conn, ids, listing.project_id, listing.limit)
+            found.unknown = servers.mapped(conn, ids, listing.owner, listing.limit)

@@ -14,6 +14,7 @@ from kilonova.api.services import quota
 from kilonova.api.services.backend import Backend
 from kilonova.db.queries import instance_groups, quotas
 from kilonova.db.queries.instance_groups import GroupNotFound
+from kilonova.db.queries.owners import Owner
 from kilonova.errors import Forbidden, Invalid
 from kilonova.objects import InstanceGroup
 
@@ -33,10 +34,10 @@ class RulesNotSupported(Invalid):
     msg_fmt = 'Only anti-affinity policy supports rules.'
 
 
-def list_groups(backend: Backend, project_id: str | None, limit: int, offset: int) -> list[dict[str, Any]]:
-    """Groups of a project (None: of all) with their members, by age."""
+def list_groups(backend: Backend, owner: Owner, limit: int, offset: int) -> list[dict[str, Any]]:
+    """Groups of a project with their members, by age."""
     with backend.api_db.read() as conn:
-        return instance_groups.page(conn, project_id, limit, offset)
+        return instance_groups.page(conn, owner, limit, offset)
 
 
 def get(backend: Backend, ctxt: Any, uuid: str) -> dict[str, Any]:

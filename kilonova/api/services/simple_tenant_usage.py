@@ -9,13 +9,14 @@ from typing import Any
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.db.queries import usages
-from kilonova.errors import Invalid, MarkerNotFound
+from kilonova.db.queries.owners import Owner
+from kilonova.errors import Invalid, UnknownMarker
 
 _FORMS = ('%Y-%m-%dT%H:%M:%S', '%Y-%m-%dT%H:%M:%S.%f', '%Y-%m-%d %H:%M:%S.%f')
 
 
 class InvalidStrTime(Invalid):
-    msg_fmt = 'Invalid datetime string: %(reason)s'
+    msg_fmt = 'Invalid datetime string: Datetime is in invalid format'
 
 
 class InvalidPeriod(Invalid):
@@ -54,22 +55,21 @@ def read_period(start: str | None, stop: str | None, now: datetime.datetime) -> 
 def _time(text: str | None, now: datetime.datetime) -> datetime.datetime:
     if not text:
         return now
-    reason = ''
     for form in _FORMS:
         try:
             # Naive UTC, as the database holds it.
             return datetime.datetime.strptime(text, form)  # noqa: DTZ007
-        except ValueError as error:
-            reason = reason or str(error)
-    raise InvalidStrTime(reason=reason)
+        except ValueError:
+            continue
+    raise InvalidStrTime
 
 
-def servers(backend: Backend, period: Period, *, project_id: str | None, limit: int, marker: str | None = None,
+def servers(backend: Backend, period: Period, *, owner: Owner, limit: int, marker: str | None = None,
             detailed: bool = False) -> list[dict[str, Any]]:
     """At most ``limit`` servers of the period, cell by cell in the order of their ids, behind the server ``marker``;
     those of a cell that doesn't answer are left out.
 
-    One statement a cell, and one more in each up to the marker's. MarkerNotFound (400).
+    One statement a cell, and one more in each up to the marker's. UnknownMarker (400).
     """
     found: list[dict[str, Any]] = []
 
@@ -80,17 +80,17 @@ def servers(backend: Backend, period: Period, *, project_id: str | None, limit: 
         with cell.read() as conn:
             after: int | None = 0
             if marker is not None:
-                after = usages.position(conn, marker, project_id)
+                after = usages.position(conn, marker, owner)
                 if after is None:
                     return
                 marker = None
-            found.extend(usages.active(conn, period.start, period.stop, project_id=project_id,
+            found.extend(usages.active(conn, period.start, period.stop, owner=owner,
                                        limit=limit - len(found), after=after or 0, with_flavor=detailed))
     silent: list[Any] = []
     ask_cells(backend.all_cells(), ask, silent)
     if marker is not None and limit:
         refuse_if_any(silent)
-        raise MarkerNotFound(marker=marker)
+        raise UnknownMarker(marker=marker)
     return found
 
 

@@ -13,6 +13,7 @@ from kilonova.api.views import flavors as views
 from kilonova.api.wsgi import Call
 from kilonova.db import expressions
 from kilonova.db.queries import flavors as queries
+from kilonova.db.queries import owners
 from kilonova.errors import Invalid, MarkerNotFound
 
 VALIDATED_SPECS_SINCE, NAME_FILTER_SINCE, STRICT_ACCESS_SINCE = 86, 102, 7
@@ -34,18 +35,18 @@ def detail(call: Call) -> Any:
 
 
 def _list(call: Call, detailed: bool) -> Any:
-    is_admin, limit = call.ctxt.is_admin, call.limit()
+    is_admin, owner, limit = call.ctxt.is_admin, owners.seen_by(call.ctxt), call.limit()
     order = [(call.one('sort_key') or 'flavorid', call.one('sort_dir') or 'asc')]
     min_ram, min_disk, is_public = _number(call, 'minRam'), _number(call, 'minDisk'), _is_public(call)
     name = _pattern(call)
     with call.backend.api_db.read() as conn:
         marker = None
         if call.one('marker') is not None:
-            marker = queries.get(conn, call.one('marker') or '', None if is_admin else call.ctxt.project_id)
+            marker = queries.get(conn, call.one('marker') or '', owner)
             if marker is None:
                 raise MarkerNotFound(marker=call.one('marker'))
         rows = queries.page(
-            conn, project_id=None if is_admin else call.ctxt.project_id, is_public=is_public, min_ram=min_ram,
+            conn, owner=owner, is_public=is_public, min_ram=min_ram,
             min_disk=min_disk, name=name, order=order, limit=limit, marker=marker, disabled=None if is_admin else False,
             specs=detailed and call.version >= 61) if limit else []
     look = _look(call)

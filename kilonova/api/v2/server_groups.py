@@ -7,6 +7,7 @@ from kilonova.api.policies import server_groups as policies
 from kilonova.api.services import server_groups as service
 from kilonova.api.views import server_groups as views
 from kilonova.api.wsgi import Call
+from kilonova.db.queries import owners
 from kilonova.errors import Invalid
 
 # Positions behind this one are as good as the end.
@@ -18,7 +19,7 @@ def index(call: Call) -> Any:
     # Who may not see all projects' is shown the own ones.
     everywhere = 'all_projects' in call.query and call.may(policies.ALL_PROJECTS)
     limit = call.limit() or call.backend.options.max_limit
-    rows = service.list_groups(call.backend, None if everywhere else call.ctxt.project_id, limit, _offset(call))
+    rows = service.list_groups(call.backend, owners.ALL if everywhere else call.ctxt.project_id, limit, _offset(call))
     return {'server_groups': [views.server_group(row, call.version) for row in rows]}
 
 

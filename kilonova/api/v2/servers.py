@@ -13,6 +13,7 @@ from kilonova.api.services import delete as deletion
 from kilonova.api.services import update as updating
 from kilonova.api.views import servers as views
 from kilonova.api.wsgi import Call, Reply
+from kilonova.db.queries import owners
 from kilonova.db.queries import servers as queries
 from kilonova.errors import Forbidden, Invalid
 
@@ -43,17 +44,17 @@ def detail(call: Call) -> Any:
 def _list(call: Call, detailed: bool) -> Any:
     query = {name: values[-1] for name, values in call.query.items() if not name.startswith('_')}
     all_filters = call.may(policies.ALL_FILTERS)
-    project_id = _project(call, query, detailed)
+    owner = _owner(call, query, detailed)
     if all_filters:
         # To others these are filters like any that they may not use: passed over.
         _refuse_joined(call.query)
     filters = listing.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
-                                   is_admin=call.ctxt.is_admin, all_tenants=project_id is None,
+                                   is_admin=call.ctxt.is_admin, all_tenants=owner is owners.ALL,
                                    statuses=call.query.get('status', []))
     limit = call.limit()
     order, marker = _order(call), call.one('marker')
     found = listing.list_servers(call.backend, listing.Listing(
-        filters=filters, project_id=project_id, order=order, limit=limit, marker=marker, plain=not detailed,
+        filters=filters, owner=owner, order=order, limit=limit, marker=marker, plain=not detailed,
         bulky=detailed and call.version >= 3 and call.may(policies.EXTENDED_ATTRIBUTES), version=call.version,
         host_status=detailed and call.version >= 16 and _sees_hosts(call),
         whole=not set(query) - {'all_tenants'}))
@@ -69,8 +70,8 @@ def _list(call: Call, detailed: bool) -> Any:
     return body
 
 
-def _project(call: Call, query: dict[str, str], detailed: bool) -> str | None:
-    """Whose servers are listed; None: everybody's. 403 without the policy for that."""
+def _owner(call: Call, query: dict[str, str], detailed: bool) -> owners.Owner:
+    """Whose servers are listed. 403 without the policy for that."""
     wanted = query.get('all_tenants')
     if wanted is None:
         return call.ctxt.project_id
@@ -81,7 +82,7 @@ def _project(call: Call, query: dict[str, str], detailed: bool) -> str | None:
     if not everybody:
         return call.ctxt.project_id
     call.authorise(policies.DETAIL_ALL if detailed else policies.INDEX_ALL)
-    return None
+    return owners.ALL
 
 
 def _refuse_joined(query: dict[str, list[str]]) -> None:
@@ -92,10 +93,13 @@ def _refuse_joined(query: dict[str, list[str]]) -> None:
 
 def _order(call: Call) -> list[tuple[str, str]]:
     keys, directions = call.query.get('sort_key', []), call.query.get('sort_dir', [])
-    if any(key in _ADMIN_SORT_KEYS for key in keys) and not call.ctxt.is_admin:
-        raise Forbidden('Only administrators can sort servers by host or node.')
+    for key in keys:
+        if key in _ADMIN_SORT_KEYS and not call.ctxt.is_admin:
+            raise Forbidden(f'Only administrators can sort servers by {key}')
+    if any(direction not in ('asc', 'desc') for direction in directions):
+        raise Invalid("Invalid input received: Unknown sort direction, must be 'desc' or 'asc'")
     if len(directions) > max(len(keys), 1):
-        raise Invalid('Sort direction size exceeds sort key size')
+        raise Invalid('Invalid input received: Sort direction size exceeds sort key size')
     last = directions[-1] if directions else 'desc'
     pairs = [(key, directions[position] if position < len(directions) else last) for position, key in enumerate(keys)]
     # A key that comes twice can't change what its first turn decided; dead keys are accepted and change nothing.

@@ -12,7 +12,8 @@ from sqlalchemy import exc
 
 from kilonova.db import engine
 from kilonova.db.models import api as models
-from kilonova.db.queries import patterns
+from kilonova.db.queries import owners, patterns
+from kilonova.db.queries.owners import Owner
 from kilonova.errors import FlavorExists, FlavorIdExists
 
 flavors = models.Flavor.__table__
@@ -23,19 +24,20 @@ SORT_KEYS = ('created_at', 'description', 'disabled', 'ephemeral_gb', 'flavorid'
              'name', 'root_gb', 'rxtx_factor', 'swap', 'updated_at', 'vcpu_weight', 'vcpus')
 
 
-def _visible(project_id: str | None) -> Any:
-    """What a project may see and use; None: everything."""
-    if project_id is None:
+def _visible(owner: Owner) -> Any:
+    """What a project may see and use: public flavors, and those that it was granted. Who has no project was granted
+    none."""
+    if owner is owners.ALL:
         return sa.true()
-    granted = sa.exists().where(projects.c.flavor_id == flavors.c.id, projects.c.project_id == project_id)
+    granted = sa.exists().where(projects.c.flavor_id == flavors.c.id, owners.of(projects.c.project_id, owner))
     return sa.or_(flavors.c.is_public == sa.true(), granted)
 
 
-def get(conn: Any, flavorid: str, project_id: str | None = None) -> dict[str, Any] | None:
-    """A flavor that the project may use (None: any), with its extra specs, in one statement."""
+def get(conn: Any, flavorid: str, owner: Owner) -> dict[str, Any] | None:
+    """A flavor that the project may use, with its extra specs, in one statement."""
     rows = conn.execute(sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
                         .join_from(flavors, extra_specs, extra_specs.c.flavor_id == flavors.c.id, isouter=True)
-                        .where(flavors.c.flavorid == flavorid, _visible(project_id))).mappings().all()
+                        .where(flavors.c.flavorid == flavorid, _visible(owner))).mappings().all()
     if not rows:
         return None
     found = {name: value for name, value in rows[0].items() if not name.startswith('spec_')}
@@ -48,13 +50,13 @@ def id_of(conn: Any, flavorid: str) -> int | None:
     return conn.execute(sa.select(flavors.c.id).where(flavors.c.flavorid == flavorid)).scalar()
 
 
-def page(conn: Any, *, project_id: str | None = None, is_public: bool | None = None, min_ram: int = 0,
+def page(conn: Any, *, owner: Owner, is_public: bool | None = None, min_ram: int = 0,
          min_disk: int = 0, name: str | None = None, order: Sequence[tuple[str, str]] = (), limit: int = 1000,
          marker: Mapping[str, Any] | None = None, specs: bool = True,
          disabled: bool | None = None) -> list[dict[str, Any]]:
-    """Flavors of a page; two statements. ``project_id``: only what it may see. ``name``: a regular expression."""
+    """Flavors of a page; two statements. ``owner``: only what the project may see. ``name``: a regular expression."""
     full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
-    query = sa.select(flavors).where(_visible(project_id), flavors.c.memory_mb >= min_ram,
+    query = sa.select(flavors).where(_visible(owner), flavors.c.memory_mb >= min_ram,
                                      flavors.c.root_gb >= min_disk).limit(limit)
     if is_public is not None:
         query = query.where(flavors.c.is_public == sa.literal(is_public))
@@ -106,7 +108,7 @@ def create(database: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with database.write() as conn:
             conn.execute(flavors.insert(), dict(values))
-            return get(conn, values['flavorid'])  # type: ignore[return-value]
+            return get(conn, values['flavorid'], owners.ALL)  # type: ignore[return-value]
     except exc.IntegrityError as error:
         if not engine.is_duplicate(error):
             raise
@@ -120,7 +122,7 @@ def describe(database: Any, flavorid: str, description: str | None) -> dict[str,
     """Change the description; None for an unknown flavor."""
     with database.write() as conn:
         conn.execute(flavors.update().where(flavors.c.flavorid == flavorid).values(description=description))
-        return get(conn, flavorid)
+        return get(conn, flavorid, owners.ALL)
 
 
 @engine.retried

@@ -19,6 +19,7 @@ from kilonova import errors
 from kilonova.db import engine
 from kilonova.db.models.api import InstanceGroup, InstanceGroupMember, InstanceGroupPolicy, InstanceMapping
 from kilonova.db.models.cell import Instance, Migration
+from kilonova.db.queries import owners
 from kilonova.db.queries.migrations import ENDED
 from kilonova.db.rows import Row, many, one
 
@@ -62,11 +63,9 @@ def get(conn: Any, uuid: str) -> Row | None:
     return group
 
 
-def page(conn: Any, project_id: str | None, limit: int, offset: int = 0) -> list[Row]:
-    """Groups of a project (None: of all) with their members, by id; two statements."""
-    query = _groups().order_by(groups.c.id).limit(limit).offset(offset)
-    if project_id is not None:
-        query = query.where(groups.c.project_id == project_id)
+def page(conn: Any, owner: owners.Owner, limit: int, offset: int = 0) -> list[Row]:
+    """Groups of a project with their members, by id; two statements."""
+    query = _groups().where(owners.of(groups.c.project_id, owner)).order_by(groups.c.id).limit(limit).offset(offset)
     rows = [_read(row) for row in many(conn.execute(query))]
     found = _members(conn, [row['id'] for row in rows]) if rows else {}
     return [{**row, 'members': found.get(row['id'], [])} for row in rows]

@@ -18,7 +18,8 @@ from kilonova.db import engine, expressions
 from kilonova.db.collation import by_code_point
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
-from kilonova.db.queries import patterns
+from kilonova.db.queries import owners, patterns
+from kilonova.db.queries.owners import Owner
 
 instances = cell_models.Instance.__table__
 extras = cell_models.InstanceExtra.__table__
@@ -216,11 +217,10 @@ def find(conn: Any, uuid: str) -> dict[str, Any] | None:
     return {'cell_id': row['cell_id'], 'project_id': row['project_id'], 'user_id': row['user_id'], 'request': request}
 
 
-def build_requests(conn: Any, project_id: str | None) -> list[dict[str, Any]]:
+def build_requests(conn: Any, owner: Owner) -> list[dict[str, Any]]:
     """The servers without a cell, of one project or of all."""
-    query = sa.select(requests.c.instance, requests.c.tags, requests.c.created_at)
-    if project_id is not None:
-        query = query.where(requests.c.project_id == project_id)
+    query = sa.select(requests.c.instance, requests.c.tags, requests.c.created_at).where(
+        owners.of(requests.c.project_id, owner))
     return [from_request(row) for row in conn.execute(query).mappings()]
 
 
@@ -267,13 +267,12 @@ def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def mapped(conn: Any, cell_ids: Sequence[int], project_id: str | None, limit: int) -> list[dict[str, Any]]:
+def mapped(conn: Any, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
     """What the mappings know of the servers of cells that don't answer: uuid, project_id, created_at."""
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
         mappings.c.cell_id.in_(list(cell_ids)),
-        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
-    if project_id is not None:
-        query = query.where(mappings.c.project_id == project_id)
+        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
+        owners.of(mappings.c.project_id, owner))
     return [dict(row) for row in conn.execute(query.order_by(mappings.c.id.desc()).limit(limit)).mappings()]
 
 

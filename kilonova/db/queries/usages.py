@@ -8,6 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
+from kilonova.db.queries import owners
+from kilonova.db.queries.owners import Owner
 from kilonova.db.rows import Row, insert_missing, many
 
 instances = Instance.__table__
@@ -20,15 +22,14 @@ _COLUMNS = tuple(instances.c[name] for name in (
     'root_gb', 'ephemeral_gb'))
 
 
-def active(conn: Any, begin: datetime.datetime, end: datetime.datetime, *, project_id: str | None = None,
+def active(conn: Any, begin: datetime.datetime, end: datetime.datetime, *, owner: Owner,
            limit: int, after: int = 0, with_flavor: bool = False) -> list[Row]:
     """Servers, deleted ones too, that were there at some time between ``begin`` and ``end`` (naive UTC), by id from
     behind ``after``; ``with_flavor``: with the flavor's name as 'flavor'. One statement."""
     query = sa.select(*_COLUMNS).where(
         instances.c.id > after, instances.c.launched_at < end,
         sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin))
-    if project_id is not None:
-        query = query.where(instances.c.project_id == project_id)
+    query = query.where(owners.of(instances.c.project_id, owner))
     if with_flavor:
         query = query.add_columns(extras.c.flavor).outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
     rows = many(conn.execute(query.order_by(instances.c.id).limit(limit)))
@@ -37,10 +38,10 @@ def active(conn: Any, begin: datetime.datetime, end: datetime.datetime, *, proje
     return rows
 
 
-def position(conn: Any, uuid: str, project_id: str | None = None) -> int | None:
-    """The id of a server, deleted or not; None where it isn't in this cell, or not of the project that is named."""
-    query = sa.select(instances.c.id).where(instances.c.uuid == uuid)
-    return conn.execute(query if project_id is None else query.where(instances.c.project_id == project_id)).scalar()
+def position(conn: Any, uuid: str, owner: Owner) -> int | None:
+    """The id of a server, deleted or not; None where it isn't in this cell, or not one of the owner's."""
+    return conn.execute(sa.select(instances.c.id).where(
+        instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))).scalar()
 
 
 def audits(conn: Any, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:

@@ -246,9 +246,9 @@ def test_revert_carries_the_old_flavors_spec(site):
 
 
 def site_flavor(site, flavor):
-    from kilonova.db.queries import flavors
+    from kilonova.db.queries import flavors, owners
     with site.databases.api().read() as conn:
-        return flavors.get(conn, flavor)
+        return flavors.get(conn, flavor, owners.ALL)
 
 
 def test_nothing_to_confirm(site):

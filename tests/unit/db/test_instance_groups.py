@@ -20,6 +20,7 @@ from kilonova.db.queries import (
     instances,
     migrations,
     operations,
+    owners,
 )
 from kilonova.errors import GroupPolicyViolated
 
@@ -53,8 +54,8 @@ def test_groups_are_two_statements(api, make_group, statements):
         assert [(row['uuid'], row['policy'], row['rules'], row['members']) for row in rows] == [
             ('group one', 'anti-affinity', {'max_server_per_host': '2'}, ['a', 'b']),
             ('group two', 'affinity', {}, ['c'])]
-        assert [row['name'] for row in instance_groups.page(connection, None, 1, 1)] == ['two']
-        assert len(instance_groups.page(connection, None, 10)) == 3
+        assert [row['name'] for row in instance_groups.page(connection, owners.ALL, 1, 1)] == ['two']
+        assert len(instance_groups.page(connection, owners.ALL, 10)) == 3
         assert instance_groups.get(connection, 'nosuch') is None
         assert instance_groups.of_server(connection, 'a') == ['group one']
         assert instance_groups.of_server(connection, 'z') == []

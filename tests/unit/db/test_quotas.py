@@ -13,6 +13,7 @@ from kilonova.db.queries import (
     instances,
     keypairs,
     operations,
+    owners,
     quotas,
     request_specs,
     usages,
@@ -142,13 +143,14 @@ def test_servers_of_a_period(cell, statements):
     statements.clear()
     with cell.read() as connection:
         def names(begin, end, **more):
-            return [row['uuid'] for row in usages.active(connection, begin, end, limit=9, **more)]
+            return [row['uuid'] for row in usages.active(connection, begin, end, limit=9, **{
+                'owner': owners.ALL, **more})]
         assert names(NOW - day, NOW + day) == ['a', 'b', 'e']
-        assert names(NOW, NOW + day, project_id='p') == ['a']
-        assert names(NOW, NOW + 2 * day, project_id='p', after=usages.position(connection, 'a')) == ['c']
-        first, second = usages.active(connection, NOW - day, NOW + day, limit=2, with_flavor=True)
+        assert names(NOW, NOW + day, owner='p') == ['a']
+        assert names(NOW, NOW + 2 * day, owner='p', after=usages.position(connection, 'a', owners.ALL)) == ['c']
+        first, second = usages.active(connection, NOW - day, NOW + day, owner=owners.ALL, limit=2, with_flavor=True)
         assert (first['flavor'], second['flavor']) == ('f', '')
-        assert usages.position(connection, 'nosuch') is None
-        assert usages.position(connection, 'e') == usages.position(connection, 'e', 'q')
+        assert usages.position(connection, 'nosuch', owners.ALL) is None
+        assert usages.position(connection, 'e', owners.ALL) == usages.position(connection, 'e', 'q')
         assert usages.position(connection, 'e', 'p') is None
     assert len(statements) == 9

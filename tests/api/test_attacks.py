@@ -1,0 +1,43 @@
+"""What one request can do: see what isn't its caller's, or cost more than a request may."""
+from __future__ import annotations
+
+import pytest
+
+from kilonova.db.queries import owners
+
+# What Keystone's middleware says of tokens without a project.
+WITHOUT_PROJECT = {
+    'unscoped': {'X-Roles': ''}, 'domain': {'X-Domain-Id': 'default', 'X-Roles': 'member,reader'},
+    'system': {'OpenStack-System-Scope': 'all', 'X-Roles': 'member,reader'}}
+
+
+@pytest.mark.parametrize('scope', WITHOUT_PROJECT)
+@pytest.mark.parametrize('enforced', [True, False])
+def test_a_token_without_a_project_sees_nothing_that_is_a_projects(world, monkeypatch, scope, enforced):
+    """Finding 6.5: no project meant all of them. Also where the operator lets tokens of any scope in."""
+    monkeypatch.setattr(world.conf.oslo_policy, 'enforce_scope', enforced, raising=False)
+    headers = {'X-Project-Id': None, 'X-Project-Name': None, **WITHOUT_PROJECT[scope]}
+
+    def ask(path, method='GET', body=None):
+        return world.request(method, path, body, role='reader', headers=headers)
+    for path in ('/flavors', '/flavors/detail', '/flavors?is_public=none', '/flavors?is_public=false'):
+        assert 'private' not in ask(path).text
+    assert 'gpu.1' in ask('/flavors').text
+    for path in ('/flavors/private', '/flavors/private/os-extra_specs', '/flavors?marker=private'):
+        assert ask(path).status_int in (400, 403, 404)
+    for path in ('/servers', '/servers/detail', '/servers?all_tenants=1', '/os-server-groups', '/os-migrations',
+                 '/os-simple-tenant-usage', '/servers/{server}', '/servers/{other_server}', '/limits'):
+        text = ask(path).text
+        hidden = ('second', 'waiting', 'spread_group', 'theirs_group')
+        assert not any(world.names[name] in text for name in hidden), path
+    body = {'server': {'name': 's', 'flavorRef': 'private', 'imageRef': world.names['image'], 'networks': 'none'}}
+    assert ask('/servers', 'POST', body).status_int in (400, 403)
+
+
+def test_everybody_is_said_in_so_many_words():
+    """Finding 6.5."""
+    assert not owners.has(None, None)
+    assert not owners.has(None, 'p')
+    assert not owners.has('p', None)
+    assert owners.has('p', 'p')
+    assert owners.has(owners.ALL, None)
