@@ -115,6 +115,12 @@ class MarkerNotFound(Invalid):
     msg_fmt = 'marker [%(marker)s] not found'
 
 
+class UnknownMarker(MarkerNotFound):
+    """As younger lists say it: key pairs, migrations, stories and usages."""
+
+    msg_fmt = 'Marker %(marker)s could not be found.'
+
+
 # Conflict
 class InstanceInvalidState(Conflict):
     msg_fmt = "Cannot '%(method)s' instance %(instance_uuid)s while it is in %(attr)s %(state)s"
@@ -192,6 +198,12 @@ class HostRejected(KilonovaError):
 
     msg_fmt = 'Insufficient compute resources: %(reason)s.'
     safe = True
+
+
+class DevicesMissing(HostRejected):
+    """PCI devices that a server holds are no longer on its host: unplugged, or fallen off the bus."""
+
+    msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are not on its host any more.'
 
 
 class GroupPolicyViolated(HostRejected):

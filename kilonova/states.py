@@ -143,6 +143,7 @@ TRANSITIONS: dict[str, Rule] = {
     'revert.start':    _rule(_V.RESIZED, IDLE, None, _T.RESIZE_REVERTING, 'revertResize'),
     'revert.active':   _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.ACTIVE, None, 'revertResize'),
     'revert.stopped':  _rule(_V.RESIZED, _T.RESIZE_REVERTING, _V.STOPPED, None, 'revertResize'),
+    'revert.refused':  _rule(_V.RESIZED, _T.RESIZE_REVERTING, None, None, 'revertResize'),
     'reset.active':    _rule(ANY, ANY, _V.ACTIVE, None, 'reset_state'),
     'reset.error':     _rule(ANY, ANY, _V.ERROR, None, 'reset_state'),
     'host.stopped':    _rule((_V.ACTIVE, _V.PAUSED, _V.SUSPENDED), IDLE, _V.STOPPED, None, 'host boot'),

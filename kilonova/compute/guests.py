@@ -85,7 +85,7 @@ class Guests:
     def _resume(self, ctxt: Any, instance: objects.Instance) -> None:
         LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
         devices = self._devices(instance)
-        move.check_devices(instance, instance.pci_requests, devices)
+        move.check_devices(self._host, instance, devices)
         self._host.driver.power_on(ctxt, instance, image_of(instance), devices)
 
     def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:

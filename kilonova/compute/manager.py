@@ -72,6 +72,7 @@ ORDERS = {
     'resize_instance': Order(resize_instance.run),
     'finish_resize': Order(finish_resize.run),
     'confirm_resize': Order(confirm.run, forward=True),
+    'check_revert': Order(revert.check),
     'revert_resize': Order(revert.destination, forward=True),
     'finish_revert_resize': Order(revert.source, forward=True),
     'undo_build': Order(build.undo, checks=Check.UNDO, forward=True),
@@ -205,6 +206,9 @@ class ComputeManager:
     def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str | None = None) -> Any:
         return self._run('confirm_resize', ctxt, key, instance, migration)
 
+    def check_revert(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
+        return self._run('check_revert', ctxt, key, instance, migration)
+
     def revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, request_spec: RequestSpec | None,
                       key: str | None = None) -> Any:
         return self._run('revert_resize', ctxt, key, instance, migration)
@@ -257,9 +261,12 @@ class ComputeManager:
             return self.host.driver.uptime()
 
     def describe_host(self, ctxt: Any) -> Any:
-        """What really is here, for the audit: domains with their devices, and the servers' directories."""
+        """What really is here, for the audit: domains with their devices, the servers' directories, and which devices
+        that servers hold are not here any more."""
         driver = self.host.driver
         with known_errors('describe_host'):
-            return {'host': self.host.name, 'node': self.host.tracker.nodename,
+            held = sorted(address for addresses in self.host.tracker.ledger.owners().values() for address in addresses)
+            return {'missing_devices': driver.missing_devices(held),
+                    'host': self.host.name, 'node': self.host.tracker.nodename,
                     'instances_path': self.conf.instances_path, 'domains': driver.describe(),
                     'directories': driver.list_directories()}

@@ -145,6 +145,7 @@ class _Look:
                 owned[device['instance_uuid']].append(device)
         self._rows(servers, cell['migrations'], owned, api.specs, busy)
         for host, view in hosts.items():
+            self._missing(host, view, owned, busy)
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
@@ -229,6 +230,15 @@ class _Look:
             if offered != free[node['node']]:
                 self._wrong(f"database: {node['node']} offers {offered} devices, its rows say that "
                             f"{free[node['node']]} are available")
+
+    def _missing(self, host: str, view: dict[str, Any], owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
+        """Devices that servers hold and that left the host: unplugged, or fallen off the bus. (A compute of the release
+        before doesn't say.)"""
+        missing = set(view.get('missing_devices', ()))
+        for uuid, devices in owned.items():
+            for device in devices:
+                if device['host'] == host and device['address'] in missing and uuid not in busy:
+                    self._wrong(f"host: {host} has no device {device['address']} any more, which {uuid} holds")
 
     def _domains(self, host: str, view: dict[str, Any], servers: dict[str, dict], moving: dict[str, dict],
                  owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:

@@ -98,7 +98,7 @@ class Flow:
 
     def _failed(self, work: Work, error: Exception) -> None:
         """A step failed for good: decide to unwind, committed before any undo; the first reason stays."""
-        if self.forward_only and not isinstance(error, Cancelled):
+        if self.forward_only and not self.may_end(work, error):
             LOG.error('%s of %s will be tried again', self.name, work.instance_uuid, exc_info=error)
             work.give_back(error)
             return
@@ -113,6 +113,10 @@ class Flow:
             work.lost()
         except Unanswered as silent:
             work.give_back(silent)
+
+    def may_end(self, work: Work, error: Exception) -> bool:
+        """Whether a flow that only goes forward ends with this failure."""
+        return isinstance(error, Cancelled)
 
     def _cancelled(self, work: Work) -> None:
         raise Cancelled(key=work.uuid)

@@ -20,6 +20,7 @@ CHILD_TYPES = frozenset((VF, VDPA))
 AVAILABLE = 'available'
 CLAIMED = 'claimed'
 ALLOCATED = 'allocated'
+REMOVED = 'removed'
 UNCLAIMABLE = 'unclaimable'
 UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))

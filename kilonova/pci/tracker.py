@@ -44,7 +44,17 @@ from oslo_utils import uuidutils
 from kilonova import errors
 from kilonova.objects import PciDevice, PciDevicePoolList
 from kilonova.pci import device as pci_device
-from kilonova.pci.device import ALLOCATED, AVAILABLE, CLAIMED, OWNED, PF, UNAVAILABLE, UNCLAIMABLE, is_child
+from kilonova.pci.device import (
+    ALLOCATED,
+    AVAILABLE,
+    CLAIMED,
+    OWNED,
+    PF,
+    REMOVED,
+    UNAVAILABLE,
+    UNCLAIMABLE,
+    is_child,
+)
 from kilonova.pci.pools import PciPools, Requests
 from kilonova.pci.request import as_list
 from kilonova.pci.spec import DeviceSpecs
@@ -165,7 +175,7 @@ class PciLedger:
         ``saved``.
 
         New devices are offered once they are saved. A held device keeps its properties until it is freed; one
-        that disappears while it is held stays until then.
+        that disappears while it is held stays until then: freed, its row says so, and goes at the next look.
         """
         with self._lock:
             found = {}
@@ -297,7 +307,8 @@ class PciLedger:
             devices = [device for device in self._owned(instance_uuid, side)
                        if (keep_side is None or self._sides.get(device.address) != keep_side)
                        and (addresses is None or device.address in addresses)]
-            return self._plan_change('free', instance_uuid, side, devices, lambda _: Row(AVAILABLE))
+            return self._plan_change('free', instance_uuid, side, devices, lambda device: Row(
+                REMOVED if device.address in self._gone else AVAILABLE))
 
     def commit(self, plan: Plan) -> None:
         """The plan's changes are written. A plan that has ended stays as it is."""
@@ -379,14 +390,17 @@ class PciLedger:
             del self._plans[key]
 
     def _settle(self, plan: Plan) -> None:
-        """After a plan's targets have their status: the freed ones take over what they missed, relatives
-        follow."""
+        """After a plan's targets have their status: the freed ones take over what they missed or leave,
+        relatives follow."""
+        touched = {*plan.targets, *self._relatives_of(plan.targets)}
         for address in plan.targets:
             if self._devices[address].status not in OWNED:
                 self._sides.pop(address, None)
                 if address in self._stale:
                     self._update(self._devices[address], self._stale.pop(address))
-        self._refresh({*plan.targets, *self._relatives_of(plan.targets)})
+                elif address in self._gone:
+                    self._lose(self._devices[address])
+        self._refresh(touched & self._devices.keys())
 
     # -- looking ---------------------------------------------------------------------------------------------
     def devices(self) -> list[PciDevice]:

@@ -16,7 +16,7 @@ class Compute(Interface):
     """Everything that a conductor asks of a host."""
 
     topic = 'compute'
-    version = '6.8'
+    version = '6.9'
 
     @long_call('6.0', key='6.6', sealed='6.8')
     def build_and_run_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None,
@@ -70,6 +70,9 @@ class Compute(Interface):
 
     @long_call('6.0', key='6.6')
     def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str | None = None) -> Any: ...
+
+    @long_call('6.9')
+    def check_revert(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
     @long_call('6.0', key='6.6')
     def revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, request_spec: RequestSpec | None,

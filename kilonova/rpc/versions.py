@@ -9,15 +9,16 @@ at the lowest version among them ([upgrade_levels], 'auto') and sends nothing ne
 from __future__ import annotations
 
 # A new version of an interface below needs a new number, and a new line of HISTORY.
-SERVICE_VERSION = 75
+SERVICE_VERSION = 76
 # Older services than this can't work beside those of this release: the release before.
-OLDEST_SUPPORTED = 74
+OLDEST_SUPPORTED = 75
 
 # Service version → the newest version of each interface that such a service serves.
 HISTORY: dict[int, dict[str, str]] = {
     73: {'compute': '6.6', 'conductor': '3.1', 'compute_task': '1.27', 'scheduler': '4.6'},
     74: {'compute': '6.7', 'conductor': '3.1', 'compute_task': '1.27', 'scheduler': '4.6'},
     75: {'compute': '6.8', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
+    76: {'compute': '6.9', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
 }
 
 # Which services serve an interface.

@@ -120,6 +120,9 @@ class ComputeDriver(Protocol):
 
     # -- the host ------------------------------------------------------------------------------------
 
+    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
+        """Those of these PCI functions that the host doesn't have now, in order. Asked before a guest is built."""
+
     def init_host(self) -> None:
         """Connect and check the host's settings, once, before anything else.
 

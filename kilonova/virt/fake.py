@@ -145,6 +145,11 @@ class FakeDriver:
         return set(inventory.COMMON_TRAITS)
 
     @_scripted
+    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
+        there = {device['address'] for device in self.pci_devices}
+        return [address for address in addresses if address not in there]
+
+    @_scripted
     def uptime(self) -> str | None:
         return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
 

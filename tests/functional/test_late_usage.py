@@ -59,7 +59,7 @@ def test_numbers_go_on_after_a_restart(cloud: Cloud) -> None:
 
 
 def test_a_compute_of_the_release_before_numbers_nothing(cloud: Cloud) -> None:
-    """Its usage is written as it comes, and the number stays: KeyError 'usage_serial' ended such a compute at its start."""
+    """Its usage is written as it comes, and the number stays: for want of one such a compute ended at its start."""
     told: list[dict[str, Any]] = []
 
     def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:

@@ -14,6 +14,7 @@ from kilonova.compute import claims, records
 from kilonova.compute.events import Event, now, readable
 from kilonova.compute.host import Host, metadata
 from kilonova.compute.keys import Work
+from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN
 from kilonova.compute.undo import Undo
 from kilonova.states import VmState
@@ -76,6 +77,7 @@ def _build(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any
         # 2. The guest.
         undo.add(_release, host, work, ctxt, instance, event, undo)
         work.check()
+        move.check_present(host, instance, devices)
         _spawn(host, ctxt, request, devices)
         # 3. The end state, and with it the operation's end.
         work.check()

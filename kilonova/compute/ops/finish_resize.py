@@ -26,7 +26,7 @@ def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dic
     with host.turn(work, uuid), Undo('finish_resize') as undo:
         extra = _become_new(host, instance, migration, request_spec)
         devices = host.tracker.devices(uuid, side)
-        move.check_devices(instance, instance.pci_requests, devices)
+        move.check_devices(host, instance, devices)
         host.notify.emit(ctxt, 'instance.resize_finish.start', instance=instance, moved='resize.finishing')
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(host.driver.cleanup_move_dest, instance, both)

@@ -70,13 +70,22 @@ def _number(side: str) -> int:
     return int(side.rpartition('-')[2])
 
 
-def check_devices(instance: objects.Instance, requests: objects.InstancePCIRequests | None,
-                  devices: list[objects.PciDevice]) -> None:
-    """A guest must never be built with other devices than its flavor asks for."""
+def check_devices(host: Host, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
+    """A guest must never be built with other devices than its flavor asks for, nor without one that left the host.
+    DevicesMissing, before anything is changed."""
+    requests = instance.pci_requests if 'pci_requests' in instance else None
     wanted = sum(request.count for request in requests.requests) if requests is not None else 0
     if wanted != len(devices):
         raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds {len(devices)} '
                                    'on this host.')
+    check_present(host, instance, devices)
+
+
+def check_present(host: Host, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
+    """DevicesMissing: some of these left the host since it was last looked at."""
+    missing = host.driver.missing_devices([device.address for device in devices]) if devices else []
+    if missing:
+        raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
 
 
 def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:

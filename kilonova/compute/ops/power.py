@@ -46,9 +46,9 @@ def reboot(host: Host, work: Work, ctxt: Any, instance: objects.Instance, reboot
 
 
 def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
-    """What the server holds here: all that its flavor asks for, or it isn't started."""
+    """What the server holds here: all that its flavor asks for, and all of it is there, or it isn't started."""
     devices = host.tracker.devices(instance.uuid)
-    move.check_devices(instance, instance.pci_requests if 'pci_requests' in instance else None, devices)
+    move.check_devices(host, instance, devices)
     return devices
 
 

@@ -1,4 +1,5 @@
-"""Revert: the destination gives back what the move brought, the source is home again. Only forward."""
+"""Revert: the source is asked whether it can, the destination gives back what the move brought, the source is home
+again. Only forward."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,6 +14,15 @@ from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
 
 LOG = logging.getLogger(__name__)
+
+
+def check(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
+          migration: objects.Migration) -> dict[str, Any]:
+    """HostRejected: this host has no longer all the devices that the server held here. Changes nothing."""
+    with host.turn(work, instance.uuid):
+        move.learn(host, instance, migration)
+        _devices(host, instance, migration)
+    return {}
 
 
 def destination(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
@@ -37,12 +47,19 @@ def source(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
     power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
     with host.turn(work, instance.uuid):
         move.learn(host, instance, migration)
-        devices = host.tracker.devices_without(instance.uuid, side_of(migration))
-        extra = instance.go_back(move.context_of(instance, migration))
-        move.check_devices(instance, instance.pci_requests, devices)
+        devices, extra = _devices(host, instance, migration)
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
         host.driver.finish_revert_migration(ctxt, instance, image_of(instance), devices, power_on)
         claims.tell(host, work, ctxt, instance.uuid, extra=extra, event=event.success(), values={
             **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
             'compute_id': host.tracker.node.id, 'power_state': host.driver.get_info(instance)})
     return {}
+
+
+def _devices(host: Host, instance: objects.Instance,
+             migration: objects.Migration) -> tuple[list[objects.PciDevice], dict[str, Any]]:
+    """What the server held here before the move, and what is to be written of it; ``instance`` is as it was then."""
+    devices = host.tracker.devices_without(instance.uuid, side_of(migration))
+    extra = instance.go_back(move.context_of(instance, migration))
+    move.check_devices(host, instance, devices)
+    return devices, extra

@@ -52,7 +52,7 @@ def _power_on(host: Host, ctxt: Any, instance: objects.Instance) -> Exception | 
     """The failure, which is an end state to be saved like success is."""
     try:
         devices = host.tracker.devices(instance.uuid)
-        move.check_devices(instance, instance.pci_requests if 'pci_requests' in instance else None, devices)
+        move.check_devices(host, instance, devices)
         host.driver.power_on(ctxt, instance, image_of(instance), devices)
     except errors.KilonovaError as error:
         LOG.error('restore failed: %s', error, instance_uuid=instance.uuid)

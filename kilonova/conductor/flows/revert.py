@@ -1,4 +1,5 @@
-"""Revert a resize: revert_dest · move_back · finish_revert · save_spec · mark_reverted. Only forward (rule 10)."""
+"""Revert a resize: check_source · revert_dest · move_back · finish_revert · save_spec · mark_reverted. Only forward
+(rule 10); a source that can't take the server back refuses before anything is done."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,6 +8,18 @@ from kilonova.conductor.flow import Flow, Step
 from kilonova.conductor.flows import move
 from kilonova.conductor.work import HostGone, Work
 from kilonova.db.queries import instances, migrations
+from kilonova.errors import HostRejected
+
+# The version of the compute's interface that has check_revert.
+CHECKED_SINCE = '6.9'
+
+
+def check_source(work: Work) -> None:
+    """HostRejected: the source has no longer what the server held there. One that is down is asked again until it
+    answers; meanwhile the server runs on at the destination."""
+    if work.env.compute.can_send(CHECKED_SINCE):
+        migration = move.migration(work)
+        work.ask(migration.source_compute, 'check_revert', instance=work.instance(), migration=migration)
 
 
 def revert_dest(work: Work) -> None:
@@ -63,12 +76,34 @@ class Revert(Flow):
     name = 'revert'
     forward_only = True
     steps = (
+        Step('check_source', check_source),
         Step('revert_dest', revert_dest),
         Step('move_back', move_back),
         Step('finish_revert', finish_revert),
         Step('save_spec', save_spec, saved=False),
         Step('mark_reverted', mark_reverted, saved=False),
     )
+
+    def may_end(self, work: Work, error: Exception) -> bool:
+        """A refusal comes before anything is done. A source that is down refuses nothing, it is waited for."""
+        refused = isinstance(error, HostRejected) and not isinstance(error, HostGone)
+        return (refused and work.position == self.index('check_source')) or super().may_end(work, error)
+
+    def ended_badly(self, work: Work) -> None:
+        """Refused: the server waits for its confirm or revert as before; cancelled: a delete does all of it."""
+        if work.cancelled:
+            work.end()
+            return
+
+        def end(conn: Any) -> None:
+            uuid = work.instance_uuid
+            instances.transition(conn, uuid, 'revert.refused')
+            migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
+            instances.add_fault(conn, uuid, work.fault())
+            instances.add_events(conn, uuid, work.request_id, [
+                move.stored_event(work, 'conductor_revert_resize', 'Error')])
+            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        work.end(end)
 
 
 FLOW = Revert()

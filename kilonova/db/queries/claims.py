@@ -252,7 +252,7 @@ def _write_devices(conn: Any, changes: list[dict[str, Any]], strict: bool) -> No
             if before in ('claimed', 'allocated'):
                 conditions.append(table.c.instance_uuid == owner)
                 del values['request_id']
-        elif after == 'available':
+        elif after in ('available', 'removed'):
             values.update(instance_uuid=None, request_id=None)
             if owner is not None:
                 conditions.append(table.c.instance_uuid == owner)

@@ -152,6 +152,10 @@ class LibvirtDriver:
     def traits(self) -> set[str]:
         return inventory.traits(self._host, self._capabilities)
 
+    @_translated
+    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
+        return [address for address in addresses if not self._host.has_node_device(pci.node_name(address))]
+
     def uptime(self) -> str | None:
         try:
             return command.run('uptime').removesuffix('\n')

@@ -112,6 +112,16 @@ class Host:
     def libvirt_version(self) -> int:
         return self.ask('getLibVersion')
 
+    def has_node_device(self, name: str) -> bool:
+        """Whether the machine has the device that libvirt calls so now."""
+        try:
+            self.ask('nodeDeviceLookupByName', name)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:
+                raise
+            return False
+        return True
+
     def node_devices(self) -> list[str]:
         """XML of all PCI functions, network devices and vDPA devices."""
         flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET

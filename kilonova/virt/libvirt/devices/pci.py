@@ -8,6 +8,7 @@ The dicts are those of pci.md §4.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +84,11 @@ def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
                 device_dict['dev_type'] = 'vdpa'
         found.append(device_dict)
     return sorted(found, key=lambda device: device['address'])
+
+
+def node_name(address: str) -> str:
+    """What libvirt calls the node device of a PCI function: pci_0000_08_00_0."""
+    return 'pci_' + re.sub('[:.]', '_', address)
 
 
 def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
