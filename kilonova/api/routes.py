@@ -186,6 +186,10 @@ ROUTES: tuple[Route, ...] = (
           body=s_services.DISABLE_LOG_REASON, until=52),
     Route('PUT', '/os-services/force-down', services.force_down, p_services.UPDATE, body=s_services.FORCE_DOWN,
           since=11, until=52),
+    Route('PUT', '/os-services/force-down', gone.unknown_action, p_services.UPDATE, body=s_services.ANY_VERB,
+          status=404, until=10),
+    Route('PUT', '/os-services/{service_id}', gone.unknown_action, p_services.UPDATE, body=s_services.ANY_VERB,
+          status=404, until=52),
     Route('PUT', '/os-services/{service_id}', services.update, p_services.UPDATE, body=s_services.UPDATE, since=53),
     Route('DELETE', '/os-services/{service_id}', services.delete, p_services.DELETE, status=204),
     # hypervisors
@@ -203,6 +207,9 @@ ROUTES: tuple[Route, ...] = (
     Route('GET', '/os-hosts', os_hosts.index, p_os_hosts.LIST, query=s_os_hosts.INDEX, until=42),
     Route('GET', '/os-hosts/{host_name}', os_hosts.show, p_os_hosts.SHOW, until=42),
     Route('PUT', '/os-hosts/{host_name}', os_hosts.update, p_os_hosts.UPDATE, body=s_os_hosts.UPDATE, until=42),
+    Route('GET', '/os-hosts/{host_name}/startup', os_hosts.power, p_os_hosts.START, status=501, until=42),
+    Route('GET', '/os-hosts/{host_name}/shutdown', os_hosts.power, p_os_hosts.SHUTDOWN, status=501, until=42),
+    Route('GET', '/os-hosts/{host_name}/reboot', os_hosts.power, p_os_hosts.REBOOT, status=501, until=42),
     # moves
     Route('GET', '/os-migrations', migrations.index, p_migrations.INDEX, query=s_migrations.INDEX),
     # aggregates and zones

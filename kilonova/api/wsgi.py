@@ -117,7 +117,7 @@ class Links:
 
 @dataclass
 class Call:
-    """One request, as handlers see it. ``version`` is N of 2.N; ``offered``: path and action of each row."""
+    """One request, as handlers see it. ``version`` is N of 2.N."""
 
     ctxt: Any
     version: int
@@ -130,7 +130,6 @@ class Call:
     policy: Policy
     server: Found | None = None
     application_url: str = ''
-    offered: frozenset[tuple[str, str | None]] = frozenset()
 
     def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """Whether the caller passes a rule; the target is the server if the path names one."""
@@ -165,11 +164,9 @@ class Call:
 
 
 class Paths:
-    """A table of routes as requests are matched with it: ``rows`` of each 'METHOD path', ``offered`` (path, action)."""
+    """A table of routes as requests are matched with it: ``rows`` of each 'METHOD path'."""
 
     def __init__(self, table: Iterable[Route]) -> None:
-        table = tuple(table)
-        self.offered = frozenset((route.path, route.action) for route in table if route.status < 400)
         self.rows: dict[str, list[Route]] = {}
         self.mapper = routes.Mapper(register=False, explicit=True)
         self.mapper.minimization = False
@@ -187,7 +184,7 @@ class Dispatcher:
 
     def __init__(self, paths: Paths, backend: Backend, policy: Policy, legacy: bool = False) -> None:
         self._backend, self._policy, self._legacy = backend, policy, legacy
-        self._offered, self._rows, self._mapper = paths.offered, paths.rows, paths.mapper
+        self._rows, self._mapper = paths.rows, paths.mapper
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
         request = webob.Request(environ)
@@ -220,7 +217,7 @@ class Dispatcher:
         route = self._choose(rows, body, version)
         call = Call(ctxt=ctxt, version=version, route=route, path=path, query=_query(request), body=body,
                     links=Links(request, project, self._backend.options.compute_link_prefix), backend=self._backend,
-                    policy=self._policy, application_url=request.application_url, offered=self._offered)
+                    policy=self._policy, application_url=request.application_url)
         route.query.check(call.query, version)
         if route.body is not None:
             call.body = route.body.check(body, version, relaxed=self._legacy)
@@ -302,7 +299,7 @@ def _body(request: webob.Request) -> Any:
     return body
 
 
-_NOT_JSON = 'Cannot understand JSON: the request body is malformed.'
+_NOT_JSON = 'Malformed request body'
 
 
 def _refuse(constant: str) -> Any:

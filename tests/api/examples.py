@@ -145,8 +145,8 @@ EXAMPLES: dict[str, Example] = {
     'PUT /os-services/enable': say(_HOST),
     'PUT /os-services/disable': say(_HOST),
     'PUT /os-services/disable-log-reason': say({**_HOST, 'disabled_reason': 'new cards'}),
-    'PUT /os-services/force-down': say({**_HOST, 'forced_down': True}),
-    'PUT /os-services/{service_id}': say(
+    'PUT /os-services/force-down since 11': say({**_HOST, 'forced_down': True}),
+    'PUT /os-services/{service_id} since 53': say(
         {'status': 'disabled', 'disabled_reason': 'new cards', 'forced_down': True}),
     'DELETE /os-services/{service_id}': NOTHING,
     # hypervisors
@@ -162,8 +162,9 @@ EXAMPLES: dict[str, Example] = {
     'GET /os-hosts': NOTHING,
     'GET /os-hosts/{host_name}': NOTHING,
     'PUT /os-hosts/{host_name}': say({'status': 'disable'}),
+    **{f'GET /os-hosts/{{host_name}}/{verb}': NOTHING for verb in ('startup', 'shutdown', 'reboot')},
     # moves
-    'GET /os-migrations': Example(query='limit=1'),
+    'GET /os-migrations': Example(query='limit=1', needs=('os_compute_api:os-migrations:index:all_projects',)),
     # aggregates and zones
     'GET /os-aggregates': NOTHING,
     'POST /os-aggregates': say({'aggregate': {'name': 'rack3', 'availability_zone': 'az3'}}),

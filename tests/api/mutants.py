@@ -143,7 +143,7 @@ def of_place(good: Any, schema: dict[str, Any], place: Place, short: bool = Fals
         return
     for text in ('a\x00b', '\ud800'):
         if any('string' in shape.get('type', ()) for shape in shapes(place.schema)):
-            yield Mutant(f'{name[-1]} = {text!r}', put(good, place.path, text), ('Cannot understand JSON',))
+            yield Mutant(f'{name[-1]} = {text!r}', put(good, place.path, text), ('Malformed request body',))
 
 
 def of_objects(good: Any, schema: dict[str, Any]) -> Iterator[Mutant]:

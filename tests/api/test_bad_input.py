@@ -126,7 +126,7 @@ def test_numbers_that_are_none(world, number):
     path, body, _ = good(world, route, route.until)
     body = {**body, 'os:scheduler_hints': {'mine': ['NUMBER']}}
     raw = json.dumps(body).replace('"NUMBER"', number).encode()
-    refuse(world, (400,), route, path, raw=raw, what=number, named=('Cannot understand JSON',))
+    refuse(world, (400,), route, path, raw=raw, what=number, named=('Malformed request body',))
 
 
 def test_versions_that_are_none(world):
@@ -219,7 +219,7 @@ def test_ids_of_nothing(world, route):
 
 def _by_uuid(variable, version):
     since, _ = examples.NUMBERS.get(variable, (1, ''))
-    return version >= since
+    return version >= since and variable != 'aggregate_id'
 
 
 def _with(world, route, example, version, variable, text):

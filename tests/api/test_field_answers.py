@@ -133,3 +133,200 @@ def test_an_id_may_end_like_a_format(world):
     assert world.ok('GET', '/flavors/big.json')['flavor']['name'] == 'big'
     assert world.request('PUT', '/servers/{server}/tags/a.json').status_int == 201
     assert 'a.json' in world.ok('GET', '/servers/{server}/tags')['tags']
+
+
+# --- single answers --------------------------------------------------------------------------------------------------
+def _no(rule):
+    return f"Policy doesn't allow os_compute_api:{rule} to be performed."
+
+
+UNSUPPORTED = 'The requested functionality is not supported.'
+NO_NUMBER = 'Invalid input received: id must be an integer'
+BAD_NAME = ("An invalid 'name' value was provided. The name must be: printable characters. "
+            'Can not start or end with whitespace.')
+_MOVE = '00000000-dddd-4eee-8fff-000000000000'
+_REFUSED = 'Invalid input for query parameters {0}. Value: {1}. {1} is too long'
+_EMPTY = "Invalid input for query parameters limit. Value: . '' should be non-empty"
+_HOST = {'host': 'nosuch', 'binary': 'nova-compute'}
+_SERVER = {'name': 's', 'flavorRef': '1', 'imageRef': '{image}', 'networks': 'none'}
+
+_KINDS = "['anti-affinity', 'affinity', 'soft-anti-affinity', 'soft-affinity']"
+YOUNGER = ('/os-keypairs', '/os-migrations', '/servers/{server}/os-instance-actions', '/os-simple-tenant-usage',
+           '/os-simple-tenant-usage/{project}')
+
+# Method, path, body, who asks, version, status, text.
+ANSWERS = [
+    # moves of all projects are asked for where none is named
+    ('GET', '/os-migrations', None, 'manager', 104, 403, _no('os-migrations:index:all_projects')),
+    ('GET', '/os-migrations', None, 'manager', 1, 403, _no('os-migrations:index:all_projects')),
+    ('GET', '/os-migrations?project_id={project}', None, 'manager', 104, 200, None),
+    ('GET', '/os-migrations?project_id={other_project}', None, 'manager', 104, 403,
+     _no('os-migrations:index:all_projects')),
+    ('GET', '/os-migrations', None, 'admin', 104, 200, None),
+    ('POST', '/servers/{server}/action', {'migrate': None}, 'manager', 1, 202, None),
+    ('POST', '/servers/{server}/action', {'migrate': None}, 'member', 1, 403, _no('os-migrate-server:migrate')),
+    # hosts as they were
+    *(('GET', f'/os-hosts/{host}/{verb}', None, role, 42, status, text)
+      for verb, rule in (('startup', 'start'), ('shutdown', 'shutdown'), ('reboot', 'reboot'))
+      for host, role, status, text in (
+          ('gpu1', 'member', 403, _no(f'os-hosts:{rule}')), ('nosuch', 'member', 403, _no(f'os-hosts:{rule}')),
+          ('gpu1', 'admin', 501, UNSUPPORTED), ('nosuch', 'admin', 404, "Host 'nosuch' is not mapped to any cell"))),
+    ('GET', '/os-hosts/gpu1/reboot', None, 'admin', 43, 404, NO_ROUTE),
+    ('PUT', '/os-hosts/nosuch', {'status': 'enable'}, 'admin', 1, 404, "Host 'nosuch' is not mapped to any cell"),
+    ('PUT', '/os-hosts/nosuch', {'maintenance_mode': 'enable'}, 'admin', 1, 404,
+     "Host 'nosuch' is not mapped to any cell"),
+    ('PUT', '/os-hosts/gpu1', {'maintenance_mode': 'enable'}, 'admin', 1, 501, UNSUPPORTED),
+    ('PUT', '/os-hosts/gpu1', {'maintenance_mode': 'enable'}, 'member', 1, 403, _no('os-hosts:update')),
+    ('GET', '/os-hosts/nosuch', None, 'admin', 1, 404, "Host 'nosuch' is not mapped to any cell"),
+    # aggregates
+    *((method, f'/os-aggregates/{number}{tail}', body, 'admin', 104, status, text)
+      for number, status, text in (('abc', 400, NO_NUMBER), ('1.5', 400, NO_NUMBER), ('x1', 400, NO_NUMBER),
+                                   ('987654', 404, None), ('9' * 40, 404, None), ('-1', 404, None))
+      for method, tail, body in (('GET', '', None), ('PUT', '', {'aggregate': {'name': 'n'}}), ('DELETE', '', None),
+                                 ('POST', '/action', {'add_host': {'host': 'gpu1'}}),
+                                 ('POST', '/action', {'remove_host': {'host': 'gpu1'}}),
+                                 ('POST', '/action', {'set_metadata': {'metadata': {'a': 'b'}}}))),
+    ('GET', '/os-aggregates/abc', None, 'member', 104, 403, _no('os-aggregates:show')),
+    ('POST', '/os-aggregates/{rack1}/action', {'add_host': {'host': 'nosuch'}}, 'admin', 104, 404,
+     "Host 'nosuch' is not mapped to any cell"),
+    *(('POST', '/os-aggregates/{rack1}/action', {'remove_host': {'host': host}}, 'admin', 104, 404,
+       f'Cannot remove host {host} in aggregate {{rack1}}') for host in ('nosuch', 'gpu2')),
+    ('POST', '/os-aggregates/98765/action', {'remove_host': {'host': 'gpu1'}}, 'admin', 104, 404,
+     'Cannot remove host gpu1 in aggregate 98765'),
+    # parameters that are said twice
+    *(('GET', f'{path}?{name}={first}&{name}={second}', None, 'admin', 104, 400,
+       _REFUSED.format(name, [first, second]))
+      for path in ('/servers/{server}/os-instance-actions', '/os-migrations')
+      for name, first, second in (
+          ('limit', '1', '2'), ('marker', _MOVE, _MOVE), ('changes-since', '2025-01-01T00:00:00Z', '2025-01-02'),
+          ('changes-before', '2025-01-01T00:00:00Z', '2025-01-02'))),
+    ('GET', '/servers/{server}/os-instance-actions?limit=1&limit=2', None, 'admin', 57, 200, None),
+    # services
+    ('PUT', '/os-services/nosuch', _HOST, 'admin', 52, 404, 'Unknown action'),
+    ('PUT', '/os-services/{unknown}', _HOST, 'admin', 1, 404, 'Unknown action'),
+    ('PUT', '/os-services/force-down', _HOST, 'admin', 10, 404, 'Unknown action'),
+    ('PUT', '/os-services/nosuch', _HOST, 'member', 52, 403, _no('os-services:update')),
+    ('PUT', '/os-services/nosuch', {'host': 'gpu1'}, 'admin', 52, 400, None),
+    *(('PUT', f'/os-services/{verb}', {**_HOST, **more}, 'admin', 52, 404, "Host 'nosuch' is not mapped to any cell")
+      for verb, more in (('enable', {}), ('disable', {}), ('disable-log-reason', {'disabled_reason': 'r'}),
+                         ('force-down', {'forced_down': True}))),
+    ('PUT', '/os-services/enable', {'host': 'gpu1', 'binary': 'nosuch'}, 'admin', 52, 404,
+     'Could not find binary nosuch on host gpu1.'),
+    ('PUT', '/os-services/{unknown}', {'status': 'enabled'}, 'admin', 104, 404, 'Service {unknown} not found.'),
+    ('DELETE', '/os-services/{unknown}', None, 'admin', 104, 404, 'Service {unknown} not found.'),
+    ('DELETE', '/os-services/98765', None, 'admin', 52, 404, 'Service 98765 not found.'),
+    # hypervisors
+    *(('GET', f'/os-hypervisors/{number}{tail}', None, 'admin', version, 404,
+       f"Hypervisor with ID '{number}' could not be found.")
+      for number, version in (('98765', 52), ('nosuch', 1), ('{unknown}', 87)) for tail in ('', '/uptime')),
+    # limits of lists
+    *(('GET', f'{path}?limit=', None, 'admin', 104, 400, _EMPTY) for path in (
+        '/servers', '/servers/detail', '/flavors', '/os-keypairs', '/os-hypervisors', '/os-migrations',
+        '/servers/{server}/os-instance-actions', '/os-simple-tenant-usage', '/os-server-groups')),
+    ('GET', '/servers?limit=-1', None, 'admin', 104, 400,
+     "Invalid input for query parameters limit. Value: -1. '-1' does not match '^[0-9]*$'"),
+    # markers
+    *(('GET', f'{path}?marker={{unknown}}', None, 'admin', 104, 400, 'Marker {unknown} could not be found.')
+      for path in YOUNGER),
+    *(('GET', f'{path}?marker={{unknown}}', None, 'admin', 104, 400, 'marker [{unknown}] not found') for path in (
+        '/servers', '/servers/detail', '/flavors', '/flavors/detail', '/os-hypervisors')),
+    # orders of lists
+    ('GET', '/servers?sort_key=host', None, 'member', 104, 403, 'Only administrators can sort servers by host'),
+    ('GET', '/servers/detail?sort_key=uuid&sort_key=node', None, 'member', 104, 403,
+     'Only administrators can sort servers by node'),
+    ('GET', '/servers?sort_key=host', None, 'admin', 104, 200, None),
+    ('GET', '/servers?sort_dir=up', None, 'member', 104, 400,
+     "Invalid input received: Unknown sort direction, must be 'desc' or 'asc'"),
+    ('GET', '/servers?sort_key=uuid&sort_dir=asc&sort_dir=desc', None, 'member', 104, 400,
+     'Invalid input received: Sort direction size exceeds sort key size'),
+    # usage
+    *(('GET', f'/os-simple-tenant-usage{tail}?{name}={text}', None, 'admin', 104, 400,
+       'Invalid datetime string: Datetime is in invalid format')
+      for tail in ('', '/{project}') for name in ('start', 'end')
+      for text in ('yesterday', '2025-13-01T00:00:00', '1')),
+    # live migrations that aren't there
+    ('GET', '/servers/{server}/migrations/98765', None, 'admin', 104, 404,
+     'In-progress live migration 98765 is not found for server {server}.'),
+    ('GET', '/servers/{server}/migrations/x', None, 'admin', 104, 404,
+     'In-progress live migration x is not found for server {server}.'),
+    # names
+    *((method, path, {key: {**more, 'name': name}}, 'admin', 104, 400, BAD_NAME)
+      for name in (' x', 'x ', ' ', 'a\x01b')
+      for method, path, key, more in (
+          ('POST', '/os-server-groups', 'server_group', {'policy': 'affinity'}),
+          ('PUT', '/servers/{server}', 'server', {}), ('POST', '/os-aggregates', 'aggregate', {}),
+          ('POST', '/servers', 'server', _SERVER))),
+    ('PUT', '/servers/{server}', {'server': {'name': ''}}, 'admin', 104, 400,
+     "Invalid input for field/attribute name. Value: . '' should be non-empty"),
+    # enums in the field's order
+    ('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policies': ['x']}}, 'admin', 14, 400,
+     "Invalid input for field/attribute 0. Value: x. 'x' is not one of ['anti-affinity', 'affinity']"),
+    ('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policies': ['x']}}, 'admin', 63, 400,
+     f"Invalid input for field/attribute 0. Value: x. 'x' is not one of {_KINDS}"),
+    ('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policy': 'x'}}, 'admin', 64, 400,
+     f"Invalid input for field/attribute policy. Value: x. 'x' is not one of {_KINDS}"),
+    # extensions that nobody built
+    *(('GET', f'/extensions/{alias}', None, 'nothing', 104, 200, None) for alias in (
+        'NMN', 'os-volumes', 'os-agents', 'os-cells', 'os-networks', 'os-keypairs')),
+    ('GET', '/extensions/nosuch', None, 'admin', 104, 404, NO_ROUTE),
+]
+
+
+@pytest.mark.parametrize(('method', 'path', 'body', 'role', 'version', 'status', 'text'), ANSWERS,
+                         ids=lambda value: str(value)[:60])
+def test_an_answer(world, method, path, body, role, version, status, text):
+    """Finding 5, one row each."""
+    got, message = ask(world, method, path, body, role=role, version=version)
+    assert (got, message) == (status, world.fill(text) if text is not None and status >= 400 else message)
+
+
+def test_an_empty_zone_is_every_zone(world):
+    """Finding 5: GET /os-hosts?zone= listed nothing."""
+    def names(query):
+        return {(row['host_name'], row['service']) for row in world.ok('GET', f'/os-hosts{query}', version=42)['hosts']}
+    assert names('?zone=') == names('') and ('gpu1', 'compute') in names('')
+    assert names('?zone=az2') == {('gpu2', 'compute')}
+
+
+@pytest.mark.parametrize('version', [1, 39, 40, 104])
+def test_usage_of_nobody_has_its_key(world, version):
+    """Finding 5."""
+    for project in ('nosuch', world.names['unknown']):
+        assert world.ok('GET', f'/os-simple-tenant-usage/{project}', version=version) == {'tenant_usage': {}}
+        assert world.ok('GET', f'/os-simple-tenant-usage/{project}?start=2025-11-20T00:00:00&limit=1',
+                        version=version) == {'tenant_usage': {}}
+    quiet = 'start=2001-01-01T00:00:00&end=2001-01-02T00:00:00'
+    assert world.ok('GET', f'/os-simple-tenant-usage/{{project}}?{quiet}', version=version) == {'tenant_usage': {}}
+    assert world.ok('GET', f'/os-simple-tenant-usage?{quiet}', version=version) == {'tenant_usages': []}
+
+
+def test_security_groups_have_no_limits_here(world):
+    """Finding 5: those are the network service's."""
+    limits = world.ok('GET', '/limits', version=35)['limits']['absolute']
+    assert (limits['maxSecurityGroups'], limits['maxSecurityGroupRules']) == (-1, -1)
+    for path in ('/os-quota-sets/{project}', '/os-quota-sets/{project}/defaults', '/os-quota-class-sets/default'):
+        (quotas,) = world.ok('GET', path, version=35).values()
+        assert (quotas['security_groups'], quotas['security_group_rules']) == (-1, -1), path
+    detail = world.ok('GET', '/os-quota-sets/{project}/detail', version=35)['quota_set']
+    assert detail['security_groups'] == {'limit': -1, 'in_use': 0, 'reserved': 0}
+
+
+def test_every_extension_that_there_was_is_listed(world):
+    """Finding 5: the list is the same in every cloud."""
+    listed = world.ok('GET', '/extensions', role='nothing')['extensions']
+    assert {'NMN', 'OS-DCF', 'os-volumes', 'os-networks', 'os-shelve', 'os-keypairs', 'os-virtual-interfaces'} <= {
+        entry['alias'] for entry in listed}
+    for entry in listed:
+        assert world.ok('GET', f"/extensions/{entry['alias']}") == {'extension': entry}
+
+
+BROKEN = [b'{', b'x', b"{'os-stop': None}", b'\xff', b'{"os-stop": NaN}']
+
+
+@pytest.mark.parametrize('raw', BROKEN)
+@pytest.mark.parametrize(('method', 'path'), [
+    ('POST', '/servers'), ('POST', '/servers/{server}/action'), ('PUT', '/servers/{server}'), ('POST', '/flavors'),
+    ('POST', '/servers/{unknown}/action')])
+def test_bodies_that_are_not_json(world, method, path, raw):
+    """Finding 5."""
+    assert ask(world, method, path, raw=raw, role='nothing') == (400, 'Malformed request body')

@@ -154,13 +154,14 @@ DETOURS = [
     ('/os-keypairs?user_id={other_user}', 403, _no('os-keypairs:index')),
     ('/os-keypairs/mykey?user_id={other_user}', 403, _no('os-keypairs:show')),
     ('/os-keypairs/theirs', 404, 'Keypair theirs not found for user {user}'),
-    ('/os-keypairs?marker=theirs', 400, 'marker [theirs] not found'),
+    ('/os-keypairs?marker=theirs', 400, 'Marker theirs could not be found.'),
     ('/flavors/private', 404, 'Flavor private could not be found.'),
     ('/flavors?marker=private', 400, 'marker [private] not found'),
     ('/os-migrations?project_id={other_project}', 403, _no('os-migrations:index:all_projects')),
-    (f'/os-migrations?marker={OTHER_MOVE}', 400, f'marker [{OTHER_MOVE}] not found'),
-    (f'/os-migrations?marker={OTHER_MOVE}&project_id={PROJECT}', 400, f'marker [{OTHER_MOVE}] not found'),
-    (f'/os-simple-tenant-usage/{PROJECT}?marker={{other_server}}', 400, 'marker [{other_server}] not found'),
+    ('/os-migrations', 403, _no('os-migrations:index:all_projects')),
+    (f'/os-migrations?marker={OTHER_MOVE}&project_id={PROJECT}', 400, f'Marker {OTHER_MOVE} could not be found.'),
+    (f'/os-simple-tenant-usage/{PROJECT}?marker={{other_server}}', 400,
+     'Marker {other_server} could not be found.'),
 ]
 
 
@@ -171,7 +172,7 @@ def test_detours_to_other_projects_end(world, path, status, message):
 
 
 @pytest.mark.parametrize(('path', 'role'), [
-    ('/os-migrations?marker=', 'manager'), (f'/os-migrations?project_id={PROJECT}&marker=', 'manager'),
+    (f'/os-migrations?project_id={PROJECT}&marker=', 'manager'),
     (f'/os-simple-tenant-usage/{PROJECT}?marker=', 'reader')])
 def test_a_marker_of_another_project_looks_like_an_unknown_one(world, path, role):
     own, other = (('{server}', '{other_server}') if 'usage' in path
@@ -179,7 +180,8 @@ def test_a_marker_of_another_project_looks_like_an_unknown_one(world, path, role
     assert world.request('GET', path + own, role=role).status_int == 200
     assert world.request('GET', path + other, role='admin').status_int == (400 if 'usage' in path else 200)
     for marker in (other, UNKNOWN):
-        assert world.fault('GET', path + marker, role=role) == (400, world.fill(f'marker [{marker}] not found'))
+        assert world.fault('GET', path + marker, role=role) == (
+            400, world.fill(f'Marker {marker} could not be found.'))
         counts.REQUESTS['who may'] += 1
 
 
@@ -188,8 +190,9 @@ def test_moves_of_other_projects_are_not_seen(world):
     world.moving()
     world.mark()
     world.restore()
-    assert ids(world, '/os-migrations', role='manager') == {1}
-    assert ids(world, '/os-migrations?instance_uuid={other_server}', role='manager') == set()
+    own = '/os-migrations?project_id={project}'
+    assert ids(world, own, role='manager') == {1}
+    assert ids(world, own + '&instance_uuid={other_server}', role='manager') == set()
 
 
 def test_private_flavors_of_others_can_not_be_used(world):

@@ -88,9 +88,9 @@ def test_what_is_refused(cloud):
         400, f"Cannot remove host from aggregate {made['id']}. Reason: Host aggregate is not empty.")
     for action, host, code, text in (
             ('add_host', 'gpu1', 409, f"Aggregate {made['id']} already has host gpu1."),
-            ('add_host', 'nosuch', 404, 'Compute host nosuch could not be found.'),
-            ('remove_host', 'nosuch', 404, 'Compute host nosuch could not be found.'),
-            ('remove_host', 'gpu2', 404, f"Aggregate {made['id']} has no host gpu2.")):
+            ('add_host', 'nosuch', 404, "Host 'nosuch' is not mapped to any cell"),
+            ('remove_host', 'nosuch', 404, f"Cannot remove host nosuch in aggregate {made['id']}"),
+            ('remove_host', 'gpu2', 404, f"Cannot remove host gpu2 in aggregate {made['id']}")):
         assert refused(cloud, 'POST', f'{path}/action', {action: {'host': host}}) == (code, text)
     for method, body in (('GET', None), ('PUT', {'aggregate': {'name': 'x'}}), ('DELETE', None)):
         assert refused(cloud, method, '/os-aggregates/99', body) == (404, 'Aggregate 99 could not be found.')

@@ -36,14 +36,19 @@ class ValidationError(Invalid):
     msg_fmt = '%(detail)s'
 
 
+class BadName(ValueError):
+    """What a name must be is the whole refusal, wherever the name stands."""
+
+
 class Prop(NamedTuple):
-    """One property, in the versions ``since`` … ``until`` of the API."""
+    """One property, in the versions ``since`` … ``until`` of the API; ``single``: a query may have it once only."""
 
     name: str
     schema: Any
     required: bool = False
     since: int = MIN
     until: int = MAX
+    single: bool = False
 
     def holds(self, version: int) -> bool:
         return self.since <= version <= self.until
@@ -114,11 +119,11 @@ def _printable(value: str, also: str = '') -> bool:
                for char in value)
 
 
-@FORMATS.checks('name', raises=ValueError)
+@FORMATS.checks('name', raises=BadName)
 def _name(value: Any) -> bool:
     if isinstance(value, str) and (value != value.strip() or not value.strip() or not _printable(value)):
-        raise ValueError("An invalid 'name' value was provided. The name must be: printable characters. "
-                         'Can not start or end with whitespace.')
+        raise BadName("An invalid 'name' value was provided. The name must be: printable characters. "
+                      'Can not start or end with whitespace.')
     return True
 
 
@@ -201,7 +206,8 @@ class Query:
     def at(self, version: int) -> dict[str, Any]:
         schema: dict[str, Any] = {
             'type': 'object', 'additionalProperties': version < self.strict_since,
-            'properties': {prop.name: {'type': 'array', 'items': at(prop.schema, version)}
+            'properties': {prop.name: {'type': 'array', 'items': at(prop.schema, version),
+                                       **({'maxItems': 1} if prop.single else {})}
                            for prop in self.props if prop.holds(version)}}
         return {**schema, 'patternProperties': {'^_': {}}} if self.private else schema
 
@@ -219,7 +225,7 @@ def _raise(validator: Any, value: Any, what: str) -> None:
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
     # Absolute: within a choice of schemas the error's own path begins at the choice.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
-    if not names:
+    if not names or isinstance(error.cause, BadName):
         raise ValidationError(detail=_cut(message))
     raise ValidationError(
         detail=f'Invalid input for {what} {names[-1]}. Value: {_cut(str(error.instance))}. {_cut(message)}')

@@ -6,5 +6,6 @@ from kilonova.api.schemas.base import Prop, Query
 
 # Lists took no parameters at all before 2.58; those that were sent were passed over.
 INDEX = Query.of(
-    Prop('limit', t.NUMBER_TEXT, since=58), Prop('marker', t.ANY_TEXT, since=58),
-    Prop('changes-since', t.DATE_TEXT, since=58), Prop('changes-before', t.DATE_TEXT, since=66), strict_since=58)
+    Prop('limit', t.NUMBER_TEXT, since=58, single=True), Prop('marker', t.ANY_TEXT, since=58, single=True),
+    Prop('changes-since', t.DATE_TEXT, since=58, single=True),
+    Prop('changes-before', t.DATE_TEXT, since=66, single=True), strict_since=58)

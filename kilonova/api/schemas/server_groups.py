@@ -6,7 +6,7 @@ from typing import Any
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
 
-HARD, SOFT = ('affinity', 'anti-affinity'), ('soft-affinity', 'soft-anti-affinity')
+HARD, SOFT = ('anti-affinity', 'affinity'), ('soft-anti-affinity', 'soft-affinity')
 
 
 def _policies(*names: str) -> dict[str, Any]:

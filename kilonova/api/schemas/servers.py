@@ -117,7 +117,7 @@ _TEXTS = (
     'key_name', 'power_state', 'vm_state', 'task_state', 'host', 'node', 'flavor', 'reservation_id',
     'availability_zone', 'uuid', 'display_description', 'description', 'locked_by', 'root_device_name', 'config_drive',
     'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'progress', 'soft_deleted', 'deleted', 'status', 'all_tenants')
-# Names of tables, not of columns.
+# Names of tables, not of columns: known, and refused to those who may use all filters.
 FORBIDDEN_FILTERS = ('block_device_mapping', 'services', 'metadata', 'system_metadata', 'info_cache',
                      'security_groups', 'pci_devices')
 
@@ -126,10 +126,10 @@ INDEX = Query.of(
     Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS), until=LOCKED_SINCE - 1),
     Prop('sort_key', _sort_key(*_DEAD_SORT_KEYS, 'locked'), since=LOCKED_SINCE, until=74),
     Prop('sort_key', _sort_key('locked'), since=75),
-    Prop('sort_dir', t.one_of('asc', 'desc')),
+    Prop('sort_dir', t.ANY_TEXT),
     Prop('name', t.REGEX_TEXT), Prop('display_name', t.REGEX_TEXT), Prop('ip', t.REGEX_TEXT),
     Prop('ip6', t.REGEX_TEXT),
-    *(Prop(name, t.ANY_TEXT) for name in _TEXTS), *(Prop(name, t.DATE_TEXT) for name in _DATED),
+    *(Prop(name, t.ANY_TEXT) for name in (*_TEXTS, *FORBIDDEN_FILTERS)), *(Prop(name, t.DATE_TEXT) for name in _DATED),
     *(Prop(name, t.ANY_TEXT, since=26) for name in ('tags', 'tags-any', 'not-tags', 'not-tags-any')),
     Prop('changes-before', t.DATE_TEXT, since=66),
     Prop('locked', t.BOOLEAN, since=LOCKED_SINCE),

@@ -10,6 +10,7 @@ _OF_HOST = (Prop('host', t.HOST, required=True), Prop('binary', _BINARY, require
 
 INDEX = Query.of(Prop('host', t.ANY_TEXT), Prop('binary', t.ANY_TEXT))
 ENABLE = Obj(*_OF_HOST)
+ANY_VERB = Obj(*_OF_HOST, Prop('disabled_reason', _REASON), Prop('forced_down', t.BOOLEAN, since=11))
 DISABLE = Obj(*_OF_HOST)
 DISABLE_LOG_REASON = Obj(*_OF_HOST, Prop('disabled_reason', _REASON, required=True))
 FORCE_DOWN = Obj(*_OF_HOST, Prop('forced_down', t.BOOLEAN, required=True))

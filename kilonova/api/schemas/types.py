@@ -40,7 +40,7 @@ METADATA = {'type': 'object', 'additionalProperties': False, 'patternProperties'
 
 # Query parameters arrive as text.
 ANY_TEXT = {'type': 'string', 'maxLength': 4096}
-NUMBER_TEXT = {'type': 'string', 'pattern': '^[0-9]*$', 'maxLength': 19}
+NUMBER_TEXT = {'type': 'string', 'pattern': '^[0-9]*$', 'minLength': 1, 'maxLength': 19}
 DATE_TEXT = {'type': 'string', 'format': 'date-time', 'maxLength': 255}
 REGEX_TEXT = {'type': 'string', 'maxLength': 255, 'format': 'regex'}
 

@@ -7,6 +7,7 @@ a change is written with it, so that a conductor mends what Placement didn't tak
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from kilonova.db.queries import aggregates, cells, operations, servers
 from kilonova.db.queries.aggregates import AggregateNotFound
 from kilonova.db.queries.servers import Filters
 from kilonova.db.queries.zones import KEY
-from kilonova.errors import ComputeHostNotFound, Conflict, Invalid, KilonovaError, NotFound
+from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound
 
 LOG = logging.getLogger(__name__)
 
@@ -32,8 +33,12 @@ HAS_SERVERS = 'One or more hosts contain instances in this zone'
 Zone = str | None
 
 
-class AggregateHostNotFound(NotFound):
-    msg_fmt = 'Aggregate %(aggregate_id)s has no host %(host)s.'
+class NotAMember(NotFound):
+    msg_fmt = 'Cannot remove host %(host)s in aggregate %(aggregate_id)s'
+
+
+class NotANumber(Invalid):
+    msg_fmt = 'Invalid input received: id must be an integer'
 
 
 class NotAdded(Conflict):
@@ -63,7 +68,7 @@ def list_aggregates(backend: Backend) -> list[dict[str, Any]]:
 
 
 def get(backend: Backend, identifier: str) -> dict[str, Any]:
-    """One, with its hosts and metadata. AggregateNotFound."""
+    """One, with its hosts and metadata. AggregateNotFound; NotANumber (400), as everywhere here."""
     with backend.api_db.read() as conn:
         return aggregates.get(conn, _number(identifier))
 
@@ -123,7 +128,7 @@ def delete(backend: Backend, ctxt: Any, identifier: str) -> None:
 
 
 def add_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[str, Any]:
-    """Put a host in. AggregateNotFound, ComputeHostNotFound (404), AggregateHostExists, NotAdded (409)."""
+    """Put a host in. AggregateNotFound, HostNotMapped (404), AggregateHostExists, NotAdded (409)."""
     number = _number(identifier)
     with backend.api_db.read() as conn:
         row = aggregates.get(conn, number)
@@ -134,7 +139,7 @@ def add_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[st
     with backend.api_db.write() as conn:
         aggregates.lock(conn, number)
         if not aggregates.lock_hosts(conn, [host]):
-            raise ComputeHostNotFound(host=host)
+            raise host_service.HostNotMapped(host=host)
         row = aggregates.get(conn, number)
         _refuse_second_zone(row, aggregates.snapshot(conn, hosts=[host]), row['metadata'].get(KEY), NotAdded)
         aggregates.add_host(conn, number, host)
@@ -146,20 +151,20 @@ def add_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[st
 
 
 def remove_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[str, Any]:
-    """Take a host out. AggregateNotFound, AggregateHostNotFound (404), NotRemoved (409)."""
+    """Take a host out. NotAMember (404), also for an aggregate or a host that there isn't; NotRemoved (409)."""
     number = _number(identifier)
     with backend.api_db.read() as conn:
-        row = aggregates.get(conn, number)
-        if host not in row['hosts']:
-            _refuse_missing(conn, number, host)
         here = aggregates.snapshot(conn, hosts=[host])
+    row = next((row for row in here if row['id'] == number), None)
+    if row is None:
+        raise NotAMember(aggregate_id=number, host=host)
     others = [other for other in here if other['id'] != number]
     if _effective(backend, here) != _effective(backend, others) and _have_servers(backend, [host]):
         raise NotRemoved(aggregate_id=number, reason=HAS_SERVERS)
     backend.notify.emit(ctxt, 'aggregate.remove_host.start', aggregate=row)
     with backend.api_db.write() as conn:
         if not aggregates.remove_host(conn, host, number):
-            _refuse_missing(conn, number, host)
+            raise NotAMember(aggregate_id=number, host=host)
         operation = _remember(conn, ctxt, row['uuid'], host)
         row = aggregates.get(conn, number)
     _mirror(backend, operation)
@@ -170,14 +175,11 @@ def remove_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict
 def _number(identifier: str) -> int:
     number = host_service.as_number(identifier)
     if number is None:
+        # What is longer than any id is a number nevertheless.
+        if re.fullmatch('-?[0-9]+', identifier) is None:
+            raise NotANumber
         raise AggregateNotFound(aggregate_id=identifier)
     return number
-
-
-def _refuse_missing(conn: Any, number: int, host: str) -> None:
-    if cells.get_host(conn, host) is None:
-        raise ComputeHostNotFound(host=host)
-    raise AggregateHostNotFound(aggregate_id=number, host=host)
 
 
 # --- zones -----------------------------------------------------------------------------------------------------------

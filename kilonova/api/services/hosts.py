@@ -21,7 +21,6 @@ from kilonova.errors import (
     KilonovaError,
     MarkerNotFound,
     NotFound,
-    ServiceNotFound,
 )
 from kilonova.rpc.interface import VersionCapError
 
@@ -43,7 +42,15 @@ class HostInUse(Conflict):
 
 
 class NodeNotFound(NotFound):
-    msg_fmt = 'Compute host %(node)s could not be found.'
+    msg_fmt = "Hypervisor with ID '%(node)s' could not be found."
+
+
+class HostNotMapped(NotFound):
+    msg_fmt = "Host '%(host)s' is not mapped to any cell"
+
+
+class NoSuchService(NotFound):
+    msg_fmt = 'Service %(service_id)s not found.'
 
 
 class HostBinaryNotFound(NotFound):
@@ -116,7 +123,7 @@ def _zone(backend: Backend, row: dict[str, Any], zone_of: dict[str, str]) -> str
 
 def find_service(backend: Backend, *, uuid: str | None = None, number: int | None = None, host: str | None = None,
                  binary: str | None = None, missing: Exception | None = None) -> InCell:
-    """One service. ServiceNotFound, or ``missing``; ServiceUnique (400) when a number means one in several cells;
+    """One service. NoSuchService, or ``missing``; ServiceUnique (400) when a number means one in several cells;
     Unanswered when it may be in a silent one."""
     def ask(cell: Any) -> dict[str, Any] | None:
         with cell.read() as conn:
@@ -128,24 +135,36 @@ def find_service(backend: Backend, *, uuid: str | None = None, number: int | Non
         # A number may mean a service of each cell.
         refuse_if_any(silent)
     if not found:
-        raise missing or ServiceNotFound(service_id=uuid or number)
+        raise missing or NoSuchService(service_id=uuid or number)
     if len(found) > 1:
         raise ServiceUnique(service_id=number)
     return found[0]
+
+
+def find_binary(backend: Backend, host: str, binary: str) -> InCell:
+    """One service by the names that older versions use. HostNotMapped for a host that is in no cell,
+    HostBinaryNotFound (both 404)."""
+    try:
+        return find_service(backend, host=host, binary=binary, missing=HostBinaryNotFound(binary=binary, host=host))
+    except HostBinaryNotFound:
+        with backend.api_db.read() as conn:
+            if cells.get_host(conn, host) is None:
+                raise HostNotMapped(host=host) from None
+        raise
 
 
 def change(backend: Backend, ctxt: Any, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
     """Write ``disabled``, ``disabled_reason``, ``forced_down``; tell the host when it is enabled or disabled.
 
     The host sets the trait that keeps new servers away. One that is down or doesn't answer sets it when it comes back,
-    so the change stands nevertheless. EvacuatedServersLeft: it can't come back yet. ServiceNotFound.
+    so the change stands nevertheless. EvacuatedServersLeft: it can't come back yet. NoSuchService.
     """
     with service.cell.write() as conn:
         _refuse_to_come_back(conn, service.row, values)
         services.update(conn, service.row['id'], values)
         row = services.get(conn, service_id=service.row['id'], down_time=backend.options.service_down_time)
     if row is None:
-        raise ServiceNotFound(service_id=service.row['uuid'])
+        raise NoSuchService(service_id=service.row['uuid'])
     backend.notify.emit(ctxt, 'service.update', service=row)
     if row['binary'] == COMPUTE and ('disabled' in values or values.get('forced_down') is False):
         _tell(backend, ctxt, row)
@@ -334,11 +353,11 @@ def uptimes(backend: Backend, ctxt: Any, nodes: Iterable[InCell]) -> dict[str, s
 
 
 def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The nodes of a host, and what its servers were promised by project. ComputeHostNotFound."""
+    """The nodes of a host, and what its servers were promised by project. HostNotMapped, ComputeHostNotFound."""
     with backend.api_db.read() as conn:
         mapping = cells.get_host(conn, host)
     if mapping is None:
-        raise ComputeHostNotFound(host=host)
+        raise HostNotMapped(host=host)
     with backend.cell(mapping['cell_id']).read() as conn:
         nodes = compute_nodes.by_host(conn, host)
         if not nodes:

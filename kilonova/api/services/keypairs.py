@@ -8,7 +8,7 @@ from kilonova.api.services import key_material, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.key_material import SSH
 from kilonova.db.queries import keypairs
-from kilonova.errors import Conflict, Forbidden, Invalid, MarkerNotFound, NotFound
+from kilonova.errors import Conflict, Forbidden, Invalid, NotFound, UnknownMarker
 from kilonova.objects import KeyPair
 
 
@@ -34,10 +34,10 @@ class Made:
 
 def list_keypairs(backend: Backend, user_id: str, limit: int | None = None,
                   marker: str | None = None) -> list[dict[str, Any]]:
-    """Rows by name, ``limit`` of them behind ``marker``. MarkerNotFound (400)."""
+    """Rows by name, ``limit`` of them behind ``marker``. UnknownMarker (400)."""
     with backend.api_db.read() as conn:
         if marker is not None and keypairs.get(conn, user_id, marker) is None:
-            raise MarkerNotFound(marker=marker)
+            raise UnknownMarker(marker=marker)
         return keypairs.page(conn, user_id, limit, marker)
 
 

@@ -6,13 +6,13 @@ from typing import Any
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.db.queries import migrations
-from kilonova.errors import MarkerNotFound
+from kilonova.errors import UnknownMarker
 
 
 def list_migrations(backend: Backend, filters: dict[str, Any], *, limit: int | None,
                     marker: str | None = None, seen_by: str | None = None) -> list[dict[str, Any]]:
     """One page of the cells that answer, or with ``limit`` None all. ``marker``: the uuid of the last one seen, by
-    the project ``seen_by`` (None: by somebody who sees all); MarkerNotFound: no cell has it.
+    the project ``seen_by`` (None: by somebody who sees all); UnknownMarker: no cell has it.
     """
     rows: list[dict[str, Any]] = []
     last = _find(backend, marker, seen_by) if marker is not None else None
@@ -38,7 +38,7 @@ def _find(backend: Backend, uuid: str, seen_by: str | None) -> dict[str, Any]:
         if found is not None and seen_by in (None, found['project_id']):
             return found
     refuse_if_any(silent)
-    raise MarkerNotFound(marker=uuid)
+    raise UnknownMarker(marker=uuid)
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, int]:

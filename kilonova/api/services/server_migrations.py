@@ -19,7 +19,7 @@ class NotUnderWay(NotFound):
 
 
 class Unknown(NotFound):
-    msg_fmt = 'Migration %(id)s could not be found.'
+    msg_fmt = 'In-progress live migration %(id)s is not found for server %(uuid)s.'
 
 
 def under_way(server: Found) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def one(server: Found, identifier: str) -> dict[str, Any]:
         with server.cell.read() as conn:
             row = migrations.get(conn, migration_id=int(identifier))
     if row is None or row['instance_uuid'] != server.uuid:
-        raise Unknown(id=identifier)
+        raise Unknown(id=identifier, uuid=server.uuid)
     if row['migration_type'] != LIVE:
         raise NotLive(id=identifier, uuid=server.uuid)
     if row['status'] not in migrations.LIVE_RUNNING:

@@ -10,16 +10,12 @@ from kilonova.errors import NotFound
 
 def index(call: Call) -> Any:
     """GET /extensions."""
-    return {'extensions': [views.show(row) for row in _offered(call)]}
+    return {'extensions': [views.show(row) for row in views.EXTENSIONS]}
 
 
 def show(call: Call) -> Any:
     """GET /extensions/{alias}."""
-    found = next((row for row in _offered(call) if row.alias == call.path['alias']), None)
+    found = next((row for row in views.EXTENSIONS if row.alias == call.path['alias']), None)
     if found is None:
         raise NotFound('The resource could not be found.')
     return {'extension': views.show(found)}
-
-
-def _offered(call: Call) -> list[views.Extension]:
-    return [row for row in views.EXTENSIONS if (row.path, row.action) in call.offered]

@@ -10,7 +10,7 @@ from typing import Any
 from kilonova.api.schemas.base import Query
 from kilonova.api.versions import MAX
 from kilonova.api.wsgi import Call, NoRoute
-from kilonova.errors import KilonovaError
+from kilonova.errors import KilonovaError, NotFound
 
 
 class Gone(KilonovaError):
@@ -64,7 +64,6 @@ REMOVED: tuple[tuple[str, str, int], ...] = (
         ('/os-snapshots', ('GET', 'POST')), ('/os-snapshots/detail', ('GET',)),
         ('/os-snapshots/{id}', ('GET', 'DELETE')),
         ('/os-baremetal-nodes', ('GET',)), ('/os-baremetal-nodes/{id}', ('GET',))) for method in methods),
-    *(('GET', f'/os-hosts/{{id}}/{act}', 43) for act in ('startup', 'shutdown', 'reboot')),
 )
 
 
@@ -76,3 +75,8 @@ def answer(call: Call) -> Any:
 def absent(call: Call) -> Any:
     """404 in the form of a fault."""
     raise NoRoute
+
+
+def unknown_action(call: Call) -> Any:
+    """PUT /os-services/{verb} until 2.52, for verbs that there aren't, or not yet."""
+    raise NotFound('Unknown action')

@@ -9,7 +9,7 @@ from kilonova.api.views import choices
 from kilonova.api.views import instance_actions as views
 from kilonova.api.wsgi import Call
 from kilonova.db.queries import actions, decisions
-from kilonova.errors import Invalid, MarkerNotFound, NotFound
+from kilonova.errors import Invalid, NotFound, UnknownMarker
 
 PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE, DETAILS_SINCE = 58, 66, 51, 84
 
@@ -27,7 +27,7 @@ def index(call: Call) -> Any:
         with server.cell.read() as conn:
             rows = actions.page(conn, server.uuid, limit=limit, marker=marker, since=since, before=before)
     if rows is None or (server.cell is None and marker is not None):
-        raise MarkerNotFound(marker=marker)
+        raise UnknownMarker(marker=marker)
     body: dict[str, Any] = {'instanceActions': [views.ACTION.render(row, None, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         path = f'servers/{server.uuid}/os-instance-actions'

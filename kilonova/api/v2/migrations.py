@@ -52,11 +52,9 @@ def _changed(call: Call) -> dict[str, Any]:
 
 
 def _owner(call: Call, everything: bool) -> dict[str, str]:
-    """Whose moves: those of all projects need a right of their own; managers see their project's."""
+    """Whose moves: those of all projects, which are asked for where no project is named, need a right of their own."""
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}
-    if owner.get('project_id') == call.ctxt.project_id or everything:
-        return owner
-    if 'project_id' in owner:
+    if owner.get('project_id') != call.ctxt.project_id and not everything:
         call.authorise(policies.ALL_PROJECTS)
-    return {**owner, 'project_id': call.ctxt.project_id}
+    return owner

@@ -27,9 +27,7 @@ def index(call: Call) -> Any:
 # --- until 2.52: a verb, a host and a binary -------------------------------------------------------------------------
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
     host, binary = call.body['host'], call.body['binary']
-    service = hosts.find_service(call.backend, host=host, binary=binary,
-                                 missing=hosts.HostBinaryNotFound(binary=binary, host=host))
-    row = hosts.change(call.backend, call.ctxt, service, values)
+    row = hosts.change(call.backend, call.ctxt, hosts.find_binary(call.backend, host, binary), values)
     return {'host': row['host'], 'binary': row['binary']}
 
 

@@ -82,7 +82,8 @@ def key(route):
 
 
 # The second name of servers leads to the same handlers and schemas.
-WITH_BODY = [route for route in ROUTES if route.body is not None and '/os-volumes_boot' not in route.path]
+WITH_BODY = [route for route in ROUTES if route.body is not None and '/os-volumes_boot' not in route.path
+             and route.status < 400]
 
 
 def test_every_body_is_walked():

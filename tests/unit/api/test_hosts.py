@@ -97,8 +97,8 @@ def test_the_verbs_of_old_versions(site, hosts):
         {'server': 'h1', 'host': 'h1', 'enabled': enabled} for enabled in (False, False, True)]
     body = {'host': 'nosuch', 'binary': 'nova-compute'}
     assert site.fault('PUT', '/os-services/enable', body, version='2.1') == (
-        404, 'Could not find binary nova-compute on host nosuch.')
-    assert site.fault('PUT', '/os-services/force-down', {**body, 'forced_down': True}, version='2.10')[0] == 404
+        404, "Host 'nosuch' is not mapped to any cell")
+    assert site.fault('PUT', '/os-services/force-down', body, version='2.10') == (404, 'Unknown action')
     assert site.fault('PUT', '/os-services/enable', body)[0] in (400, 404)
 
 
@@ -126,7 +126,7 @@ def test_only_computes_can_be_updated(site, hosts):
     assert code == 400 and 'nova-conductor' in message
     assert site.fault('PUT', '/os-services/nosuch', {'status': 'disabled'})[0] == 400
     assert site.fault('PUT', f'/os-services/{uuid_of(9)}', {'status': 'disabled'}) == (
-        404, f'Service {uuid_of(9)} could not be found.')
+        404, f'Service {uuid_of(9)} not found.')
 
 
 def test_a_host_that_cannot_be_told_is_disabled_nevertheless(site, hosts):
@@ -299,7 +299,7 @@ def test_pages_of_hypervisors(site, hosts, version):
 def test_unknown_hypervisors(site, hosts):
     for identifier, version in (('99', '2.52'), ('x', '2.52'), (uuid_of(9), '2.53')):
         assert site.fault('GET', f'/os-hypervisors/{identifier}', version=version) == (
-            404, f'Compute host {identifier} could not be found.')
+            404, f"Hypervisor with ID '{identifier}' could not be found.")
     assert site.fault('GET', '/os-hypervisors/1', version='2.53') == (400, 'Invalid uuid 1')
 
 
@@ -411,7 +411,7 @@ def test_the_resources_of_a_host(site, hosts):
     assert {entry['host'] for entry in shown} == {'h1'}
     for host in ('nosuch', 'controller'):
         assert site.fault('GET', f'/os-hosts/{host}', version='2.1') == (
-            404, f'Compute host {host} could not be found.')
+            404, f"Host '{host}' is not mapped to any cell")
 
 
 def test_hosts_are_enabled_and_disabled(site, hosts):
@@ -423,7 +423,7 @@ def test_hosts_are_enabled_and_disabled(site, hosts):
         501, 'The requested functionality is not supported.')
     assert site.ok('GET', '/os-services?host=h1')['services'][0]['status'] == 'enabled'
     assert site.fault('PUT', '/os-hosts/nosuch', {'status': 'disable'}, version='2.1') == (
-        404, 'Compute host nosuch could not be found.')
+        404, "Host 'nosuch' is not mapped to any cell")
     for body in ({}, {'status': 'x'}, {'status': 'enable', 'x': 1}):
         assert site.fault('PUT', '/os-hosts/h1', body, version='2.1')[0] == 400
 

@@ -146,7 +146,7 @@ def test_pages_since_2_35(make_site):
     assert names(last) == ['c', 'd'] and 'keypairs_links' not in last
     assert names(site.ok('GET', '/os-keypairs', version='2.35', user='bob')) == ['a', 'b', 'c']
     assert names(site.ok('GET', '/os-keypairs?limit=1&marker=zz', version='2.34', user='bob')) == list('abcd')
-    assert site.fault('GET', '/os-keypairs?marker=zz', user='bob') == (400, 'marker [zz] not found')
+    assert site.fault('GET', '/os-keypairs?marker=zz', user='bob') == (400, 'Marker zz could not be found.')
     assert site.fault('GET', '/os-keypairs?limit=-1', user='bob') == (
         400, "Invalid input for query parameters limit. Value: -1. '-1' does not match '^[0-9]*$'")
 

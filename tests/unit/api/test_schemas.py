@@ -106,8 +106,10 @@ def test_names_are_trimmed_by_2_0(schema):
     (None, "None is not of type 'string'"), ('a\x07', 'printable characters'), (7, "7 is not of type 'string'")])
 def test_names(value, end):
     text = message(BODY, {'thing': {'name': value}})
-    assert text.startswith(f'Invalid input for field/attribute name. Value: {value}. ')
     assert end in text or 'non-empty' in text
+    # What a name must be is said without the rest.
+    assert text.startswith("An invalid 'name' value was provided." if value in (' a', 'a\x07')
+                           else f'Invalid input for field/attribute name. Value: {value}. ')
 
 
 @pytest.mark.parametrize(('value', 'good'), [

@@ -189,8 +189,8 @@ def test_live_migrations_under_way(site):
         running, server, 'h2', 6)
     for number, message in ((cold, f'Migration {cold} for server {server} is not live-migration.'),
                             (done, f'Migration {done} for server {server} is not in progress.'),
-                            (another, f'Migration {another} could not be found.'),
-                            ('x', 'Migration x could not be found.'), ('9' * 30, None)):
+                            (another, f'In-progress live migration {another} is not found for server {server}.'),
+                            ('x', f'In-progress live migration x is not found for server {server}.'), ('9' * 30, None)):
         code, text = site.fault('GET', f'/servers/{server}/migrations/{number}')
         assert code == 404 and message in (text, None)
     assert site.fault('GET', f'/servers/{server}/migrations', version='2.22')[0] == 404

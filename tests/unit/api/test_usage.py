@@ -119,7 +119,7 @@ def test_pages_since_2_40(make_site):
     assert answer['tenant_usage_links'][0]['href'].endswith(f'limit=1&marker={servers[1]}')
     for path in (LIST, P1):
         assert site.fault('GET', f'{path}?{PERIOD}&marker=nosuch', version='2.40') == (
-            400, 'marker [nosuch] not found')
+            400, 'Marker nosuch could not be found.')
     old = site.ok('GET', f'{LIST}?{PERIOD}&limit=1&marker=nosuch', version='2.39')
     assert set(old) == {'tenant_usages'}
     assert sum(usage['total_hours'] for usage in old['tenant_usages']) == 72.0
