@@ -11,15 +11,12 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
 LOG = logging.getLogger(__name__)
 
-# Open connections for each request at once that a green server takes, and seconds that one may be silent.
-CONNECTIONS, IDLE = 10, 75
 _backend = 'threading'
 
 
@@ -83,59 +80,12 @@ def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecut
     return concurrent.futures.ThreadPoolExecutor(max_workers=size, thread_name_prefix=name)
 
 
-class WsgiServer:
-    """A WSGI application on a listening socket: eventlet's server or cheroot's thread pool.
+def light(func: Callable, *args: Any) -> Any:
+    """Start a green thread that costs as little as one can; ``func`` handles its errors. Under eventlet alone."""
+    import eventlet
+    return eventlet.spawn(func, *args)
 
-    ``threads``: requests at once. A connection that waits for its next request takes none of them.
-    """
 
-    def __init__(self, sock: socket.socket, app: Callable, threads: int, log: logging.Logger) -> None:
-        self._sock, self._app, self._threads, self._log = sock, app, threads, log
-        self._server: Any = None
-        self._serving: Any = None
-
-    def start(self) -> None:
-        if _backend == 'eventlet':
-            import eventlet
-            self._server = eventlet.GreenPool(self._threads * CONNECTIONS)
-            self._serving = eventlet.spawn(self._serve_green)
-            return
-        from cheroot import wsgi
-        host, port = self._sock.getsockname()[:2]
-        self._server = wsgi.Server((host, port), self._app, numthreads=self._threads, max=self._threads)
-
-        def bind(*_address: Any) -> None:
-            # prepare() drops the socket first and wants bind() to make one; ours is listening already.
-            self._server.socket = self._sock
-        self._server.bind = bind
-        self._server.prepare()
-        # Another worker may take the connection that select() told of: then accept() must not wait for the next one.
-        self._sock.settimeout(0)
-        spawn(self._server.serve, name='wsgi')
-
-    def _serve_green(self) -> None:
-        from eventlet import wsgi
-        # One green thread a connection; those wait here while as many as may be are at work.
-        slots = threading.Semaphore(self._threads)
-
-        def app(environ: dict[str, Any], start_response: Callable) -> Any:
-            with slots:
-                return self._app(environ, start_response)
-        try:
-            wsgi.server(self._sock, app, custom_pool=self._server, log=self._log, log_output=False,
-                        keepalive=True, socket_timeout=IDLE)
-        except OSError as error:
-            self._log.debug('wsgi socket closed: %s', error)
-
-    def stop(self, timeout: float = 10.0) -> None:
-        """Close the listening socket; requests under way get ``timeout`` seconds."""
-        if _backend == 'eventlet':
-            self._sock.close()
-            if self._serving is not None:
-                import eventlet
-                # It doesn't notice that its socket is closed; now it ends the idle connections and waits for the rest.
-                eventlet.kill(self._serving)
-                with eventlet.Timeout(timeout, False):
-                    self._server.waitall()
-        elif self._server is not None:
-            self._server.stop()
+def end_light(thread: Any) -> None:
+    """End one at once, whatever it waits for."""
+    thread.kill()

@@ -66,13 +66,14 @@ class ApiPart:
         """Bind and serve; a port that is taken is an OSError."""
         import logging
 
-        from kilonova import concurrency
+        from kilonova import serving
         from kilonova.cmd import caps, sockets
         log = logging.getLogger('kilonova.api.wsgi.server')
         caps.refuse_old_computes(self._conf, self.cells)
         address = listens(self._conf)['api']
         listener = sockets.listen('api', address)
-        self._server = concurrency.WsgiServer(listener, self.app, threads(self._conf), log)
+        self._server = serving.WsgiServer(listener, self.app, threads(self._conf), log,
+                                          most_body=self._conf.oslo_middleware.max_request_body_size)
         self._server.start()
         log.info('Listening on %s:%s', *address)
 

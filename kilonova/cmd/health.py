@@ -19,7 +19,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from kilonova import concurrency
+from kilonova import concurrency, serving
 from kilonova.cmd import options, sockets
 
 LOG = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Server:
 
     def __init__(self, health: Health, address: sockets.Address) -> None:
         self._health = health
-        self._server = concurrency.WsgiServer(sockets.listen(NAME, address), health, THREADS, LOG.logger)
+        self._server = serving.WsgiServer(sockets.listen(NAME, address), health, THREADS, LOG.logger)
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts, name: str, checks: Mapping[str, Ask]) -> Server | None:

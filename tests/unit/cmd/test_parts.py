@@ -80,8 +80,8 @@ def test_api(conf, monkeypatch):
     served = {}
 
     class Server:
-        def __init__(self, sock, app, threads, log):
-            served.update(port=sock.getsockname()[1], threads=threads, sock=sock)
+        def __init__(self, sock, app, threads, log, most_body):
+            served.update(port=sock.getsockname()[1], threads=threads, sock=sock, most_body=most_body)
 
         def start(self):
             served['started'] = True
@@ -90,12 +90,12 @@ def test_api(conf, monkeypatch):
             served.update(timeout=timeout)
             served['sock'].close()
 
-    monkeypatch.setattr('kilonova.concurrency.WsgiServer', Server)
+    monkeypatch.setattr('kilonova.serving.WsgiServer', Server)
     part = api.build(conf)
     part.start()
     assert served['started']
     assert served['port'] > 0
-    assert served['threads'] == 10
+    assert (served['threads'], served['most_body']) == (10, 114688)
     part.stop()
     assert served['timeout'] == api.REQUEST_TIME
 
