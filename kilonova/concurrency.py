@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
+import select
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -80,12 +81,25 @@ def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecut
     return concurrent.futures.ThreadPoolExecutor(max_workers=size, thread_name_prefix=name)
 
 
-def light(func: Callable, *args: Any) -> Any:
-    """Start a green thread that costs as little as one can; ``func`` handles its errors. Under eventlet alone."""
-    import eventlet
-    return eventlet.spawn(func, *args)
+class Epoll:
+    """Many sockets that one (green) thread waits for; under eventlet its hub waits for all of them as for one."""
 
+    def __init__(self) -> None:
+        if _backend == 'eventlet':
+            from eventlet import patcher
+            self._epoll = patcher.original('select').epoll()
+        else:
+            self._epoll = select.epoll()
+        self.register, self.modify, self.unregister = self._epoll.register, self._epoll.modify, self._epoll.unregister
+        self.close = self._epoll.close
 
-def end_light(thread: Any) -> None:
-    """End one at once, whatever it waits for."""
-    thread.kill()
+    def wait(self, seconds: float, most: int) -> list[int]:
+        """The descriptors, ``most`` of them, of which something is to be told; none after ``seconds``."""
+        if _backend == 'eventlet':
+            from eventlet import hubs
+            try:
+                hubs.trampoline(self._epoll.fileno(), read=True, timeout=seconds, timeout_exc=TimeoutError)
+            except TimeoutError:
+                return []
+            seconds = 0
+        return [number for number, _ in self._epoll.poll(seconds, most)]

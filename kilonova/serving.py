@@ -4,8 +4,8 @@
     server.start()
     server.stop(timeout=10.0)
 
-A connection takes none of the ``threads`` while its request arrives or its answer leaves: under eventlet it has a green
-thread of its own, under native threads one loop (epoll) serves all of them. Each part has a deadline that counts from
+A connection takes none of the ``threads`` while its request arrives or its answer leaves: one loop (epoll) reads and
+writes for all of them, in a thread of its own under both runtimes. Each part has a deadline that counts from
 its begin, so that a byte now and then gains nothing. Where there are more connections than may be open, or more bytes
 are held than may be, the one that has kept us waiting the longest is closed. What the bytes mean is h11's to say; it
 refuses what two programs could read in two ways.
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
+import heapq
 import io
 import logging
 import queue
 import resource
-import select
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -37,14 +37,17 @@ from kilonova import concurrency
 Environ = dict[str, Any]
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
-# Open connections for each request at once; a process whose limit of open files is lower keeps RESERVED for others.
-CONNECTIONS, RESERVED, FEWEST = 10, 256, 64
+# Linux's numbers: eventlet takes them away from the select module.
+EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
+# Open connections; a process whose limit of open files is lower keeps RESERVED for others. Of more a twentieth is
+# closed at once, so that looking for them costs little.
+CONNECTIONS, RESERVED, FEWEST, SHARE = 2560, 256, 64, 20
 # Bytes of a request's line, of it and its headers, and of a body where the server is told no other bound.
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
 # Bytes of all unfinished requests, and of all unread answers; what each may hold without being asked.
 MOST_IN, MOST_OUT, SMALL = 8 << 20, 64 << 20, 16384
-# Bytes that are read at once.
-BLOCK = 65536
+# Bytes that are read at once, and connections that are looked at before other (green) threads come to their turn.
+BLOCK, TURN = 65536, 128
 
 
 class State(enum.Enum):
@@ -90,13 +93,17 @@ class Channel:
 
     def __init__(self, sock: socket.socket, address: Any, most_body: int) -> None:
         self.sock, self.address, self._most_body = sock, address, most_body
-        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
         self._head: h11.Request | None = None
         self._body = bytearray()
         self.out = memoryview(b'')
-        self.closing = False
+        self.closing = self.served = False
         self.arrived = 0
         self.state, self.since = State.HEAD, time.monotonic()
+
+    @functools.cached_property
+    def http(self) -> h11.Connection:
+        """What has been understood so far; none is made for a connection that says nothing."""
+        return h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
 
     def turn(self, state: State) -> None:
         """Wait for something else from now on."""
@@ -115,7 +122,9 @@ class Channel:
     # -- requests ------------------------------------------------------------------------------------------------------
     def feed(self, data: bytes) -> Request | None:
         """More bytes (none: the client's end); the request once it is whole. Gone, Refused."""
-        if self.state is State.IDLE and data:
+        if not (data or self.arrived):
+            raise Gone
+        if self.state is State.IDLE:
             self.turn(State.HEAD)
         self.arrived += len(data)
         try:
@@ -194,6 +203,7 @@ class Channel:
             given.append((b'Connection', b'close'))
         without = status in (204, 304) or (self._head is not None and self._head.method == b'HEAD')
         # Headers and body are sent as one: two small packets would wait for each other's acknowledgement.
+        self.served = True
         parts = [self.http.send(h11.Response(status_code=status, headers=given, reason=_phrase(status))),
                  b'' if without else self.http.send(h11.Data(data=body)), self.http.send(h11.EndOfMessage())]
         self.closing = self.closing or self.http.our_state is h11.MUST_CLOSE
@@ -238,6 +248,16 @@ def _phrase(status: int) -> bytes:
         return b''
 
 
+def open_files(wanted: int) -> int:
+    """How many this process may have open, at most ``wanted``; raised as far as it may."""
+    soft, hard = (wanted if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(
+        resource.RLIMIT_NOFILE))
+    if soft < wanted and soft < hard:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return min(soft, wanted)
+
+
 class WsgiServer:
     """A WSGI application on a listening socket. ``threads``: requests at once; ``most_body``: bytes of a body that are
     read, a longer one is given to the application without it."""
@@ -245,26 +265,23 @@ class WsgiServer:
     def __init__(self, sock: socket.socket, app: Application, threads: int, log: logging.Logger,
                  most_body: int = MOST_BODY) -> None:
         self._sock, self._app, self._threads, self._log, self._most_body = sock, app, threads, log, most_body
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = CONNECTIONS * threads
-        self._most = max(FEWEST, most if files == resource.RLIM_INFINITY else min(most, files - RESERVED))
+        self._most = max(FEWEST, min(CONNECTIONS, open_files(CONNECTIONS + RESERVED) - RESERVED))
         self.channels: dict[int, Channel] = {}
         self._ending = False
-        self._runtime: _Green | _Loop | None = None
+        self._loop: _Loop | None = None
 
     def start(self) -> None:
         """Accept connections from now on."""
-        kind = _Green if concurrency.backend() == 'eventlet' else _Loop
-        self._runtime = kind(self, self._sock, self._threads)
-        self._runtime.start()
+        self._loop = _Loop(self, self._sock, self._threads)
+        self._loop.start()
 
     def stop(self, timeout: float = 10.0) -> None:
         """Close the listening socket; requests under way get ``timeout`` seconds."""
-        if self._runtime is None:
+        if self._loop is None:
             self._sock.close()
             return
         self._ending = True
-        self._runtime.refuse_more()
+        self._loop.refuse_more()
         deadline = time.monotonic() + timeout
         while True:
             busy = False
@@ -276,7 +293,7 @@ class WsgiServer:
             if not busy:
                 break
             time.sleep(0.01)
-        self._runtime.end()
+        self._loop.end()
 
     # -- connections ---------------------------------------------------------------------------------------------------
     def opened(self, sock: socket.socket, address: Any) -> Channel:
@@ -310,9 +327,9 @@ class WsgiServer:
             self._drop(oldest)
 
     def give_way(self) -> None:
-        """Close the connection that has kept us waiting the longest."""
-        oldest = min(self._waiting(), key=lambda each: each.since, default=None)
-        if oldest is not None:
+        """Close the connections that have kept us waiting the longest; first those that never had a whole request."""
+        waiting = self._waiting()
+        for oldest in heapq.nsmallest(len(waiting) // SHARE + 1, waiting, key=lambda each: (each.served, each.since)):
             self._drop(oldest)
 
     def _waiting(self) -> list[Channel]:
@@ -392,95 +409,13 @@ def _relative(target: str) -> str:
     return f'{parts.path or "/"}?{parts.query}' if parts.query else parts.path or '/'
 
 
-class _Green:
-    """A green thread a connection; those whose request is whole wait for one of the slots."""
-
-    def __init__(self, server: WsgiServer, sock: socket.socket, threads: int) -> None:
-        self._server, self._sock = server, sock
-        self._slots = threading.Semaphore(threads)
-        self._accepting: Any = None
-
-    def start(self) -> None:
-        self._accepting = concurrency.light(self._accept)
-
-    def refuse_more(self) -> None:
-        self._sock.close()
-        concurrency.end_light(self._accepting)
-
-    def end(self) -> None:
-        """All green threads end with their connections."""
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, address = self._sock.accept()
-            except OSError:
-                if self._sock.fileno() < 0:
-                    return
-                # No descriptor is left.
-                self._server.give_way()
-                time.sleep(0.01)
-                continue
-            concurrency.light(self._serve, self._server.opened(sock, address))
-
-    def _serve(self, channel: Channel) -> None:
-        server = self._server
-        try:
-            request = self._read(channel)
-            while request is not None:
-                with self._slots:
-                    channel.turn(State.WORK)
-                    server.work(channel, request)
-                server.check_held(channel)
-                self._send(channel)
-                request = None if channel.closing else channel.following() or self._read(channel)
-            self._rest(channel)
-        except Refused as refused:
-            channel.refuse(refused)
-            with contextlib.suppress(OSError):
-                self._send(channel)
-                self._rest(channel)
-        except (Gone, OSError):
-            pass
-        finally:
-            server.closed(channel)
-
-    def _read(self, channel: Channel) -> Request | None:
-        while True:
-            left = channel.deadline - time.monotonic()
-            if left <= 0:
-                return None
-            channel.sock.settimeout(min(left, 3600.0))
-            data = channel.sock.recv(BLOCK)
-            if (request := channel.feed(data)) is not None:
-                channel.turn(State.WORK)
-                return request
-            if not data:
-                return None
-            self._server.check_held(channel)
-
-    @staticmethod
-    def _rest(channel: Channel) -> None:
-        channel.rest()
-        while (left := channel.deadline - time.monotonic()) > 0:
-            channel.sock.settimeout(left)
-            if not channel.sock.recv(BLOCK):
-                return
-
-    @staticmethod
-    def _send(channel: Channel) -> None:
-        while channel.out:
-            channel.sock.settimeout(max(channel.deadline - time.monotonic(), 0.001))
-            channel.out = channel.out[channel.sock.send(channel.out):]
-
-
 class _Loop:
-    """One native thread that reads and writes, and workers that each have one request."""
+    """One thread that reads and writes, and workers that each have one request."""
 
     def __init__(self, server: WsgiServer, sock: socket.socket, threads: int) -> None:
         self._server, self._sock, self._threads = server, sock, threads
-        self._whole: queue.SimpleQueue[tuple[Channel, Request] | None] = queue.SimpleQueue()
-        self._epoll = select.epoll()
+        self._whole: queue.Queue[tuple[Channel, Request] | None] = queue.Queue()
+        self._epoll = concurrency.Epoll()
         self._ear, self._bell = socket.socketpair()
         self._done = False
         self._listens = True
@@ -489,8 +424,8 @@ class _Loop:
         # Another process may take the connection that epoll told of: then accept() must not wait for the next one.
         self._sock.setblocking(False)
         self._ear.setblocking(False)
-        self._epoll.register(self._sock.fileno(), select.EPOLLIN | select.EPOLLEXCLUSIVE)
-        self._epoll.register(self._ear.fileno(), select.EPOLLIN)
+        self._epoll.register(self._sock.fileno(), EPOLLIN | EPOLLEXCLUSIVE)
+        self._epoll.register(self._ear.fileno(), EPOLLIN)
         for number in range(self._threads):
             concurrency.spawn(self._work, name=f'wsgi-{number}')
         concurrency.spawn(self._run, name='wsgi')
@@ -511,7 +446,7 @@ class _Loop:
     def _run(self) -> None:
         listener, looked = self._sock.fileno(), time.monotonic()
         while not self._done:
-            for number, _ in self._epoll.poll(1.0):
+            for number in self._epoll.wait(1.0, TURN):
                 if number == listener and self._listens:
                     self._accept()
                 elif (channel := self._server.channels.get(number)) is not None:
@@ -539,11 +474,11 @@ class _Loop:
                 return
             sock.setblocking(False)
             self._server.opened(sock, address)
-            self._epoll.register(sock.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+            self._epoll.register(sock.fileno(), EPOLLIN | EPOLLONESHOT)
 
     def _wait(self, channel: Channel, what: int) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._epoll.modify(channel.sock.fileno(), what | select.EPOLLONESHOT)
+            self._epoll.modify(channel.sock.fileno(), what | EPOLLONESHOT)
 
     def _serve(self, channel: Channel) -> None:
         """The socket can be read, or written while an answer leaves. The loop's thread alone comes here."""
@@ -553,7 +488,7 @@ class _Loop:
                 return
             data = channel.sock.recv(BLOCK)
             if channel.state is State.REST and data:
-                self._wait(channel, select.EPOLLIN)
+                self._wait(channel, EPOLLIN)
                 return
             request = channel.feed(data) if channel.state is not State.REST else None
             if request is not None:
@@ -562,9 +497,9 @@ class _Loop:
                 self._server.closed(channel)
             else:
                 self._server.check_held(channel)
-                self._wait(channel, select.EPOLLIN)
+                self._wait(channel, EPOLLIN)
         except BlockingIOError:
-            self._wait(channel, select.EPOLLIN)
+            self._wait(channel, EPOLLIN)
         except Refused as refused:
             channel.refuse(refused)
             self._send(channel)
@@ -585,14 +520,14 @@ class _Loop:
         """Send what can be sent, by whoever made it; the rest is the loop's."""
         try:
             if not channel.send():
-                self._wait(channel, select.EPOLLOUT)
+                self._wait(channel, EPOLLOUT)
             elif channel.closing:
                 channel.rest()
-                self._wait(channel, select.EPOLLIN)
+                self._wait(channel, EPOLLIN)
             elif (request := channel.following()) is not None:
                 self._hand_over(channel, request)
             else:
-                self._wait(channel, select.EPOLLIN)
+                self._wait(channel, EPOLLIN)
         except Refused as refused:
             channel.refuse(refused)
             self._send(channel)
@@ -603,4 +538,4 @@ class _Loop:
         """Closed by the loop: a number that is free at once may be another connection's before the loop knows."""
         channel.hang_up()
         channel.turn(State.REST)
-        self._wait(channel, select.EPOLLIN)
+        self._wait(channel, EPOLLIN)
