@@ -65,7 +65,6 @@ _CREATE = {'name': 'train-3', 'imageRef': '{image}', 'flavorRef': '1', 'OS-DCF:d
            'min_count': 1, 'max_count': 1, 'user_data': 'IyEvYmluL3NoCg==', 'config_drive': True,
            'accessIPv4': '192.0.2.22', 'accessIPv6': '2001:db8::22', 'availability_zone': 'nova',
            'security_groups': [{'name': 'default'}], 'hostname': 'train-3', 'key_name': 'mykey',
-           'trusted_image_certificates': ['0b5d2c72-12cc-4ba6-a8d7-3ff5cc1d8cb8'],
            'personality': [{'path': '/etc/motd', 'contents': 'aGVsbG8='}]}
 _HINTS = {'os:scheduler_hints': {'different_host': ['{second}']}}
 _HOST = {'host': 'gpu2', 'binary': 'nova-compute'}

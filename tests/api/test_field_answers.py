@@ -8,6 +8,7 @@ import pytest
 
 from kilonova.api.routes import ROUTES
 from tests.api import examples, table
+from tests.unit.api.conftest import moment
 
 LIVE = [route for route in ROUTES if not table.is_gone(route) and table.twin(route.path) == route.path]
 NO_ROUTE = 'The resource could not be found.'
@@ -330,3 +331,71 @@ BROKEN = [b'{', b'x', b"{'os-stop': None}", b'\xff', b'{"os-stop": NaN}']
 def test_bodies_that_are_not_json(world, method, path, raw):
     """Finding 5."""
     assert ask(world, method, path, raw=raw, role='nothing') == (400, 'Malformed request body')
+
+
+# --- what can't be had is refused ------------------------------------------------------------------------------------
+def _create(world, role='member', **values):
+    return ask(world, 'POST', '/servers', {'server': {**_SERVER, **values}}, role=role)
+
+
+def test_security_groups_that_are_not_there_are_refused(world):
+    """Finding 3.6: an unknown one was accepted and had no effect."""
+    assert _create(world, security_groups=[{'name': 'default'}]) == (202, None)
+    for groups in ([{'name': 'web'}], [{'name': 'default'}, {'name': 'web'}]):
+        assert _create(world, security_groups=groups) == (
+            400, world.fill('Security group web not found for project {project}.'))
+
+
+def test_certificates_are_refused_while_nothing_is_verified(world):
+    """Finding 3.6: they were kept and nothing was verified."""
+    status, text = _create(world, trusted_image_certificates=['c1'])
+    assert (status, 'trusted_image_certificates' in text) == (400, True)
+    assert _create(world, trusted_image_certificates=None) == (202, None)
+
+
+def test_an_image_that_forbids_auto(world):
+    """Finding 3.6: diskConfig AUTO on an image whose auto_disk_config is Disabled was accepted."""
+    refused = (400, world.fill('Requested image {image} has automatic disk resize disabled.'))
+    auto, manual = {'OS-DCF:diskConfig': 'AUTO'}, {'OS-DCF:diskConfig': 'MANUAL'}
+    for word in ('Disabled', 'disabled', ' DISABLED '):
+        world.images.kept[world.names['image']]['auto_disk_config'] = word
+        assert _create(world, **auto) == refused
+    for body in ({}, manual):
+        assert _create(world, **body) == (202, None)
+    server = world.ok('POST', '/servers', world.fill({'server': _SERVER}))['server']
+    assert server['OS-DCF:diskConfig'] == 'MANUAL'
+    world.hand_over(server['id'], world.cell1, vm_state='active', host='gpu1', node='gpu1', power_state=1,
+                    launched_at=moment(2025, 11, 21))
+    path = f"/servers/{server['id']}"
+    assert ask(world, 'PUT', path, {'server': auto}) == refused
+    assert ask(world, 'PUT', path, {'server': manual}) == (200, None)
+    assert ask(world, 'POST', f'{path}/action', {'resize': {'flavorRef': '2', **auto}}) == refused
+    assert ask(world, 'POST', f'{path}/action', {'resize': {'flavorRef': '2', **manual}}) == (202, None)
+
+
+@pytest.mark.parametrize(('said', 'asked', 'shown'), [
+    ('true', None, 'AUTO'), ('true', 'MANUAL', 'MANUAL'), ('false', None, 'MANUAL'), ('false', 'AUTO', 'AUTO')])
+def test_an_image_says_what_its_servers_have(world, said, asked, shown):
+    """Found on the way: what an image says in auto_disk_config had no effect."""
+    world.images.kept[world.names['image']]['auto_disk_config'] = said
+    body = {'server': {**_SERVER, **({'OS-DCF:diskConfig': asked} if asked else {})}}
+    assert world.ok('POST', '/servers', world.fill(body))['server']['OS-DCF:diskConfig'] == shown
+
+
+def test_a_resize_changes_the_disk_config(world):
+    """Found on the way: it was taken and dropped."""
+    for word in ('AUTO', 'MANUAL'):
+        world.become(vm_state='active', task_state=None, auto_disk_config=word != 'AUTO')
+        world.ok('POST', '/servers/{server}/action', {'resize': {'flavorRef': '2', 'OS-DCF:diskConfig': word}})
+        assert world.ok('GET', '/servers/{server}')['server']['OS-DCF:diskConfig'] == word
+        world.restore()
+
+
+def test_an_image_is_missed_before_the_flavor(world):
+    """Finding 5."""
+    for values in ({'imageRef': ''}, {'imageRef': '', 'flavorRef': 'nosuch'}):
+        assert _create(world, **values) == (400, 'Missing imageRef attribute')
+    body = {name: value for name, value in _SERVER.items() if name != 'imageRef'}
+    assert ask(world, 'POST', '/servers', {'server': {**body, 'flavorRef': 'nosuch'}}, role='member') == (
+        400, 'Missing imageRef attribute')
+    assert _create(world, flavorRef='nosuch') == (400, 'Flavor nosuch could not be found.')

@@ -323,8 +323,7 @@ class World(Site):
         """One server that says all that can be said, a second one (stopped), a stranger's, and a waiting one."""
         full = {'name': 'train-1', 'metadata': {'team': 'vision'}, 'tags': ['gpu', 'night'], 'description': 'training',
                 'accessIPv4': '192.0.2.20', 'accessIPv6': '2001:db8::20', 'user_data': 'IyEvYmluL3NoCg==',
-                'hostname': 'train-1', 'config_drive': True, 'key_name': 'mykey',
-                'trusted_image_certificates': ['0b5d2c72-12cc-4ba6-a8d7-3ff5cc1d8cb8']}
+                'hostname': 'train-1', 'config_drive': True, 'key_name': 'mykey'}
         values = {'host': 'gpu1', 'node': 'gpu1', 'root_device_name': '/dev/vda', 'availability_zone': 'nova'}
         server = self._server('member', '1', full, {'group': self.names['spread_group']}, **values)
         second = self._server('member', '1', {'name': 'train-2'}, **{**values, 'vm_state': 'stopped', 'power_state': 4})
@@ -350,7 +349,9 @@ class World(Site):
             id=0, cpuset=set(), pcpuset={0, 1}, memory=2048, pagesize=4, cpu_topology=None,
             cpu_pinning_raw={'0': 4, '1': 5}, cpu_policy='dedicated', cpu_thread_policy=None)])
         with self.cell1.write() as conn:
-            instances.update_extra(conn, server, {'numa_topology': topology.to_json()})
+            trusted = objects.TrustedCerts(ids=['0b5d2c72-12cc-4ba6-a8d7-3ff5cc1d8cb8'])
+            instances.update_extra(conn, server, {'numa_topology': topology.to_json(),
+                                                  'trusted_certs': json.dumps(trusted.obj_to_primitive())})
             instances.set_system_metadata(conn, server, {'password_0': 'c2VjcmV0'})
             values = {'network_info': json.dumps(NETWORKS), 'uuid': server}
             found = conn.exec_driver_sql(

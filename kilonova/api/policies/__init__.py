@@ -7,6 +7,8 @@
 """
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -43,6 +45,8 @@ from kilonova.api.policies import (
 )
 from kilonova.errors import PolicyNotAuthorized
 
+LOG = logging.getLogger(__name__)
+
 _MODULES = (base, servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
             availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete,
             server_metadata, server_tags, server_parts, lock_server, server_external_events,
@@ -54,17 +58,57 @@ def list_rules() -> Iterable[oslo_policy.RuleDefault]:
     return [rule for module in _MODULES for rule in module.list_rules()]
 
 
+def _of_file(path: str) -> tuple[Any, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, None
+    return path, found.st_mtime_ns, found.st_size, found.st_ino
+
+
 class Policy:
-    """One per process; ``enforcer`` is oslo.policy's."""
+    """One per process; ``enforcer`` is oslo.policy's, with the rules of the last files that could be used."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self.enforcer = oslo_policy.Enforcer(conf)
-        self.enforcer.register_defaults(list(list_rules()))
-        # A file that can't be read must stop the start, not each request.
-        self.enforcer.load_rules()
+        self._conf = conf
+        self._read = self._stamp()
+        # A file that can't be used must stop the start, not each request.
+        self.enforcer = self._load()
+
+    def _load(self) -> oslo_policy.Enforcer:
+        made = oslo_policy.Enforcer(self._conf)
+        made.register_defaults(list(list_rules()))
+        made.load_rules()
+        # A reference to nothing refuses and is logged; one to itself has no end.
+        made.skip_undefined_check = True
+        made.check_rules(raise_on_violation=True)
+        # It would read a changed file in the middle of a request, and drop its rules before it knows the new ones.
+        made.use_conf = False
+        return made
+
+    def _stamp(self) -> tuple[Any, ...]:
+        """What tells that the policy file, or a file in a directory of more of them, is another one."""
+        names = [self._conf.oslo_policy.policy_file, *self._conf.oslo_policy.policy_dirs]
+        paths = [path for name in names if (path := self._conf.find_file(name))]
+        paths.extend(entry.path for path in list(paths) if os.path.isdir(path) for entry in os.scandir(path))
+        return tuple(_of_file(path) for path in paths)
+
+    def _read_again(self) -> None:
+        """Take changed files over; those that can't be used are told once, and the rules stay as they were."""
+        now = self._stamp()
+        if now == self._read:
+            return
+        self._read = now
+        try:
+            self.enforcer = self._load()
+            LOG.info('The policy files were read again')
+        except Exception as error:  # noqa: BLE001 - whatever stands in a file must not end requests
+            LOG.error('The policy files can not be used, the rules stay as they were: %s: %s', type(error).__name__,  # noqa: TRY400
+                      error)
 
     def allows(self, ctxt: Any, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """``target`` defaults to the caller's own project and user."""
+        self._read_again()
         if target is None:
             target = {'project_id': ctxt.project_id, 'user_id': ctxt.user_id}
         # What has no project matches nobody's: the library would compare the words 'None'.

@@ -37,7 +37,7 @@ class ValidationError(Invalid):
 
 
 class BadName(ValueError):
-    """What a name must be is the whole refusal, wherever the name stands."""
+    """What a name must be is the whole refusal where it is called that."""
 
 
 class Prop(NamedTuple):
@@ -225,7 +225,7 @@ def _raise(validator: Any, value: Any, what: str) -> None:
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
     # Absolute: within a choice of schemas the error's own path begins at the choice.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
-    if not names or isinstance(error.cause, BadName):
+    if not names or (names[-1] == 'name' and isinstance(error.cause, BadName)):
         raise ValidationError(detail=_cut(message))
     raise ValidationError(
         detail=f'Invalid input for {what} {names[-1]}. Value: {_cut(str(error.instance))}. {_cut(message)}')

@@ -18,6 +18,7 @@ class Options:
     """Options that the API reads, each once. Times in seconds; quotas by resource, -1 = no limit."""
 
     max_limit: int = 1000
+    max_servers_per_request: int = 200
     compute_link_prefix: str | None = None
     glance_link_prefix: str | None = None
     skip_down_cells: bool = True
@@ -46,7 +47,8 @@ class Options:
     def of(cls, conf: cfg.ConfigOpts) -> Options:
         """From a parsed configuration."""
         return cls(
-            max_limit=conf.api.max_limit, compute_link_prefix=conf.api.compute_link_prefix,
+            max_limit=conf.api.max_limit, max_servers_per_request=conf.api.max_servers_per_request,
+            compute_link_prefix=conf.api.compute_link_prefix,
             glance_link_prefix=conf.api.glance_link_prefix,
             skip_down_cells=conf.api.list_records_by_skipping_down_cells,
             enable_instance_password=conf.api.enable_instance_password,

@@ -37,7 +37,6 @@ from kilonova.objects import (
     RequestSpec,
     SecurityGroupList,
     TagList,
-    TrustedCerts,
 )
 from kilonova.pci import request as pci_request
 from kilonova.virt.hardware import constraints
@@ -49,11 +48,25 @@ MAX_USER_DATA = 65535
 _ALPHABET = string.ascii_letters + string.digits
 _RESERVATION = string.ascii_lowercase + string.digits
 MAX_HOSTNAME, MAX_FQDN = 63, 255
+DEFAULT_GROUP = 'default'
 
 
 class NoNetworkService(Invalid):
     msg_fmt = ("There is no network service in this cloud: networks must be 'none', 'auto' or left out, not "
                '%(wanted)s.')
+
+
+class NoSuchSecurityGroup(Invalid):
+    msg_fmt = 'Security group %(name)s not found for project %(project)s.'
+
+
+class CertificatesUnverified(Invalid):
+    msg_fmt = ('This cloud does not verify the signatures of images: trusted_image_certificates must be left out or '
+               'null.')
+
+
+class TooManyServers(Invalid):
+    msg_fmt = 'One request creates at most %(most)d servers, not %(wanted)d: send several.'
 
 
 class NothingToSealWith(Unavailable):
@@ -131,6 +144,7 @@ class _Plan:
     destination: Destination | None
     reservation_id: str
     count: int
+    automatic_disk: bool
     group: dict[str, Any] | None = None
 
 
@@ -148,12 +162,14 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     """Accept a request for servers. They are BUILD afterwards; what fails later is in their faults."""
     # 1. What needs nobody's answer.
     check_request(request)
+    _check_groups(ctxt, request.security_groups)
     # 2. What it is made of.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
     disks = block_devices.read(request.block_devices, request.old_block_devices, flavor,
                                backend.options.max_local_block_devices)
     image = images.find(backend, ctxt, root_image(request, disks))
     images.check_fits(image, flavor, request.zero_disk_allowed)
+    automatic = images.disk_config(image.get('properties') or {}, image.get('id'), request.disk_config)
     pci_requests = pci_requests_of(backend, flavor['extra_specs'], image)
     made = Flavor.from_row(ctxt, flavor)
     numa_topology = numa_topology_of(made, image)
@@ -166,12 +182,14 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     quota.check_metadata(allowed, request.metadata)
     files = personality.read(request.personality, allowed)
     count = quota.check_create(backend, allowed, quota.sizes(made, image), request.min_count, request.max_count)
+    if count > backend.options.max_servers_per_request:
+        raise TooManyServers(wanted=count, most=backend.options.max_servers_per_request)
     if count < request.max_count:
         LOG.info('max count reduced from %d to %d by the quota of project %s', request.max_count, count,
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
     plan = _Plan(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                 destination, 'r-' + _random(8, _RESERVATION), count, group)
+                 destination, 'r-' + _random(8, _RESERVATION), count, automatic, group)
     keys = _keys(backend, request)
     # 5. Write and wake.
     return _accept(backend, ctxt, plan, allowed, keys)
@@ -185,9 +203,20 @@ def check_request(request: CreateRequest) -> None:
     if len(request.user_data or '') > MAX_USER_DATA:
         raise Invalid(f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
                       f'encoded. Your data is {len(request.user_data or "")} bytes')
+    if not (request.image_ref or request.block_devices or request.old_block_devices):
+        raise Invalid('Missing imageRef attribute')
+    if request.certificates:
+        raise CertificatesUnverified
     if (request.host or request.hypervisor_hostname) and (request.force_host or request.force_node):
         raise Invalid('Unable to specify both the host in availability_zone and host or hypervisor_hostname.')
     _check_networks(request.networks)
+
+
+def _check_groups(ctxt: Any, names: list[str]) -> None:
+    """Security groups are the network service's. The one that each project has is asked for by every client."""
+    for name in names:
+        if name != DEFAULT_GROUP:
+            raise NoSuchSecurityGroup(name=name, project=ctxt.project_id)
 
 
 def _check_networks(networks: Any) -> None:
@@ -363,13 +392,13 @@ def _server(ctxt: Any, plan: _Plan, index: int) -> Instance:
         # Files of a request come by no other way.
         config_drive='True' if request.config_drive or plan.files else '',
         access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
-        auto_disk_config=request.disk_config == 'AUTO', shutdown_terminate=False, disable_terminate=False,
+        auto_disk_config=plan.automatic_disk, shutdown_terminate=False, disable_terminate=False,
         metadata=request.metadata, system_metadata=_system_metadata(ctxt, plan.image),
         numa_topology=_numa_topology(plan, uuid), pci_requests=_pci_requests(plan, uuid), created_at=instances.utcnow(),
         os_type=plan.image['properties'].get('os_type'), architecture=plan.image['properties'].get('architecture'),
         vm_mode=plan.image['properties'].get('vm_mode'),
-        # Kept and shown; nothing is verified against them, as in the field while it verifies no signatures.
-        trusted_certs=TrustedCerts(ids=request.certificates) if request.certificates else None,
+        # Nothing would be verified against certificates: they are refused (check_request).
+        trusted_certs=None,
         keypairs=KeyPairList(ctxt, objects=[plan.key] if plan.key else []))
 
 

@@ -1,12 +1,15 @@
 """The image of a server: found as its user, and checked against the flavor."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from oslo_utils import strutils
 
 from kilonova.api.services.backend import Backend
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
 from kilonova.objects import ImageMeta
-from kilonova.objects.image_meta import check_texts, system_metadata
+from kilonova.objects.image_meta import SYSMETA_PREFIX, check_texts, system_metadata
 
 _MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owner', 'size', 'container_format',
             'disk_format', 'created_at', 'updated_at', 'tags', 'min_ram', 'min_disk')
@@ -34,6 +37,10 @@ class FlavorDiskSmallerThanMinimum(Invalid):
 
 class ZeroDiskForbidden(Forbidden):
     msg_fmt = 'Only volume-backed servers are allowed for flavors with zero disk.'
+
+
+class DiskConfigDisabled(Invalid):
+    msg_fmt = 'Requested image %(image_id)s has automatic disk resize disabled.'
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +76,23 @@ def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) 
 def stored(image: dict[str, Any]) -> dict[str, str]:
     """What a server is to keep of its image."""
     return system_metadata(image)
+
+
+def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
+    """Whether a server's diskConfig is AUTO: what is wanted (AUTO, MANUAL), else what its image says in
+    ``auto_disk_config``. DiskConfigDisabled where that is 'Disabled' and AUTO is wanted."""
+    said = str(properties.get('auto_disk_config', properties.get('hw_auto_disk_config', '')))
+    if wanted is None:
+        return strutils.bool_from_string(said)
+    if wanted == 'AUTO' and said.strip().lower() == 'disabled':
+        raise DiskConfigDisabled(image_id=image_id or '')
+    return wanted == 'AUTO'
+
+
+def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
+    """The same for a server that there is; ``kept``: its system metadata."""
+    return disk_config({name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items()
+                        if name.startswith(SYSMETA_PREFIX)}, image_id, wanted)
 
 
 def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed: bool) -> None:

@@ -41,7 +41,7 @@ class NotResized(Invalid):
 @dataclass(frozen=True)
 class _Move:
     """A move that passed all checks. ``kind`` is the migration's type, ``host`` where an administrator wants it;
-    ``more``: what it takes of the quotas ``allowed``."""
+    ``more``: what it takes of the quotas ``allowed``; ``values``: columns of the server that change at once."""
 
     event: str
     action: str
@@ -54,14 +54,18 @@ class _Move:
     host: str | None = None
     allowed: quota.Limits | None = None
     more: dict[str, int] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 # --- asking for a move -----------------------------------------------------------------------------------------------
 @quota.settled
-def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str) -> None:
-    """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards."""
+def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str, disk_config: str | None = None) -> None:
+    """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards.
+    ``disk_config``: AUTO or MANUAL from now on."""
     accept.check(ctxt, server, 'resize.start')
     instance = _instance(ctxt, server)
+    values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
+        instance.system_metadata, instance.image_ref, disk_config)}
     _refuse_accelerators(instance.flavor.extra_specs)
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
     image, flavor = images.of_server(instance.system_metadata, instance.image_ref), Flavor.from_row(ctxt, new)
@@ -74,7 +78,7 @@ def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str) -> None:
         spec.ignore_hosts = [instance.host]
     spec.requested_destination = _destination(ctxt, server)
     _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image, instance,
-                                         allowed=allowed, more=more))
+                                         allowed=allowed, more=more, values=values))
 
 
 def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> None:
@@ -167,7 +171,7 @@ def _accept(backend: Backend, ctxt: Any, server: Found, move: _Move) -> None:
         'migration_uuid': uuidutils.generate_uuid(), 'migration_type': move.kind, 'host': move.host,
         'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
         'old_request_spec': move.old_spec.obj_to_primitive(), 'image': move.image, 'clean_shutdown': True})
-    accept.accept(ctxt, server, move.event, row, move.action)
+    accept.accept(ctxt, server, move.event, row, move.action, values=move.values or None)
     if move.allowed is not None:
         quota.recheck(backend, move.allowed, move.more, lambda: withdrawals.operation(
             server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='resize.failed',

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.api.services import images
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
-from kilonova.db.queries import request_specs, servers
+from kilonova.db.queries import instances, request_specs, servers
 from kilonova.errors import Conflict, InstanceNotFound, InstanceNotReady
 from kilonova.objects import RequestSpec
 from kilonova.rpc import updates
@@ -27,6 +28,15 @@ def update(backend: Backend, ctxt: Any, server: Found, values: dict[str, Any]) -
         old = server.row['display_name'] if 'display_name' in values else None
         updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, old_display_name=old)
     server.row.update(values)
+
+
+def disk_config(server: Found, wanted: str) -> bool:
+    """The column of AUTO and MANUAL. InstanceNotReady; DiskConfigDisabled (400): its image doesn't allow AUTO."""
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+    with server.cell.read() as conn:
+        kept = instances.get_system_metadata(conn, server.uuid)
+    return images.disk_config_of_server(kept, server.row['image_ref'], wanted)
 
 
 # How often a request spec is read again that a move changed before it was written.

@@ -25,7 +25,8 @@ def reboot(call: Call) -> None:
 
 def resize_server(call: Call) -> None:
     """resize."""
-    resize.resize(call.backend, call.ctxt, _server(call), str(call.body['resize']['flavorRef']))
+    body = call.body['resize']
+    resize.resize(call.backend, call.ctxt, _server(call), str(body['flavorRef']), body.get('OS-DCF:diskConfig'))
 
 
 def migrate(call: Call) -> None:

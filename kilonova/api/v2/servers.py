@@ -144,13 +144,13 @@ def _body(call: Call, kind: str) -> dict[str, Any]:
 
 def update(call: Call) -> Any:
     """PUT /servers/{id}."""
+    server: Any = call.server
     body = call.body['server']
     columns = {'name': 'display_name', 'description': 'display_description', 'accessIPv4': 'access_ip_v4',
                'accessIPv6': 'access_ip_v6', 'hostname': 'hostname'}
     values = {column: body[name] for name, column in columns.items() if name in body}
     if 'OS-DCF:diskConfig' in body:
-        values['auto_disk_config'] = body['OS-DCF:diskConfig'] == 'AUTO'
-    server: Any = call.server
+        values['auto_disk_config'] = updating.disk_config(server, body['OS-DCF:diskConfig'])
     pinned = 'pinned_availability_zone' in body
     if pinned:
         updating.check_pin(call.backend, server, body['pinned_availability_zone'])

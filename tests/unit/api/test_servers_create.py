@@ -9,7 +9,7 @@ import pytest
 
 from kilonova import objects, sealing
 from kilonova.api.services import create as creation
-from kilonova.db.queries import aggregates, cells, compute_nodes, request_specs, services
+from kilonova.db.queries import aggregates, cells, compute_nodes, instances, request_specs, services
 from tests.unit.api.conftest import IMAGE, OTHER, moment
 
 UUID = '11111111-2222-3333-4444-555555555555'
@@ -196,7 +196,7 @@ def test_metadata_limit(make_site):
 @pytest.mark.parametrize(('values', 'message'), [
     ({'flavorRef': '99'}, 'Flavor 99 could not be found.'),
     ({'imageRef': UUID}, 'Can not find requested image'),
-    ({'imageRef': ''}, 'Invalid imageRef provided.'),
+    ({'imageRef': ''}, 'Missing imageRef attribute'),
     ({'key_name': 'k'}, 'Invalid key_name provided.'),
     ({'availability_zone': 'nosuch'}, 'The requested availability zone is not available'),
     ({'availability_zone': 'a:b:c:d'}, 'Unable to parse availability zone'),
@@ -444,11 +444,15 @@ def test_limits_of_files(make_site, files, code, message):
     assert got == code and message in (None, text)
 
 
-def test_trusted_certificates_are_kept_and_shown(site):
-    """As in the field while it verifies no signatures. Row 1.36."""
-    uuid = site.create(trusted_image_certificates=['c1', 'c2'])
-    assert site.ok('GET', f'/servers/{uuid}')['server']['trusted_image_certificates'] == ['c1', 'c2']
-    site.hand_over(uuid)
+def test_trusted_certificates_are_refused(site):
+    """Nothing would be verified against them; those that a server has are shown. Row 1.36, finding 3.6."""
+    code, text = site.fault('POST', '/servers', body(site.flavor(), trusted_image_certificates=['c1', 'c2']))
+    assert code == 400 and 'trusted_image_certificates' in text
+    uuid = site.server(create={'trusted_image_certificates': None})
+    assert site.ok('GET', f'/servers/{uuid}')['server']['trusted_image_certificates'] is None
+    with site.cell1.write() as conn:
+        kept = objects.TrustedCerts(ids=['c1', 'c2'])
+        instances.update_extra(conn, uuid, {'trusted_certs': json.dumps(kept.obj_to_primitive())})
     assert site.ok('GET', f'/servers/{uuid}')['server']['trusted_image_certificates'] == ['c1', 'c2']
     for values in ([], ['c', 'c'], ['c'] * 51, ['']):
         assert site.fault('POST', '/servers', body(site.flavor(), trusted_image_certificates=values))[0] == 400
@@ -497,6 +501,6 @@ def test_tags_come_with_2_52(site):
 
 
 def test_security_groups_are_named_back(site):
-    """There is no network service: the names are kept for the scheduler and answered, nothing is looked up."""
-    answer = site.ok('POST', '/servers', body(site.flavor(), security_groups=[{'name': 'web'}, {'name': 'web'}]))
-    assert answer['server']['security_groups'] == [{'name': 'web'}]
+    """There is no network service: each project has the one that clients always ask for, and no other."""
+    answer = site.ok('POST', '/servers', body(site.flavor(), security_groups=[{'name': 'default'}] * 2))
+    assert answer['server']['security_groups'] == [{'name': 'default'}]
