@@ -115,8 +115,10 @@ EXAMPLES: dict[str, Example] = {
     'DELETE /servers/{server_id}/os-server-password': NOTHING,
     'GET /servers/{server_id}/migrations': Example(prepare=World.moving),
     'GET /servers/{server_id}/migrations/{migration_id}': Example(prepare=World.moving),
-    'POST /os-server-external-events': say({'events': [
-        {'name': 'network-changed', 'server_uuid': '{server}', 'status': 'completed', 'tag': 'port'}]}),
+    'POST /os-server-external-events': say(
+        {'events': [{'name': 'network-changed', 'server_uuid': '{server}', 'status': 'completed', 'tag': 'port'}]},
+        (76, {'events': [{'name': 'power-update', 'server_uuid': '{server}', 'tag': 'POWER_OFF'}]}),
+        other=((1, 75, 207),)),
     # stories of servers
     'GET /servers/{server_id}/os-instance-actions': Example(query='limit=1'),
     'GET /servers/{server_id}/os-instance-actions/{request_id}': NOTHING,

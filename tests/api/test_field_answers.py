@@ -399,3 +399,21 @@ def test_an_image_is_missed_before_the_flavor(world):
     assert ask(world, 'POST', '/servers', {'server': {**body, 'flavorRef': 'nosuch'}}, role='member') == (
         400, 'Missing imageRef attribute')
     assert _create(world, flavorRef='nosuch') == (400, 'Flavor nosuch could not be found.')
+
+
+def test_events_that_nothing_can_be_done_with(world):
+    """Finding 3.6: they were answered with 200 and logged."""
+    def told(version, **event):
+        response = world.request('POST', '/os-server-external-events', {'events': [event]}, version=version)
+        (answer,) = response.json['events']
+        return response.status_int, answer['code'], answer['status']
+    server, nobody = world.names['server'], world.names['unknown']
+    for name in ('network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted',
+                 'volume-extended', 'volume-reimaged', 'accelerator-request-bound'):
+        assert told(104, name=name, server_uuid=server, tag='x') == (207, 422, 'failed'), name
+        assert told(104, name=name, server_uuid=nobody, tag='x') == (207, 404, 'failed'), name
+    assert told(104, name='volume-extended', server_uuid=server) == (207, 400, 'failed')
+    assert told(104, name='power-update', server_uuid=server, tag='x') == (207, 400, 'failed')
+    assert told(104, name='power-update', server_uuid=world.names['waiting'], tag='POWER_OFF') == (207, 422, 'failed')
+    assert told(104, name='power-update', server_uuid=server, tag='POWER_OFF') == (200, 200, 'completed')
+    assert world.ok('GET', '/servers/{server}')['server']['OS-EXT-STS:task_state'] == 'powering-off'

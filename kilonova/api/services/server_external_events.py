@@ -1,7 +1,8 @@
-"""Events of servers that other services tell: handed to the servers' hosts, but for power-update.
+"""Events of servers that other services tell. Whoever tells one learns what became of it, event by event.
 
 ``power-update`` says that somebody switched a server on or off behind our back: the server is started or stopped like
-by its user, so that its state, its host and its story agree again.
+by its user, so that its state, its host and its story agree again. All others are about ports, volumes and accelerator
+requests, which no server has here: they are refused, as nothing can be done with them.
 """
 from __future__ import annotations
 
@@ -11,13 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accept, ask_host
+from kilonova.api.services import accept
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.db.queries import instance_mappings, instances
 from kilonova.errors import Conflict, NotFound
-from kilonova.objects import InstanceExternalEvent
-from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
@@ -27,26 +26,22 @@ POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
 # Events that mean nothing without what they are about: a volume, an accelerator request.
 TAGGED = frozenset(('volume-extended', 'volume-reimaged', 'accelerator-request-bound'))
-ACCEPTED, BAD_TAG, UNKNOWN, NO_HOST = 200, 400, 404, 422
+# The last one: it has no host, or nothing that the event is about.
+ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
 
 def dispatch(backend: Backend, ctxt: Any, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, no host."""
+    """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, or nothing
+    there that it could be about."""
     servers = _find(backend, {event['server_uuid'] for event in events})
-    told: dict[str, list[tuple[Found, dict[str, Any]]]] = defaultdict(list)
     answers = []
     for asked in events:
         event = {'status': 'completed', **asked}
         code = _code(event, servers)
         server = servers.get(event['server_uuid'])
         if code == ACCEPTED and server is not None:
-            if event['name'] == POWER_UPDATE:
-                _switch(backend, ctxt, server, event['tag'])
-            else:
-                told[server.row['host']].append((server, event))
+            _switch(backend, ctxt, server, event['tag'])
         answers.append({**event, 'code': code, **({} if code == ACCEPTED else {'status': 'failed'})})
-    for host, pairs in told.items():
-        _tell(backend, ctxt, host, pairs)
     return answers
 
 
@@ -74,7 +69,9 @@ def _code(event: dict[str, Any], servers: dict[str, Found | None]) -> int:
     if (name == POWER_UPDATE and tag not in POWER) or (name in TAGGED and not tag):
         return BAD_TAG
     server = servers[uuid]
-    return NO_HOST if server is None or not server.row['host'] else ACCEPTED
+    if server is None or not server.row['host'] or name != POWER_UPDATE:
+        return NOTHING_THERE
+    return ACCEPTED
 
 
 def _switch(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
@@ -94,16 +91,3 @@ def _switch(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
         LOG.info('power-update %s of %s has nothing to do: %s', tag, server.uuid, error)
         return
     backend.conductor.run_operation(ctxt, operation=row['uuid'])
-
-
-def _tell(backend: Backend, ctxt: Any, host: str, pairs: list[tuple[Found, dict[str, Any]]]) -> None:
-    """One cast a host, with all its events."""
-    servers = {server.uuid: server for server, _ in pairs}
-    events = [InstanceExternalEvent(instance_uuid=server.uuid, name=event['name'], status=event['status'],
-                                    tag=event.get('tag'), data={}) for server, event in pairs]
-    try:
-        backend.compute.external_instance_event(
-            ctxt, server=host, events=events,
-            instances=[ask_host.instance(ctxt, server.row) for server in servers.values()])
-    except VersionCapError as error:
-        LOG.warning('Host %s is not told of %d events: %s', host, len(events), error)
