@@ -9,8 +9,6 @@ from kilonova.cmd import early
 
 # Of the time to end, the share that orders under way get before their waiting for others is cut short.
 ORDERS_SHARE = 0.8
-# The version of hosts' claims and saves: nothing works without them.
-NEEDED_OF_CONDUCTORS = '3.1'
 
 
 def main() -> int:
@@ -22,8 +20,6 @@ def main() -> int:
 
 def build(conf: Any) -> Any:
     """The daemon's parts, wired; nothing is started."""
-    from oslo_config import cfg
-
     from kilonova.cmd import options, parts
     from kilonova.compute.manager import ComputeManager
     from kilonova.db import access
@@ -34,9 +30,6 @@ def build(conf: Any) -> Any:
     access.forbid('nova-compute')
     transport = parts.transport(conf)
     conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
-    if not conductor.can_send(NEEDED_OF_CONDUCTORS):
-        raise cfg.ConfigFileValueError(f'[upgrade_levels]conductor is {conductor.cap!r}: computes of this release need '
-                                       f'conductors that accept {NEEDED_OF_CONDUCTORS}')
     base.set_indirection(conductor)
     parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
     manager = ComputeManager(conf, driver=driver.load(conf, parts.images(conf)), conductor=conductor,

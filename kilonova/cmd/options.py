@@ -17,12 +17,13 @@ from oslo_reports import opts as report_opts
 
 import kilonova.conf
 from kilonova.rpc import versions
+from kilonova.rpc.interface import within
 
 LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
 # Libraries whose options take effect in one of the daemons, by their names for oslo-config-generator.
-LIBRARIES = ('keystonemiddleware.auth_token', 'oslo.concurrency', 'oslo.log', 'oslo.messaging', 'oslo.reports')
+LIBRARIES = ('keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
 # Each report_interval of this many a service_down_time is one late heartbeat from being down.
 LATE_HEARTBEATS = 2.5
 
@@ -84,6 +85,10 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     return True
 
 
+# The oldest versions that anything works with: rows of operations, hosts' claims and saves, selects.
+NEEDED = {'compute_task': '1.27', 'conductor': '3.1', 'scheduler': '4.5'}
+
+
 def check_intervals(conf: cfg.ConfigOpts) -> None:
     """Raise a service_down_time that live services would not keep."""
     least = int(conf.report_interval * LATE_HEARTBEATS)
@@ -109,6 +114,10 @@ def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
         raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: a version such as 6.0 is needed')
     if interface == 'compute_task' and not value.startswith('1.'):
         return None
+    needed = NEEDED.get(interface)
+    if needed is not None and not within(needed, value):
+        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: this release needs peers that accept '
+                                       f'{needed}')
     return value
 
 

@@ -54,9 +54,9 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
           requests: objects.InstancePCIRequests | None, wanted: objects.InstanceNUMATopology | None,
           fields: dict[str, Any]) -> list[objects.PciDevice]:
     tracker = host.tracker
-    extra = fields.pop('extra', None)
+    extra, limits = fields.pop('extra', None), fields.pop('limits', None)
     with tracker.writing(ctxt):
-        plan = tracker.plan(instance_uuid, side, flavor, requests, wanted)
+        plan = tracker.plan(instance_uuid, side, flavor, requests, wanted, limits)
         usage = tracker.usage(plan)
         try:
             host.upcalls.claim(ctxt, {

@@ -158,7 +158,7 @@ class ComputeManager:
                                key: str | None = None, sealed: str | None = None) -> Any:
         retry = (filter_properties or {}).get('retry') or {}
         request = build.Request(instance, image or {}, request_spec, sealed, retry.get('num_attempts', 1),
-                                list(block_device_mapping or ()))
+                                list(block_device_mapping or ()), limits)
         return self._run('build_and_run_instance', ctxt, key, request,
                          verdict=lambda error: build.verdict(error, instance.uuid))
 
@@ -192,7 +192,8 @@ class ComputeManager:
                     request_spec: RequestSpec, filter_properties: dict[str, Any] | None, node: str | None,
                     clean_shutdown: bool, migration: Migration, host_list: list[Any] | None,
                     key: str | None = None) -> Any:
-        return self._run('prep_resize', ctxt, key, instance, flavor, request_spec, migration)
+        limits = (filter_properties or {}).get('limits')
+        return self._run('prep_resize', ctxt, key, instance, flavor, request_spec, migration, limits)
 
     def resize_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None, migration: Migration,
                         flavor: Flavor, clean_shutdown: bool, request_spec: RequestSpec,

@@ -16,6 +16,7 @@ again, so a claim seen twice counts once; the totals follow from the entries.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -174,18 +175,20 @@ class Tracker:
     # -- plans ---------------------------------------------------------------------------------------------------------
     def plan(self, instance_uuid: str, side: str, flavor: objects.Flavor,
              requests: objects.InstancePCIRequests | None,
-             wanted: objects.InstanceNUMATopology | None = None) -> Plan:
+             wanted: objects.InstanceNUMATopology | None = None,
+             limits: objects.SchedulerLimits | None = None) -> Plan:
         """Reserve what a server needs here, or raise HostRejected and reserve nothing.
 
         PCI devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
-        the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them.
+        the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them. ``limits``: how far
+        a filter lets this claim go.
         """
         key = instance_uuid, side
         with self._lock:
-            placed = self._entries[key].topology if key in self._entries else self._place(wanted, requests)
+            placed = self._entries[key].topology if key in self._entries else self._place(wanted, requests, limits)
             usage = Usage.of(flavor, placed)
             added = {} if key in self._entries else {key: usage}
-            lacking = self.capacity.lacking(self._used + usage) if added else None
+            lacking = self._lacking(usage, limits) if added else None
             if lacking:
                 raise errors.HostRejected(reason=lacking)
             try:
@@ -200,16 +203,30 @@ class Tracker:
             return Plan(pci, added=added, topology=placed, begun=begun)
 
     def _place(self, wanted: objects.InstanceNUMATopology | None,
-               requests: objects.InstancePCIRequests | None) -> objects.InstanceNUMATopology | None:
+               requests: objects.InstancePCIRequests | None,
+               limits: objects.SchedulerLimits | None) -> objects.InstanceNUMATopology | None:
         if wanted is None:
             return None
         host = self.numa_topology()
         placed = None
         if host is not None:
-            placed = numa.fit(host, wanted, self.numa_limits, numa.Devices(self.ledger.pools.copy(), requests))
+            placed = numa.fit(host, wanted, self._numa_limits(limits), numa.Devices(self.ledger.pools.copy(), requests))
         if placed is None:
             raise errors.HostRejected(reason='Requested instance NUMA topology cannot fit the given host NUMA topology')
         return placed
+
+    def _lacking(self, usage: Usage, limits: objects.SchedulerLimits | None) -> str | None:
+        lacking = self.capacity.lacking(self._used + usage)
+        if lacking is None and limits is not None:
+            lacking = Capacity(limits.vcpu, limits.memory_mb, limits.disk_gb).lacking(self._used + usage)
+        return lacking
+
+    def _numa_limits(self, limits: objects.SchedulerLimits | None) -> numa.Limits:
+        cells = limits.numa_topology if limits is not None else None
+        if cells is None:
+            return self.numa_limits
+        return dataclasses.replace(self.numa_limits, cpu_ratio=cells.cpu_allocation_ratio,
+                                   ram_ratio=cells.ram_allocation_ratio)
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
         """Claimed devices become allocated: what the claim was made for is done."""

@@ -8,6 +8,7 @@ import logging
 import pytest
 from stevedore import extension
 
+from kilonova.scheduler.filters import BaseHostFilter
 from tests.fixtures.cloud import IMAGE_ID
 
 NAMESPACE = 'kilonova.scheduler.filters'
@@ -104,3 +105,37 @@ def test_whatever_is_written_into_an_aggregate(strict, caplog):
               {'set_metadata': {'metadata': {key: json.dumps(value) for key, value in METADATA.items()}}})
     assert ends(strict, plain)[0] == 'ACTIVE'
     strict.assert_clean()
+
+
+class Limiting(BaseHostFilter):
+    """A plug-in that lets each host give two vCPUs and 1536 MiB in all, and leaves the looking to the host."""
+
+    def host_passes(self, host_state, spec_obj):
+        host_state.limits.update(vcpu=2, memory_mb=1536.0)
+        return True
+
+
+def test_limits_of_a_filter_hold_at_the_claim(make_cloud):
+    """Finding 3.4: of boots and of moves; what goes beyond takes the next host, or none."""
+    cloud = make_cloud(TWO)
+    cloud.scheduler.filters.append(Limiting())
+    small, large = cloud.flavor(vcpus=1, ram=512), cloud.flavor(vcpus=2, ram=512)
+    hosts = [cloud.host_of(cloud.boot(small)) for _ in range(4)]
+    assert sorted(hosts) == ['gpu1', 'gpu1', 'gpu2', 'gpu2']
+    refused = cloud.show(cloud.boot(small))
+    assert refused['status'] == 'ERROR'
+    assert 'vcpus 3.00 used of 2.00' in refused['fault']['message']
+    cloud.request('DELETE', f"/servers/{refused['id']}")
+    cloud.settle()
+    server = next(row['id'] for row in cloud.ok('GET', '/servers')['servers'])
+    cloud.action(server, 'resize', {'flavorRef': large})
+    assert cloud.status(server) == 'ACTIVE', 'no other host has room within the limits'
+    assert any('vcpus 4.00 used of 2.00' in str(event) for event in cloud.story(server))
+    cloud.assert_clean()
+
+
+def test_memory_limits_of_a_filter_hold_at_the_claim(make_cloud):
+    cloud = make_cloud({'gpu1': []})
+    cloud.scheduler.filters.append(Limiting())
+    assert cloud.status(cloud.boot(cloud.flavor(ram=1536))) == 'ACTIVE'
+    assert 'memory 2048.00 MB used of 1536.00 MB' in cloud.show(cloud.boot(cloud.flavor(ram=512)))['fault']['message']

@@ -186,7 +186,6 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},
         'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
-        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
     })
 
 

@@ -37,6 +37,7 @@ class Request:
     sealed: str | None = None
     attempt: int = 1
     block_devices: list[objects.BlockDeviceMapping] = field(default_factory=list)
+    limits: objects.SchedulerLimits | None = None
 
     @property
     def pci_requests(self) -> objects.InstancePCIRequests | None:
@@ -95,7 +96,7 @@ def _claim(host: Host, ctxt: Any, request: Request) -> dict[str, Any]:
     requests = request.pci_requests
     extra = {'pci_requests': requests.to_column()} if requests is not None and request.attempt > 1 else {}
     return {'transition': 'build.claim', 'expect': {'host': [None, host.name]}, 'values': values, 'extra': extra,
-            'migration': None, 'group': claims.group_of(host, request.request_spec)}
+            'migration': None, 'limits': request.limits, 'group': claims.group_of(host, request.request_spec)}
 
 
 def _spawn(host: Host, ctxt: Any, request: Request, devices: list[objects.PciDevice]) -> None:

@@ -21,7 +21,8 @@ LOG = logging.getLogger(__name__)
 
 
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
-        request_spec: objects.RequestSpec, migration: objects.Migration) -> dict[str, Any]:
+        request_spec: objects.RequestSpec, migration: objects.Migration,
+        limits: objects.SchedulerLimits | None = None) -> dict[str, Any]:
     """{'disk': where the source shall put the disk}. HostRejected: an alternate may take it."""
     event = host.event('compute_prep_resize')
     with host.turn(work, instance.uuid), Undo('prep_resize') as undo:
@@ -30,7 +31,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
         undo.add(_failed, host, work, ctxt, instance, flavor, event, undo)
         check_host(host, instance, migration)
         disk = host.driver.prepare_move()
-        _claim(host, work, ctxt, instance, flavor, request_spec, migration)
+        _claim(host, work, ctxt, instance, flavor, request_spec, migration, limits)
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
         undo.add(_free, host, work, ctxt, instance, migration, undo)
         work.check()
@@ -60,7 +61,8 @@ def check_host(host: Host, instance: objects.Instance, migration: objects.Migrat
 
 
 def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
-           request_spec: objects.RequestSpec, migration: objects.Migration) -> None:
+           request_spec: objects.RequestSpec, migration: objects.Migration,
+           limits: objects.SchedulerLimits | None) -> None:
     requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
     node, side = host.tracker.node, side_of(migration)
     old = _old_devices(host, ctxt, instance, migration)
@@ -71,6 +73,7 @@ def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor
     claims.take(host, work, ctxt, instance.uuid, side, flavor, requests,
                 request_spec.numa_topology if 'numa_topology' in request_spec else None,
                 expect={'host': migration.source_compute, 'task_state': ['resize_prep']}, values={}, extra=extra,
+                limits=limits,
                 # A server that stays on its host changes nothing for its group.
                 group=claims.group_of(host, request_spec) if migration.source_compute != host.name else None,
                 migration={'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,

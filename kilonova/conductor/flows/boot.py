@@ -60,8 +60,15 @@ def as_outputs(found: Sequence[objects.Selection]) -> list[dict[str, Any]]:
         plan.append({'host': selection.service_host, 'node': selection.nodename,
                      'compute_node_uuid': selection.compute_node_uuid, 'cell_uuid': selection.cell_uuid,
                      'allocations': request.get('allocations', {}), 'mappings': request.get('mappings') or {},
-                     'availability_zone': zone})
+                     'availability_zone': zone,
+                     'limits': selection.limits.obj_to_primitive() if selection.limits is not None else None})
     return plan
+
+
+def limits_of(host: dict[str, Any]) -> objects.SchedulerLimits | None:
+    """How far the claim on a chosen host may go, where a filter said so."""
+    stored = host.get('limits')
+    return objects.SchedulerLimits.obj_from_primitive(stored) if stored else None
 
 
 def select(work: Work) -> list[dict[str, Any]]:
@@ -245,7 +252,7 @@ def build(work: Work) -> None:
     work.ask(host['host'], 'build_and_run_instance', instance=instance, image=work.args['image'], request_spec=spec,
              filter_properties={'retry': {'num_attempts': attempt}}, admin_password=None, injected_files=None,
              requested_networks=None, security_groups=None, block_device_mapping=_disks(work), node=host['node'],
-             limits=None, host_list=alternates, sealed=work.args.get('sealed'))
+             limits=limits_of(host), host_list=alternates, sealed=work.args.get('sealed'))
     work.ended_by_host()
 
 

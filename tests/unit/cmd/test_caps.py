@@ -116,11 +116,20 @@ def test_a_silent_database_refuses_no_start(parse, monkeypatch, caplog):
 
 @pytest.mark.parametrize(('option', 'value', 'interface', 'cap'), [
     ('compute', 'Gazpacho', 'compute', '6.5'), ('compute', 'yoga', 'compute', '6.0'),
-    ('compute', '6.6', 'compute', '6.6'), ('conductor', '1.20', 'compute_task', '1.20'),
+    ('compute', '6.6', 'compute', '6.6'), ('conductor', '1.27', 'compute_task', '1.27'),
     ('conductor', '3.1', 'compute_task', None),
     ('conductor', '3.1', 'conductor', '3.1'), ('scheduler', 'auto', 'scheduler', None)])
 def test_pinned(parse, option, value, interface, cap):
     assert options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface) == cap
+
+
+@pytest.mark.parametrize(('option', 'value', 'interface', 'needed'), [
+    ('conductor', '1.26', 'compute_task', '1.27'), ('conductor', '3.0', 'conductor', '3.1'),
+    ('scheduler', '4.4', 'scheduler', '4.5')])
+def test_a_cap_under_which_nothing_works_is_refused(parse, option, value, interface, needed):
+    """Finding 3.5: below 1.27 stop and delete were answered with 500."""
+    with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]{option} is '{value}': .* accept {needed}"):
+        options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface)
 
 
 def test_only_computes_have_releases(parse):
