@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova.api.routes import ROUTES
+from kilonova.db.queries import instances
 from tests.api import examples, table
 from tests.unit.api.conftest import moment
 
@@ -417,3 +418,51 @@ def test_events_that_nothing_can_be_done_with(world):
     assert told(104, name='power-update', server_uuid=world.names['waiting'], tag='POWER_OFF') == (207, 422, 'failed')
     assert told(104, name='power-update', server_uuid=server, tag='POWER_OFF') == (200, 200, 'completed')
     assert world.ok('GET', '/servers/{server}')['server']['OS-EXT-STS:task_state'] == 'powering-off'
+
+
+# --- why a move was refused ------------------------------------------------------------------------------------------
+def _fail(world, details, name='resize'):
+    """An action that failed as its flow writes it: 'Error', and events that say why."""
+    request_id = 'req-00000009-1111-4222-8333-444444444444'
+    server, at = world.names['server'], moment(2025, 11, 21, 12)
+    with world.cell1.write() as conn:
+        instances.start_action(conn, server, {
+            'action': name, 'request_id': request_id, 'user_id': 'u', 'project_id': world.names['project'],
+            'message': 'Error', 'created_at': at, 'updated_at': at, 'start_time': at})
+        instances.add_events(conn, server, request_id, [
+            {'event': 'conductor_migrate_server', 'result': 'Error', 'host': 'controller', 'start_time': at,
+             'finish_time': at, 'details': details, 'traceback': 'Traceback'}])
+    return f'/servers/{{server}}/os-instance-actions/{request_id}'
+
+
+REASON = ('No valid host was found. Hosts said: gpu1 (192.0.2.10) can not be reached from gpu2 at [2001:db8::1];\n'
+          'compute.gpu2 and gpu2.example.org say no to controller, gpu22 was not asked')
+
+
+@pytest.mark.parametrize('version', [1, 50, 51, 84, 104])
+def test_owners_learn_why_a_move_was_refused(world, version):
+    """Finding 7.7: the message was 'Error', and only administrators saw more."""
+    path = _fail(world, REASON)
+    told = ('Error: No valid host was found. Hosts said: <host> (<host>) can not be reached from <host> at [<host>]; '
+            'compute.<host> and <host>.example.org say no to <host>, gpu22 was not asked')
+    for role in ('member', 'reader', 'manager'):
+        shown = world.ok('GET', path, role=role, version=version)['instanceAction']
+        assert shown['message'] == told, role
+        listed = world.ok('GET', '/servers/{server}/os-instance-actions', role=role, version=version)['instanceActions']
+        assert next(row['message'] for row in listed if row['action'] == 'resize') == told
+        assert {row['message'] for row in listed if row['action'] != 'resize'} == {None}
+    seen = world.ok('GET', path, version=version)['instanceAction']['message']
+    assert seen == 'Error: ' + REASON.replace('\n', ' ')
+
+
+def test_a_reason_is_one_line_that_fits(world):
+    """Finding 7.7."""
+    path = _fail(world, 'x ' * 400)
+    shown = world.ok('GET', path, role='member')['instanceAction']['message']
+    assert len(shown) == 255 and shown.startswith('Error: x x') and shown.endswith('…')
+
+
+def test_a_failure_without_a_reason_is_an_error(world):
+    """As before: there may be nothing to say."""
+    path = _fail(world, None)
+    assert world.ok('GET', path, role='member')['instanceAction']['message'] == 'Error'

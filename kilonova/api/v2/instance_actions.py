@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.api.policies import instance_actions as policies
+from kilonova.api.services import instance_actions as service
 from kilonova.api.services import listing
 from kilonova.api.views import choices
 from kilonova.api.views import instance_actions as views
@@ -28,6 +29,8 @@ def index(call: Call) -> Any:
             rows = actions.page(conn, server.uuid, limit=limit, marker=marker, since=since, before=before)
     if rows is None or (server.cell is None and marker is not None):
         raise UnknownMarker(marker=marker)
+    if rows:
+        service.explain(call.backend, server.cell, rows, hidden=not call.may(policies.EVENTS))
     body: dict[str, Any] = {'instanceActions': [views.ACTION.render(row, None, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         path = f'servers/{server.uuid}/os-instance-actions'
@@ -56,6 +59,7 @@ def show(call: Call) -> Any:
             events = actions.list_events(conn, row['id']) if row is not None and seen else []
     if row is None:
         raise NotFound(f'Action {request_id} not found')
+    service.explain(call.backend, server.cell, [row], hidden=not inside)
     body = views.ACTION.render(row, None, call.version)
     if seen:
         look = views.Look(server.row['project_id'], inside, call.may(policies.DETAILS))

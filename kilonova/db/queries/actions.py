@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ from kilonova.db.models import cell as models
 
 actions = models.InstanceAction.__table__
 events = models.InstanceActionEvent.__table__
+nodes, services = models.ComputeNode.__table__, models.Service.__table__
 
 
 def page(conn: Any, instance_uuid: str, *, limit: int, marker: str | None = None,
@@ -46,3 +48,17 @@ def list_events(conn: Any, action_id: int) -> list[dict[str, Any]]:
     rows = conn.execute(sa.select(events).where(events.c.action_id == action_id).order_by(
         events.c.created_at.desc(), events.c.id.desc())).mappings()
     return [dict(row) for row in rows]
+
+
+def reasons(conn: Any, action_ids: Iterable[int]) -> dict[int, str]:
+    """What the last failed event of each action says, as far as one says anything."""
+    rows = conn.execute(sa.select(events.c.action_id, events.c.details).where(
+        events.c.action_id.in_(list(action_ids)), events.c.result == 'Error', events.c.details.is_not(None))
+        .order_by(events.c.id))
+    return {row.action_id: row.details for row in rows}
+
+
+def host_names(conn: Any) -> list[str]:
+    """What the hosts and hypervisors of a cell are called, those included that are gone."""
+    query = sa.union(sa.select(services.c.host), sa.select(nodes.c.hypervisor_hostname))
+    return [name for (name,) in conn.execute(query) if name]
