@@ -12,6 +12,7 @@ import concurrent.futures
 import logging
 import os
 import select
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +80,11 @@ def spawn(func: Callable, *args: Any, name: str | None = None) -> threading.Thre
 def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecutor:
     """A bounded pool of (green) threads."""
     return concurrent.futures.ThreadPoolExecutor(max_workers=size, thread_name_prefix=name)
+
+
+def plain(sock: socket.socket) -> socket.socket:
+    """The operating system's socket behind a green one, for who never waits on it."""
+    return getattr(sock, 'fd', sock) if _backend == 'eventlet' else sock
 
 
 class Epoll:

@@ -46,6 +46,9 @@ CONNECTIONS, RESERVED, FEWEST, SHARE = 2560, 256, 64, 20
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
 # Bytes of all unfinished requests, and of all unread answers; what each may hold without being asked.
 MOST_IN, MOST_OUT, SMALL = 8 << 20, 64 << 20, 16384
+# After so many looks in a row that brought no whole request the next one waits for so many seconds: bytes that come one
+# by one are then read together, and cost little.
+FRUITLESS, PAUSE = 8, 0.005
 # Bytes that are read at once, and connections that are looked at before other (green) threads come to their turn.
 BLOCK, TURN = 65536, 128
 
@@ -419,6 +422,7 @@ class _Loop:
         self._ear, self._bell = socket.socketpair()
         self._done = False
         self._listens = True
+        self._fruitless = 0
 
     def start(self) -> None:
         # Another process may take the connection that epoll told of: then accept() must not wait for the next one.
@@ -446,6 +450,9 @@ class _Loop:
     def _run(self) -> None:
         listener, looked = self._sock.fileno(), time.monotonic()
         while not self._done:
+            self._fruitless += 1
+            if self._fruitless > FRUITLESS:
+                time.sleep(PAUSE)
             for number in self._epoll.wait(1.0, TURN):
                 if number == listener and self._listens:
                     self._accept()
@@ -473,7 +480,7 @@ class _Loop:
                 time.sleep(0.01)
                 return
             sock.setblocking(False)
-            self._server.opened(sock, address)
+            self._server.opened(concurrency.plain(sock), address)
             self._epoll.register(sock.fileno(), EPOLLIN | EPOLLONESHOT)
 
     def _wait(self, channel: Channel, what: int) -> None:
@@ -508,6 +515,7 @@ class _Loop:
 
     def _hand_over(self, channel: Channel, request: Request) -> None:
         channel.turn(State.WORK)
+        self._fruitless = 0
         self._whole.put((channel, request))
 
     def _work(self) -> None:

@@ -11,7 +11,7 @@ OPTS = [
                     'threads a tenth of it (at least one) is the number of threads, each with one request at a time. '
                     'Connections take part in it only while the application works on their request. 2560 of '
                     'them may be open, as far as the limit of open files allows (256 are kept for other things): '
-                    'behind that those that have kept the server waiting the longest are closed. A connection may be silent for '
-                    '75 s between two requests; a head must arrive within 10 s, a body within 30 s, and an answer be '
-                    'read within 60 s.'),
+                    'behind that those that have kept the server waiting the longest are closed. A connection may be '
+                    'silent for 75 s between two requests; a head must arrive within 10 s, a body within 30 s, and an '
+                    'answer be read within 60 s.'),
 ]

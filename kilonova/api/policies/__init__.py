@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -47,6 +48,9 @@ from kilonova.errors import PolicyNotAuthorized
 
 LOG = logging.getLogger(__name__)
 
+# Seconds.
+BETWEEN_LOOKS = 1.0
+
 _MODULES = (base, servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
             availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete,
             server_metadata, server_tags, server_parts, lock_server, server_external_events,
@@ -71,6 +75,7 @@ class Policy:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
+        self._next_look = 0.0
         self._read = self._stamp()
         # A file that can't be used must stop the start, not each request.
         self.enforcer = self._load()
@@ -94,7 +99,11 @@ class Policy:
         return tuple(_of_file(path) for path in paths)
 
     def _read_again(self) -> None:
-        """Take changed files over; those that can't be used are told once, and the rules stay as they were."""
+        """Look once a second, and take changed files over; those that can't be used are told once, and the rules
+        stay as they were."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + BETWEEN_LOOKS
         now = self._stamp()
         if now == self._read:
             return
@@ -103,8 +112,8 @@ class Policy:
             self.enforcer = self._load()
             LOG.info('The policy files were read again')
         except Exception as error:  # noqa: BLE001 - whatever stands in a file must not end requests
-            LOG.error('The policy files can not be used, the rules stay as they were: %s: %s', type(error).__name__,  # noqa: TRY400
-                      error)
+            LOG.error('The policy files can not be used, the rules stay as they were: %s: %s',
+                      type(error).__name__, error)
 
     def allows(self, ctxt: Any, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """``target`` defaults to the caller's own project and user."""

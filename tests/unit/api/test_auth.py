@@ -141,3 +141,31 @@ def test_a_malformed_policy_file_stops_the_start(tmp_path):
     (tmp_path / 'policy.yaml').write_text(': [')
     with pytest.raises(ValueError, match=r'.'):
         policies.Policy(configured(oslo_policy__policy_file=str(tmp_path / 'policy.yaml')))
+
+
+SHOW = 'os_compute_api:servers:show'
+BROKEN = {'syntax': b': [', 'bytes': b'\xff\xfe\x00\x80', 'a list': b'- a\n- b\n',
+          'cycle': b'"a": "rule:b"\n"b": "rule:a"\n',
+          'itself': f'"{SHOW}": "rule:{SHOW}"\n'.encode(), 'deep': b'a: ' + b'[' * 5000}
+
+
+@pytest.mark.parametrize('text', BROKEN.values(), ids=BROKEN)
+def test_a_policy_file_that_broke_changes_nothing_and_is_told_once(tmp_path, monkeypatch, caplog, text):
+    """Finding 6.10: one request was answered with 500, or all of them."""
+    monkeypatch.setattr(policies, 'BETWEEN_LOOKS', 0.0)
+    path = tmp_path / 'policy.yaml'
+    path.write_text(f'"{SHOW}": "role:boss"\n')
+    policy = policies.Policy(configured(oslo_policy__policy_file=str(path)))
+    boss, reader = (RequestContext(user_id='u', project_id='p', roles=[role]) for role in ('boss', 'reader'))
+    path.write_bytes(text)
+    for _ in range(3):
+        assert policy.allows(boss, SHOW)
+        assert not policy.allows(reader, SHOW)
+    assert sum('stay as they were' in line for line in caplog.messages) == 1
+    with pytest.raises(Exception, match=r'.'):
+        policies.Policy(configured(oslo_policy__policy_file=str(path)))
+    path.write_text(f'"{SHOW}": "role:reader"\n')
+    assert policy.allows(reader, SHOW)
+    assert not policy.allows(boss, SHOW)
+    path.unlink()
+    assert policy.allows(reader, SHOW)
