@@ -466,3 +466,138 @@ def test_a_failure_without_a_reason_is_an_error(world):
     """As before: there may be nothing to say."""
     path = _fail(world, None)
     assert world.ok('GET', path, role='member')['instanceAction']['message'] == 'Error'
+
+
+# --- filters of lists of servers -------------------------------------------------------------------------------------
+FUTURE, PAST = '2100-01-01T00:00:00Z', '2000-01-01T00:00:00Z'
+NEVER = 105
+# Name, a value that not all of the member's servers have, and the version from which members may use it.
+FILTERS = [
+    ('reservation_id', 'r-nosuch', 1), ('name', 'nosuch', 1), ('status', 'PAUSED', 1), ('image', '{unknown}', 1),
+    ('flavor', 'nosuch', 1), ('ip', '10', 1), ('changes-since', FUTURE, 1), ('ip6', 'fe80', 5), ('tags', 'nosuch', 26),
+    ('tags-any', 'nosuch', 26), ('not-tags', 'gpu', 26), ('not-tags-any', 'gpu', 26), ('changes-before', PAST, 66),
+    ('locked', 'true', 73), ('availability_zone', 'nosuch', 83), ('config_drive', 'true', 83),
+    ('key_name', 'nosuch', 83), ('created_at', PAST, 83), ('launched_at', PAST, 83), ('terminated_at', PAST, 83),
+    ('power_state', '3', 83),
+    ('task_state', 'nosuch', 83), ('vm_state', 'paused', 83), ('progress', '50', 83), ('user_id', 'nosuch', 83),
+    ('hostname', 'nosuch', 90),
+    *((name, value, NEVER) for name, value in (
+        ('project_id', '{other_project}'), ('tenant_id', '{other_project}'), ('launch_index', '7'),
+        ('image_ref', '{unknown}'), ('kernel_id', 'nosuch'), ('ramdisk_id', 'nosuch'), ('host', 'nosuch'),
+        ('node', 'nosuch'), ('display_name', 'nosuch'), ('description', 'nosuch'), ('display_description', 'nosuch'),
+        ('locked_by', 'admin'), ('uuid', '{unknown}'), ('root_device_name', 'nosuch'), ('access_ip_v4', '192.0.2.99'),
+        ('access_ip_v6', '2001:db8::99'), ('auto_disk_config', 'true'), ('soft_deleted', 'true'), ('deleted', 'true'))),
+]
+JOINED = ('block_device_mapping', 'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups',
+          'pci_devices')
+
+
+def _seen(world, query, role, version):
+    return [row['id'] for row in world.ok('GET', f'/servers?{query}', role=role, version=version)['servers']]
+
+
+@pytest.mark.parametrize(('name', 'value', 'since'), FILTERS, ids=[row[0] for row in FILTERS])
+def test_members_filter_by_what_they_may(world, name, value, since):
+    """Finding 5 (rest-api.md §1.5): passed over before their version and where they are administrators' alone."""
+    everything = _seen(world, '', 'member', 1)
+    assert len(everything) == 3
+    for version in sorted({1, since - 1, since, 74, 104} - {0, NEVER}):
+        seen = _seen(world, f'{name}={value}', 'member', version)
+        assert (seen != everything) == (version >= since), f'2.{version}'
+    if since == NEVER and name not in ('project_id', 'tenant_id', 'deleted', 'soft_deleted'):
+        assert _seen(world, f'{name}={value}', 'admin', 104) != _seen(world, '', 'admin', 104)
+
+
+@pytest.mark.parametrize('name', JOINED)
+def test_names_of_tables_are_no_filters(world, name):
+    """Finding 5: members' are passed over in all versions, those who may use all filters hear that it is none."""
+    for version in (1, 74, 75, 104):
+        assert _seen(world, f'{name}=x', 'member', version) == _seen(world, '', 'member', 1)
+        assert ask(world, 'GET', f'/servers?{name}=x', version=version) == (400, f'Invalid filter field: {name}.')
+
+
+def test_other_projects_are_asked_for_with_a_right(world):
+    """Finding 5."""
+    for value in ('', '1', 'true'):
+        assert ask(world, 'GET', f'/servers?all_tenants={value}', role='member') == (
+            403, _no('servers:index:get_all_tenants'))
+    assert ask(world, 'GET', '/servers?status=deleted', role='member')[0] == 403
+    assert ask(world, 'GET', '/servers?status=nosuch', role='member', version=38) == (400, 'Invalid status value')
+    assert _seen(world, 'status=nosuch', 'member', 37) == []
+    own = {world.names[name] for name in ('server', 'second', 'waiting')}
+    assert set(_seen(world, 'tenant_id={other_project}', 'admin', 104)) == own
+    assert set(_seen(world, 'all_tenants=1&tenant_id={other_project}', 'admin', 104)) == {world.names['other_server']}
+    assert ask(world, 'GET', '/servers?foo=1', role='member') == (
+        400, "'foo' does not match any of the regexes: '^_'")
+    assert len(_seen(world, '_foo=1', 'member', 104)) == 3
+
+
+# --- the field's texts -----------------------------------------------------------------------------------------------
+_ACT = '/servers/{server}/action'
+TEXTS = [
+    ('POST', _ACT, {'nosuch': None}, 104, 400, 'There is no such action: nosuch'),
+    ('POST', _ACT, {'os-stop': None, 'os-start': None}, 104, 400, 'Malformed request body'),
+    ('POST', _ACT, {'reboot': {'type': 'x'}}, 104, 400,
+     ('Invalid input for field/attribute type. Value: x. '
+      "'x' is not one of ['HARD', 'Hard', 'hard', 'SOFT', 'Soft', 'soft']")),
+    ('GET', '/servers?foo=1', None, 75, 400, "'foo' does not match any of the regexes: '^_'"),
+    ('GET', '/servers?marker=zzz', None, 104, 400, 'marker [zzz] not found'),
+    ('GET', '/servers?status=x', None, 38, 400, 'Invalid status value'),
+    ('GET', '/servers/zzz', None, 104, 404, 'Instance zzz could not be found.'),
+    ('POST', '/servers', {'server': {**_SERVER, 'flavorRef': '99'}}, 104, 400, 'Flavor 99 could not be found.'),
+    ('POST', '/servers', {'server': {**_SERVER, 'imageRef': '{unknown}'}}, 104, 400, 'Can not find requested image'),
+    ('POST', '/servers', {'server': {**_SERVER, 'availability_zone': 'nosuch'}}, 104, 400,
+     'The requested availability zone is not available'),
+    ('POST', '/servers', {'server': {**_SERVER, 'min_count': 99}}, 104, 403,
+     ('Quota exceeded for cores, instances, ram: Requested 198, 99, 202752, but already used 6, 3, 6144 of 20, 10, '
+      '51200 cores, instances, ram')),
+    ('POST', _ACT, {'os-start': None}, 104, 409, "Cannot 'start' instance {server} while it is in vm_state active"),
+    ('POST', '/flavors/1/os-extra_specs', {'extra_specs': {'hw:nosuch': '1'}}, 86, 400,
+     "Validation failed; extra spec 'hw:nosuch' does not appear to be a valid extra spec."),
+    ('GET', '/flavors/1/os-extra_specs/zzz', None, 104, 404, 'Flavor 1 has no extra specs with key zzz.'),
+    ('GET', '/flavors/1/os-flavor-access', None, 104, 404, 'Access list not available for public flavors.'),
+    ('DELETE', '/os-aggregates/{rack1}', None, 104, 400,
+     'Cannot remove host from aggregate {rack1}. Reason: Host aggregate is not empty.'),
+    ('POST', '/os-server-groups', {'server_group': {'name': 'g', 'policy': 'affinity',
+                                                    'rules': {'max_server_per_host': 1}}}, 64, 400,
+     'Only anti-affinity policy supports rules.'),
+    ('PUT', '/os-quota-sets/{project}', {'quota_set': {'cores': 0}}, 104, 400,
+     'Quota limit 0 for cores must be greater than or equal to already used and reserved 6.'),
+    ('GET', '/servers/{server}/metadata/zz', None, 104, 404, 'Metadata item was not found'),
+    ('GET', '/servers/{server}/tags/zz', None, 104, 404, "Server {server} has no tag 'zz'"),
+    ('GET', '/servers/{server}/tags', None, 25, 404, NO_ROUTE),
+]
+
+
+@pytest.mark.parametrize(('method', 'path', 'body', 'version', 'status', 'text'), TEXTS,
+                         ids=[row[-1][:50] for row in TEXTS])
+def test_a_text(world, method, path, body, version, status, text):
+    """Finding 5 (rest-api.md §7)."""
+    assert ask(world, method, path, body, version=version) == (status, world.fill(text))
+
+
+def test_texts_of_lists_and_versions(world):
+    """Finding 5 (rest-api.md §7)."""
+    status, text = ask(world, 'GET', '/servers?sort_key=foo')
+    assert status == 400
+    assert text.startswith("Invalid input for query parameters sort_key. Value: foo. 'foo' is not one of [")
+    status, text = ask(world, 'POST', '/servers', {'server': {'name': 's', 'networks': 'none'}})
+    assert status == 400 and text.startswith('Invalid input for field/attribute server. Value: {')
+    assert text.endswith(". 'flavorRef' is a required property")
+    status, text = ask(world, 'POST', '/flavors/1/os-extra_specs', {'extra_specs': {'pci_passthrough:alias': 'a1'}})
+    assert (status, text) == (400, (
+        r"Validation failed; 'a1' is not of the format '[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'."))
+    status, text = ask(world, 'POST', '/os-server-external-events', {'events': [
+        {'name': 'accelerator-request-bound', 'server_uuid': '{server}'}]}, version=81)
+    assert status == 400 and text.startswith(
+        "Invalid input for field/attribute name. Value: accelerator-request-bound. 'accelerator-request-bound' is not "
+        "one of ['network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted', ")
+    response = world.request('GET', '/servers', version='2.9999')
+    assert (response.status_int, response.json) == (406, {'computeFault': {'code': 406, 'message': (
+        'Version 2.9999 is not supported by the API. Minimum is 2.1 and maximum is 2.104.')}})
+    assert response.headers['OpenStack-API-Version'] == 'compute 2.9999'
+    assert ask(world, 'GET', '/servers', version='abc') == (
+        400, 'API Version String abc is of invalid format. Must be of format MajorNum.MinorNum.')
+    world.become(locked=True, locked_by='admin')
+    assert ask(world, 'POST', _ACT, {'os-stop': None}, role='member') == (
+        409, world.fill('Instance {server} is locked'))
