@@ -112,6 +112,9 @@ class Guests:
     def _sync_fresh(self, ctxt: Any, uuid: str) -> None:
         host = self._host
         with host.locks.hold(uuid):
+            if uuid in records.busy(ctxt, host.name):
+                # Something waits to be given back here: the disk of a move that ended elsewhere, and with it the guest.
+                return
             fresh = records.instance(ctxt, uuid)
             if fresh is not None and fresh.host == host.name and fresh.task_state is None:
                 self._sync_one(ctxt, fresh)

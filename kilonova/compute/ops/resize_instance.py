@@ -49,11 +49,15 @@ def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event
 
 def _put_back(host: Host, ctxt: Any, instance: objects.Instance, image: dict[str, Any] | None,
               migration: objects.Migration) -> None:
-    """The guest as it was: a guest that wasn't touched yet keeps running."""
+    """The guest as it was: a guest that wasn't touched yet keeps running. One whose device left the host stays off."""
     move.learn(host, instance, migration)
-    host.driver.finish_revert_migration(
-        ctxt, instance, image_of(instance, image), host.tracker.devices_without(instance.uuid, side_of(migration)),
-        was_active(instance))
+    devices, power_on = host.tracker.devices_without(instance.uuid, side_of(migration)), was_active(instance)
+    try:
+        move.check_devices(host, instance, devices)
+    except errors.DevicesMissing as error:
+        LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
+        power_on = False
+    host.driver.finish_revert_migration(ctxt, instance, image_of(instance, image), devices, power_on)
 
 
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
@@ -67,6 +71,8 @@ def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
         if fresh is None:
             build.destroy(host, work, ctxt, instance)
             return {}
+        # The order's: of a move that has ended meanwhile the server's row says no more which devices were to come.
+        move.learn(host, instance, migration)
         columns, extra = _columns(host, fresh, migration)
         _put_back(host, ctxt, fresh, None, migration)
         columns['power_state'] = host.driver.get_info(fresh)
