@@ -100,6 +100,10 @@ test-cluster: bootstrap-test ## daemons stand still; three brokers and all daemo
 	@KILONOVA_CLUSTER_MINUTES=$(or $(MINUTES),5) KILONOVA_CLUSTER_SEED=$(SEED) $(VENV)/bin/python -m pytest \
 		-p no:hypothesispytest tests/integration/test_broker_cluster.py tests/integration/test_stand_still.py
 
+.PHONY: fuzz
+fuzz: bootstrap ## random hostile requests to the API in one process: N=20000, SEED=7 repeats them
+	@$(VENV)/bin/python -W ignore -m tests.api.hostile $(or $(N),20000) $(or $(SEED),$(shell date +%N | sed 's/^0*//'))
+
 .PHONY: db-check
 db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and PostgreSQL
 	@$(TESTS) db-check

@@ -14,7 +14,8 @@ def _zone_name(value: object) -> bool:
 
 
 _ZONE = {'anyOf': [t.NULL, {'allOf': [t.ZONE, {'type': 'string', 'format': 'zone_name', 'maxLength': 255}]}]}
-_METADATA = {'type': 'object', 'additionalProperties': False, 'properties': {'availability_zone': _ZONE},
+_METADATA = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
+             'properties': {'availability_zone': _ZONE},
              'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': ['string', 'null'], 'maxLength': 255}}}
 _NAME_AND_ZONE = (Prop('name', t.NAME), Prop('availability_zone', _ZONE))
 

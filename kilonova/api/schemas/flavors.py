@@ -27,7 +27,8 @@ INDEX = Query.of(*_LIST, Prop('name', t.REGEX_TEXT, since=102))
 _KEY = r'^[a-zA-Z0-9-_:. ]{1,255}$'
 # Numbers are accepted, and stored as they are written.
 _VALUE = {'type': ['string', 'number'], 'maxLength': 255, 'largest': 2 ** 63}
-_PAIRS = {'type': 'object', 'additionalProperties': False, 'patternProperties': {_KEY: _VALUE}}
+_PAIRS = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
+          'patternProperties': {_KEY: _VALUE}}
 
 SPECS_CREATE = Obj(Prop('extra_specs', _PAIRS, required=True))
 SPECS_UPDATE = Obj(additional=False, patternProperties={_KEY: _VALUE}, minProperties=1, maxProperties=1)

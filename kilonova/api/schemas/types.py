@@ -11,6 +11,8 @@ from typing import Any
 
 MAX_INT = 0x7FFFFFFF
 MAX_FLOAT = 3.40282e+38
+# Keys with values that one request brings; quotas are smaller, where there are any.
+MAX_PAIRS = 1000
 
 NULL = {'type': 'null'}
 ANYTHING: dict[str, Any] = {}
@@ -35,7 +37,7 @@ BOOLEAN = {'type': ['boolean', 'string'], 'enum': [*_TRUE, *_FALSE]}
 DISK_CONFIG = {'type': 'string', 'enum': ['AUTO', 'MANUAL']}
 IPV4 = {'type': 'string', 'format': 'ipv4', 'maxLength': 64}
 IPV6 = {'type': 'string', 'format': 'ipv6', 'maxLength': 64}
-METADATA = {'type': 'object', 'additionalProperties': False, 'patternProperties': {
+METADATA = {'type': 'object', 'additionalProperties': False, 'maxProperties': MAX_PAIRS, 'patternProperties': {
     r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': 'string', 'maxLength': 255}}}
 
 # Query parameters arrive as text.
