@@ -255,8 +255,9 @@ def test_the_project_of_the_url_is_that_of_the_token(world):
 
 # --- the operator's own rules ----------------------------------------------------------------------------------------
 @pytest.fixture
-def ruled(tmp_path, templates):
-    """A world with a policy file, and what writes that file."""
+def ruled(tmp_path, templates, monkeypatch):
+    """A world with a policy file that is looked at with each request, and what writes that file."""
+    monkeypatch.setattr(policies, 'BETWEEN_LOOKS', 0.0)
     path = tmp_path / 'policy.yaml'
     stamp = iter(range(1, 100))
 
