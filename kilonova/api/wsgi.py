@@ -36,6 +36,8 @@ from kilonova.errors import Invalid, KilonovaError, NotFound
 ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
 # Types that clients send without a thought: they say nothing about the body.
 UNSAID_TYPES = ('', 'text/plain')
+# Lists and objects of a body in each other.
+MOST_FLOORS = 64
 
 
 # The policy of routes that ask for no right but a token.
@@ -292,6 +294,7 @@ def _body(request: webob.Request) -> Any:
     try:
         text = data.decode()
         body = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        _check_depth(body)
         if '\\u' in text:
             _check_text(body)
     except (ValueError, RecursionError):
@@ -310,6 +313,17 @@ def _finite(text: str) -> float:
     """Too large a number would become the infinity that JSON has no word for."""
     number = float(text)
     return number if math.isfinite(number) else _refuse(text)
+
+
+def _check_depth(body: Any) -> None:
+    """What is nested deeper than any request of ours needs could be read here, and not by whoever gets it next."""
+    floor = [body]
+    for _ in range(MOST_FLOORS):
+        floor = [item for each in floor if isinstance(each, (dict, list))
+                 for item in (each.values() if isinstance(each, dict) else each) if isinstance(item, (dict, list))]
+        if not floor:
+            return
+    raise ValueError('nested too deep')
 
 
 def _check_text(value: Any) -> None:
