@@ -12,7 +12,7 @@ OPTS = [
     cfg.StrOpt('compute', default=None,
                help=f'Version cap of messages to computes: a version such as 6.6, or the name of a release. {_AUTO}'),
     cfg.StrOpt('conductor', default=None,
-               help='Version cap of messages to conductors: 1.x (at least 1.27) for the compute tasks that the API sends, '
+               help='Version cap of messages to conductors: 1.x (at least 1.27) for compute tasks that the API sends, '
                     f'3.x (at least 3.1) for what computes call. {_AUTO} A compute has no database to look in: upgrade '
                     'conductors before computes.'),
     cfg.StrOpt('scheduler', default=None, help=f'Version cap of messages to schedulers, such as 4.5. {_AUTO}'),

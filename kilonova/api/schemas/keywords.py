@@ -36,9 +36,12 @@ def first_of(validator: Any, value: Any) -> jsonschema.ValidationError | None:
     return jsonschema.exceptions.best_match(itertools.islice(validator.iter_errors(value), MOST_ERRORS))
 
 
+_BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProperties'}
+
+
 def _is_long(value: Any, schema: dict[str, Any]) -> bool:
     """Whether a bound refuses the value already."""
-    bound = {str: 'maxLength', list: 'maxItems', dict: 'maxProperties'}.get(type(value))
+    bound = _BOUNDS.get(type(value))
     return bound is not None and bound in schema and len(value) > schema[bound]
 
 

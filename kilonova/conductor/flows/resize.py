@@ -89,8 +89,8 @@ def prep_resize(work: Work) -> dict[str, Any]:
     """The destination claims for the new flavor and says where the disk shall go."""
     host = boot.chosen(work)
     result = work.ask(host['host'], 'prep_resize', image=move.image(work), instance=work.instance(),
-                      flavor=new_flavor(work), request_spec=_spec(work), filter_properties={'limits': boot.limits_of(host)},
-                      node=host['node'],
+                      flavor=new_flavor(work), request_spec=_spec(work), node=host['node'],
+                      filter_properties={'limits': boot.limits_of(host)},
                       clean_shutdown=work.args.get('clean_shutdown', True), migration=move.migration(work),
                       host_list=[other['host'] for other in boot.selections(work)[work.attempt:]])
     work.changed()

@@ -79,10 +79,10 @@ def choose(vcpus: int, limits: Limits, threads: int | None = None) -> VirtCPUTop
         # Nobody can run it, and the hypervisor says so.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
     if vcpus > MOST:
-        raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **limits.most)
+        raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))
     possible = [layout for layout in _layouts(vcpus) if all(layout[part] <= limits.most[part] for part in PARTS)]
     if not possible:
-        raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **limits.most)
+        raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))
     best = max(possible, key=lambda layout: (
         sum(layout[part] == wanted for part, wanted in liked.items()), layout['sockets'], layout['cores']))
     return VirtCPUTopology(**best)
