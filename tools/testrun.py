@@ -67,8 +67,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
     'type': (Run('mypy', ('mypy',)),),
     'unit': (Run('unit', paths=('tests/unit',), seconds=400),),
-    # Eventlet and native threads can't share a process. Each database needs one of the two only: flows and the simulator
-    # run on SQLite under native threads.
+    # Eventlet and native threads can't share a process. Each database needs one of the two only: flows and the
+    # simulator run on SQLite under native threads.
     'functional': tuple(
         Run(f'functional-{database}-{backend}', paths=('tests/functional',),
             env={'KILONOVA_CONCURRENCY': backend, 'KILONOVA_TEST_DATABASE': database}, seconds=seconds)
