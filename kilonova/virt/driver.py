@@ -256,6 +256,12 @@ class ComputeDriver(Protocol):
         ``finish_migration`` wants. Undo: ``cleanup_move_dest`` there, then ``finish_revert_migration``.
         """
 
+    def discard_copy(self, instance: Instance, dest: dict[str, Any]) -> None:
+        """Source: what this very move carried to ``dest`` goes again; nothing if it is the same host, or nothing came.
+
+        For a move that ended while its disks were on their way: ``cleanup_move_dest`` was there before them.
+        """
+
     def finish_migration(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
                          pci_devices: Iterable[PciDevice], power_on: bool, disk_info: dict[str, Any]) -> None:
         """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked."""

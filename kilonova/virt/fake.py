@@ -272,6 +272,12 @@ class FakeDriver:
         return {'move': move, 'disks': ['disk']}
 
     @_scripted
+    def discard_copy(self, instance: Any, dest: dict[str, Any]) -> None:
+        arrived = self.machine.disks[dest['host']]
+        if dest['host'] != self.host and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
+            del arrived[instance.uuid]
+
+    @_scripted
     def finish_migration(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
                          power_on: bool, disk_info: dict[str, Any]) -> None:
         disk = self._disk(instance)

@@ -122,3 +122,38 @@ def test_a_host_that_was_silent_leaves_a_server_to_what_waits_for_it(make_cloud,
     cloud.settle()
     assert (cloud.status(server), cloud.host_of(server), cloud.hostdevs(server)) == ('ACTIVE', source, held)
     cloud.assert_clean()
+
+
+def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monkeypatch):
+    """Simulated story 87074: a source that had been silent carried its disks when the destination was cleaned up
+    already; they stayed there."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0']})
+    server = cloud.boot(cloud.flavor(gpus=1))
+    source, held = cloud.host_of(server), cloud.hostdevs(server)
+    mover, late = cloud.computes[source].host.driver._mover, []
+    carry = mover.carry
+
+    def carried(uuid, dest):
+        # The order was still good when it began.
+        force_down(cloud, source, True)
+        cloud.settle(kinds_left=WAITING)
+        return carry(uuid, dest)
+    monkeypatch.setattr(mover, 'carry', carried)
+
+    def begun(kind, topic, host, method, args, deliver):
+        if method == 'resize_instance':
+            late.append(threading.Thread(target=lambda: pytest.raises(Exception, deliver)))
+            late[0].start()
+            force_down(cloud, source, True)
+            raise Unanswered(who=host, reason='silent')
+        return deliver()
+    cloud.on_message = begun
+    cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': cloud.flavor(gpus=1, ram=1024)}})
+    cloud.settle(kinds_left=WAITING)
+    late[0].join(20)
+    cloud.on_message = None
+    force_down(cloud, source, False)
+    cloud.settle()
+    assert (cloud.status(server), cloud.host_of(server), cloud.hostdevs(server)) == ('ACTIVE', source, held)
+    cloud.assert_clean()

@@ -28,6 +28,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
         host.notify.emit(ctxt, 'instance.resize.start', instance=instance)
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(_put_back, host, ctxt, instance, image, migration)
+        undo.add(host.driver.discard_copy, instance, disk)
         timeout, retry = host.shutdown_wait(instance, clean_shutdown)
         with host.tracker.at_work(instance.uuid, 'move'):
             info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry)

@@ -335,6 +335,9 @@ class LibvirtDriver:
         self._forget(instance)
         return disk_info
 
+    def discard_copy(self, instance: Any, dest: dict[str, Any]) -> None:
+        self._mover.discard_copy(instance.uuid, dest)
+
     @_translated
     def finish_migration(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
                          power_on: bool, disk_info: dict[str, Any]) -> None:

@@ -81,6 +81,16 @@ class DiskMover:
             self._copy(kept, arrived, dest)
         return {'move': dest['move'], 'disks': list(arrived.formats())}
 
+    def discard_copy(self, uuid: str, dest: dict[str, Any]) -> None:
+        """Delete what ``carry`` put at a destination other than this host, if it is this move's."""
+        if dest['instances_path'] == self.instances_path:
+            return
+        for suffix in (COMING, ''):
+            arrived = InstanceDirectory(dest['instances_path'], uuid, suffix)
+            if arrived.exists() and arrived.move() == dest['move']:
+                LOG.warning('Removing %s: the move that carried it there has ended', arrived.path)
+                files.remove_tree(arrived.path)
+
     def _set_aside(self, uuid: str, move: str) -> InstanceDirectory:
         kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
         if kept.exists() and kept.move() == move:
