@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from kilonova.errors import HostRejected, Unanswered
+from kilonova.errors import HostRejected, KeyGone, Unanswered
 from tests.fixtures.cloud import Crash
 from tests.flows.cases import CASES, MOMENTS, bring_back, check, clear, force_down, lose_host
 
@@ -141,9 +141,13 @@ def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monk
         return carry(uuid, dest)
     monkeypatch.setattr(mover, 'carry', carried)
 
+    def refused(deliver):
+        with pytest.raises(KeyGone):
+            deliver()
+
     def begun(kind, topic, host, method, args, deliver):
         if method == 'resize_instance':
-            late.append(threading.Thread(target=lambda: pytest.raises(Exception, deliver)))
+            late.append(threading.Thread(target=refused, args=[deliver]))
             late[0].start()
             force_down(cloud, source, True)
             raise Unanswered(who=host, reason='silent')
