@@ -70,8 +70,8 @@ def _print_answers(enforcer: Any, args: argparse.Namespace) -> None:
 
 
 def _enforcer(conf: cfg.ConfigOpts) -> Any:
-    from kilonova.api.policies import Policy
-    return Policy(conf).enforcer
+    from kilonova.api.policies import loaded
+    return loaded(conf)
 
 
 def get_enforcer() -> Any:

@@ -50,7 +50,7 @@ from tests.unit.db.test_compute_nodes import (  # noqa: F401 - the same
     nodes,
     test_a_deleted_node_comes_back_under_its_uuid,
     test_a_living_node_is_returned_as_it_is,
-    test_mapping_leaves_the_nodes_own_update_time,
+    test_schedulers_see_when_a_host_is_mapped,
     test_one_name_under_two_uuids_is_refused,
     test_pages_and_patterns,
     test_show_and_get,

@@ -70,6 +70,14 @@ def _of_file(path: str) -> tuple[Any, ...]:
     return path, found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def loaded(conf: cfg.ConfigOpts) -> oslo_policy.Enforcer:
+    """Our rules and those of the files, whatever they are."""
+    made = oslo_policy.Enforcer(conf)
+    made.register_defaults(list(list_rules()))
+    made.load_rules()
+    return made
+
+
 class Policy:
     """One per process; ``enforcer`` is oslo.policy's, with the rules of the last files that could be used."""
 
@@ -81,9 +89,7 @@ class Policy:
         self.enforcer = self._load()
 
     def _load(self) -> oslo_policy.Enforcer:
-        made = oslo_policy.Enforcer(self._conf)
-        made.register_defaults(list(list_rules()))
-        made.load_rules()
+        made = loaded(self._conf)
         # A reference to nothing refuses and is logged; one to itself has no end.
         made.skip_undefined_check = True
         made.check_rules(raise_on_violation=True)

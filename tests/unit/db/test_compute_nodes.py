@@ -108,12 +108,13 @@ def test_statistics_count_enabled_services_only(cell, nodes):
     assert (sums['count'], sums['memory_mb'], sums['vcpus'], sums['running_vms']) == (1, 1000, 16, 0)
 
 
-def test_mapping_leaves_the_nodes_own_update_time(cell, nodes):
+def test_schedulers_see_when_a_host_is_mapped(cell, nodes):
     with cell.write() as connection:
         assert [row['host'] for row in compute_nodes.unmapped(connection)] == ['node1', 'node2', 'node3']
         compute_nodes.set_mapped(connection, ['node1', 'node3'], True)
         assert [row['host'] for row in compute_nodes.unmapped(connection)] == ['node2']
-        assert compute_nodes.get(connection, host='node1')['updated_at'] is None
+        assert compute_nodes.get(connection, host='node1')['updated_at'] is not None
+        assert compute_nodes.get(connection, host='node2')['updated_at'] is None
         compute_nodes.set_mapped(connection, ['node3'], False)
         assert [row['host'] for row in compute_nodes.unmapped(connection)] == ['node2', 'node3']
         assert compute_nodes.any_nodes(connection)
