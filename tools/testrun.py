@@ -58,7 +58,7 @@ class Run:
 
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
-    'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts'))
+    'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
 STEPS = 'step_fails or delete_at_a_step'
 OWN_CLOUDS = ('tests/integration/test_databases.py', 'tests/integration/test_twenty_hosts.py')
 # Campaigns of minutes with several of each daemon: make test-cluster.

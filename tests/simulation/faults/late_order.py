@@ -20,10 +20,11 @@ from tests.simulation.faults import replace
 def install() -> None:
     """See the module."""
     def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
-               request_spec: objects.RequestSpec, migration: objects.Migration) -> None:
+               request_spec: objects.RequestSpec, migration: objects.Migration,
+               limits: objects.SchedulerLimits | None) -> None:
         with Undo('claim') as undo:
             undo.add(prep_resize._free, host, work, ctxt, instance, migration, undo)
-            claim(host, work, ctxt, instance, flavor, request_spec, migration)
+            claim(host, work, ctxt, instance, flavor, request_spec, migration, limits)
 
     def _check_attempt(conn: Any, key: str) -> None:
         pass
