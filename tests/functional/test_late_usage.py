@@ -19,9 +19,8 @@ def row(cloud: Cloud, host: str) -> dict[str, Any]:
             table.c.host == host)).mappings().one())
 
 
-def test_a_usage_that_comes_late_is_not_written(cloud: Cloud) -> None:
-    """Simulated story 11037: a conductor that stood still wrote an hour-old usage, and the host's pools stayed so until
-    something changed there."""
+def listen(cloud: Cloud) -> list[dict[str, Any]]:
+    """The saves with a usage that hosts send from now on."""
     told: list[dict[str, Any]] = []
 
     def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:
@@ -29,6 +28,13 @@ def test_a_usage_that_comes_late_is_not_written(cloud: Cloud) -> None:
             told.append(copy.deepcopy(args['save']))
         return deliver()
     cloud.on_message = on_message
+    return told
+
+
+def test_a_usage_that_comes_late_is_not_written(cloud: Cloud) -> None:
+    """Simulated story 11037: a conductor that stood still wrote an hour-old usage, and the host's pools stayed so until
+    something changed there."""
+    told = listen(cloud)
     flavor = cloud.flavor(gpus=1)
     server = cloud.boot(flavor)
     host = cloud.host_of(server)
@@ -60,13 +66,7 @@ def test_numbers_go_on_after_a_restart(cloud: Cloud) -> None:
 
 def test_a_compute_of_the_release_before_numbers_nothing(cloud: Cloud) -> None:
     """Its usage is written as it comes, and the number stays: for want of one such a compute ended at its start."""
-    told: list[dict[str, Any]] = []
-
-    def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:
-        if method == 'save_instance' and (args['save'].get('usage') or {}):
-            told.append(copy.deepcopy(args['save']))
-        return deliver()
-    cloud.on_message = on_message
+    told = listen(cloud)
     server = cloud.boot(cloud.flavor(gpus=1))
     host = cloud.host_of(server)
     cloud.on_message = None
