@@ -249,6 +249,7 @@ class DirectTransport:
         self._servers: dict[str, dict[str, Sequence]] = {}
         self.on_message, self.prepare = on_message, prepare
         self.casts: list[threading.Thread] = []
+        self._lock = threading.Lock()
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> _Direct:
         for interface, implementation in endpoints:
@@ -274,8 +275,9 @@ class DirectTransport:
 
         if kind != 'cast':
             return run()
-        self.casts = [thread for thread in self.casts if thread.is_alive()]
-        self.casts.append(concurrency.spawn(self._cast, run, name=f'cast-{method}'))
+        thread = concurrency.spawn(self._cast, run, name=f'cast-{method}')
+        with self._lock:
+            self.casts = [*(each for each in self.casts if each.is_alive()), thread]
         return None
 
     @staticmethod
