@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import gc
+import os
 import sys
 import traceback
 import warnings
@@ -19,6 +20,9 @@ from functools import cached_property
 from typing import Any
 
 from kilonova import concurrency
+
+# What a shell shows of a program that SIGPIPE ended.
+READER_GONE = 141
 
 
 class Cloud:
@@ -31,7 +35,8 @@ class Cloud:
     @cached_property
     def databases(self) -> Any:
         """The databases of the configuration."""
-        from kilonova.db import engine
+        from kilonova.db import engine, explain
+        explain.check_urls(self.conf)
         return engine.configure(self.conf, **self._changed)
 
     @cached_property
@@ -99,7 +104,20 @@ def config_arguments(args: argparse.Namespace) -> list[str]:
 
 
 def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | None, trouble: str) -> int:
-    """Parse, run the command, and give back its exit code; ``trouble`` is printed before an error's traceback."""
+    """Parse, run the command, and give back its exit code; ``trouble`` is printed before the traceback of an error that
+    nobody expects. Of others there is one line, and the traceback with --debug."""
+    try:
+        try:
+            return _run(prog, command_line, argv, trouble)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # As in 'kilonova-manage pci list | head': what is left has nowhere to go, and Python would say so at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+
+
+def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | None, trouble: str) -> int:
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     args = command_line.parse_args(argv)
     # A command is short, and most of it are imports: what they make is no garbage.
@@ -114,9 +132,16 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
     cloud = Cloud(conf, args.takes_long)
     try:
         return args.run(cloud, args)
-    except Exception:  # noqa: BLE001 - its traceback is printed, as the field's program does
-        print(trouble)
-        traceback.print_exc(file=sys.stdout)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - told in a line, or its traceback is printed
+        from kilonova.db import explain
+        line = explain.line(conf, vars(cloud).get('databases'), error)
+        if line is not None:
+            print(f'{prog}: {line}', file=sys.stderr)
+        if line is None or args.debug:
+            print(trouble)
+            traceback.print_exc(file=sys.stdout)
         return 255
     finally:
         if 'databases' in vars(cloud):

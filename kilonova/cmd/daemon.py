@@ -81,6 +81,9 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
         options.check_intervals(conf)
         part = build(conf)
         life = Life(conf, name, part)
+    except cfg.Error as error:
+        LOG.error('kilonova-%s does not start: %s', name, error)
+        return 1
     except Exception:
         LOG.exception('kilonova-%s does not start', name)
         return 1

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova.cmd.health import Ask
-from kilonova.db import engine
+from kilonova.db import engine, explain
 from kilonova.db.engine import Databases
 from kilonova.db.queries.cells import Cells
 from kilonova.objects.base import Serializer
@@ -28,6 +28,7 @@ PAUSE = 2.0
 
 def opened(conf: cfg.ConfigOpts) -> tuple[Databases, Cells]:
     """The API and main databases, and those of the cells. Needs ``transport`` to have been made."""
+    explain.check_urls(conf)
     made = engine.configure(conf)
     return made, Cells(made, conf.transport_url)
 
@@ -45,7 +46,8 @@ def await_all(databases: Databases, stopping: threading.Event) -> None:
                 if not engine.is_unreachable(error):
                     raise
                 if not told:
-                    LOG.warning('Not started yet: %s does not answer (%s); asking again', database.name, error)
+                    LOG.warning('Not started yet: %s does not answer (%s); asking again',
+                                explain.name(database, databases), explain.reason(error))
                     told = True
                 stopping.wait(PAUSE)
 

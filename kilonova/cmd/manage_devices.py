@@ -35,12 +35,19 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     from kilonova.context import get_admin_context
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.interface import Client
-    transport = database_parts.routed(cloud.conf, parts.transport(cloud.conf), cloud.cells)
-    try:
-        compute = Client(Compute, transport, options.cap(cloud.conf, 'compute'))
-        report = Audit(cloud.databases, cloud.cells, parts.placement(cloud.conf), compute, get_admin_context()).run()
-    finally:
-        transport.close()
+    placement, ctxt = parts.placement(cloud.conf), get_admin_context()
+    down_time = cloud.conf.service_down_time
+    away = _broker_away(cloud)
+    if away is not None:
+        report = Audit(cloud.databases, cloud.cells, placement, None, ctxt).run()
+        report.silent.insert(0, away)
+    else:
+        transport = database_parts.routed(cloud.conf, parts.transport(cloud.conf), cloud.cells)
+        try:
+            compute = Client(Compute, transport, options.cap(cloud.conf, 'compute'))
+            report = Audit(cloud.databases, cloud.cells, placement, compute, ctxt, down_time=down_time).run()
+        finally:
+            transport.close()
     for line in report.in_flight:
         print(f'in flight: {line}')
     for line in report.silent:
@@ -50,6 +57,18 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     checked = ', '.join(f'{count} {what}' for what, count in report.checked.items())
     print(f'checked {checked}: {len(report.disagreements)} disagreements')
     return report.exit_code
+
+
+def _broker_away(cloud: Cloud) -> str | None:
+    """Why no host can be asked; None: hosts can. Looked at first, as RPC waits for its broker to come back."""
+    from kilonova.cmd import parts
+    try:
+        parts.broker_checks(cloud.conf)['broker']()
+    except OSError as error:
+        hosts = ', '.join(f'{host.hostname}:{host.port or parts.AMQP_PORT}'
+                          for host in parts.oslo_messaging.TransportURL.parse(cloud.conf).hosts)
+        return f'the message broker of [DEFAULT]transport_url ({hosts}): {error}; no host was asked'
+    return None
 
 
 PCI = {

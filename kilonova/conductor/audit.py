@@ -4,26 +4,31 @@
     report.exit_code          # 0 clean, 1 disagreements, 2 a host does not answer
 
 What an operation row in flight works on is listed, not judged. Nothing stands still meanwhile: what disagrees is looked
-at again before it is reported.
+at again before it is reported, and once more while the rows that it is about change from one look to the next.
 """
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova.conductor import audit_rows
 from kilonova.db.queries import audit as queries
-from kilonova.errors import Invalid, KilonovaError, Unanswered
+from kilonova.db.queries import services
+from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
+from kilonova.rpc import bounded
 from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
-# Seconds between the two looks at a cloud where something disagrees.
+# Seconds between two looks at a cloud where something disagrees, and how many looks there are at most.
 PAUSE = 2.0
+LOOKS = 4
+# Hosts that are asked at the same time.
+AT_ONCE = 16
 # What each flavor has a size of; of the other resource classes only extra specs speak.
 CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 RUNNING = 1
@@ -48,23 +53,34 @@ class Report:
 
 
 class Audit:
-    """``compute``: the RPC client; ``placement``: the Placement client; ``pause``: waits so many seconds."""
+    """``compute``: the RPC client, None where no host can be asked; ``placement``: the Placement client; ``down_time``:
+    hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds."""
 
     def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any,
-                 pause: Callable[[float], None] = time.sleep) -> None:
-        self._parts, self._pause = (databases, cells, placement, compute, ctxt), pause
+                 pause: Callable[[float], None] = time.sleep, down_time: float | None = None) -> None:
+        self._parts, self._pause = (databases, cells, placement, compute, ctxt, down_time), pause
 
     def run(self) -> Report:
         """What disagrees, and still does a moment later: databases, hosts and Placement are read one after the other,
-        and servers come, move and go meanwhile."""
-        first = _Look(*self._parts).report()
-        if not first.disagreements:
-            return first
-        self._pause(PAUSE)
-        second = _Look(*self._parts).report()
-        still, heard_not = set(second.disagreements), {_host(line) for line in first.silent}
-        return Report([line for line in first.disagreements if line in still], second.in_flight,
-                      first.silent + [line for line in second.silent if _host(line) not in heard_not], second.checked)
+        and servers come, move and go meanwhile. A row that was changed between two looks may have looked the same in
+        both, and been right all the time: what is about such a row is looked at again."""
+        last = _Look(*self._parts)
+        report = last.report()
+        wrong: list[str] = []
+        changing, silent = report.disagreements, list(report.silent)
+        for _ in range(LOOKS - 1):
+            if not changing:
+                break
+            self._pause(PAUSE)
+            before, last = last, _Look(*self._parts)
+            report = last.report()
+            still, known = set(report.disagreements), {_host(line) for line in silent}
+            silent += [line for line in report.silent if _host(line) not in known]
+            again, changing = [line for line in changing if line in still], []
+            for line in again:
+                (changing if last.changed_since(before, line) else wrong).append(line)
+        in_flight = report.in_flight + [f'changed at each look: {line}' for line in changing]
+        return Report(wrong, in_flight, silent, report.checked)
 
 
 def _host(silent: str) -> str:
@@ -89,10 +105,18 @@ class _Side:
 class _Look:
     """One look at everything."""
 
-    def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any) -> None:
+    def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any,
+                 down_time: float | None) -> None:
         self._databases, self._cells = databases, cells
         self._placement, self._compute, self._ctxt = placement, compute, ctxt
+        self._down_time = down_time
         self._report = Report()
+        # When the row was changed last that a line names so.
+        self._changed: dict[str, Any] = {}
+
+    def changed_since(self, before: _Look, line: str) -> bool:
+        """Whether a row that the line is about was changed since."""
+        return any(stamp != before._changed.get(name) for name, stamp in self._changed.items() if name in line)
 
     def report(self) -> Report:
         """Read all, compare all."""
@@ -105,7 +129,10 @@ class _Look:
         for database in self._cells.databases():
             with database.read() as conn:
                 cell = queries.cell(conn)
-            read.append((cell, self._hosts(cell['nodes']), self._trees(cell['nodes'], consumers)))
+                down = services.quiet_hosts(conn, self._down_time) if self._down_time is not None else []
+            self._stamp(cell)
+            views = self._hosts([node['host'] for node in cell['nodes']], {one.host for one in down})
+            read.append((cell, views, self._trees(cell['nodes'], consumers)))
         # Only now is all known that a consumer holds: it may be in several cells.
         for cell, hosts, trees in read:
             known |= self._cell(cell, api, hosts, trees, consumers)
@@ -177,14 +204,39 @@ class _Look:
                 rows = audit_rows.Rows(server, specs.get(uuid), moves.get(uuid, []), owned.get(uuid, []))
                 self._report.disagreements.extend(audit_rows.disagreements(rows))
 
-    def _hosts(self, nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        views = {}
-        for node in nodes:
+    def _stamp(self, cell: dict[str, list[dict[str, Any]]]) -> None:
+        for kind in ('instances', 'migrations'):
+            self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
+        self._changed.update((f"{row['host']} {row['address']}", row['updated_at']) for row in cell['devices'])
+        # Hosts' rows change all the time, for other reasons than most lines that name a host.
+        self._changed.update((f"{row['node']} offers", row['updated_at']) for row in cell['nodes'])
+
+    def _hosts(self, hosts: list[str], down: set[str]) -> dict[str, dict[str, Any]]:
+        """What each host shows that can be asked, all asked at the same time."""
+        if self._compute is None:
+            return {}
+        self._report.silent.extend(f'{host}: its nova-compute service is down, so it was not asked'
+                                   for host in hosts if host in down)
+        asked = [host for host in hosts if host not in down]
+        answers: dict[str, Any] = {}
+        waiting = deque(asked)
+        for one in [bounded.begin(lambda: self._ask(waiting, answers)) for _ in asked[:AT_ONCE]]:
+            one.result()
+        self._report.silent.extend(f'{host}: {answers[host]}' for host in asked
+                                   if isinstance(answers[host], KilonovaError))
+        return {host: answers[host] for host in asked if not isinstance(answers[host], KilonovaError)}
+
+    def _ask(self, waiting: deque[str], answers: dict[str, Any]) -> None:
+        """One after the other of those that no other thread has taken."""
+        while True:
             try:
-                views[node['host']] = self._compute.describe_host(self._ctxt, server=node['host'])
-            except (Unanswered, KilonovaError) as error:
-                self._report.silent.append(f"{node['host']}: {error}")
-        return views
+                host = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                answers[host] = self._compute.describe_host(self._ctxt, server=host)
+            except KilonovaError as error:
+                answers[host] = error
 
     def _trees(self, nodes: list[dict[str, Any]], consumers: dict[str, dict[str, dict[str, int]]]
                ) -> dict[str, dict[str, str]]:

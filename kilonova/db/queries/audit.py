@@ -47,20 +47,20 @@ def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
         'instances': _rows(conn, sa.select(
             instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
             instances.c.image_ref, instances.c.instance_type_id, instances.c.vcpus, instances.c.memory_mb,
-            instances.c.root_gb, instances.c.ephemeral_gb, extras.c.flavor, extras.c.numa_topology,
-            extras.c.migration_context).join_from(
+            instances.c.root_gb, instances.c.ephemeral_gb, instances.c.updated_at, extras.c.flavor,
+            extras.c.numa_topology, extras.c.migration_context).join_from(
             instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
             .where(instances.c.deleted == 0)),
         'devices': _rows(conn, sa.select(
             devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
-            nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
+            devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
             devices, nodes, nodes.c.id == devices.c.compute_node_id).where(devices.c.deleted == 0)),
         'migrations': _rows(conn, sa.select(migrations).where(
             migrations.c.deleted == 0, migrations.c.status.not_in(ENDED))),
         'operations': _rows(conn, sa.select(operations.operations)),
         'nodes': _rows(conn, sa.select(
-            nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats).where(
-            nodes.c.deleted == 0)),
+            nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats,
+            nodes.c.updated_at).where(nodes.c.deleted == 0)),
     }
 
 

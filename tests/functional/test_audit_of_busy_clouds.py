@@ -1,0 +1,128 @@
+"""The audit of a cloud in which much happens, or some of which is away: whom it asks, and what it calls wrong."""
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from kilonova.conductor import audit
+from kilonova.context import get_admin_context
+from kilonova.db.models.cell import Instance, Service
+from kilonova.errors import Unanswered
+from tests.fixtures import placement as placement_fixture
+
+SERVICES, SERVERS = Service.__table__, Instance.__table__
+DOWN_TIME = 60.0
+
+
+def look(cloud: Any, between: Any = lambda: None, **how: Any) -> tuple[audit.Report, int]:
+    """(report, how often it paused); ``between``: what happens in a pause."""
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        between()
+    report = audit.Audit(cloud.databases, cloud.cells, placement_fixture.Reader(),
+                         how.pop('compute', cloud.compute_client), get_admin_context(), pause=pause, **how).run()
+    return report, len(pauses)
+
+
+# -- whom it asks -----------------------------------------------------------------------------------------------------
+def test_hosts_are_asked_at_the_same_time(cloud: Any) -> None:
+    """Finding 7.1: each waits for the others; asked one after the other, the first would wait in vain."""
+    met, alone = threading.Barrier(len(cloud.gpus)), []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        if method == 'describe_host':
+            try:
+                met.wait(20)
+            except threading.BrokenBarrierError:
+                alone.append(host)
+        return deliver()
+    cloud.on_message = on_message
+    report, _ = look(cloud)
+    assert (alone, report.exit_code) == ([], 0)
+
+
+def test_hosts_that_are_known_to_be_down_are_not_asked(cloud: Any) -> None:
+    """Finding 7.1: each of them costs the whole time-out of a call."""
+    asked = []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        if method == 'describe_host':
+            asked.append(host)
+        return deliver()
+    cloud.on_message = on_message
+    first, *others = cloud.gpus
+    with cloud.cell.write() as connection:
+        connection.execute(SERVICES.update().where(SERVICES.c.host == first).values(forced_down=True))
+    report, _ = look(cloud, down_time=DOWN_TIME)
+    assert sorted(asked) == others
+    assert report.silent == [f'{first}: its nova-compute service is down, so it was not asked']
+    assert report.exit_code == 2
+
+
+def test_without_a_broker_the_rest_is_compared(cloud: Any) -> None:
+    server = cloud.boot(cloud.flavor(vcpus=1, ram=512))
+    with cloud.cell.write() as connection:
+        connection.execute(SERVERS.update().where(SERVERS.c.uuid == server).values(vcpus=9))
+    report, _ = look(cloud, compute=None)
+    assert report.disagreements == [f'database: server {server} has vcpus 9, its flavor says vcpus 1']
+
+
+def test_a_host_that_does_not_answer_stops_no_other(cloud: Any) -> None:
+    first, *others = cloud.gpus
+    heard = []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        if method == 'describe_host' and host == first:
+            raise Unanswered(who=f'compute {host}', reason='describe_host: timed out')
+        heard.append(host)
+        return deliver()
+    cloud.on_message = on_message
+    report, _ = look(cloud)
+    assert report.silent == [f'{first}: compute {first} does not answer: describe_host: timed out']
+    assert [host for host in heard if host in cloud.gpus] == others
+
+
+# -- what it calls wrong ----------------------------------------------------------------------------------------------
+def touch(cloud: Any, server: str) -> None:
+    """Something happened to the server, and is over."""
+    with cloud.cell.write() as connection:
+        later = connection.execute(sa.select(SERVERS.c.updated_at).where(SERVERS.c.uuid == server)).scalar_one()
+        connection.execute(SERVERS.update().where(SERVERS.c.uuid == server).values(
+            updated_at=later.replace(year=later.year + 1)))
+
+
+@pytest.fixture
+def off(cloud: Any) -> str:
+    """An active server whose guest isn't running, whenever its host is asked."""
+    server = cloud.boot(cloud.flavor(vcpus=1, ram=512))
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        answer = deliver()
+        for domain in answer['domains'] if method == 'describe_host' else ():
+            domain['state'] = 4
+        return answer
+    cloud.on_message = on_message
+    return server
+
+
+def test_a_server_that_is_the_same_in_both_looks_and_was_changed_between_them(cloud: Any, off: str) -> None:
+    """Finding 7.10: it was stopped and started, say, twice: each look met its guest off, and nothing is wrong."""
+    report, pauses = look(cloud, between=lambda: touch(cloud, off))
+    assert (report.disagreements, report.exit_code) == ([], 0)
+    assert pauses == audit.LOOKS - 1
+    host = cloud.host_of(off)
+    assert report.in_flight == [
+        f'changed at each look: libvirt: server {off} is active, its guest on {host} is not running']
+
+
+def test_one_that_was_changed_once_is_looked_at_again(cloud: Any, off: str) -> None:
+    left = [off]
+    report, pauses = look(cloud, between=lambda: touch(cloud, left.pop()) if left else None)
+    assert report.disagreements == [
+        f'libvirt: server {off} is active, its guest on {cloud.host_of(off)} is not running']
+    assert (report.in_flight, report.exit_code, pauses) == ([], 1, 2)

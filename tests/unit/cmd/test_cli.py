@@ -1,0 +1,154 @@
+"""What an operator reads when something that a command needs is away, and what a reader that goes away does."""
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.cmd import daemon, database_parts, manage, options, status
+from kilonova.db import engine
+
+MANAGE = 'import sys; from kilonova.cmd.manage import main; sys.exit(main())'
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(('127.0.0.1', 0))
+        return one.getsockname()[1]
+
+
+def away(path: str, *arguments: str, capsys: Any, program: Any = manage) -> tuple[int, str]:
+    """(exit code, what is shown) of a command that must not work; a traceback fails."""
+    capsys.readouterr()
+    code = program.main(['--config-file', path, *arguments])
+    told = capsys.readouterr()
+    shown = told.out + told.err
+    assert 'Traceback' not in shown
+    return code, shown.strip()
+
+
+# -- the broker -------------------------------------------------------------------------------------------------------
+def test_an_audit_without_a_broker_ends_at_once(cloud: Any, write_conf: Any, closed: int, capsys: Any) -> None:
+    """Finding 7.1: it waited for the broker without end."""
+    path = write_conf(f'transport_url = rabbit://a:secret@127.0.0.1:{closed}/', name='rabbit.conf')
+    code, shown = away(path, 'audit', capsys=capsys)
+    assert code == 2
+    first, last = shown.splitlines()
+    assert first == (f'no answer: the message broker of [DEFAULT]transport_url (127.0.0.1:{closed}): '
+                     '[Errno 111] Connection refused; no host was asked')
+    assert last == 'checked 0 servers, 0 devices: 0 disagreements'
+
+
+# -- the databases ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(('option', 'command'), [('[api_database]connection', ('cell_v2', 'list_cells')),
+                                                 ('[database]connection', ('db', 'version'))])
+def test_a_database_that_does_not_answer_is_one_line(write_conf: Any, closed: int, capsys: Any, option: str,
+                                                     command: tuple[str, ...]) -> None:
+    """Finding 7.11: it was a traceback."""
+    path = Path(write_conf())
+    name = 'api' if 'api' in option else 'main'
+    text = path.read_text()
+    line = next(line for line in text.splitlines() if line.startswith('connection') and f'/{name}.db' in line)
+    path.write_text(text.replace(line, f'connection = mysql+pymysql://a:secret@127.0.0.1:{closed}/x'))
+    code, shown = away(str(path), *command, capsys=capsys)
+    assert code == 255
+    assert len(shown.splitlines()) == 1 and shown.startswith(f'kilonova-manage: {option} ')
+    assert 'does not answer' in shown and 'refused' in shown and 'secret' not in shown
+
+
+def test_no_database_in_the_configuration(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / 'empty.conf'
+    path.write_text('[DEFAULT]\ntransport_url = fake://\n')
+    assert away(str(path), 'pci', 'list', capsys=capsys) == (
+        255, 'kilonova-manage: No database is configured: [api_database]connection is empty.')
+    # Checks that can't run are an error, not a failed check.
+    assert away(str(path), 'upgrade', 'check', capsys=capsys, program=status)[0] == 255
+
+
+@pytest.mark.parametrize(('synced', 'command', 'missing', 'remedy'), [
+    ((), ('cell_v2', 'simple_cell_setup'), '[api_database]connection', 'kilonova-manage api_db sync'),
+    ((), ('pci', 'list'), '[api_database]connection', 'kilonova-manage api_db sync'),
+    ((('api_db', 'sync'), ('cell_v2', 'simple_cell_setup')), ('pci', 'list'), '[database]connection',
+     'kilonova-manage db sync')])
+def test_databases_without_tables_say_what_comes_first(run: Any, write_conf: Any, capsys: Any, synced: Any,
+                                                       command: Any, missing: str, remedy: str) -> None:
+    """Finding 7.3: it was an SQL error with its traceback."""
+    for one in synced:
+        assert run(*one)[0] == 0
+    code, shown = away(write_conf(), *command, capsys=capsys)
+    assert code == 255
+    assert len(shown.splitlines()) == 1
+    assert shown.startswith(f'kilonova-manage: {missing} ')
+    assert shown.endswith(f"has no tables yet: run '{remedy}' first")
+
+
+@pytest.mark.parametrize(('option', 'url', 'why'), [
+    ('[api_database]connection', 'sqlte:///{}/api.db', "no dialect or driver 'sqlte'"),
+    ('[database]connection', 'mysql+nodriver://a:secret@b/c', "no dialect or driver 'mysql+nodriver'"),
+    ('[database]connection', 'secret', 'not the URL of a database'),
+    ('[database]connection', 'postgresql+asyncpg://a:secret@b/c', 'asyncpg')])
+def test_a_misspelt_url_of_a_database_is_told_with_its_option(tmp_path: Path, write_conf: Any, capsys: Any, option: str,
+                                                              url: str, why: str) -> None:
+    """Finding 7.12."""
+    path, name = Path(write_conf()), 'api' if 'api' in option else 'main'
+    right = f'sqlite:///{tmp_path}/{name}.db'
+    path.write_text(path.read_text().replace(right, url.format(tmp_path)))
+    code, shown = away(str(path), 'pci', 'list', capsys=capsys)
+    assert (code, len(shown.splitlines())) == (255, 1)
+    assert shown.startswith(f'kilonova-manage: {option}') and why in shown and 'secret' not in shown
+    conf = options.parse(['--config-file', str(path)], 'kilonova-test')
+    with pytest.raises(options.cfg.ConfigFileValueError, match=option.replace('[', r'\[').replace(']', r'\]')):
+        database_parts.opened(conf)
+
+
+def test_a_daemon_that_waits_names_the_database_by_its_option(parse: Any, closed: int, caplog: Any) -> None:
+    """Finding 7.12: it said "api does not answer", which was taken for the API."""
+    conf = parse(sections='')
+    conf.set_override('connection', f'mysql+pymysql://a:secret@127.0.0.1:{closed}/x', group='api_database')
+    databases = engine.configure(conf)
+
+    class Soon:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def is_set(self) -> bool:
+            self.asked += 1
+            return self.asked > 1
+
+        def wait(self, seconds: float) -> None:
+            """No need to."""
+    database_parts.await_all(databases, Soon())  # type: ignore[arg-type]
+    databases.dispose()
+    (record,) = caplog.records
+    assert record.getMessage().startswith('Not started yet: [api_database]connection ')
+    assert 'secret' not in record.getMessage()
+
+
+def test_a_daemon_that_its_options_stop_says_so_in_a_line(write_conf: Any, caplog: Any) -> None:
+    def build(conf: Any) -> Any:
+        raise options.cfg.ConfigFileValueError('[database]connection is wrong')
+    assert daemon.run('compute', build, ['--config-file', write_conf()]) == 1
+    (record,) = [record for record in caplog.records if record.levelname == 'ERROR']
+    assert record.getMessage() == 'kilonova-compute does not start: [database]connection is wrong'
+    assert record.exc_info is None
+
+
+# -- who reads --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(('arguments', 'codes'), [(('cell_v2', 'list_cells'), {141}), (('--help',), {0, 141})])
+def test_a_reader_that_goes_away_is_no_error(cloud: Any, write_conf: Any, arguments: tuple[str, ...],
+                                             codes: set[int]) -> None:
+    """Finding 7.11: ``kilonova-manage … | head`` ended in two tracebacks. 141 is what shells show of other programs;
+    argparse itself leaves out what it can't write."""
+    words = [sys.executable, '-W', 'ignore', '-c', MANAGE, '--config-file', write_conf(), *arguments]
+    program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stderr is not None
+    program.stdout.close()
+    shown = program.stderr.read()
+    assert program.wait() in codes and shown == ''
+    program.stderr.close()
