@@ -8,7 +8,9 @@
 """
 from __future__ import annotations
 
+import collections
 import concurrent.futures
+import contextlib
 import logging
 import os
 import select
@@ -63,6 +65,41 @@ def native(func: Callable, *args: Any, **kwargs: Any) -> Any:
         from eventlet import tpool
         return tpool.execute(func, *args, **kwargs)
     return func(*args, **kwargs)
+
+
+def native_thread(func: Callable, *args: Any, name: str) -> None:
+    """Run ``func`` in a thread of the operating system's, under eventlet too. Nothing green works there: no lock of
+    ``threading``, no logging. It says what happened by a ``Mailbox``, or by an attribute that others look at."""
+    threads: Any = threading
+    if _backend == 'eventlet':
+        from eventlet import patcher
+        threads = patcher.original('threading')
+    threads.Thread(target=func, args=args, name=name, daemon=True).start()
+
+
+class Mailbox:
+    """What native threads have to tell (green) ones, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[Any] = collections.deque()
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._bell = plain(self._writer)
+
+    def put(self, thing: Any) -> None:
+        """From any thread; never waits."""
+        self._waiting.append(thing)
+        # A socket that is full rings, too.
+        with contextlib.suppress(BlockingIOError):
+            self._bell.send(b'\0')
+
+    def take(self) -> list[Any]:
+        """Wait until something is there; all of it. One (green) thread reads."""
+        self._reader.recv(4096)
+        found = []
+        while self._waiting:
+            found.append(self._waiting.popleft())
+        return found
 
 
 def spawn(func: Callable, *args: Any, name: str | None = None) -> threading.Thread:

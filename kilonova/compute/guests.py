@@ -15,6 +15,7 @@ from kilonova.compute import records
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.ops import move
 from kilonova.states import PowerState, VmState
+from kilonova.virt.driver import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ LOG = logging.getLogger(__name__)
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED)
 # A host that was down when its server was soft-deleted comes back with the guest running.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED)
+NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
 
 
 class Guests:
@@ -64,6 +66,10 @@ class Guests:
             if seen.task_state is None and not _agrees(seen, states):
                 self._sync_fresh(ctxt, seen.uuid)
 
+    def sync_one(self, uuid: str) -> bool:
+        """The same for one server; False: an operation works on it, and it was left alone."""
+        return self._sync_fresh(self._ctxt(), uuid)
+
     def _states(self) -> dict[str, int]:
         return {domain['uuid']: domain['state'] for domain in self._host.driver.describe()}
 
@@ -78,6 +84,9 @@ class Guests:
                 try:
                     self._resume(ctxt, instance)
                     return
+                except HypervisorUnavailable:
+                    # It says nothing about this guest.
+                    raise
                 except Exception:
                     LOG.exception('Failed to resume instance', instance_uuid=instance.uuid)
             self._say_off(ctxt, instance, PowerState.SHUTDOWN)
@@ -109,15 +118,21 @@ class Guests:
                     instance_uuid=instance.uuid)
         self._save(ctxt, save)
 
-    def _sync_fresh(self, ctxt: Any, uuid: str) -> None:
+    def _sync_fresh(self, ctxt: Any, uuid: str) -> bool:
+        """False: the server isn't at rest."""
         host = self._host
         with host.locks.hold(uuid):
             if uuid in records.busy(ctxt, host.name):
                 # Something waits to be given back here: the disk of a move that ended elsewhere, and with it the guest.
-                return
+                return False
             fresh = records.instance(ctxt, uuid)
-            if fresh is not None and fresh.host == host.name and fresh.task_state is None:
+            if fresh is None or fresh.host != host.name:
+                return True
+            if fresh.task_state is not None:
+                return False
+            if fresh.vm_state not in NOT_COMPARED:
                 self._sync_one(ctxt, fresh)
+            return True
 
     def _sync_one(self, ctxt: Any, instance: objects.Instance) -> None:
         state = self._host.driver.get_info(instance)
@@ -153,7 +168,7 @@ def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
 
 def _agrees(instance: objects.Instance, states: dict[str, int]) -> bool:
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
-    if instance.vm_state in (VmState.BUILDING, VmState.ERROR):
+    if instance.vm_state in NOT_COMPARED:
         return True
     running = state == PowerState.RUNNING
     if (instance.vm_state == VmState.ACTIVE and not running) or (instance.vm_state in WANTED_OFF and running):

@@ -68,6 +68,7 @@ class Host:
             work.check()
             if work.verify is not None:
                 work.verify()
+            self.upcalls.power_states.pop(instance_uuid, None)
             yield
 
     def event(self, name: str) -> Event:

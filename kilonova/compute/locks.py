@@ -35,5 +35,9 @@ class Locks:
                 else:
                     self._locks[name] = (lock, users - 1)
 
+    def is_held(self, name: str) -> bool:
+        """Whether somebody has it, or waits for it."""
+        return name in self._locks
+
     def __len__(self) -> int:
         return len(self._locks)

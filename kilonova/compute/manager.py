@@ -22,6 +22,7 @@ from kilonova.compute import upcalls
 from kilonova.compute.dispatch import Check, Dispatcher, Order, known_errors
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import BuildSlots, Host
+from kilonova.compute.hypervisor import Hypervisor
 from kilonova.compute.keys import Keys
 from kilonova.compute.node import Node
 from kilonova.compute.ops import (
@@ -46,7 +47,7 @@ from kilonova.compute.tracker import Tracker
 from kilonova.context import get_admin_context
 from kilonova.objects import Flavor, Instance, Migration, RequestSpec
 from kilonova.rpc.notify import OFF, Notifications
-from kilonova.virt.driver import ComputeDriver
+from kilonova.virt.driver import ComputeDriver, HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -97,13 +98,15 @@ class ComputeManager:
         self.node = Node(self.host, placement, ctxt)
         self.guests = Guests(self.host, ctxt, self.node.recount)
         self.timers = Timers(self.stopping)
+        self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
         self._run = Dispatcher(self.host, self.keys, ORDERS).run
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
         """Look at the host, bring its guests in order, listen (``serve``), then report up. Errors refuse the start."""
-        self.host.driver.init_host()
+        self.host.driver.listen(self.hypervisor)
+        self._until_answered(self.host.driver.init_host)
         self._until_answered(self.node.start)
         self._until_answered(self.guests.boot)
         if self.stopping.is_set():
@@ -112,6 +115,7 @@ class ComputeManager:
             serve()
         self.heartbeat = Heartbeat(self.node.service, self._heard_again, self.conf.service_down_time)
         self.heartbeat.beat()
+        self.hypervisor.start(self.node.service)
         self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
         self.timers.every(LOOK_AGAIN, self.guests.look_again, 'look_again')
         if self.conf.periodic_enable:
@@ -123,6 +127,7 @@ class ComputeManager:
     def _heard_again(self) -> None:
         """What was decided without us while nobody heard us: enabled or disabled, and which guests are to be off."""
         self.node.follow()
+        self.hypervisor.look_again()
         if self.conf.sync_power_state_interval >= 0:
             self.timers.once(self.guests.sync, 'sync_power_states')
 
@@ -136,13 +141,13 @@ class ComputeManager:
         usage.audit(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
-        """A conductor or Placement that doesn't answer yet is waited for."""
+        """A conductor, Placement or hypervisor that doesn't answer yet is waited for."""
         asked = 0
         while not self.stopping.is_set():
             try:
                 act()
                 return
-            except errors.Unanswered as error:
+            except (errors.Unanswered, HypervisorUnavailable) as error:
                 pause = self._pauses[min(asked, len(self._pauses) - 1)]
                 asked += 1
                 LOG.warning('Not started yet: %s; trying again in %s s', error, pause)
@@ -193,7 +198,7 @@ class ComputeManager:
                     clean_shutdown: bool, migration: Migration, host_list: list[Any] | None,
                     key: str | None = None) -> Any:
         limits = (filter_properties or {}).get('limits')
-        return self._run('prep_resize', ctxt, key, instance, flavor, request_spec, migration, limits)
+        return self._run('prep_resize', ctxt, key, instance, flavor, request_spec, migration, limits, image)
 
     def resize_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None, migration: Migration,
                         flavor: Flavor, clean_shutdown: bool, request_spec: RequestSpec,
@@ -254,6 +259,7 @@ class ComputeManager:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
         with known_errors('set_host_enabled'):
             self.node.set_disabled(not enabled)
+            self.hypervisor.look_again()
         return 'enabled' if enabled else 'disabled'
 
     def get_host_uptime(self, ctxt: Any) -> Any:

@@ -49,7 +49,7 @@ class Timers:
     def _run(self, task: Callable[[], None], name: str) -> None:
         try:
             task()
-        except errors.Unanswered as error:
+        except (errors.Unanswered, errors.Unavailable) as error:
             LOG.warning('%s: %s', name, error)
         except Exception:
             LOG.exception('Error during %s', name)

@@ -43,6 +43,8 @@ class Upcalls:
     def __init__(self, client: ConductorClient, stopping: threading.Event,
                  pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
+        # What was written last of each guest, since the last order for it began.
+        self.power_states: dict[str, int] = {}
 
     def check_key(self, ctxt: Any, key: str, host: str, undo: bool = False) -> Any:
         """Whether the operation stands at this key, or is being undone there: KeyGone if not. HostRejected: this
@@ -56,8 +58,12 @@ class Upcalls:
 
     def save(self, ctxt: Any, save: dict[str, Any]) -> Any:
         """Write the result of a step in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
-        return self._ask(f'save for {save["instance_uuid"]}',
-                         lambda: self._client.save_instance(ctxt, save=save))
+        answer = self._ask(f'save for {save["instance_uuid"]}',
+                           lambda: self._client.save_instance(ctxt, save=save))
+        power_state = (save.get('values') or {}).get('power_state')
+        if power_state is not None:
+            self.power_states[save['instance_uuid']] = power_state
+        return answer
 
     def _ask(self, what: str, send: Callable[[], Any]) -> Any:
         asked = 0

@@ -11,6 +11,11 @@ OPTS = [
     cfg.StrOpt('connection_uri', default='',
                help='Address of libvirt; empty: qemu:///system. With test:///FILE the library itself plays a host '
                     'that FILE describes: no root, no KVM, no GPU needed.'),
+    cfg.IntOpt('keepalive_interval', default=5, min=0,
+               help='Seconds between two looks whether libvirt still answers. After three without an answer the '
+                    'connection is given up, calls that wait for it fail, and the host counts as disabled until libvirt '
+                    'answers again. Raise it where libvirt stands still that long under load. 0: a libvirt that hangs '
+                    'holds up whoever asks it.'),
     cfg.StrOpt('cpu_mode', choices=['host-model', 'host-passthrough', 'custom', 'maximum', 'none'],
                help='CPU that guests see. Empty: host-model (host-passthrough on aarch64).'),
     cfg.ListOpt('cpu_models', default=[],

@@ -65,11 +65,15 @@ class Service(PersistentObject, KilonovaObject):
     @remotable
     def save(self) -> None:
         """Write the changed columns. A changed ``report_count`` is a heartbeat: the row's own count goes up by one, and
-        the database's clock says when. ServiceNotFound when the row is gone."""
+        the database's clock says when. ``disabled`` and its reason are a host's own word here, and give way to an
+        administrator's. ServiceNotFound when the row is gone."""
         values, services = self.to_row(changed_only=True), storage.queries('services')
         beat = values.pop('report_count', None) is not None
+        own = {name: values.pop(name) for name in ('disabled', 'disabled_reason') if name in values}
         with storage.database(self._context).write() as conn:
             there = services.update(conn, self.id, values) if values else True
+            if own:
+                services.switch(conn, self.id, own)
             if there and beat:
                 there = services.report(conn, self.id)
         if not there:

@@ -109,6 +109,19 @@ class Capabilities:
     supports_migrate_to_same_host: bool = False
 
 
+class Listener(Protocol):
+    """Whom a driver tells what happened by itself, or by somebody who came past us. Each returns at once."""
+
+    def guest_changed(self, uuid: str) -> None:
+        """A guest started, stopped, was paused or went on; our own acts are told, too."""
+
+    def hypervisor_lost(self, reason: str) -> None:
+        """The hypervisor has been out of reach for a moment, and still is."""
+
+    def hypervisor_back(self) -> None:
+        """It is there again after it was out of reach, however short; guests may have changed meanwhile."""
+
+
 @runtime_checkable
 class ComputeDriver(Protocol):
     """One hypervisor of one host."""
@@ -120,14 +133,18 @@ class ComputeDriver(Protocol):
 
     # -- the host ------------------------------------------------------------------------------------
 
+    def listen(self, listener: Listener) -> None:
+        """Tell ``listener`` what happens by itself; called once, before ``init_host``. A hypervisor that tells nothing
+        is looked at now and then anyway."""
+
     def missing_devices(self, addresses: Iterable[str]) -> list[str]:
         """Those of these PCI functions that the host doesn't have now, in order. Asked before a guest is built."""
 
     def init_host(self) -> None:
-        """Connect and check the host's settings, once, before anything else.
+        """Connect and check the host's settings, before anything else.
 
-        Raises DriverMisconfigured or HypervisorUnavailable; the compute doesn't start then. Removes what
-        a crash left half deleted, and the XML copies of domains that the hypervisor no longer knows.
+        Raises DriverMisconfigured, and the compute doesn't start; or HypervisorUnavailable, and it is called again.
+        Removes what a crash left half deleted, and the XML copies of domains that the hypervisor no longer knows.
         """
 
     def get_available_resource(self) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class FakeDriver:
         self.pci_devices: list[dict[str, Any]] = []
         self.consoles: dict[str, str] = {}
         self.calls: list[tuple[str, str | None]] = []
+        self.listener: driver.Listener | None = None
         self._failures: dict[str, list[tuple[Exception, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
 
@@ -118,6 +119,9 @@ class FakeDriver:
             raise error
 
     # -- the host ------------------------------------------------------------------------------------
+
+    def listen(self, listener: driver.Listener) -> None:
+        self.listener = listener
 
     @_scripted
     def init_host(self) -> None:

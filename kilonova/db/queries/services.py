@@ -25,6 +25,8 @@ pci_devices = PciDevice.__table__
 
 LIVE = services.c.deleted == 0
 COMPUTE = 'nova-compute'
+# How reasons of a service begin that disabled itself.
+AUTO = 'AUTO:'
 # Seconds since the last report of a row.
 _AGE = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
 _FORCED = sa.func.coalesce(services.c.forced_down, sa.false())
@@ -106,6 +108,13 @@ def update(connection: sa.Connection, service_id: int, values: Row) -> bool:
     result = connection.execute(
         sa.update(services).where(services.c.id == service_id, LIVE).values(values))
     return result.rowcount == 1
+
+
+def switch(connection: sa.Connection, service_id: int, values: Row) -> None:
+    """``disabled`` and its reason as a host says them of itself. What an administrator said in the meantime stays."""
+    auto = sa.or_(sa.func.coalesce(services.c.disabled, sa.false()) == sa.false(),
+                  services.c.disabled_reason.startswith(AUTO))
+    connection.execute(sa.update(services).where(services.c.id == service_id, LIVE, auto).values(values))
 
 
 def list_services(connection: sa.Connection, *, down_time: float, host: str | None = None,

@@ -84,10 +84,13 @@ class LibvirtDriver:
         self._disks = ServerDisks(conf, self._cache, image_client.download if image_client else None)
         self._images = image_client
         self._mover = DiskMover(conf.host, self._instances_path, base_path)
-        self._host = host or Host(settings.connection_uri(conf), conf.host)
+        self._host = host or Host(settings.connection_uri(conf), conf.host, conf.libvirt.keepalive_interval)
         self._soft_reboot_timeout: int = conf.libvirt.wait_soft_reboot_seconds
 
     # -- the host ------------------------------------------------------------------------------------
+
+    def listen(self, listener: driver.Listener) -> None:
+        self._host.listen(listener)
 
     @_translated
     def init_host(self) -> None:
@@ -213,7 +216,7 @@ class LibvirtDriver:
 
     @_translated
     def destroy(self, instance: Any, destroy_disks: bool = True) -> None:
-        if self._forget(instance):
+        if self._forget_if_made(instance):
             LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
         if not destroy_disks:
             return
@@ -359,7 +362,7 @@ class LibvirtDriver:
     def cleanup_move_dest(self, instance: Any, same_host: bool) -> None:
         if same_host and not self._mover.is_aside(instance.uuid):
             return      # nothing has been moved: domain and disks are the server's own
-        if self._forget(instance):
+        if self._forget_if_made(instance):
             LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
         self._mover.discard(instance.uuid, same_host)
 
@@ -426,3 +429,16 @@ class LibvirtDriver:
             guest.undefine()
             self._disks.directory(instance.uuid).hide_domain()
         return guest is not None
+
+    def _forget_if_made(self, instance: Any) -> bool:
+        """``_forget`` for undos: a guest that was never made here needs no hypervisor. Its directory is made before
+        its domain and goes after it."""
+        try:
+            return self._forget(instance)
+        except driver.HypervisorUnavailable as error:
+            if any(os.path.lexists(InstanceDirectory(self._instances_path, instance.uuid, suffix).path)
+                   for suffix in ('', KEPT, COMING)):
+                raise
+            LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error,
+                     instance_uuid=instance.uuid)
+            return False

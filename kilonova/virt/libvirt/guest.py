@@ -37,13 +37,24 @@ class Guest:
         self.uuid: str = domain.UUIDString()
         self.name: str = domain.name()
 
+    def _call(self, method: str, *args: Any) -> Any:
+        """Call a method of the domain; once more, on the domain as it is known then, when the connection was lost."""
+        try:
+            return self._host.call(self._domain, method, *args)
+        except driver.HypervisorUnavailable:
+            self._look_up()
+            return self._host.call(self._domain, method, *args)
+
+    def _look_up(self) -> None:
+        self._domain = self._host.ask('lookupByUUIDString', self.uuid)
+
     def _gone(self, error: libvirt.libvirtError) -> bool:
         return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 
     def power_state(self) -> PowerState:
         """SHUTDOWN too when the domain has gone meanwhile."""
         try:
-            state, _reason = self._host.call(self._domain.state)
+            state, _reason = self._call('state')
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise
@@ -53,7 +64,7 @@ class Guest:
     def is_active(self) -> bool:
         """Whether it holds its devices: running, paused or on its way down."""
         try:
-            return bool(self._host.call(self._domain.isActive))
+            return bool(self._call('isActive'))
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise
@@ -61,12 +72,12 @@ class Guest:
 
     def xml(self) -> str:
         """What libvirt holds of it now."""
-        return self._host.call(self._domain.XMLDesc, 0)
+        return self._call('XMLDesc', 0)
 
     def measured(self, method: str, *args: Any) -> Any:
         """What a method of the domain counts; None where this hypervisor doesn't count that."""
         try:
-            return self._host.call(getattr(self._domain, method), *args)
+            return self._call(method, *args)
         except libvirt.libvirtError as error:
             if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
                                               libvirt.VIR_ERR_INVALID_ARG):
@@ -76,15 +87,24 @@ class Guest:
     def start(self) -> None:
         """Raises GuestFailed."""
         try:
-            self._host.call(self._domain.create)
+            self._create()
         except libvirt.libvirtError as error:
             LOG.error('Error launching a defined domain with XML: %s', self.xml())
             raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
 
+    def _create(self) -> None:
+        try:
+            self._host.call(self._domain, 'create')
+        except driver.HypervisorUnavailable:
+            # Nobody knows whether the daemon came so far.
+            self._look_up()
+            if not self.is_active():
+                self._host.call(self._domain, 'create')
+
     def destroy(self) -> None:
         """Cut its power."""
         try:
-            self._host.call(self._domain.destroy)
+            self._call('destroy')
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise driver.GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
@@ -95,7 +115,7 @@ class Guest:
         if not self._host.is_test:
             flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
         try:
-            self._host.call(self._domain.undefineFlags, flags)
+            self._call('undefineFlags', flags)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise driver.GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
@@ -103,7 +123,7 @@ class Guest:
     def hold(self) -> None:
         """Stop its CPUs; QEMU writes out what it holds of the disks. Raises GuestFailed."""
         try:
-            self._host.call(self._domain.suspend)
+            self._call('suspend')
         except libvirt.libvirtError as error:
             if self.power_state() != PowerState.PAUSED:
                 raise driver.GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
@@ -112,7 +132,7 @@ class Guest:
         """Let a held guest run again; one that is off or runs stays so."""
         if self.power_state() == PowerState.PAUSED:
             try:
-                self._host.call(self._domain.resume)
+                self._call('resume')
             except libvirt.libvirtError as error:
                 if not self._gone(error):
                     raise driver.GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
@@ -138,7 +158,7 @@ class Guest:
 
     def _ask_to_go(self) -> None:
         try:
-            self._host.call(self._domain.shutdown)
+            self._call('shutdown')
         except libvirt.libvirtError as error:
             # A guest without ACPI can't be asked; its time runs out and the power is cut.
             LOG.debug('Guest %s did not take the shutdown request: %s', self.uuid, error)

@@ -108,3 +108,23 @@ def test_a_heartbeat_of_a_service_that_is_gone_fails(ctxt: RequestContext, cell:
     service.report_count += 1
     with pytest.raises(errors.ServiceNotFound):
         service.save()
+
+
+@pytest.mark.parametrize(('row', 'said', 'left'), [
+    ((False, None), (True, 'AUTO: gone'), (True, 'AUTO: gone')),
+    ((True, 'AUTO: gone'), (False, None), (False, None)),
+    ((True, 'repairs'), (True, 'AUTO: gone'), (True, 'repairs')),
+    ((True, None), (True, 'AUTO: gone'), (True, None)),
+    ((True, 'repairs'), (False, None), (True, 'repairs'))])
+def test_a_host_that_disables_itself_gives_way_to_administrators(
+        ctxt: RequestContext, cell: Database, service_id: int, row: Any, said: Any, left: Any) -> None:
+    """Finding 4.4: whatever an administrator says between its reading and its writing."""
+    service = Service.get_by_args(ctxt, 'host1', 'nova-compute')
+    service.disabled, service.disabled_reason = said
+    service.obj_what_changed()
+    with cell.write() as conn:
+        conn.execute(services.update().values(disabled=row[0], disabled_reason=row[1]))
+    service._changed_fields = {'disabled', 'disabled_reason'}
+    service.save()
+    found = row_of(cell, service_id)
+    assert (found.disabled, found.disabled_reason) == left

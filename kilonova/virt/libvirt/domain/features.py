@@ -25,7 +25,8 @@ class FeaturesConfigurator:
         domain.features.append(node('vmcoreinfo'))
         hidden = any(guest.asks(spec, 'img_hide_hypervisor_id')
                      for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id'))
-        if guest.is_windows and arch in _X86:
+        # They are KVM's: QEMU alone refuses to start with them.
+        if guest.is_windows and arch in _X86 and guest.settings.virt_type == 'kvm':
             domain.features.append(self._hyperv(hidden))
         if hidden:
             domain.features.append(node('kvm', node('hidden', state='on')))

@@ -16,6 +16,8 @@ from tests.unit.virt.libvirt.domain.conftest import Configure, text
     ({'extra_specs': {'hw:hide_hypervisor_id': 'true'}}, ['acpi', 'apic', 'vmcoreinfo', 'kvm']),
     ({'properties': {'img_hide_hypervisor_id': 'yes'}}, ['acpi', 'apic', 'vmcoreinfo', 'kvm']),
     ({'properties': {'os_type': 'windows'}}, ['acpi', 'apic', 'vmcoreinfo', 'hyperv']),
+    # Finding 4.2: QEMU without KVM refuses to start with any of them.
+    ({'properties': {'os_type': 'windows'}, 'settings': {'virt_type': 'qemu'}}, ['acpi', 'apic', 'vmcoreinfo']),
     ({'extra_specs': {'hw:pmu': 'False'}}, ['acpi', 'apic', 'vmcoreinfo', 'pmu'])])
 def test_features(configure: Configure, asked: dict[str, Any], features: list[str]) -> None:
     found = configure(FeaturesConfigurator(), **asked).find('features')

@@ -1,0 +1,271 @@
+"""What the hypervisor tells by itself: guests that stop, and its own absence (findings 4.4, 4.6)."""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.compute import hypervisor
+from kilonova.states import PowerState
+from kilonova.virt.driver import HypervisorUnavailable
+from tests.unit.compute.cloud import Cloud, new_context
+from tests.unit.compute.test_service import GPUS, Placement
+
+LOST = 'Connection to libvirt lost: 1'
+AUTO = f'AUTO: {LOST}'
+
+
+def until(met: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypervisor, 'SETTLE', 0.02)
+    monkeypatch.setattr(hypervisor, 'ORDER_LOOK', 0.02)
+    monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (0.02,) * 500)
+
+
+@pytest.fixture
+def manager(cloud: Cloud) -> Any:
+    return cloud.host('gpu1', GPUS)
+
+
+def by_itself(cloud: Cloud, uuid: str, state: PowerState) -> None:
+    """The guest changed, and its hypervisor says so."""
+    driver = cloud.drivers['gpu1']
+    driver.domains[uuid].state = int(state)
+    assert driver.listener is not None
+    driver.listener.guest_changed(uuid)
+
+
+def order(cloud: Cloud, manager: Any, name: str, uuid: str, task_state: str, *args: Any) -> None:
+    """One that a conductor sends."""
+    cloud.cell.instances[uuid]['task_state'] = task_state
+    getattr(manager, name)(new_context(), cloud.cell.instance(uuid), *args, key=f'{name}/1.do/1')
+
+
+def idle(manager: Any) -> None:
+    until(lambda: not manager.hypervisor._looking and not manager.hypervisor._telling)
+
+
+# -- guests ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(('state', 'vm_state'), [
+    (PowerState.SHUTDOWN, 'stopped'), (PowerState.CRASHED, 'stopped'), (PowerState.PAUSED, 'active')])
+def test_a_guest_that_changes_is_known_at_once(cloud: Cloud, manager: Any, state: PowerState, vm_state: str) -> None:
+    """Finding 4.6: it was noticed by the next look at all, 600 s by default."""
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    by_itself(cloud, row['uuid'], state)
+    until(lambda: row['power_state'] == state)
+    assert (row['vm_state'], row['task_state']) == (vm_state, None)
+    if state == PowerState.PAUSED:
+        by_itself(cloud, row['uuid'], PowerState.RUNNING)
+        until(lambda: row['power_state'] == PowerState.RUNNING)
+
+
+def test_a_stopped_guest_that_somebody_starts_is_stopped_again(cloud: Cloud, manager: Any) -> None:
+    server = cloud.boot(manager)
+    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off')
+    by_itself(cloud, server.uuid, PowerState.RUNNING)
+    until(lambda: cloud.drivers['gpu1'].domains[server.uuid].state == PowerState.SHUTDOWN)
+
+
+def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manager: Any,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """What we do to a guest is told, too; each operation has a budget of messages."""
+    driver, seen = cloud.drivers['gpu1'], []
+
+    def told(name: str) -> Any:
+        act = getattr(driver, name)
+
+        def told_act(*args: Any, **kwargs: Any) -> Any:
+            result = act(*args, **kwargs)
+            instance = next(arg for arg in args if hasattr(arg, 'uuid'))
+            seen.append(name)
+            driver.listener.guest_changed(instance.uuid)
+            return result
+        return told_act
+    for name in ('spawn', 'power_off', 'power_on', 'destroy'):
+        monkeypatch.setattr(driver, name, told(name))
+    cloud.cell.object_calls.clear()
+    server = cloud.boot(manager)
+    idle(manager)
+    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off')
+    driver.listener.guest_changed(server.uuid)
+    order(cloud, manager, 'start_instance', server.uuid, 'powering-on')
+    driver.listener.guest_changed(server.uuid)
+    idle(manager)
+    calls = list(cloud.cell.object_calls)
+    order(cloud, manager, 'terminate_instance', server.uuid, 'deleting', [])
+    idle(manager)
+    assert seen == ['spawn', 'power_off', 'power_on', 'destroy']
+    assert calls == [] and 'InstanceList.get_uuids_with_operations' not in cloud.cell.object_calls
+
+
+def test_a_guest_that_dies_during_an_order_is_seen_after_it(cloud: Cloud, manager: Any) -> None:
+    server = cloud.boot(manager)
+    with manager.host.locks.hold(server.uuid):
+        by_itself(cloud, server.uuid, PowerState.CRASHED)
+        time.sleep(0.1)
+        assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
+    until(lambda: cloud.cell.instances[server.uuid]['vm_state'] == 'stopped')
+
+
+@pytest.mark.parametrize('why', ['an operation', 'a task'])
+def test_a_server_that_something_works_on_is_left_alone_until_it_is_over(cloud: Cloud, manager: Any, why: str) -> None:
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    if why == 'an operation':
+        cloud.cell.busy.add(row['uuid'])
+    else:
+        row['task_state'] = 'resize_prep'
+    cloud.cell.object_calls.clear()
+    by_itself(cloud, row['uuid'], PowerState.SHUTDOWN)
+    until(lambda: len(cloud.cell.object_calls) > 4)
+    assert row['vm_state'] == 'active'
+    cloud.cell.busy.clear()
+    row['task_state'] = None
+    until(lambda: row['vm_state'] == 'stopped')
+
+
+def test_a_burst_is_one_look_a_guest(cloud: Cloud, manager: Any) -> None:
+    servers = [cloud.boot(manager, 0).uuid for _ in range(3)]
+    cloud.cell.object_calls.clear()
+    for _ in range(200):
+        for uuid in servers:
+            by_itself(cloud, uuid, PowerState.SHUTDOWN)
+    until(lambda: all(cloud.cell.instances[uuid]['vm_state'] == 'stopped' for uuid in servers))
+    idle(manager)
+    assert cloud.cell.object_calls.count('Instance.get_by_uuid') == 3
+
+
+def test_guests_of_others_are_nobodys(cloud: Cloud, manager: Any) -> None:
+    cloud.cell.object_calls.clear()
+    cloud.drivers['gpu1'].listener.guest_changed('8d9c0000-0000-4000-8000-000000000000')
+    idle(manager)
+    assert cloud.cell.object_calls == []
+
+
+def test_a_silent_conductor_is_asked_again(cloud: Cloud, manager: Any) -> None:
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    cloud.cell.unanswered['InstanceList.get_uuids_with_operations'] = 3
+    by_itself(cloud, row['uuid'], PowerState.SHUTDOWN)
+    until(lambda: row['vm_state'] == 'stopped')
+
+
+# -- the hypervisor ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def service(cloud: Cloud) -> Any:
+    cloud.placement = Placement()
+    cloud.host('gpu1')
+    return cloud.cell.services['gpu1']
+
+
+def shown(service: Any) -> tuple[bool, str | None]:
+    return service.disabled, service.disabled_reason
+
+
+def test_a_host_without_hypervisor_is_disabled_until_it_is_back(cloud: Cloud, service: Any) -> None:
+    """Finding 4.4: it stayed up and enabled and was chosen."""
+    manager, uuid = cloud.managers['gpu1'], cloud.managers['gpu1'].node.record.uuid
+    manager.hypervisor.hypervisor_lost(LOST)
+    until(lambda: cloud.placement.disabled == {uuid: True})
+    assert shown(service) == (True, AUTO)
+    manager.hypervisor.hypervisor_back()
+    until(lambda: cloud.placement.disabled == {uuid: False})
+    assert shown(service) == (False, None)
+
+
+@pytest.mark.parametrize('when', ['before', 'meanwhile'])
+@pytest.mark.parametrize('reason', ['repairs', None])
+def test_what_an_administrator_disabled_stays_disabled(cloud: Cloud, service: Any, when: str,
+                                                       reason: str | None) -> None:
+    manager = cloud.managers['gpu1']
+    if when == 'meanwhile':
+        manager.hypervisor.hypervisor_lost(LOST)
+        idle(manager)
+    service.disabled, service.disabled_reason = True, reason
+    service.obj_reset_changes()
+    manager.set_host_enabled(new_context(), 'gpu1', False)
+    if when == 'before':
+        manager.hypervisor.hypervisor_lost(LOST)
+        idle(manager)
+    assert shown(service) == (True, reason)
+    manager.hypervisor.hypervisor_back()
+    idle(manager)
+    assert shown(service) == (True, reason) and list(cloud.placement.disabled.values()) == [True]
+
+
+def test_enabling_a_host_without_hypervisor_does_not_last(cloud: Cloud, service: Any) -> None:
+    manager = cloud.managers['gpu1']
+    manager.hypervisor.hypervisor_lost(LOST)
+    idle(manager)
+    service.disabled, service.disabled_reason = False, None
+    service.obj_reset_changes()
+    manager.set_host_enabled(new_context(), 'gpu1', True)
+    idle(manager)
+    assert shown(service) == (True, AUTO) and list(cloud.placement.disabled.values()) == [True]
+
+
+def test_it_is_told_when_the_conductor_is_there_again(cloud: Cloud, service: Any) -> None:
+    cloud.cell.unanswered['Service.get_by_args'] = 3
+    cloud.managers['gpu1'].hypervisor.hypervisor_lost(LOST)
+    until(lambda: shown(service) == (True, AUTO))
+
+
+def test_a_host_that_an_earlier_process_disabled_is_enabled(cloud: Cloud, service: Any) -> None:
+    service.disabled, service.disabled_reason = True, AUTO
+    service.obj_reset_changes()
+    cloud.host('gpu1')
+    until(lambda: shown(service) == (False, None))
+
+
+def test_guests_that_changed_unheard_are_looked_at_when_it_is_back(cloud: Cloud, manager: Any) -> None:
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    cloud.drivers['gpu1'].domains[row['uuid']].state = int(PowerState.SHUTDOWN)
+    manager.hypervisor.hypervisor_back()
+    until(lambda: row['vm_state'] == 'stopped')
+
+
+def test_a_compute_waits_for_its_hypervisor(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+    """Finding 4.4: it ended."""
+    manager = cloud.host('gpu1', GPUS)
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    away = HypervisorUnavailable(host='gpu1', reason='no libvirtd')
+    driver = cloud.drivers['gpu1']
+    driver.fail('init_host', away, times=2)
+    driver.fail('get_available_resource', away)
+    driver.fail('describe', away)
+    with caplog.at_level(logging.WARNING):
+        cloud.host('gpu1')
+    assert caplog.text.count('Not started yet: Connection to the hypervisor is broken on host gpu1: no libvirtd') == 4
+    assert row['vm_state'] == 'active'
+
+
+def test_a_guest_is_not_given_up_for_a_hypervisor_that_is_away(cloud: Cloud, manager: Any) -> None:
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    cloud.drivers['gpu1'].fail('power_on', HypervisorUnavailable(host='gpu1', reason='no libvirtd'))
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert row['vm_state'] == 'active' and cloud.drivers['gpu1'].domains[row['uuid']].state == PowerState.RUNNING
+
+
+def test_a_heartbeat_asks_the_hypervisor_nothing(cloud: Cloud, manager: Any) -> None:
+    """Finding 4.4: a hypervisor that hangs must not make its host look dead."""
+    driver = cloud.drivers['gpu1']
+    driver.calls.clear()
+    manager.heartbeat.beat()
+    assert driver.calls == [] and not manager.heartbeat.lost
+
+
+def test_timers_take_its_absence_for_what_it_is(cloud: Cloud, manager: Any, caplog: pytest.LogCaptureFixture) -> None:
+    cloud.drivers['gpu1'].fail('get_available_resource', HypervisorUnavailable(host='gpu1', reason='no libvirtd'))
+    manager.timers._run(manager.node.update, 'update_available_resource')
+    (record,) = [record for record in caplog.records if 'update_available_resource' in record.message]
+    assert record.levelno == logging.WARNING and record.exc_info is None
+    assert isinstance(HypervisorUnavailable(host='x', reason='y'), errors.Unavailable)

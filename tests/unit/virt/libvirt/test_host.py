@@ -1,0 +1,347 @@
+"""The connection to libvirt: lost, hung, late; and what it tells by itself. The library's classes play the daemon."""
+# ruff: noqa: N802 - libvirt's names
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt import host as host_module
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.host import Host
+from tests.unit.virt import builders
+
+UUID = '6f1f2a52-8f3c-4a8e-9d5c-000000000001'
+
+
+def error(code: int, domain: int, text: str = 'gone') -> libvirt.libvirtError:
+    made = libvirt.libvirtError(text)
+    made.err = (code, domain, text, 2, '', None, None, -1, -1)
+    return made
+
+
+def lost() -> libvirt.libvirtError:
+    return error(libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC)
+
+
+class Domain(libvirt.virDomain):
+    def __init__(self, connection: Connection) -> None:
+        self._conn = connection
+
+    def __del__(self) -> None:
+        """Nothing of the library's is here."""
+
+    def UUIDString(self) -> str:
+        return UUID
+
+    def name(self) -> str:
+        return 'one'
+
+    def state(self) -> list[int]:
+        return [self._conn.answer('state'), 0]
+
+    def isActive(self) -> int:
+        return self._conn.answer('state') != libvirt.VIR_DOMAIN_SHUTOFF
+
+    def create(self) -> int:
+        return self._conn.answer('create')
+
+
+class Connection(libvirt.virConnect):
+    """``answers``: what a method returns, raises or does; one that isn't there returns 1."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers, self.asked, self.alive = answers, [], True
+
+    def __del__(self) -> None:
+        """Nothing of the library's is here."""
+
+    def answer(self, method: str) -> Any:
+        self.asked.append(method)
+        found = self.answers.get(method, 1)
+        found = found() if callable(found) else found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def isAlive(self) -> int:
+        return self.alive
+
+    def getLibVersion(self) -> int:
+        return self.answer('getLibVersion')
+
+    def lookupByUUIDString(self, uuid: str) -> Domain:
+        self.answer('lookupByUUIDString')
+        return Domain(self)
+
+    def setKeepAlive(self, interval: int, count: int) -> int:
+        self.keepalive = interval, count
+        return 0
+
+    def registerCloseCallback(self, callback: Any, opaque: Any) -> int:
+        self.end = lambda reason: callback(self, reason, opaque)
+        return 0
+
+    def domainEventRegisterAny(self, domain: Any, kind: int, callback: Any, opaque: Any) -> int:
+        assert (domain, kind) == (None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE)
+        return 0
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def guest_changed(self, uuid: str) -> None:
+        self.heard.append(uuid)
+
+    def hypervisor_lost(self, reason: str) -> None:
+        self.heard.append(reason)
+
+    def hypervisor_back(self) -> None:
+        self.heard.append('back')
+
+
+def until(met: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What ``libvirt.open`` gives, in order: a connection, or an error that it raises, or a call that gives one."""
+    following: list[Any] = []
+
+    def open_(uri: str) -> Any:
+        found = following.pop(0) if following else error(libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC, 'refused')
+        found = found() if callable(found) and not isinstance(found, libvirt.virConnect) else found
+        if isinstance(found, Exception):
+            raise found
+        return found
+    monkeypatch.setattr(libvirt, 'open', open_)
+    monkeypatch.setattr(host_module, 'PATIENCE', 0.0)
+    monkeypatch.setattr(host_module, 'RETRY', 0.01)
+    return following
+
+
+@pytest.fixture
+def host(daemon: list[Any]) -> Host:
+    return Host('qemu:///system', 'gpu1')
+
+
+# -- lost --------------------------------------------------------------------------------------------------------------
+def test_a_call_is_made_again_on_a_new_connection(host: Host, daemon: list[Any]) -> None:
+    """Finding 4.3: a restarted libvirtd fails no call."""
+    old, new = Connection(getLibVersion=lost), Connection(getLibVersion=9)
+    daemon += [old, new]
+    assert host.libvirt_version() == 9
+    assert (old.asked, new.asked) == (['getLibVersion'], ['getLibVersion'])
+    assert new.keepalive == (5, host_module.KEEPALIVES)
+
+
+def test_it_is_made_again_once(host: Host, daemon: list[Any]) -> None:
+    daemon += [Connection(getLibVersion=lost), Connection(getLibVersion=lost), Connection()]
+    with pytest.raises(driver.HypervisorUnavailable, match='on host gpu1: gone'):
+        host.libvirt_version()
+    assert len(daemon) == 1
+
+
+def test_a_dead_connection_is_asked_nothing(host: Host, daemon: list[Any]) -> None:
+    old, new = Connection(), Connection()
+    daemon += [old, new]
+    host.connect()
+    old.alive = False
+    assert host.libvirt_version() == 1
+    assert (old.asked, new.asked) == ([], ['getLibVersion'])
+
+
+def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Host, daemon: list[Any]) -> None:
+    """Finding 4.3: a thread that hears late must not drop what another thread opened meanwhile."""
+    old, new = Connection(), Connection()
+    daemon += [old, new]
+    assert host.connect() is old
+
+    def replaced() -> Exception:
+        old.alive = False
+        assert host.connect() is new
+        return lost()
+    old.answers['getLibVersion'] = replaced
+    with pytest.raises(driver.HypervisorUnavailable):
+        host.call(old, 'getLibVersion')
+    assert host.connect() is new
+
+
+def test_what_libvirt_refuses_is_no_loss(host: Host, daemon: list[Any]) -> None:
+    refused = error(libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_FROM_QEMU)
+    internal = error(libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
+    connection = Connection(getLibVersion=refused)
+    daemon += [connection]
+    for raised in (refused, internal):
+        connection.answers['getLibVersion'] = raised
+        with pytest.raises(libvirt.libvirtError):
+            host.libvirt_version()
+    assert host.connect() is connection and connection.asked == ['getLibVersion'] * 2
+
+
+def test_a_guest_is_looked_up_anew(host: Host, daemon: list[Any]) -> None:
+    old, new = Connection(state=lost), Connection(state=libvirt.VIR_DOMAIN_PAUSED)
+    daemon += [old, new]
+    guest = Guest(host, Domain(host.connect()))
+    assert guest.power_state() == PowerState.PAUSED
+    assert new.asked == ['lookupByUUIDString', 'state']
+
+
+@pytest.mark.parametrize(('state', 'created'), [(libvirt.VIR_DOMAIN_RUNNING, 0), (libvirt.VIR_DOMAIN_SHUTOFF, 1)])
+def test_a_guest_is_started_once(host: Host, daemon: list[Any], state: int, created: int) -> None:
+    """The connection was lost while it was started: whether it runs is looked at first."""
+    old, new = Connection(create=lost), Connection(state=state)
+    daemon += [old, new]
+    Guest(host, Domain(host.connect())).start()
+    assert new.asked.count('create') == created
+
+
+def test_a_restart_is_waited_for(host: Host, daemon: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, 'PATIENCE', 60.0)
+    daemon += [Connection(getLibVersion=lost), lost(), lost(), Connection(getLibVersion=9)]
+    assert host.libvirt_version() == 9
+
+
+def test_the_test_driver_is_never_lost(daemon: list[Any]) -> None:
+    host, connection = Host('test:///x', 'gpu1'), Connection(getLibVersion=lost)
+    daemon += [connection]
+    with pytest.raises(libvirt.libvirtError):
+        host.libvirt_version()
+    assert host.connect() is connection
+
+
+def test_no_daemon_is_waited_for_but_a_wrong_address_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(driver.HypervisorUnavailable, match=r'on host gpu1: .*No such file'):
+        Host(f'qemu+unix:///system?socket={tmp_path}/none', 'gpu1').connect()
+    with pytest.raises(driver.DriverMisconfigured, match='can not be reached by test:///'):
+        Host(f'test://{tmp_path}/none.xml', 'gpu1').connect()
+
+
+# -- hung --------------------------------------------------------------------------------------------------------------
+def test_a_daemon_that_does_not_answer_costs_one_thread(host: Host, daemon: list[Any],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 4.5. The connection that comes late is used."""
+    answers, connection = threading.Event(), Connection()
+    daemon += [lambda: answers.wait(60) and connection, Connection()]
+    monkeypatch.setattr(host_module, 'OPEN_WAIT', 0.05)
+    for _ in range(3):
+        with pytest.raises(driver.HypervisorUnavailable, match='has not answered'):
+            host.libvirt_version()
+    assert len(daemon) == 1
+    answers.set()
+    until(lambda: host._opening is None or host._opening.done)
+    assert host.connect() is connection
+
+
+def test_calls_that_hang_leave_threads_for_others(host: Host, daemon: list[Any],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 4.5: eventlet has 20 native threads for everything, heartbeats included."""
+    answers = threading.Event()
+    daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9)]
+    monkeypatch.setattr(host_module, 'TURN_WAIT', 0.05)
+    callers = [threading.Thread(target=host.libvirt_version) for _ in range(host_module.CALLS)]
+    for caller in callers:
+        caller.start()
+    until(lambda: host._calls._value == 0)
+    with pytest.raises(driver.HypervisorUnavailable, match='16 calls wait'):
+        host.libvirt_version()
+    answers.set()
+    for caller in callers:
+        caller.join()
+    assert host.libvirt_version() == 9 and host_module.CALLS < 20
+
+
+# -- told --------------------------------------------------------------------------------------------------------------
+def test_a_loss_that_lasts_is_told_and_its_end(host: Host, daemon: list[Any]) -> None:
+    """Findings 4.3, 4.4: the connection is opened again without anybody asking."""
+    listener, old, new = Listener(), Connection(), Connection()
+    daemon += [old]
+    host.listen(listener)
+    host.connect()
+    old.alive = False
+    old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
+    until(lambda: listener.heard)
+    daemon += [new]
+    until(lambda: len(listener.heard) == 2)
+    assert listener.heard == ['Connection to libvirt lost: 1', 'back'] and host.connect() is new
+
+
+def test_a_loss_that_is_over_at_once_is_not_told(host: Host, daemon: list[Any], monkeypatch: pytest.MonkeyPatch,
+                                                 caplog: pytest.LogCaptureFixture) -> None:
+    """Only that guests may have changed unheard."""
+    monkeypatch.setattr(host_module, 'PATIENCE', 60.0)
+    listener, old = Listener(), Connection()
+    daemon += [old, lost(), Connection()]
+    host.listen(listener)
+    with caplog.at_level(logging.INFO):
+        host.connect()
+        old.end(libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE)
+        until(lambda: listener.heard)
+    assert listener.heard == ['back']
+    assert 'The connection to libvirt was lost' in caplog.text
+
+
+def test_the_end_of_an_old_connection_is_nothing_new(host: Host, daemon: list[Any]) -> None:
+    listener, old, new = Listener(), Connection(getLibVersion=lost), Connection()
+    daemon += [old, new]
+    host.listen(listener)
+    host.libvirt_version()
+    until(lambda: listener.heard == ['back'])
+    old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
+    host.closed(old, libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
+    assert host.connect() is new and listener.heard == ['back']
+
+
+def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
+    """Finding 4.6, with the events of libvirt's test driver."""
+    listener = Listener()
+    hypervisor = Host(libvirt_rig.here._host.uri, 'gpu1')
+    hypervisor.listen(listener)
+    domain = hypervisor.connect().defineXML(f'<domain type="test"><name>one</name><uuid>{UUID}</uuid>'
+                                            '<memory>1024</memory><os><type>hvm</type></os></domain>')
+    for count, act in enumerate((domain.create, domain.suspend, domain.resume, domain.destroy), 1):
+        act()
+        until(lambda count=count: len(listener.heard) >= count)
+    domain.undefine()
+    time.sleep(0.1)
+    assert listener.heard == [UUID] * 4
+
+
+# -- undos -------------------------------------------------------------------------------------------------------------
+def away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise driver.HypervisorUnavailable(host='gpu1', reason='away')
+    monkeypatch.setattr(rig.here._host, 'connect', fail)
+
+
+def test_what_was_never_made_is_undone_without_a_hypervisor(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 1.10: the free alternate was never tried, as the undo of nothing wanted libvirt, too."""
+    instance = builders.new_instance()
+    away(libvirt_rig, monkeypatch)
+    with pytest.raises(driver.HypervisorUnavailable):
+        libvirt_rig.here.spawn(None, instance, builders.image_meta())
+    libvirt_rig.here.destroy(instance)
+    libvirt_rig.here.cleanup_move_dest(instance, False)
+
+
+def test_what_was_made_is_not_undone_without_a_hypervisor(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = builders.new_instance()
+    libvirt_rig.here.spawn(None, instance, builders.image_meta())
+    away(libvirt_rig, monkeypatch)
+    with pytest.raises(errors.Unavailable):
+        libvirt_rig.here.destroy(instance)
+    assert libvirt_rig.file('gpu1', instance.uuid, 'disk').exists()
