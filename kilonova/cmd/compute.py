@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kilonova.cmd import early
@@ -21,6 +21,7 @@ def main() -> int:
 def build(conf: Any) -> Any:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.cmd import options, parts
+    from kilonova.cmd.sole import SoleUse
     from kilonova.compute.manager import ComputeManager
     from kilonova.db import access
     from kilonova.objects import base
@@ -28,6 +29,8 @@ def build(conf: Any) -> Any:
     from kilonova.rpc.interface import Client
     from kilonova.virt import driver
     access.forbid('nova-compute')
+    # Two would both take the host's messages, and work on its guests and devices without knowing of one another.
+    sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')
     transport = parts.transport(conf)
     conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
     base.set_indirection(conductor)
@@ -38,19 +41,21 @@ def build(conf: Any) -> Any:
     checks = (parts.broker_checks(conf) | parts.placement_checks(conf)
               | parts.ping_checks(transport, rpc=('compute', conf.host), conductor=('conductor', None))
               | {hypervisor: manager.host.driver.list_instance_uuids})
-    return ComputePart(conf, manager, transport, checks)
+    return ComputePart(conf, manager, transport, checks, sole.end)
 
 
 class ComputePart:
-    """The manager looks at its host before it listens; at the end it listens no more, finishes, and lets go."""
+    """The manager looks at its host before it listens; at the end it listens no more, finishes, and lets go.
+    ``ended`` is called last."""
 
-    def __init__(self, conf: Any, manager: Any, transport: Any, checks: Mapping[str, Any]) -> None:
+    def __init__(self, conf: Any, manager: Any, transport: Any, checks: Mapping[str, Any],
+                 ended: Callable[[], None] = lambda: None) -> None:
         from kilonova.rpc.compute import Compute
         self._patience = conf.manager_shutdown_timeout * ORDERS_SHARE
         self._manager, self._transport = manager, transport
         self._server = transport.serve('compute', conf.host, [(Compute, manager)])
         self._serving = False
-        self.checks = checks
+        self.checks, self._ended = checks, ended
 
     def start(self) -> None:
         """Returns when the host reports up."""
@@ -72,6 +77,7 @@ class ComputePart:
         self._manager.stop()
         self._manager.host.notify.stop()
         self._transport.close()
+        self._ended()
 
 
 if __name__ == '__main__':

@@ -32,6 +32,10 @@ LOG = logging.getLogger(__name__)
 _FAILED, _STOPPED, _TOLD, _TOLD_AGAIN = 0xfe, 0xff, 0xfc, 0xfb
 
 
+class Refused(Exception):
+    """Why a daemon doesn't start, in words for its operator: a traceback would say nothing more."""
+
+
 class Part(Protocol):
     """What a daemon consists of. ``start`` may take long; ``stop`` may be called while it does."""
 
@@ -81,7 +85,7 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
         options.check_intervals(conf)
         part = build(conf)
         life = Life(conf, name, part)
-    except cfg.Error as error:
+    except (Refused, cfg.Error) as error:
         LOG.error('kilonova-%s does not start: %s', name, error)
         return 1
     except Exception:
