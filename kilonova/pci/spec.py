@@ -9,10 +9,12 @@ product.
 """
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import logging
 import re
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,10 @@ __all__ = ('DeviceSpec', 'DeviceSpecs', 'PciConfigInvalidSpec', 'PciDeviceInvali
 LOG = logging.getLogger(__name__)
 
 MAX_NAME = 255
+KEYS = ('vendor_id', 'product_id', 'address', 'devname', 'resource_class', 'traits', 'physical_network', 'trusted',
+        'remote_managed', 'managed', 'live_migratable', 'one_time_use')
+# How much a word is like a key (difflib's ratio) from which on it is taken for a mistyped one.
+LIKE = 0.8
 _STRICT_BOOLEANS = ('managed', 'live_migratable', 'one_time_use', 'remote_managed')
 
 
@@ -110,6 +116,7 @@ class DeviceSpecs:
 
     def __init__(self, specs: Iterable[DeviceSpec]) -> None:
         self.specs = tuple(specs)
+        self._told: list[str] = []
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DeviceSpecs:
@@ -135,6 +142,18 @@ class DeviceSpecs:
             LOG.debug('Skipping PCI device %s: its domain does not fit into 16 bits', device['address'])
             return None
         return next((spec for spec in self.specs if spec.match(device)), None)
+
+    def tell(self, found: Iterable[tuple[Mapping[str, Any], DeviceSpec]]) -> None:
+        """Log which devices of a host each spec matched, when that is new."""
+        matched: dict[int, Counter[str]] = defaultdict(Counter)
+        for device, spec in found:
+            matched[self.specs.index(spec)][f"{device['vendor_id']}:{device['product_id']}"] += 1
+        lines = [', '.join(f'{count} × {ids}' for ids, count in sorted(matched[number].items()))
+                 for number in range(len(self.specs))]
+        if lines != self._told:
+            self._told = lines
+            for number, line in enumerate(lines, start=1):
+                LOG.info('[pci]device_spec %d: %s', number, line or 'no device of this host')
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -165,6 +184,7 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
         raise PlacementPciException(error='devname based [pci]device_spec entries are not supported while '
                                           f'[pci]report_in_placement is enabled: devname {devname}')
     wanted_class, wanted_traits = tags.pop('resource_class', None), tags.pop('traits', None)
+    _check_names(tags)
     texts = {name: _tag(name, value) for name, value in tags.items()}
     if texts.get('one_time_use') == 'true' and not report_in_placement:
         raise PciConfigInvalidSpec(reason='one_time_use=true requires [pci]report_in_placement to be enabled')
@@ -174,6 +194,15 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
     return DeviceSpec(vendor, product, address, texts,
                       None if wanted_class is None else resource_class(_text('resource_class', wanted_class)),
                       frozenset() if wanted_traits is None else traits(_text('traits', wanted_traits)))
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Refuse what is like a key and none: a mistyped product_id would be a tag, and the spec name far more devices."""
+    for name in names:
+        meant = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=LIKE)
+        if name not in KEYS and meant:
+            raise PciConfigInvalidSpec(reason=f"'{name}' is no key of a spec. Did you mean '{meant[0]}'? A tag of your "
+                                              'own needs a name that is less like it')
 
 
 def _id(name: str, value: Any) -> str:

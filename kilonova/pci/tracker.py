@@ -182,15 +182,16 @@ class PciLedger:
             for one in discovered:
                 spec = self.specs.match(one)
                 if spec is not None:
-                    found[one['address']] = (one, spec.tags)
-            for address, (one, tags) in found.items():
+                    found[one['address']] = (one, spec)
+            self.specs.tell(found.values())
+            for address, (one, spec) in found.items():
                 if address in self._removed:
                     self._put(self._removed.pop(address))
                     self._offer(self._devices[address])
                 if address in self._devices:
-                    self._update(self._devices[address], pci_device.values(one, tags))
+                    self._update(self._devices[address], pci_device.values(one, spec.tags))
                 else:
-                    self._put(pci_device.build(one, tags, self.compute_node_id, uuidutils.generate_uuid()))
+                    self._put(pci_device.build(one, spec.tags, self.compute_node_id, uuidutils.generate_uuid()))
             for address in [address for address in self._devices if address not in found]:
                 self._lose(self._devices[address])
             self._refresh(list(self._devices))

@@ -13,13 +13,13 @@ from kilonova.cmd import compute, daemon
 from kilonova.cmd.sole import SoleUse
 from kilonova.objects import base
 
-HOLD = '''
+HOLD = """
 import sys
 from kilonova.cmd.sole import SoleUse
 sole = SoleUse(sys.argv[1], 'compute', 'kilonova-compute of host gpu1')
 print('held', flush=True)
 sys.stdin.read()
-'''
+"""
 
 
 def test_a_second_compute_says_who_is_there_and_refuses(parse: Any, monkeypatch: Any, write_conf: Any,
