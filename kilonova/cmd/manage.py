@@ -1,4 +1,4 @@
-"""kilonova-manage: schemas, cells, archiving, keys, devices and the audit, for operators.
+"""kilonova-manage: schemas, cells, archiving, keys, devices, operations and the audit, for operators.
 
     kilonova-manage --config-file kilonova.conf cell_v2 discover_hosts --verbose
 
@@ -15,6 +15,7 @@ from kilonova.cmd import (
     manage_cells,
     manage_db,
     manage_devices,
+    manage_operations,
     manage_placement,
     manage_scheduler,
     manage_secrets,
@@ -30,6 +31,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
     'pci': manage_devices.PCI,
     'placement': manage_placement.PLACEMENT,
     'audit': manage_devices.AUDIT,
+    'operation': manage_operations.OPERATION,
     'scheduler': manage_scheduler.SCHEDULER,
     'secrets': manage_secrets.SECRETS,
 }

@@ -1,30 +1,96 @@
-"""kilonova-manage pci list, and audit."""
+"""kilonova-manage pci list, check and release, and audit."""
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova.cmd.cli import Cloud, Command, argument, table
 
 PCI_COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_node', 'status', 'instance_uuid')
+FREE = ('available',)
 
 
 def pci_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """All PCI devices of all cells: whose they are and what state they are in."""
-    from kilonova.db.queries import pci_devices
+    """PCI devices of all cells: whose they are and what state they are in."""
+    from kilonova.db.queries import device_owners, pci_devices
     rows: list[dict[str, Any]] = []
-    for database in cloud.cells.databases():
-        if database is cloud.cells.cell0():
-            continue
+    for database in _cells(cloud):
         with database.read() as connection:
-            rows.extend({name: row[name] for name in PCI_COLUMNS} for row in pci_devices.list_devices(connection))
+            found = pci_devices.list_devices(connection, host=args.host, statuses=FREE if args.free else None)
+            names = device_owners.names(connection, (row['instance_uuid'] for row in found if row['instance_uuid']))
+        rows.extend({**{name: row[name] for name in PCI_COLUMNS}, 'server_name': names.get(row['instance_uuid'])}
+                    for row in found)
+    if args.server:
+        rows = [row for row in rows if args.server in (row['instance_uuid'], row['server_name'])]
     rows.sort(key=lambda row: (row['host'] or '', row['address']))
     if args.format == 'json':
         print(json.dumps(rows, indent=2))
     else:
-        table(PCI_COLUMNS, [tuple(row.values()) for row in rows])
+        table((*PCI_COLUMNS, 'server_name'), [tuple(row.values()) for row in rows])
     return 0
+
+
+def pci_check(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Devices that are held by nobody who is there any more. 0: there is none; 1: there are some."""
+    from kilonova.db.queries import device_owners, pci_devices
+    busy, number, lost = _busy(cloud), 0, []
+    for database in _cells(cloud):
+        with database.read() as connection:
+            number += len(pci_devices.list_devices(connection))
+            lost += device_owners.lost(connection, busy)
+    for row in lost:
+        print(f"{row['host']} {row['address']} is {row['why']}")
+    if not lost:
+        print(f'{number} devices, each held by a server or free')
+        return 0
+    print("'kilonova-manage pci release HOST ADDRESS' gives a device back")
+    return 1
+
+
+def pci_release(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Give back a device that 'pci check' names. 1: it is free, or somebody holds it; 2: there is no such device."""
+    from kilonova.db.queries import device_owners, pci_devices
+    what, busy = f'{args.host} {args.address}', _busy(cloud)
+    for database in _cells(cloud):
+        with database.write() as connection:
+            device = next((row for row in pci_devices.list_devices(connection, host=args.host)
+                           if row['address'] == args.address), None)
+            if device is None:
+                continue
+            lost = next((row for row in device_owners.lost(connection, busy) if row['id'] == device['id']), None)
+            if lost is not None and device_owners.release(connection, lost['id'], lost['instance_uuid']):
+                print(f'{what} is available again. Restart kilonova-compute on {args.host}: it reads its rows when it '
+                      'starts')
+                return 0
+            owner = device['instance_uuid']
+            name = device_owners.names(connection, [owner]).get(owner) if owner else None
+            work = device_owners.at_work(connection, owner) if owner else None
+        print(f'{what} {_why_not(device, name, work or busy.get(owner))}')
+        return 1
+    print(f'{args.host} has no device {args.address}')
+    return 2
+
+
+def _why_not(device: Mapping[str, Any], name: str | None, work: Mapping[str, Any] | None) -> str:
+    owner = device['instance_uuid']
+    if work is not None:
+        return f"is held by {owner}, on which operation {work['uuid']} ({work['kind']}) works: nothing was changed"
+    if name is not None:
+        return f"is held by server {owner} ({name}): nothing was changed. 'openstack server delete' frees it"
+    return f"is {device['status']}: nothing was changed"
+
+
+def _cells(cloud: Cloud) -> list[Any]:
+    return [database for database in cloud.cells.databases() if database is not cloud.cells.cell0()]
+
+
+def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """Servers that operations of the API database work on."""
+    from kilonova.db.queries import operations_shown
+    with cloud.databases.api().read() as connection:
+        return {row['instance_uuid']: row for row in operations_shown.shown(connection)}
 
 
 def audit(cloud: Cloud, args: argparse.Namespace) -> int:
@@ -72,6 +138,14 @@ def _broker_away(cloud: Cloud) -> str | None:
 
 
 PCI = {
-    'list': Command(pci_list, (argument('--format', choices=('table', 'json'), default='table'),)),
+    'list': Command(pci_list, (
+        argument('--host', metavar='NAME', help='of this host only'),
+        argument('--free', action='store_true', help='those that a server could get'),
+        argument('--server', metavar='UUID-OR-NAME', help='those that this server holds'),
+        argument('--format', choices=('table', 'json'), default='table'))),
+    'check': Command(pci_check),
+    'release': Command(pci_release, (
+        argument('host', metavar='HOST', help="the compute's name"),
+        argument('address', metavar='ADDRESS', help='such as 0000:81:00.0'))),
 }
 AUDIT = Command(audit)

@@ -36,7 +36,7 @@ def _tell(body: Mapping[str, Any]) -> None:
     """One decision, for people."""
     wanted = ', '.join(f'{name} {value}' for name, value in (body.get('asked') or {}).items() if value)
     print(f'asked for: {wanted}')
-    print(f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
+    print(f'{body.get("considered") or "no"} hosts considered; chosen: {body.get("chosen") or "none"}'
           + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else ''))
     if body.get('failure'):
         print(body['failure'])
@@ -88,8 +88,9 @@ def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
         print(json.dumps({'hosts': [one['chosen'] for one in told if one['chosen']], 'decisions': told}, indent=2))
     else:
         _tell(told[0])
-        for number, one in enumerate(told[1:], start=2):
-            print(f'server {number}: {one["chosen"]}; alternates: {", ".join(one["alternates"])}')
+        for number, one in enumerate(told if len(told) > 1 else (), start=1):
+            others = f'; alternates: {", ".join(one["alternates"])}' if one['alternates'] else ''
+            print(f'server {number}: {one["chosen"]}{others}')
     return 0 if told[0]['chosen'] else 1
 
 
@@ -132,6 +133,9 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
     if flavor is None:
         print(f'Flavor {args.flavor} could not be found.')
         return None
+    if (wrong := _wrong_place(cloud, args.az)) is not None:
+        print(wrong)
+        return None
     try:
         image = None
         if args.image:
@@ -148,6 +152,26 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
     except (NotFound, Invalid, Forbidden) as error:
         print(error)
         return None
+
+
+def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
+    """What isn't there of ZONE:HOST. The API refuses an unknown zone, too, so that no such request gets here."""
+    from kilonova.db.queries import zones
+    zone, host = [*(az or '').split(':'), ''][:2]
+    if zone:
+        with cloud.databases.api().read() as connection:
+            known = {*zones.zones(connection), cloud.conf.default_availability_zone}
+        if zone not in known:
+            return f"There is no availability zone '{zone}'. There are: {', '.join(sorted(known))}"
+    if host and not any(_has(database, host) for database in cloud.cells.databases()):
+        return f"There is no compute host '{host}'. 'kilonova-manage cell_v2 list_hosts' names those of all cells"
+    return None
+
+
+def _has(database: Any, host: str) -> bool:
+    from kilonova.db.queries import services
+    with database.read() as connection:
+        return services.get(connection, host=host, binary=services.COMPUTE) is not None
 
 
 def _manager(cloud: Cloud) -> Any:

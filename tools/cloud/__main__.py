@@ -1,4 +1,4 @@
-"""Command line of the one-machine cloud: ``python3 -m tools.cloud up|down|restart|start|stop|logs|audit|demo``."""
+"""Command line of the one-machine cloud: ``python3 -m tools.cloud up|down|restart|start|stop|logs|audit|manage|demo``."""
 from __future__ import annotations
 
 import argparse
@@ -24,12 +24,18 @@ def parser() -> argparse.ArgumentParser:
     verbs.add_parser('down')
     verbs.add_parser('audit')
     verbs.add_parser('logs').add_argument('service', nargs='?')
+    # The rest of the line is kilonova-manage's, --help included (see ``main``).
+    verbs.add_parser('manage', help='kilonova-manage on this cloud, as bin/kn', add_help=False)
     return main
 
 
 def main(argv: list[str]) -> int:
     """Run one verb; 0 when it did what it says."""
-    args = parser().parse_args(argv)
+    known = parser()
+    args, rest = known.parse_known_args(argv)
+    if rest and args.verb != 'manage':
+        known.error(f'unrecognized arguments: {" ".join(rest)}')
+    args.rest = argv[argv.index('manage') + 1:] if args.verb == 'manage' else []
     layout = Layout.at(args.var)
     try:
         return run(args, layout)
@@ -53,7 +59,9 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
         case 'logs':
             control.follow_logs(layout, args.service)
         case 'audit':
-            return control.audit(layout)
+            return control.manage(layout, ['audit'])
+        case 'manage':
+            return control.manage(layout, args.rest)
         case 'demo':
             from tools.cloud import demo
             return demo.run(layout, hosts=args.hosts, extra=args.conf)

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -354,10 +354,10 @@ def start_again(layout: Layout, name: str, *, end_first: bool) -> None:
     say(f'{service.name} is up')
 
 
-def audit(layout: Layout) -> int:
-    """Run kilonova-manage audit on the cloud; its exit code: 0 clean, 1 disagreements, 2 a host doesn't answer."""
+def manage(layout: Layout, arguments: Sequence[str]) -> int:
+    """Run kilonova-manage on the cloud, with all files that its daemons read; its exit code."""
     cloud = remembered(layout)
-    argv = [layout.bin('kilonova-manage'), *cloud.config_arguments, 'audit']
+    argv = [layout.bin('kilonova-manage'), *cloud.config_arguments, *arguments]
     return subprocess.run(argv, env=process.child_environment(layout, 'manage', {}), check=False).returncode
 
 

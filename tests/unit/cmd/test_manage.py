@@ -110,7 +110,8 @@ def test_discover_hosts_of_two_cells(cloud, node, parse):
 def test_pci_list(cloud, node):
     rows = json.loads('\n'.join(cloud('pci', 'list', '--format', 'json')[1]))
     held = {'host': 'gpu1', 'address': '0000:81:00.0', 'vendor_id': '10de', 'product_id': '13f1',
-            'dev_type': 'type-PCI', 'numa_node': None, 'status': 'allocated', 'instance_uuid': 'u1'}
+            'dev_type': 'type-PCI', 'numa_node': None, 'status': 'allocated', 'instance_uuid': 'u1',
+            'server_name': None}
     assert rows[0] == held
     assert [row['address'] for row in rows] == ['0000:81:00.0', '0000:82:00.0']
     code, lines = cloud('pci', 'list')

@@ -1,0 +1,76 @@
+"""kilonova-manage operation: work that was accepted and hasn't ended, in all databases."""
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kilonova.cmd.cli import Cloud, Command, argument, table
+
+COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'conductor', 'since', 'database')
+
+
+def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Operations under way and pending releases: what each waits for, at which step it is and who works on it."""
+    rows = [_told(row) for row in _rows(cloud, server=args.server)]
+    if args.format == 'json':
+        print(json.dumps(rows, indent=2))
+    else:
+        table(COLUMNS, [tuple(row.values()) for row in rows])
+    return 0
+
+
+def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
+    """One operation, or those of a server, with the error so far. What it carries for the conductor alone (tokens,
+    passwords) is left out. 1: there is none."""
+    rows = list(_rows(cloud, uuid=args.which)) or list(_rows(cloud, server=args.which))
+    for row in rows:
+        more = {'request': row['request_id'], 'arguments': ', '.join(row['args']),
+                'steps done': ', '.join(row['outputs']), 'error': row['error']}
+        table(('Field', 'Value'), [(name, value) for name, value in {**_told(row), **more}.items()
+                                   if value not in (None, '')])
+    if not rows:
+        print(f'No operation and no server with one is called {args.which}.')
+    return 0 if rows else 1
+
+
+def _rows(cloud: Cloud, **which: str | None) -> Iterator[dict[str, Any]]:
+    from kilonova.db.queries import operations_shown
+    for database in (cloud.databases.api(), *cloud.cells.databases()):
+        with database.read() as connection:
+            for row in operations_shown.shown(connection, **which):
+                yield {**row, 'database': database.name}
+
+
+def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row by COLUMNS."""
+    from kilonova.conductor.flows import FLOWS, hosts_of
+    flow = FLOWS.get(row['kind'])
+    step = flow.steps[row['position']].name if flow and row['position'] < len(flow.steps) else str(row['position'])
+    host = row['host'] or ', '.join(sorted(hosts_of(dict(row))))
+    return dict(zip(COLUMNS, (
+        row['uuid'], row['kind'], row['instance_uuid'], _state(row), step, row['attempt'], host or None,
+        row['conductor'], row['created_at'].isoformat(timespec='seconds') + 'Z', row['database']), strict=True))
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if row['slot'] == 'wait':
+        return 'waits behind the one that runs'
+    if row['conductor']:
+        said = 'running'
+    elif row['owner']:
+        said = 'its conductor ended, another one takes it'
+    else:
+        said = f"goes on in {row['waits']:.0f} s" if row['waits'] else 'waits for a conductor'
+    if row['cancelled'] or row['failed']:
+        return f"{said}, {'cancelled' if row['cancelled'] else 'failed'}: it is being undone"
+    return f'{said}, the steps of this attempt are being undone' if row['undoing'] else said
+
+
+OPERATION = {
+    'list': Command(operation_list, (
+        argument('--server', metavar='UUID', help='of this server only'),
+        argument('--format', choices=('table', 'json'), default='table'))),
+    'show': Command(operation_show, (argument('which', metavar='OPERATION-OR-SERVER', help='a uuid'),)),
+}

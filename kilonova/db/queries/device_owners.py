@@ -1,0 +1,72 @@
+"""Who holds PCI devices, and devices that nobody who is there holds.
+
+    for row in lost(connection, busy=set()):    # row['why']: 'allocated by 5c…, which is no server of this cell'
+        release(connection, row['id'], row['instance_uuid'])
+
+A device of a server that an operation works on isn't lost: the operation gives it back (a pending release outlives its
+server), and so does a move that hasn't ended, which holds the devices of both its ends.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.clock import db_utcnow
+from kilonova.db.models import cell as models
+from kilonova.db.queries.migrations import ENDED
+from kilonova.db.queries.pci_devices import list_devices
+from kilonova.db.rows import Row
+
+devices = models.PciDevice.__table__
+servers = models.Instance.__table__
+operations = models.Operation.__table__
+migrations = models.Migration.__table__
+
+HELD = ('claimed', 'allocated')
+
+
+def names(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
+    """{uuid: name} of those servers that there are."""
+    return {row.uuid: row.display_name or '' for row in connection.execute(
+        sa.select(servers.c.uuid, servers.c.display_name).where(
+            servers.c.uuid.in_(sorted(set(uuids))), servers.c.deleted == 0))}
+
+
+def at_work(connection: sa.Connection, uuid: str) -> Row | None:
+    """An operation row of this server, of either kind of database."""
+    row = connection.execute(sa.select(operations.c.uuid, operations.c.kind).where(
+        operations.c.instance_uuid == uuid).order_by(operations.c.id)).mappings().first()
+    return dict(row) if row is not None else None
+
+
+def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
+    """Devices of a cell that are held, and by nobody who is there, with ``why``. ``busy``: servers that operations of
+    the API database work on."""
+    held = [row for row in list_devices(connection, statuses=HELD)
+            if row['instance_uuid'] is None or row['instance_uuid'] not in busy]
+    owners = {row['instance_uuid'] for row in held if row['instance_uuid'] is not None}
+    there = set(names(connection, owners))
+    for table, more in ((operations, sa.true()), (migrations, sa.and_(
+            migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)))):
+        there |= set(connection.execute(sa.select(table.c.instance_uuid).where(
+            table.c.instance_uuid.in_(sorted(owners)), more)).scalars())
+    return [{**row, 'why': _why(row)} for row in held if row['instance_uuid'] not in there]
+
+
+def _why(row: Row) -> str:
+    if row['instance_uuid'] is None:
+        return f"{row['status']} by nobody"
+    return f"{row['status']} by {row['instance_uuid']}, which is no server of this cell"
+
+
+def release(connection: sa.Connection, device_id: int, owner: str | None) -> bool:
+    """Give back a device that ``lost`` found; False: its row was changed since, or its owner is there again."""
+    same: Any = devices.c.instance_uuid.is_(None)
+    if owner is not None:
+        same = sa.and_(devices.c.instance_uuid == owner, ~sa.exists().where(operations.c.instance_uuid == owner),
+                       ~sa.exists().where(servers.c.uuid == owner, servers.c.deleted == 0))
+    return connection.execute(devices.update().where(
+        devices.c.id == device_id, devices.c.deleted == 0, devices.c.status.in_(HELD), same).values(
+        status='available', instance_uuid=None, request_id=None, updated_at=db_utcnow())).rowcount == 1

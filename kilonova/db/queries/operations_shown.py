@@ -1,0 +1,38 @@
+"""Operation rows as operators look at them: without what they carry for the conductor alone (tokens, sealed secrets).
+
+    for row in shown(connection, server='5c…'):
+        row['kind'], row['conductor'], row['waits']      # 'resize', 'ctl1', 0.0
+
+One statement a database.
+"""
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+
+from kilonova.db.clock import db_now
+from kilonova.db.models import cell as models
+from kilonova.db.rows import Row
+
+operations = models.Operation.__table__
+leases = models.Lease.__table__
+
+_PLAIN = ('uuid', 'kind', 'instance_uuid', 'slot', 'position', 'attempt', 'owner', 'host', 'request_id', 'failed',
+          'undoing', 'cancelled', 'error', 'created_at')
+
+
+def shown(connection: sa.Connection, server: str | None = None, uuid: str | None = None) -> list[Row]:
+    """Rows, oldest first, with ``conductor`` (the host of its owner, None: its lease ended), ``waits`` (seconds until
+    it goes on), ``args`` (names alone) and ``outputs``."""
+    query = sa.select(
+        *(operations.c[name] for name in _PLAIN), operations.c.args, operations.c.outputs,
+        (operations.c.not_before - db_now()).label('waits'), leases.c.host.label('conductor')).join_from(
+        operations, leases, sa.and_(leases.c.owner == operations.c.owner, leases.c.expires > db_now()),
+        isouter=True).order_by(operations.c.id)
+    if server is not None:
+        query = query.where(operations.c.instance_uuid == server)
+    if uuid is not None:
+        query = query.where(operations.c.uuid == uuid)
+    return [{**row, 'waits': max(float(row['waits']), 0.0), 'args': sorted(json.loads(row['args'] or '{}')),
+             'outputs': json.loads(row['outputs'] or '{}')} for row in connection.execute(query).mappings()]
