@@ -16,6 +16,7 @@ from oslo_log import log as logging
 from oslo_reports import opts as report_opts
 
 import kilonova.conf
+from kilonova.cmd import outages
 from kilonova.rpc import versions
 from kilonova.rpc.interface import within
 
@@ -67,6 +68,7 @@ def setup_logging(conf: cfg.ConfigOpts) -> None:
     quiet = ['alembic.runtime.plugins=WARNING', 'alembic.ddl=WARNING']
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), *quiet])
     logging.setup(conf, PROJECT, version())
+    outages.quieten()
 
 
 def reload(conf: cfg.ConfigOpts) -> bool:

@@ -1,4 +1,5 @@
-"""Command line of the one-machine cloud: ``python3 -m tools.cloud up|down|restart|start|stop|logs|audit|manage|demo``."""
+"""Command line of the one-machine cloud: ``python3 -m tools.cloud up|down|restart|start|stop|logs|audit|manage|demo``.
+"""
 from __future__ import annotations
 
 import argparse
