@@ -69,8 +69,8 @@ class Outages(logging.Filter):
             return None
         self._logged[kind] = now
         self._over.discard(kind)
-        return (f' ({self._counted([kind])}what else is logged of it is left out for {AGAIN:.0f} s, or until the broker '
-                'is back)')
+        return (f' ({self._counted([kind])}what else is logged of it is left out for {AGAIN:.0f} s, or until the '
+                'broker is back)')
 
     def _back(self) -> str | None:
         """Each connection comes back by itself; the first of them is told."""

@@ -13,6 +13,8 @@ from kilonova.cmd import options, outages
 NAME = 'oslo.messaging._drivers.impl_rabbit'
 FAILED, BACK = 'Connection failed: %s (retrying in %s seconds)', '[%(connection_id)s] Reconnected to AMQP server on x'
 
+REST = 'what else is logged of it is left out for 600 s, or until the broker is back'
+
 
 class Clock:
     def __init__(self) -> None:
@@ -46,14 +48,11 @@ def test_an_outage_is_one_line_and_its_end(clock: Clock, caplog: pytest.LogCaptu
         clock.now += 1
         log.error(FAILED, 'refused 100%', 3)
         log.error("Failed to publish message to topic '%(topic)s': %(err_str)s", {'topic': 'conductor', 'err_str': 'x'})
-    assert said(caplog) == [
-        'Connection failed: refused 100% (retrying in 3 seconds) (what else is logged of it is left out for 600 s, or '
-        'until the broker is back)']
+    assert said(caplog) == [f'Connection failed: refused 100% (retrying in 3 seconds) ({REST})']
     clock.now += 30
     log.error(FAILED, 'refused', 9)
     assert said(caplog) == [
-        'Connection failed: refused (retrying in 9 seconds) (1179 messages were left out; what else is logged of it is '
-        'left out for 600 s, or until the broker is back)']
+        f'Connection failed: refused (retrying in 9 seconds) (1179 messages were left out; {REST})']
     log.error(FAILED, 'refused', 9)
     for _ in range(20):
         log.info(BACK, {'connection_id': 'c1'})
