@@ -200,6 +200,13 @@ class HostRejected(KilonovaError):
     safe = True
 
 
+class DisksUnmovable(HostRejected):
+    """A server's disks can't go from one host to another; an alternate may be in reach."""
+
+    msg_fmt = 'The disks can not be carried from %(source)s to %(dest)s: %(reason)s'
+    safe = True
+
+
 class DevicesMissing(HostRejected):
     """PCI devices that a server holds are no longer on its host: unplugged, or fallen off the bus."""
 

@@ -43,6 +43,12 @@ OPTS = [
     cfg.StrOpt('snapshots_directory', default='$instances_path/snapshots',
                help='Directory for copies of disks on their way to the image service (createImage). Each takes up to '
                     'the size of the disk; where the file system can share blocks, keep it beside the disks.'),
+    cfg.StrOpt('remote_filesystem_transport', default='ssh', choices=['ssh', 'rsync'],
+               help="How disks get to another machine in a resize or cold migration. ssh needs nothing else there; "
+                    'rsync, installed on both, compares what is there after a cut. Both log in as the user of this '
+                    "service, with its key, at the other host's [DEFAULT]my_ip. Hosts of one machine copy."),
+    cfg.IntOpt('remote_filesystem_bandwidth', default=0, min=0, max=1 << 20,
+               help='MiB a second that one such move may take of the network; 0: no limit.'),
     cfg.ListOpt('disk_cachemodes', default=[],
                 help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '
                      'I/O, else writeback.'),

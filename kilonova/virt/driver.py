@@ -50,6 +50,8 @@ BlockDevice = Any
 ImageFetch = Callable[[str, IO[bytes]], Any]
 # Called often by what takes long; what it raises ends that.
 Check = Callable[[], None]
+# Called often with (bytes done, bytes in all) by what carries disks; what it raises ends that.
+Progress = Callable[[int, int], None]
 
 
 class HypervisorUnavailable(errors.Unavailable):
@@ -256,17 +258,25 @@ class ComputeDriver(Protocol):
     def prepare_move(self) -> dict[str, Any]:
         """Destination: where disks for it shall go. A JSON dict, saved by the flow and given to the source.
 
-        Keys: host, machine_id, boot_id, instances_path, base_path, storage_id, move (a new id each time).
+        Keys: host, address, machine_id, boot_id, instances_path, base_path, storage_id, move (a new id each time).
+        """
+
+    def fetch_base(self, instance: Instance, image_meta: dict[str, Any]) -> None:
+        """Destination: have the image at hand that the root disk reads from, so that the source need not carry it.
+
+        Errors: as ``spawn`` has them for the image; nothing is left then.
         """
 
     def check_move(self, instance: Instance, dest: dict[str, Any], flavor: Flavor) -> None:
-        """Source: raise errors.ResizeError if the disks can't go there or the flavor would shrink them.
+        """Source: raise errors.DisksUnmovable if the disks can't go there, errors.ResizeError if the flavor would
+        shrink them.
 
         Changes nothing. ``instance.flavor`` is the old flavor, ``flavor`` the new one.
         """
 
     def migrate_disk_and_power_off(self, instance: Instance, dest: dict[str, Any], flavor: Flavor,
-                                   timeout: int = 0, retry_interval: int = 0) -> dict[str, Any]:
+                                   timeout: int = 0, retry_interval: int = 0,
+                                   progress: Progress | None = None) -> dict[str, Any]:
         """Source: check_move, power off, keep the disks as <uuid>_resize, carry a copy to ``dest``.
 
         The domain is forgotten here; revert makes it anew. Returns the ``disk_info`` (JSON dict) that

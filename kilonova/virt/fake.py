@@ -248,6 +248,9 @@ class FakeDriver:
 
     # -- disk moves ----------------------------------------------------------------------------------
 
+    def fetch_base(self, instance: Any, image_meta: dict[str, Any]) -> None:
+        """Nothing is read from it."""
+
     @_scripted
     def prepare_move(self) -> dict[str, Any]:
         path = f'fake:/{self.host}'
@@ -261,7 +264,8 @@ class FakeDriver:
 
     @_scripted
     def migrate_disk_and_power_off(self, instance: Any, dest: dict[str, Any], flavor: Any,
-                                   timeout: int = 0, retry_interval: int = 0) -> dict[str, Any]:
+                                   timeout: int = 0, retry_interval: int = 0,
+                                   progress: driver.Progress | None = None) -> dict[str, Any]:
         self._check_move(instance, dest, flavor)
         self._stop(instance)
         uuid, kept, move = instance.uuid, instance.uuid + '_resize', dest['move']
@@ -351,5 +355,4 @@ class FakeDriver:
         if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < old.ephemeral_gb:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         if dest['machine_id'] != self.machine.machine_id:
-            raise errors.ResizeError(
-                reason=f"no way to carry the disks from {self.host} to {dest['host']}: they are different machines")
+            raise errors.DisksUnmovable(source=self.host, dest=dest['host'], reason='they are different machines')

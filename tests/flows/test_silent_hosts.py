@@ -87,11 +87,11 @@ def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monk
     mover, late = cloud.computes[source].host.driver._mover, []
     carry = mover.carry
 
-    def carried(uuid, dest):
+    def carried(uuid, dest, progress):
         # The order was still good when it began.
         force_down(cloud, source, True)
         cloud.settle(kinds_left=WAITING)
-        return carry(uuid, dest)
+        return carry(uuid, dest, progress)
     monkeypatch.setattr(mover, 'carry', carried)
 
     def refused(deliver):

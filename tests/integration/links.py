@@ -11,6 +11,8 @@ needed. It differs from a dead switch in one thing: a new connection seems to op
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import threading
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
@@ -41,8 +43,8 @@ class Links:
         self._thread.join()
         self._loop.close()
 
-    def add(self, name: str, near: Address, far: Address) -> None:
-        """Carry what connects to ``near`` on to ``far``."""
+    def add(self, name: str, near: Address | socket.socket, far: Address) -> None:
+        """Carry what connects to ``near`` (an address, or a socket that listens) on to ``far``."""
         self._run(self._listen(name, near, far))
 
     def cut(self, names: Iterable[str]) -> None:
@@ -70,7 +72,7 @@ class Links:
             task.cancel()
         await asyncio.gather(*self._carrying, return_exceptions=True)
 
-    async def _listen(self, name: str, near: Address, far: Address) -> None:
+    async def _listen(self, name: str, near: Address | socket.socket, far: Address) -> None:
         whole = self._open[name] = asyncio.Event()
         whole.set()
 
@@ -79,11 +81,13 @@ class Links:
             assert task is not None
             self._carrying.add(task)
             try:
-                await _carry(reader, writer, far, whole)
+                with contextlib.suppress(asyncio.CancelledError):      # the links end
+                    await _carry(reader, writer, far, whole)
             finally:
                 writer.transport.abort()
                 self._carrying.discard(task)
-        self._servers.append(await asyncio.start_server(carry, *near))
+        self._servers.append(await (asyncio.start_server(carry, *near) if isinstance(near, tuple)
+                                    else asyncio.start_server(carry, sock=near)))
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: Address,

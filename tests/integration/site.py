@@ -11,9 +11,11 @@ A guard process takes the cloud down when the run ends, however it ends.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -298,6 +300,19 @@ class Site:
         while left := self.servers():
             assert time.monotonic() < deadline, f'not deleted: {self.tell(left)}'
             time.sleep(0.2)
+
+    def last_message(self, server: str) -> str:
+        """What the newest action of a server says to its owner."""
+        actions = self.call('GET', f'/servers/{server}/os-instance-actions', user='admin')['instanceActions']
+        message: str | None = max(actions, key=lambda action: action['start_time'])['message']
+        return message or ''
+
+    def last_migration(self, server: str) -> dict[str, Any]:
+        """The newest migration's row, as the database has it."""
+        with contextlib.closing(sqlite3.connect(self.layout.data('kilonova') / 'cell1.sqlite', timeout=30)) as database:
+            database.row_factory = sqlite3.Row
+            row = database.execute('SELECT * FROM migrations WHERE instance_uuid = ? ORDER BY id DESC', [server])
+            return dict(row.fetchone() or {})
 
     def assert_nothing_held(self) -> None:
         """Devices, allocations, directories: all given back."""

@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute import claims, records
 from kilonova.compute.events import Event
-from kilonova.compute.host import Host
+from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
         request_spec: objects.RequestSpec, migration: objects.Migration,
-        limits: objects.SchedulerLimits | None = None) -> dict[str, Any]:
+        limits: objects.SchedulerLimits | None = None, image: dict[str, Any] | None = None) -> dict[str, Any]:
     """{'disk': where the source shall put the disk}. HostRejected: an alternate may take it."""
     event = host.event('compute_prep_resize')
     with host.turn(work, instance.uuid), Undo('prep_resize') as undo:
@@ -35,10 +35,22 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
         undo.add(_free, host, work, ctxt, instance, migration, undo)
         work.check()
+        if migration.source_compute != host.name:
+            _fetch_base(host, instance, image)
+            work.check()
         LOG.info('Migrating', instance_uuid=instance.uuid)
         claims.tell(host, work, ctxt, instance.uuid, event=event.success())
     host.notify.emit(ctxt, 'instance.resize_prep.end', instance=instance, new_flavor=flavor)
     return {'disk': disk}
+
+
+def _fetch_base(host: Host, instance: objects.Instance, image: dict[str, Any] | None) -> None:
+    """While the guest still runs. What can't be fetched the source carries."""
+    try:
+        host.driver.fetch_base(instance, image_of(instance, image))
+    except (errors.KilonovaError, OSError) as error:
+        LOG.warning('The image of the server is carried with its disks, as it can not be fetched: %s', error,
+                    instance_uuid=instance.uuid)
 
 
 def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor, event: Event,

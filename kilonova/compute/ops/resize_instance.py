@@ -1,6 +1,7 @@
 """A move's step on its source: power off, keep the disks, carry a copy; then the server is the destination's."""
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from oslo_log import log as logging
@@ -13,8 +14,12 @@ from kilonova.compute.keys import Work
 from kilonova.compute.ops import build, move
 from kilonova.compute.tracker import side_of
 from kilonova.compute.undo import Undo
+from kilonova.virt.driver import Progress
 
 LOG = logging.getLogger(__name__)
+
+# Seconds between two notes of how much of the disks has gone.
+EVERY = 5.0
 
 
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: dict[str, Any] | None,
@@ -31,7 +36,8 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
         undo.add(host.driver.discard_copy, instance, disk)
         timeout, retry = host.shutdown_wait(instance, clean_shutdown)
         with host.tracker.at_work(instance.uuid, 'move'):
-            info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry)
+            info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry,
+                                                          _progress(host, work, ctxt, instance, migration))
         work.check()
         values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}
         claims.tell(host, work, ctxt, instance.uuid, transition='resize.migrated', expect={'host': host.name},
@@ -39,6 +45,24 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: di
                     event=event.success())
     host.notify.emit(ctxt, 'instance.resize.end', instance=instance, moved='resize.migrated', values=values)
     return info
+
+
+def _progress(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
+              migration: objects.Migration) -> Progress:
+    """Keeps the migration's row up to date while disks go, and ends that when the operation was cancelled or lost."""
+    said, mark = time.monotonic(), 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal said, mark
+        work.check()
+        if time.monotonic() - said < EVERY:
+            return
+        said, mark = time.monotonic(), mark + 1
+        LOG.info('Disks are being carried to %s: %d of %d MiB', migration.dest_compute, done >> 20, total >> 20,
+                 instance_uuid=instance.uuid)
+        claims.tell(host, work, ctxt, instance.uuid, mark=mark, migration={
+            'uuid': migration.uuid, 'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done})
+    return tell
 
 
 def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event: Event, undo: Undo) -> None:

@@ -174,7 +174,8 @@ class Resize(Flow):
         Step('select', select),
         Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
         Step('prep_resize', prep_resize, undo_prep_resize, again_from='claim_and_move'),
-        Step('resize_instance', resize_instance, undo_resize_instance),
+        # The source refuses before it stops the guest: it can't reach this destination.
+        Step('resize_instance', resize_instance, undo_resize_instance, again_from='claim_and_move'),
         Step('finish_resize', finish_resize, undo_finish_resize),
         Step('save_spec', save_spec, undo_save_spec),
         Step('mark_resized', mark_resized, saved=False),

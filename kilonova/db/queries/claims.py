@@ -164,7 +164,8 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end
     (True: this is the server's end state, the operation row goes with it), undo (True: the step gives back what it
     took, as long as its attempt isn't over; a state that moved on, such as ``deleting``, is left alone), undone (why:
-    the host took back what it did under this key, so the key is refused when it is asked again).
+    the host took back what it did under this key, so the key is refused when it is asked again), mark (tells several
+    saves under one key apart that have neither event nor transition).
     Returns {'written': True}.
     """
     uuid, key = request['instance_uuid'], request.get('key')
@@ -176,7 +177,8 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
                 return _ended_before(conn, request)
         elif key and not undo:
             event = request.get('event') or {}
-            mark = f"{key}:{request.get('transition') or event.get('event') or 'save'}:{event.get('host') or ''}"
+            what = request.get('transition') or event.get('event') or f"save {request.get('mark') or ''}"
+            mark = f"{key}:{what}:{event.get('host') or ''}"
             if not _mark(conn, key, mark):
                 return {'written': True}
         elif key:

@@ -36,7 +36,7 @@ from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec, Settings
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
-from kilonova.virt.libvirt.storage import command, files
+from kilonova.virt.libvirt.storage import command, files, ssh
 from kilonova.virt.libvirt.storage.cache import ImageCache, Limits
 from kilonova.virt.libvirt.storage.instance import CONSOLE, InstanceDirectory
 from kilonova.virt.libvirt.storage.move import COMING, KEPT, DiskMover
@@ -83,7 +83,8 @@ class LibvirtDriver:
                                                conf.libvirt.images_address_space_limit))
         self._disks = ServerDisks(conf, self._cache, image_client.download if image_client else None)
         self._images = image_client
-        self._mover = DiskMover(conf.host, self._instances_path, base_path)
+        self._mover = DiskMover(conf.host, conf.my_ip, self._instances_path, base_path, ssh.Transport(
+            conf.libvirt.remote_filesystem_transport, conf.libvirt.remote_filesystem_bandwidth << 20))
         self._host = host or Host(settings.connection_uri(conf), conf.host, conf.libvirt.keepalive_interval)
         self._soft_reboot_timeout: int = conf.libvirt.wait_soft_reboot_seconds
 
@@ -324,17 +325,20 @@ class LibvirtDriver:
     def prepare_move(self) -> dict[str, Any]:
         return self._mover.offer()
 
+    def fetch_base(self, instance: Any, image_meta: dict[str, Any]) -> None:
+        self._disks.fetch_base(instance, image_meta)
+
     def check_move(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
         self._mover.check(instance, dest, flavor)
 
     @_translated
     def migrate_disk_and_power_off(self, instance: Any, dest: dict[str, Any], flavor: Any, timeout: int = 0,
-                                   retry_interval: int = 0) -> dict[str, Any]:
+                                   retry_interval: int = 0, progress: driver.Progress | None = None) -> dict[str, Any]:
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
         self.power_off(instance, timeout, retry_interval)
         self._disks.directory(instance.uuid).hide_domain()
-        disk_info = self._mover.carry(instance.uuid, dest)
+        disk_info = self._mover.carry(instance.uuid, dest, progress)
         self._forget(instance)
         return disk_info
 

@@ -334,6 +334,22 @@ def test_what_is_saved_of_an_undo_that_is_over_changes_nothing(building, over):
     assert devices_of(building)[0] == ('claimed', UUID, 'r1')
 
 
+def test_notes_of_progress_are_told_apart_by_their_mark(building):
+    """Saves under one key without event or transition: a note that is sent again is written once, the next one, too."""
+    def note(mark, done):
+        claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'mark': mark,
+                               'migration': {'uuid': 'm1', 'disk_processed': done}})
+    table = models.Migration.__table__
+    with building.write() as conn:
+        conn.execute(table.insert().values(uuid='m1', instance_uuid=UUID, status='migrating', deleted=0))
+    seen = []
+    for mark, done in ((1, 10), (2, 20), (2, 5), (3, 30)):
+        note(mark, done)
+        with building.read() as conn:
+            seen.append(conn.execute(sa.select(table.c.disk_processed)).scalar_one())
+    assert seen == [10, 20, 20, 30]
+
+
 def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
     """By the database's clock; not those that are being restored. Row 2.17."""
     assert operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'),

@@ -9,6 +9,7 @@ import pytest
 
 from kilonova.virt.fake import FakeDriver, FakeMachine
 from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.storage import command, ssh
 from tests.unit.virt import builders
 
 
@@ -48,7 +49,57 @@ class LibvirtRig:
         return builders.has_marker(self.file(host, uuid, 'disk'))
 
     def elsewhere(self) -> dict[str, Any]:
-        return {**self.there.prepare_move(), 'boot_id': 'another'}
+        """A machine that nobody can log in to."""
+        return {**self.there.prepare_move(), 'boot_id': 'another', 'address': '192.0.2.99'}
+
+
+# Stands for ssh and its server: the command runs here, under the other host's eyes. "cut" holds how many bytes of what
+# is sent still get through; "log" what was done.
+SSH = """#!/bin/sh
+while :; do
+    case "$1" in -o) shift 2 ;; -T) shift ;; --) shift; break ;; *) break ;; esac
+done
+here=$(dirname "$0")
+[ "$1" = 192.0.2.99 ] && { echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255; }
+shift
+echo "$*" >> "$here/log"
+case "$*" in *"dd of="*)
+    if [ -e "$here/cut" ]; then
+        count=$(cat "$here/cut"); rm "$here/cut"
+        head -c "$count" | sh -c "$*"
+        exit 255
+    fi ;;
+esac
+exec sh -c "$*"
+"""
+
+
+class RemoteRig(LibvirtRig):
+    """As if the second host were another machine: disks go there by ssh."""
+
+    def __init__(self, path: Path, images: builders.Images, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bin = path / 'bin'
+        self.bin.mkdir()
+        (self.bin / 'ssh').write_text(SSH)
+        (self.bin / 'ssh').chmod(0o755)
+        monkeypatch.setitem(command.ENVIRONMENT, 'PATH', f"{self.bin}:{command.ENVIRONMENT['PATH']}")
+        monkeypatch.setattr(ssh, '_PAUSES', (0, 0))
+        super().__init__(path, images)
+
+    def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
+        made = super().driver(host, **overrides)
+        if host == 'gpu2':
+            offer = made._mover.offer
+            made._mover.offer = lambda: {**offer(), 'boot_id': 'of another machine'}    # type: ignore[method-assign]
+        return made
+
+    def cut(self, count: int) -> None:
+        """The connection ends after so many bytes of the next block."""
+        (self.bin / 'cut').write_text(str(count))
+
+    def log(self, part: str) -> list[str]:
+        """The commands over there that have ``part`` in them."""
+        return [line for line in (self.bin / 'log').read_text().splitlines() if part in line]
 
 
 class FakeRig:
@@ -76,9 +127,16 @@ def libvirt_rig(tmp_path: Path, images: builders.Images) -> LibvirtRig:
     return LibvirtRig(tmp_path, images)
 
 
-@pytest.fixture(params=['fake', 'libvirt'])
-def rig(request: pytest.FixtureRequest, tmp_path: Path, images: builders.Images) -> FakeRig | LibvirtRig:
-    return FakeRig(tmp_path, images) if request.param == 'fake' else LibvirtRig(tmp_path, images)
+@pytest.fixture
+def remote_rig(tmp_path: Path, images: builders.Images, monkeypatch: pytest.MonkeyPatch) -> RemoteRig:
+    return RemoteRig(tmp_path, images, monkeypatch)
+
+
+@pytest.fixture(params=['fake', 'libvirt', 'remote'])
+def rig(request: pytest.FixtureRequest, tmp_path: Path, images: builders.Images) -> Any:
+    if request.param == 'fake':
+        return FakeRig(tmp_path, images)
+    return request.getfixturevalue(f'{request.param}_rig')
 
 
 def qemu_size(path: Path) -> int:

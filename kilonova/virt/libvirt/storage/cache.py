@@ -138,6 +138,11 @@ class ImageCache:
         return qemu_name, int(info['virtual-size'])
 
 
+def is_blank(path: str) -> bool:
+    """Whether a base is a formatted empty disk, which each host makes for itself."""
+    return os.path.basename(path).startswith(('ephemeral_', 'swap_'))
+
+
 def _check_size(virtual_size: int, most: int | None) -> None:
     if most is not None and virtual_size > most:
         raise FlavorDiskSmallerThanImage(flavor_size=most, image_size=virtual_size)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kilonova import errors
 
 # mkfs and mkswap are where ordinary users don't look.
-_ENVIRONMENT = {**os.environ, 'LC_ALL': 'C',
+ENVIRONMENT = {**os.environ, 'LC_ALL': 'C',
                 'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin'}
 # Seconds between two looks whether a program shall go on.
 _LOOK = 0.2
@@ -23,15 +23,16 @@ _PRIVATE = 0o077
 
 
 class CommandFailed(errors.KilonovaError):
-    """A program isn't there, or ended with an error."""
+    """A program isn't there, or ended with an error; ``exit_code`` is what it ended with, ``said`` its words."""
 
     msg_fmt = '%(command)s failed: %(reason)s'
+    exit_code, said = 127, ''
 
 
 def run(*argv: str) -> str:
     """What the program prints; raises CommandFailed with what it said on stderr."""
     try:
-        done = subprocess.run(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        done = subprocess.run(argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               check=False, umask=_PRIVATE)
     except FileNotFoundError as error:
         raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
@@ -47,7 +48,7 @@ def watched(check: Callable[[], None], *argv: str) -> None:
     # What it says goes to a file: nobody reads a pipe meanwhile.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
-            process = subprocess.Popen(argv, env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            process = subprocess.Popen(argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                        stderr=stderr, text=True, umask=_PRIVATE)
         except FileNotFoundError as error:
             raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
@@ -60,8 +61,10 @@ def watched(check: Callable[[], None], *argv: str) -> None:
                 raise
         if process.returncode:
             stderr.seek(0)
-            raise CommandFailed(command=' '.join(argv[:3]),
-                                reason=stderr.read().strip() or f'exit code {process.returncode}')
+            said = stderr.read().strip()
+            failed = CommandFailed(command=' '.join(argv[:3]), reason=said or f'exit code {process.returncode}')
+            failed.exit_code, failed.said = process.returncode, said
+            raise failed
 
 
 def _works(process: subprocess.Popen) -> bool:

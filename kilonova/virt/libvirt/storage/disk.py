@@ -13,7 +13,7 @@ from kilonova.virt.libvirt.storage import command, files
 
 GIB = 1 << 30
 MIB = 1 << 20
-_QCOW2 = b'QFI\xfb'
+QCOW2 = b'QFI\xfb'
 # magic, version, offset and length of the backing file's name, cluster bits, virtual size
 _HEADER = struct.Struct('>4sIQIIQ')
 
@@ -43,7 +43,7 @@ def look(path: str, format_: str) -> DiskFile:
     with open(path, 'rb') as stream:
         head = stream.read(_HEADER.size)
         magic, _version, offset, length, _bits, size = _HEADER.unpack(head.ljust(_HEADER.size, b'\0'))
-        if magic != _QCOW2:
+        if magic != QCOW2:
             raise command.CommandFailed(command='reading', reason=f'{path} is not a qcow2 file')
         backing = None
         if offset:
@@ -55,7 +55,7 @@ def look(path: str, format_: str) -> DiskFile:
 def look_at_base(path: str) -> Base:
     """A cached image. Nothing but qcow2 and raw gets into the cache, and a raw one that looks like qcow2 doesn't."""
     with open(path, 'rb') as stream:
-        format_ = 'qcow2' if stream.read(4) == _QCOW2 else 'raw'
+        format_ = 'qcow2' if stream.read(4) == QCOW2 else 'raw'
     return Base(path, format_, look(path, format_).virtual_size)
 
 
@@ -83,6 +83,16 @@ def _aside(path: str) -> str:
     aside = f'{path}.new'
     files.remove(aside)
     return aside
+
+
+def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
+    """The command that lets an overlay read from another file with the same content."""
+    return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
+
+
+def detach(path: str) -> None:
+    """Copy what an overlay reads from its base into it: it reads from nothing else then."""
+    command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', '-b', '', path)
 
 
 def grow(path: str, format_: str, size: int) -> bool:

@@ -52,6 +52,11 @@ def remove_tree(path: str) -> bool:
     return found
 
 
+def used(path: str) -> int:
+    """Bytes that a file takes on the disk, without its holes."""
+    return os.stat(path).st_blocks * 512
+
+
 def sync(path: str) -> None:
     """Bring a file's content to the disk, so that a rename after it can't outlive it."""
     descriptor = os.open(path, os.O_RDONLY)

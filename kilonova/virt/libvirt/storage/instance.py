@@ -25,6 +25,11 @@ CONSOLE_LIMIT = 100 * 1024
 LOG = logging.getLogger(__name__)
 
 
+def mark_of(move: str) -> str:
+    """What the mark of a move says."""
+    return json.dumps({'move': move})
+
+
 class InstanceDirectory:
     """<instances_path>/<uuid>, or that with a suffix (``_resize``)."""
 
@@ -83,7 +88,7 @@ class InstanceDirectory:
         return None
 
     def mark_move(self, move: str) -> None:
-        files.write_whole(self.file(MOVE), json.dumps({'move': move}))
+        files.write_whole(self.file(MOVE), mark_of(move))
 
     def unmark_move(self) -> None:
         files.remove(self.file(MOVE))

@@ -1,4 +1,4 @@
-"""Carrying a server's disks to another host of the same machine, or to itself, with the way back kept.
+"""Carrying a server's disks to another host, or to itself, with the way back kept.
 
 Source: ``check``, ``carry`` (keeps <uuid>_resize, puts a copy at the destination), then ``confirm`` or
 ``restore``. Destination: ``offer``, then ``discard`` on the way back. Every step may be repeated; the id of
@@ -6,22 +6,28 @@ the move, written into both directories, tells a half-done move from the leftove
 """
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import shutil
 import uuid as uuidlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kilonova import errors
 from kilonova.virt import identity
+from kilonova.virt.driver import Progress
 from kilonova.virt.libvirt.storage import asked as wishes
-from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt.libvirt.storage import command, destination, disk, files, ssh
+from kilonova.virt.libvirt.storage.cache import is_blank
+from kilonova.virt.libvirt.storage.destination import COMING, Destination, Going
 from kilonova.virt.libvirt.storage.instance import MOVE, SWAP, InstanceDirectory
 
 LOG = logging.getLogger(__name__)
 
+__all__ = ('COMING', 'KEPT', 'DiskMover')
 KEPT = '_resize'
-COMING = '_incoming'
 # Not carried: swap is made anew, the mark belongs to the original.
 _LEFT_BEHIND = frozenset({SWAP, MOVE})
 
@@ -29,12 +35,15 @@ _LEFT_BEHIND = frozenset({SWAP, MOVE})
 class DiskMover:
     """Moves of the servers whose disks are in ``instances_path``."""
 
-    def __init__(self, host: str, instances_path: str, base_path: str) -> None:
+    def __init__(self, host: str, address: str, instances_path: str, base_path: str, transport: ssh.Transport) -> None:
+        """``address``: of this host, for others; ``transport``: how this host carries disks to other machines."""
         self.host, self.instances_path, self.base_path = host, instances_path, base_path
+        self._address, self._transport = address, transport
 
     def offer(self) -> dict[str, Any]:
         """Destination: where disks shall go, and how the source can tell whether it can write there."""
-        return {'host': self.host, 'machine_id': identity.machine_id(), 'boot_id': identity.boot_id(),
+        return {'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
+                'boot_id': identity.boot_id(),
                 'instances_path': self.instances_path, 'base_path': self.base_path,
                 'storage_id': identity.storage_id(self.instances_path, create=True),
                 'move': str(uuidlib.uuid4())}
@@ -42,54 +51,66 @@ class DiskMover:
     # -- source --------------------------------------------------------------------------------------
 
     def check(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
-        """Raise ResizeError for a move that can't be; nothing has changed then."""
+        """Raise ResizeError for a move that can't be, DisksUnmovable for one that can't be there; nothing has changed
+        then."""
         old = instance.flavor
         source = self._source(instance.uuid)
         if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
-        self._check_reachable(dest)
         found = source.disks()
         root = found.get('disk')
         # A flavor without root_gb takes the image's size, so the flavors alone don't tell.
         if root and flavor.root_gb and flavor.root_gb * disk.GIB < root.virtual_size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
-        needed = sum(os.stat(source.file(name)).st_blocks * 512 for name in found)
-        free = shutil.disk_usage(dest['instances_path']).free
+        place = self._destination(dest, instance.uuid)
+        if not isinstance(place, destination.Local) and dest['storage_id'] == identity.storage_id(self.instances_path):
+            raise errors.DisksUnmovable(source=self.host, dest=dest['host'], reason=(
+                'both machines keep servers on the same storage, which is not supported'))
+        free = place.check()
+        needed = sum(files.used(source.file(name)) for name in found)
         if needed > free:
-            raise errors.ResizeError(reason=f"the disks need {needed} bytes, {dest['host']} has {free} left")
+            raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
+                                        reason=f'they need {needed} bytes, {free} are left there')
 
-    def _check_reachable(self, dest: dict[str, Any]) -> None:
-        same_machine = (dest['machine_id'] == identity.machine_id() and dest['boot_id'] == identity.boot_id())
-        if not same_machine or dest['storage_id'] != identity.storage_id(dest['instances_path']):
-            raise errors.ResizeError(
-                reason=f"the disks can not be carried from {self.host} to {dest['host']}: that is another machine, "
-                       'and no transport between machines is set')
+    def _destination(self, dest: dict[str, Any], uuid: str) -> Destination:
+        return destination.of(dest, uuid, self.host, self._transport)
 
     def _source(self, uuid: str) -> InstanceDirectory:
         """Where the originals are now."""
         kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
         return kept if self.is_aside(uuid) else current
 
-    def carry(self, uuid: str, dest: dict[str, Any]) -> dict[str, Any]:
+    def carry(self, uuid: str, dest: dict[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """Keep the originals as <uuid>_resize and put a copy of them at the destination.
 
-        The guest must be off. Returns {'move', 'disks'}; raises InstanceNotFound if there are no disks.
+        The guest must be off. Returns {'move', 'disks'}; raises InstanceNotFound if there are no disks, ResizeError if
+        they did not get there.
         """
         kept = self._set_aside(uuid, dest['move'])
-        arrived = InstanceDirectory(dest['instances_path'], uuid)
-        if arrived.move() != dest['move']:
-            self._copy(kept, arrived, dest)
-        return {'move': dest['move'], 'disks': list(arrived.formats())}
+        place = self._destination(dest, uuid)
+        try:
+            if not place.has_arrived(dest['move']):
+                self._copy(kept, place, dest, progress)
+        except command.CommandFailed as error:
+            raise errors.ResizeError(reason=f"the disks did not get from {self.host} to {dest['host']}: {error}"
+                                     ) from error
+        return {'move': dest['move'], 'disks': list(kept.formats())}
 
     def discard_copy(self, uuid: str, dest: dict[str, Any]) -> None:
         """Delete what ``carry`` put at a destination other than this host, if it is this move's."""
-        if dest['instances_path'] == self.instances_path:
+        place = self._destination(dest, uuid)
+        if isinstance(place, destination.Local) and dest['instances_path'] == self.instances_path:
             return
-        for suffix in (COMING, ''):
-            arrived = InstanceDirectory(dest['instances_path'], uuid, suffix)
-            if arrived.exists() and arrived.move() == dest['move']:
-                LOG.warning('Removing %s: the move that carried it there has ended', arrived.path)
-                files.remove_tree(arrived.path)
+        if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
+            return      # nothing was carried
+        try:
+            found = place.discard(dest['move'])
+        except command.CommandFailed as error:
+            # That host takes it away itself when it undoes its part of the move.
+            LOG.warning('%s may still have a copy of %s: %s', dest['host'], uuid, error)
+            return
+        for path in found:
+            LOG.warning('%s was removed from %s: the move that carried it there has ended', path, dest['host'])
 
     def _set_aside(self, uuid: str, move: str) -> InstanceDirectory:
         kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
@@ -107,38 +128,30 @@ class DiskMover:
             raise errors.InstanceNotFound(instance_id=uuid)
         return kept
 
-    def _copy(self, kept: InstanceDirectory, arrived: InstanceDirectory, dest: dict[str, Any]) -> None:
+    def _copy(self, kept: InstanceDirectory, place: Destination, dest: dict[str, Any],
+              progress: Progress | None) -> None:
         """Copy aside, turn the overlays to the destination's base files, then rename."""
-        coming = InstanceDirectory(dest['instances_path'], os.path.basename(arrived.path), COMING)
-        shutil.rmtree(coming.path, ignore_errors=True)
-        coming.create()
-        names = sorted(name for name in os.listdir(kept.path) if name not in _LEFT_BEHIND
+        for name, found in kept.disks().items():
+            # Two hosts format the same empty disk in different ways: its overlay would not fit the other's.
+            if found.backing and is_blank(found.backing):
+                disk.detach(kept.file(name))
+        paths = sorted(kept.file(name) for name in os.listdir(kept.path) if name not in _LEFT_BEHIND
                        and not name.endswith('.new') and os.path.isfile(kept.file(name)))
-        if names:
-            command.run('cp', '--sparse=always', '--', *(kept.file(name) for name in names), coming.path)
-        for name, found in coming.disks().items():
-            if found.backing:
-                self._rebase(coming.file(name), found.backing, dest['base_path'])
-        coming.mark_move(dest['move'])
-        files.remove_tree(arrived.path)
-        os.rename(coming.path, arrived.path)
-
-    def _rebase(self, path: str, backing: str, base_path: str) -> None:
-        """Let an overlay read from the destination's copy of its base, made if it has none."""
-        target = os.path.join(base_path, os.path.basename(backing))
-        if target == backing:
-            return
-        if not os.path.exists(target):
-            os.makedirs(base_path, exist_ok=True)
-            # A name of its own: the destination may be downloading the same image right now.
-            aside = f'{target}.{uuidlib.uuid4()}'
-            try:
-                command.run('cp', '--sparse=always', '--', backing, aside)
-                os.replace(aside, target)
-            finally:
-                files.remove(aside)
-        command.run('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', target,
-                    '-F', disk.look_at_base(target).format, path)
+        overlays = {name: found.backing for name, found in kept.disks().items()
+                    if found.backing and kept.file(name) in paths}
+        bases = {backing: _Base.find(backing, os.path.join(dest['base_path'], os.path.basename(backing)), place)
+                 for backing in overlays.values()}
+        going = _counted([*paths, *(base.path for base in bases.values() if base.there is None)], progress)
+        place.begin(dest['move'])
+        for base in bases.values():
+            if base.there is None:
+                place.put_base(base.path, base.target, dest['move'], going)
+        place.put(paths, place.coming, going)
+        for name, backing in overlays.items():
+            base = bases[backing]
+            if (base.target, base.there or base.format) != (base.path, base.format):
+                place.rebase(name, base.target, base.there or base.format)
+        place.end(dest['move'])
 
     def confirm(self, uuid: str) -> None:
         """Delete the kept originals."""
@@ -169,7 +182,40 @@ class DiskMover:
 
     def discard(self, uuid: str, same_host: bool) -> None:
         """Delete the copy that arrived; never the only copy, and never what no move has put here."""
-        shutil.rmtree(InstanceDirectory(self.instances_path, uuid, COMING).path, ignore_errors=True)
+        coming = InstanceDirectory(self.instances_path, uuid, COMING)
+        # A base file that was on its way with it.
+        for part in glob.glob(os.path.join(glob.escape(self.base_path), f'*.{coming.move()}')):
+            files.remove(part)
+        shutil.rmtree(coming.path, ignore_errors=True)
         current = InstanceDirectory(self.instances_path, uuid)
         if current.move() and (not same_host or self.is_aside(uuid)):
             files.remove_tree(current.path)
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What an overlay reads from: the file here and its format, the file at the destination and its format, if any."""
+
+    path: str
+    format: str
+    target: str
+    there: str | None
+
+    @classmethod
+    def find(cls, path: str, target: str, place: Destination) -> _Base:
+        try:
+            return cls(path, disk.look_at_base(path).format, target, place.base(target))
+        except FileNotFoundError as error:
+            raise command.CommandFailed(command='carrying', reason=f'{path} is missing') from error
+
+
+def _counted(paths: Sequence[str], progress: Progress | None) -> Going:
+    """Tells ``progress`` how many bytes went, and how many there are: what the files take up, holes left out."""
+    total, done = sum(files.used(path) for path in paths), 0
+
+    def going(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(min(done, total), total)
+    return going

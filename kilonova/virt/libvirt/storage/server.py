@@ -18,7 +18,7 @@ from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk
 from kilonova.virt.libvirt.storage.asked import Wish
-from kilonova.virt.libvirt.storage.cache import ImageCache
+from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
 from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, SWAP, InstanceDirectory
 
 # The one that a flavor has.
@@ -86,6 +86,11 @@ class ServerDisks:
                               self._conf.mkisofs_cmd)
             directory.record(CONFIG, 'raw')
 
+    def fetch_base(self, instance: Any, image_meta: dict[str, Any]) -> None:
+        """Have the image at hand that a server's root disk reads from, if it is kept so here."""
+        if self.format == 'qcow2' and instance.image_ref:
+            self._image(instance, image_meta, None, None)
+
     def grow(self, instance: Any, image_meta: dict[str, Any]) -> None:
         """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
         directory = self.directory(instance.uuid)
@@ -104,7 +109,7 @@ class ServerDisks:
                 continue
             if name == DISK and self._is_image(instance, found.backing):
                 self._image(instance, image_meta, None, None)
-            elif name != DISK and _is_blank(found.backing):
+            elif name != DISK and is_blank(found.backing):
                 self._blank(os.path.basename(found.backing))
             else:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
@@ -161,7 +166,3 @@ class ServerDisks:
         quiet = () if file_system == 'vfat' else ('-q',)
         return self._cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label,
                                  f'ephemeral{number}')
-
-
-def _is_blank(backing: str) -> bool:
-    return os.path.basename(backing).startswith(('ephemeral_', 'swap_'))

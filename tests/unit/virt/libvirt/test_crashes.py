@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.storage import command
+from kilonova.virt.libvirt.storage import command, ssh
 from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance
 
 
@@ -38,7 +38,8 @@ class Fuse:
 @pytest.fixture
 def fuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     fuse = Fuse()
-    for module, names in ((os, ('rename', 'replace', 'makedirs')), (shutil, ('rmtree',)), (command, ('run',))):
+    for module, names in ((os, ('rename', 'replace', 'makedirs')), (shutil, ('rmtree',)), (command, ('run', 'watched')),
+                          (ssh.Remote, ('_once', '_block'))):
         for name in names:
             monkeypatch.setattr(module, name, fuse.wrap(getattr(module, name)))
     yield fuse
@@ -94,8 +95,14 @@ def test_spawn_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
     assert crash_everywhere(fuse, work) > 3
 
 
-@pytest.mark.parametrize('same_host', [True, False])
-def test_move_again_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bool) -> None:
+# To itself, to another host of the machine, to another machine.
+WHERE = pytest.mark.parametrize(('rig_name', 'same_host'), [
+    ('libvirt_rig', True), ('libvirt_rig', False), ('remote_rig', False)])
+
+
+@WHERE
+def test_move_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str, same_host: bool) -> None:
+    libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:
@@ -115,8 +122,9 @@ def test_move_again_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bool)
     assert crash_everywhere(fuse, work) > 5
 
 
-@pytest.mark.parametrize('same_host', [True, False])
-def test_move_undone_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bool) -> None:
+@WHERE
+def test_move_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str, same_host: bool) -> None:
+    libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:

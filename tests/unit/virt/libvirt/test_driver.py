@@ -151,10 +151,10 @@ def test_finish_without_disks_is_refused(rig: Any) -> None:
 
 
 def test_equal_ids_of_a_machine_are_not_enough(rig: Any) -> None:
-    """Containers of one image share machine id and boot id, not what is under the same path."""
+    """Containers of one image share machine id and boot id, not what is under the same path: ssh it is."""
     instance = spawn(rig)
-    dest = {**rig.there.prepare_move(), 'storage_id': 'what the other container has there'}
-    with pytest.raises(errors.ResizeError, match='no transport between machines'):
+    dest = {**rig.there.prepare_move(), 'storage_id': 'what the other container has there', 'address': '127.0.0.9'}
+    with pytest.raises(errors.DisksUnmovable, match=r'from gpu1 to gpu2: ssh 127\.0\.0\.9 failed'):
         rig.here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
     assert rig.here.get_info(instance) == PowerState.RUNNING
 
@@ -173,7 +173,7 @@ def test_a_destination_without_room_is_refused(rig: Any, monkeypatch: pytest.Mon
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
     monkeypatch.setattr('shutil.disk_usage', lambda path: SimpleNamespace(total=1 << 40, used=1 << 40, free=1000))
-    with pytest.raises(errors.ResizeError, match='gpu2 has 1000 left'):
+    with pytest.raises(errors.DisksUnmovable, match=r'to gpu2: they need [0-9]+ bytes, 1000 are left there'):
         rig.here.check_move(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
 
 

@@ -16,7 +16,6 @@ from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import host as host_module
-from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
 from tests.unit.virt import builders
 
@@ -75,6 +74,10 @@ class Connection(libvirt.virConnect):
 
     def isAlive(self) -> int:
         return self.alive
+
+    def getType(self) -> str:
+        self.answer('getType')
+        return 'QEMU'
 
     def getLibVersion(self) -> int:
         return self.answer('getLibVersion')
@@ -167,38 +170,45 @@ def test_a_dead_connection_is_asked_nothing(host: Host, daemon: list[Any]) -> No
 
 def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Host, daemon: list[Any]) -> None:
     """Finding 4.3: a thread that hears late must not drop what another thread opened meanwhile."""
-    old, new = Connection(), Connection()
-    daemon += [old, new]
-    assert host.connect() is old
+    new = Connection()
 
     def replaced() -> Exception:
-        old.alive = False
-        assert host.connect() is new
+        assert host.kind() == 'QEMU'
         return lost()
-    old.answers['getLibVersion'] = replaced
+    daemon += [Connection(getLibVersion=replaced), new]
     with pytest.raises(driver.HypervisorUnavailable):
-        host.call(old, 'getLibVersion')
-    assert host.connect() is new
+        host.do_once(lambda connection: connection.getLibVersion())
+    assert host.kind() == 'QEMU' and new.asked == ['getType'] * 2
+
+
+def test_calls_at_the_same_time_have_a_connection_each(host: Host, daemon: list[Any]) -> None:
+    """Finding 4.5: of those that wait on one, libvirt wakes one when keepalive gives it up."""
+    first, second = Connection(getLibVersion=lambda: host.kind()), Connection()
+    daemon += [first, second]
+    for _ in range(3):
+        assert host.libvirt_version() == 'QEMU'
+    assert (first.asked, second.asked) == (['getLibVersion'] * 3, ['getType'] * 3)
 
 
 def test_what_libvirt_refuses_is_no_loss(host: Host, daemon: list[Any]) -> None:
     refused = error(libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_FROM_QEMU)
     internal = error(libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
-    connection = Connection(getLibVersion=refused)
+    connection = Connection()
     daemon += [connection]
     for raised in (refused, internal):
         connection.answers['getLibVersion'] = raised
         with pytest.raises(libvirt.libvirtError):
             host.libvirt_version()
-    assert host.connect() is connection and connection.asked == ['getLibVersion'] * 2
+    assert host.kind() == 'QEMU' and connection.asked == ['getLibVersion'] * 2 + ['getType']
 
 
 def test_a_guest_is_looked_up_anew(host: Host, daemon: list[Any]) -> None:
     old, new = Connection(state=lost), Connection(state=libvirt.VIR_DOMAIN_PAUSED)
     daemon += [old, new]
-    guest = Guest(host, Domain(host.connect()))
+    guest = host.find(UUID)
+    assert guest is not None and guest.power_state() == PowerState.PAUSED
     assert guest.power_state() == PowerState.PAUSED
-    assert new.asked == ['lookupByUUIDString', 'state']
+    assert (old.asked, new.asked) == (['lookupByUUIDString', 'state'], ['lookupByUUIDString', 'state', 'state'])
 
 
 @pytest.mark.parametrize(('state', 'created'), [(libvirt.VIR_DOMAIN_RUNNING, 0), (libvirt.VIR_DOMAIN_SHUTOFF, 1)])
@@ -206,7 +216,9 @@ def test_a_guest_is_started_once(host: Host, daemon: list[Any], state: int, crea
     """The connection was lost while it was started: whether it runs is looked at first."""
     old, new = Connection(create=lost), Connection(state=state)
     daemon += [old, new]
-    Guest(host, Domain(host.connect())).start()
+    guest = host.find(UUID)
+    assert guest is not None
+    guest.start()
     assert new.asked.count('create') == created
 
 
@@ -216,12 +228,15 @@ def test_a_restart_is_waited_for(host: Host, daemon: list[Any], monkeypatch: pyt
     assert host.libvirt_version() == 9
 
 
-def test_the_test_driver_is_never_lost(daemon: list[Any]) -> None:
-    host, connection = Host('test:///x', 'gpu1'), Connection(getLibVersion=lost)
-    daemon += [connection]
-    with pytest.raises(libvirt.libvirtError):
-        host.libvirt_version()
-    assert host.connect() is connection
+def test_the_test_driver_has_one_connection_that_is_never_lost(daemon: list[Any]) -> None:
+    host = Host('test:///x', 'gpu1')
+    connection = Connection(getLibVersion=lost)
+    daemon += [connection, Connection()]
+    for _ in range(2):
+        with pytest.raises(libvirt.libvirtError):
+            host.libvirt_version()
+    connection.answers['getLibVersion'] = lambda: host.kind()
+    assert host.libvirt_version() == 'QEMU' and len(daemon) == 1
 
 
 def test_no_daemon_is_waited_for_but_a_wrong_address_is_refused(tmp_path: Path) -> None:
@@ -243,67 +258,90 @@ def test_a_daemon_that_does_not_answer_costs_one_thread(host: Host, daemon: list
             host.libvirt_version()
     assert len(daemon) == 1
     answers.set()
-    until(lambda: host._opening is None or host._opening.done)
-    assert host.connect() is connection
+    until(lambda: host._opening is not None and host._opening.done)
+    assert host.libvirt_version() == 1 and connection.asked == ['getLibVersion']
 
 
 def test_calls_that_hang_leave_threads_for_others(host: Host, daemon: list[Any],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 4.5: eventlet has 20 native threads for everything, heartbeats included."""
     answers = threading.Event()
-    daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9)]
+    daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9) for _ in range(host_module.CALLS)]
     monkeypatch.setattr(host_module, 'TURN_WAIT', 0.05)
     callers = [threading.Thread(target=host.libvirt_version) for _ in range(host_module.CALLS)]
     for caller in callers:
         caller.start()
-    until(lambda: host._calls._value == 0)
+    until(lambda: host._turns._value == 0)
     with pytest.raises(driver.HypervisorUnavailable, match='16 calls wait'):
         host.libvirt_version()
     answers.set()
     for caller in callers:
         caller.join()
-    assert host.libvirt_version() == 9 and host_module.CALLS < 20
+    assert host.libvirt_version() == 9 and daemon == [] and host_module.CALLS < 20
 
 
 # -- told --------------------------------------------------------------------------------------------------------------
-def test_a_loss_that_lasts_is_told_and_its_end(host: Host, daemon: list[Any]) -> None:
-    """Findings 4.3, 4.4: the connection is opened again without anybody asking."""
-    listener, old, new = Listener(), Connection(), Connection()
-    daemon += [old]
+def connected(host: Host, daemon: list[Any]) -> tuple[Listener, Connection]:
+    """Who listens, and the connection that tells."""
+    listener, telling = Listener(), Connection()
+    daemon += [Connection(), telling]
     host.listen(listener)
     host.connect()
-    old.alive = False
+    return listener, telling
+
+
+def test_a_loss_that_lasts_is_told_and_its_end(host: Host, daemon: list[Any]) -> None:
+    """Findings 4.3, 4.4: the connection is opened again without anybody asking."""
+    listener, old = connected(host, daemon)
     old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
     until(lambda: listener.heard)
-    daemon += [new]
+    daemon += [Connection()]
     until(lambda: len(listener.heard) == 2)
-    assert listener.heard == ['Connection to libvirt lost: 1', 'back'] and host.connect() is new
+    assert listener.heard == ['Connection to libvirt lost: 1', 'back']
+
+
+def test_a_daemon_that_hangs_is_told_of_before_its_answer(host: Host, daemon: list[Any],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    listener, old = connected(host, daemon)
+    daemon += [lambda: answers.wait(60) and Connection()]
+    old.end(libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE)
+    until(lambda: listener.heard == ['Connection to libvirt lost: 2'])
+    answers.set()
+    until(lambda: listener.heard[1:] == ['back'])
 
 
 def test_a_loss_that_is_over_at_once_is_not_told(host: Host, daemon: list[Any], monkeypatch: pytest.MonkeyPatch,
                                                  caplog: pytest.LogCaptureFixture) -> None:
     """Only that guests may have changed unheard."""
     monkeypatch.setattr(host_module, 'PATIENCE', 60.0)
-    listener, old = Listener(), Connection()
-    daemon += [old, lost(), Connection()]
-    host.listen(listener)
     with caplog.at_level(logging.INFO):
-        host.connect()
-        old.end(libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE)
+        listener, old = connected(host, daemon)
+        daemon += [lost(), Connection()]
+        old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
         until(lambda: listener.heard)
     assert listener.heard == ['back']
-    assert 'The connection to libvirt was lost' in caplog.text
+    assert 'The connection to libvirt was lost (1)' in caplog.text and 'Connected to libvirt again' in caplog.text
 
 
 def test_the_end_of_an_old_connection_is_nothing_new(host: Host, daemon: list[Any]) -> None:
-    listener, old, new = Listener(), Connection(getLibVersion=lost), Connection()
-    daemon += [old, new]
-    host.listen(listener)
-    host.libvirt_version()
-    until(lambda: listener.heard == ['back'])
+    listener, old = connected(host, daemon)
+    daemon += [Connection(), Connection()]
     old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
+    until(lambda: 'back' in listener.heard)
+    heard = list(listener.heard)
     host.closed(old, libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
-    assert host.connect() is new and listener.heard == ['back']
+    assert len(daemon) == 1 and listener.heard == heard
+
+
+def test_a_connection_that_is_lost_before_it_is_known_is_opened_again(host: Host, daemon: list[Any]) -> None:
+    listener, old = connected(host, daemon)
+    dead, new = Connection(), Connection()
+    dead.alive = False
+    daemon += [dead, new]
+    old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
+    until(lambda: listener.heard.count('back') == 2)
+    assert host._telling is new
 
 
 def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
@@ -311,8 +349,9 @@ def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
     listener = Listener()
     hypervisor = Host(libvirt_rig.here._host.uri, 'gpu1')
     hypervisor.listen(listener)
-    domain = hypervisor.connect().defineXML(f'<domain type="test"><name>one</name><uuid>{UUID}</uuid>'
-                                            '<memory>1024</memory><os><type>hvm</type></os></domain>')
+    hypervisor.connect()
+    domain = hypervisor.ask('defineXML', f'<domain type="test"><name>one</name><uuid>{UUID}</uuid>'
+                                         '<memory>1024</memory><os><type>hvm</type></os></domain>')
     for count, act in enumerate((domain.create, domain.suspend, domain.resume, domain.destroy), 1):
         act()
         until(lambda count=count: len(listener.heard) >= count)
@@ -325,7 +364,7 @@ def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
 def away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise driver.HypervisorUnavailable(host='gpu1', reason='away')
-    monkeypatch.setattr(rig.here._host, 'connect', fail)
+    monkeypatch.setattr(rig.here._host, '_take', fail)
 
 
 def test_what_was_never_made_is_undone_without_a_hypervisor(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,275 @@
+"""The destination of a move on another machine, as the service user reaches it by ssh.
+
+    place = Remote(offer, uuid, 'gpu1', Transport('ssh', bandwidth=0))
+
+Programs there: sh, coreutils, qemu-img, and rsync where that is the transport. Files go in blocks, each brought to the
+disk there before the next: what was cut goes on behind the last whole block. A local program ends with this process,
+its peer with the connection.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from kilonova import concurrency, errors
+from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt.libvirt.storage.instance import mark_of
+
+LOG = logging.getLogger(__name__)
+
+# Bytes: of one ssh process, and of one read and write in it.
+BLOCK, PIECE = 256 << 20, 1 << 20
+# Seconds after which silence of the other side ends an ssh: 3 unanswered questions.
+_SSH = ('setpriv', '--pdeathsig', 'KILL', 'ssh', '-T', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o',
+        'ServerAliveInterval=5', '-o', 'ServerAliveCountMax=3')
+# Seconds before each new try of what a cut ended.
+_PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
+# Exit codes that tell of the connection: ssh's own, rsync's for sockets, streams and time-outs.
+_CUT = frozenset({10, 12, 30, 35, 255})
+_ADDRESS = re.compile(r'[0-9A-Za-z][0-9A-Za-z.:_-]{0,254}|::[0-9A-Fa-f:.]{1,45}')
+
+_CHECK = 'cat "$1/.storage_id" && test -w "$1" && df -B1 --output=avail "$1" | tail -n 1'
+_MARK = 'cat "$1/move.json" 2>/dev/null || true'
+_BEGIN = ('if [ "$(cat "$1/move.json" 2>/dev/null)" != "$2" ]; then rm -rf "$1" && mkdir -p "$1" && '
+          'umask 077 && printf %s "$2" > "$1/move.json"; fi')
+_SIZE = 'stat -c %s "$1" 2>/dev/null || true'
+_WRITE = ('umask 077; dd of="$1" bs=65536 iflag=fullblock oflag=seek_bytes seek="$2" conv=notrunc,sparse,fsync '
+          'status=none')
+_TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
+_HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
+_SUM = 'sha256sum < "$1"'
+_DIRECTORY = 'mkdir -p "$1"'
+_END = 'rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && rm -rf "$2_del"'
+_DISCARD = ('for each in "$1" "$2"; do if [ "$(cat "$each/move.json" 2>/dev/null)" = "$3" ]; then rm -rf "${each}_del" '
+            '&& mv "$each" "${each}_del" && rm -rf "${each}_del" && echo "$each"; fi; done; rm -f "$4"/*."$5"')
+
+
+class Cut(command.CommandFailed):
+    """The connection ended; what came is kept there."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """[libvirt]remote_filesystem_transport (``ssh`` or ``rsync``) and ``bandwidth`` in bytes a second, 0: no limit."""
+
+    kind: str = 'ssh'
+    bandwidth: int = 0
+
+
+class Remote:
+    """``destination.Destination`` on another machine. ``here``: this host, for messages."""
+
+    def __init__(self, offer: dict[str, Any], uuid: str, here: str, transport: Transport) -> None:
+        self._offer, self._here, self._transport = offer, here, transport
+        self._path: str = offer['instances_path']
+        self._arrived = os.path.join(self._path, uuid)
+        self.coming = f'{self._arrived}_incoming'
+        self._pace = _Pace(transport.bandwidth)
+
+    # -- what Destination says -----------------------------------------------------------------------
+
+    def check(self) -> int:
+        address = self._offer.get('address') or ''
+        if not _ADDRESS.fullmatch(address):
+            raise self._unmovable(f"[DEFAULT]my_ip there is '{address}', which is no address")
+        try:
+            found, free = self._once(_CHECK, self._path).split()
+        except (command.CommandFailed, ValueError) as error:
+            raise self._unmovable(str(error)) from error
+        if found != self._offer['storage_id']:
+            raise self._unmovable(f'{address} leads to another host')
+        return int(free)
+
+    def has_arrived(self, move: str) -> bool:
+        return self._run(_MARK, self._arrived) == mark_of(move)
+
+    def begin(self, move: str) -> None:
+        self._run(_BEGIN, self.coming, mark_of(move))
+
+    def put(self, paths: Sequence[str], directory: str, going: Callable[[int], None]) -> None:
+        for path in paths:
+            self._send(path, os.path.join(directory, os.path.basename(path)), going)
+
+    def base(self, path: str) -> str | None:
+        head = self._run(_HEAD, path).split()
+        if not head:
+            return None
+        return 'qcow2' if bytes.fromhex(''.join(head)) == disk.QCOW2 else 'raw'
+
+    def put_base(self, path: str, target: str, move: str, going: Callable[[int], None]) -> None:
+        aside = f'{target}.{move}'
+        self._run(_DIRECTORY, os.path.dirname(target))
+        self._send(path, aside, going)
+        there = self._run(_SUM, aside).split()[0]
+        if there != _sum(path, lambda: going(0)):
+            self._run('rm -f "$1"', aside)
+            raise command.CommandFailed(command='carrying', reason=f'{os.path.basename(path)} came with other content')
+        self._run('mv "$1" "$2"', aside, target)
+
+    def rebase(self, name: str, base: str, format_: str) -> None:
+        self._run(shlex.join(disk.rebase(os.path.join(self.coming, name), base, format_)))
+
+    def end(self, move: str) -> None:
+        self._run(_END, self.coming, self._arrived)
+
+    def discard(self, move: str) -> list[str]:
+        return self._once(_DISCARD, self.coming, self._arrived, mark_of(move), self._offer['base_path'], move).split()
+
+    # -- programs there ------------------------------------------------------------------------------
+
+    def _unmovable(self, reason: str) -> errors.DisksUnmovable:
+        return errors.DisksUnmovable(source=self._here, dest=self._offer['host'], reason=reason)
+
+    def _argv(self, script: str, *args: str) -> list[str]:
+        return [*_SSH, '--', self._offer['address'], shlex.join(('sh', '-c', script, 'sh', *args))]
+
+    def _run(self, script: str, *args: str) -> str:
+        """``_once``, tried again when the connection is cut: all of the scripts may be repeated."""
+        return _repeated(lambda: self._once(script, *args))
+
+    def _once(self, script: str, *args: str) -> str:
+        """What a script there prints."""
+        done = subprocess.run(self._argv(script, *args), env=command.ENVIRONMENT, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False)
+        self._raise_for(done.returncode, done.stderr)
+        return done.stdout.strip()
+
+    def _raise_for(self, code: int, said: str) -> None:
+        if code:
+            kind = Cut if code in _CUT or code < 0 else command.CommandFailed
+            raise kind(command=f"ssh {self._offer['address']}", reason=said.strip()[-500:] or f'exit code {code}')
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def _send(self, path: str, target: str, going: Callable[[int], None]) -> None:
+        send = self._by_rsync if self._transport.kind == 'rsync' else self._by_blocks
+        _repeated(lambda: send(path, target, going), lambda: going(0))
+
+    def _by_rsync(self, path: str, target: str, going: Callable[[int], None]) -> None:
+        limit = self._transport.bandwidth >> 10
+        address = self._offer['address']
+        argv = ['setpriv', '--pdeathsig', 'KILL', 'rsync', '--inplace', '--sparse', '--chmod=F600', '--timeout=30',
+                *([f'--bwlimit={limit}'] if limit else []), '-e', shlex.join(_SSH[3:]), '--', path,
+                f"{f'[{address}]' if ':' in address else address}:{target}"]
+        try:
+            command.watched(lambda: going(0), *argv)
+        except command.CommandFailed as error:
+            self._raise_for(error.exit_code, error.said or str(error))
+        going(files.used(path))
+
+    def _by_blocks(self, path: str, target: str, going: Callable[[int], None]) -> None:
+        size = os.path.getsize(path)
+        # What there is of it was written from the front to the back; the last block may be a part.
+        there = int(self._run(_SIZE, target) or 0)
+        begin = size if there == size else there // BLOCK * BLOCK
+        with open(path, 'rb', buffering=0) as stream:
+            for start, length in _blocks(stream, size):
+                if start + length > begin:
+                    self._block(stream, start, length, target, going)
+                else:
+                    going(length)
+        self._run(_TRUNCATE, target, str(size))
+
+    def _block(self, stream: IO[bytes], start: int, length: int, target: str, going: Callable[[int], None]) -> None:
+        sent = 0
+        # A pipe of our own, written to without os.write: under eventlet that isn't made for native threads.
+        reads, writes = os.pipe()
+        pipe = io.FileIO(writes, 'wb')
+        # What it says goes to a file: nobody reads a pipe meanwhile.
+        with tempfile.TemporaryFile('w+', errors='replace') as stderr, contextlib.ExitStack() as open_ends:
+            open_ends.callback(pipe.close)
+            try:
+                process = subprocess.Popen(self._argv(_WRITE, target, str(start)), env=command.ENVIRONMENT,
+                                           stdin=reads, stdout=subprocess.DEVNULL, stderr=stderr, text=True)
+            finally:
+                os.close(reads)
+            try:
+                with contextlib.suppress(BrokenPipeError):      # its exit code and words tell why it ended
+                    while sent < length:
+                        count = min(PIECE, length - sent)
+                        concurrency.native(_move, stream.fileno(), pipe, start + sent, count)
+                        sent += count
+                        going(count)
+                        self._pace.wait(count)
+                open_ends.close()
+                code = process.wait()
+                if code or sent < length:
+                    stderr.seek(0)
+                    self._raise_for(code or 255, stderr.read())
+            except BaseException:
+                process.kill()
+                process.wait()
+                # Sent again, or given up: not carried.
+                with contextlib.suppress(Exception):
+                    going(-sent)
+                raise
+
+
+class _Pace:
+    """Not more than so many bytes a second, on average."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._due = limit, 0.0
+
+    def wait(self, count: int) -> None:
+        if self._limit:
+            now = time.monotonic()
+            self._due = max(self._due, now) + count / self._limit
+            time.sleep(self._due - now)
+
+
+def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
+    """Write a piece of a file to a pipe, all of it."""
+    data = os.pread(source, count, offset)
+    # A file that became shorter meanwhile: its size is set at the end.
+    data = data.ljust(count, b'\0')
+    view = memoryview(data)
+    while view:
+        view = view[target.write(view):]
+
+
+def _blocks(stream: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
+    """(offset, length) of what is to be sent: whole BLOCKs from the first to the last data in each, no holes before."""
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(stream.fileno(), position, os.SEEK_DATA)
+        except OSError:     # ENXIO: nothing but a hole is left
+            return
+        start = start // BLOCK * BLOCK
+        end = min(start + BLOCK, size)
+        yield start, end - start
+        position = end
+
+
+def _sum(path: str, going: Callable[[], None]) -> str:
+    found = hashlib.sha256()
+    with open(path, 'rb', buffering=0) as stream:
+        while data := concurrency.native(stream.read, PIECE):
+            concurrency.native(found.update, data)
+            going()
+    return found.hexdigest()
+
+
+def _repeated(act: Callable[[], Any], between: Callable[[], None] = lambda: None) -> Any:
+    for pause in _PAUSES:
+        try:
+            return act()
+        except Cut as error:
+            LOG.warning('%s; trying again in %s s', error, pause)
+            end = time.monotonic() + pause
+            while time.monotonic() < end:
+                between()
+                time.sleep(0.1)
+    return act()

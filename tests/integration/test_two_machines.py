@@ -1,0 +1,199 @@
+"""Resize, revert and confirm between two machines that share nothing but the network: real ssh, rsync and qemu-img.
+Finding 3.1."""
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.machines import Machines
+from tests.integration.site import Site
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason='machines of namespaces need root')
+# What the guest wrote: enough for several seconds at SLOW MiB a second.
+MARKED, SLOW = 40, 4
+
+
+@pytest.fixture(scope='module')
+def machines(running_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    running_site.configure('')
+    running_site.up()
+    try:
+        with Machines(running_site, tmp_path_factory.mktemp('machines')) as made:
+            for host in ('gpu1', 'gpu2'):
+                made.start(host, bandwidth=SLOW)
+            running_site.clean()
+            yield made
+    finally:
+        running_site.up()
+
+
+@pytest.fixture
+def site(running_site: Site, machines: Machines) -> Site:
+    running_site.clean()
+    return running_site
+
+
+def qemu_io(site: Site, host: str, server: str, command: str) -> str:
+    path = site.layout.instances(host) / server / 'disk'
+    return subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'{command} -P 0x5a 8M {MARKED}M', str(path)], check=True,
+                          capture_output=True, text=True).stdout
+
+
+def boot(site: Site) -> str:
+    """A server on gpu1 with a GPU and a marker in its disk."""
+    server, = site.boot(1, site.flavor('machine-one', gpus=1), user='admin', host='gpu1')
+    qemu_io(site, 'gpu1', server, 'write')
+    return server
+
+
+def resize(site: Site, server: str) -> None:
+    site.act(server, 'resize', {'flavorRef': site.flavor('machine-two', gpus=2, vcpus=2, ram=1024, disk=2)})
+
+
+def host_of(site: Site, server: str) -> str:
+    return site.servers()[server]['OS-EXT-SRV-ATTR:host']
+
+
+def marked(site: Site, server: str) -> bool:
+    """The marker is in the disk, on the host where the server is, and its GPUs in the guest."""
+    host = host_of(site, server)
+    owned = sorted(row['address'] for row in site.devices()
+                   if row['instance_uuid'] == server and row['host'] == host)
+    assert sorted(site.hostdevs(host, server)) == owned
+    return 'verification failed' not in qemu_io(site, host, server, 'read')
+
+
+def left(site: Site, host: str) -> list[str]:
+    """What a host has of servers."""
+    parts = [path.name for path in (site.layout.instances(host) / '_base').glob('*-*-*-*-*')]
+    return site.directories(host) + parts
+
+
+def test_there_and_back_again(site: Site, machines: Machines) -> None:
+    """Boot, resize to the other machine, the marker in the disk, revert, again, confirm. Rows 0.6, 0.7."""
+    server = boot(site)
+    before = site.hostdevs('gpu1', server)
+    resize(site, server)
+    site.await_status([server], 'VERIFY_RESIZE')
+    assert host_of(site, server) == 'gpu2' and marked(site, server)
+    assert len(site.hostdevs('gpu2', server)) == 2
+    assert left(site, 'gpu1') == [f'{server}_resize'] and left(site, 'gpu2') == [server]
+    site.audit()
+    site.act(server, 'revertResize')
+    site.await_status([server], 'ACTIVE')
+    assert host_of(site, server) == 'gpu1' and marked(site, server) and site.hostdevs('gpu1', server) == before
+    assert left(site, 'gpu1') == [server] and left(site, 'gpu2') == []
+    resize(site, server)
+    site.await_status([server], 'VERIFY_RESIZE')
+    site.act(server, 'confirmResize')
+    site.await_status([server], 'ACTIVE')
+    assert host_of(site, server) == 'gpu2' and marked(site, server)
+    assert left(site, 'gpu1') == [] and left(site, 'gpu2') == [server]
+    site.audit()
+
+
+def test_progress_is_in_the_record_of_the_migration(site: Site, machines: Machines) -> None:
+    """What the conductor's database has of it, while the disk is on its way and afterwards."""
+    server = boot(site)
+    resize(site, server)
+    seen: list[tuple[int, int]] = []
+
+    def look() -> bool:
+        row = site.last_migration(server)
+        if row.get('disk_total'):
+            seen.append((row['disk_processed'], row['disk_total']))
+        return site.servers()[server]['status'] == 'VERIFY_RESIZE'
+    wait_for(look)
+    assert seen and 0 < seen[0][0] < seen[0][1] and seen[0][1] >= MARKED << 20
+    assert seen[-1][0] >= seen[0][0]
+
+
+def test_machines_that_cannot_reach_each_other(site: Site, machines: Machines) -> None:
+    """Found out before the guest stops; the fault says which two."""
+    server = boot(site)
+    guest = site.layout.instances('gpu1') / server / 'libvirt.xml'
+    was = guest.stat().st_mtime_ns
+    machines.stop_ssh('gpu2')
+    try:
+        resize(site, server)
+        shown = site.settle([server])[server]
+    finally:
+        machines.start_ssh('gpu2')
+    assert (shown['status'], shown['OS-EXT-SRV-ATTR:host']) == ('ACTIVE', 'gpu1')
+    assert guest.stat().st_mtime_ns == was
+    said = site.last_message(server)
+    assert 'from gpu1 to gpu2: ssh 10.77.0.2 failed' in said and 'Connection refused' in said
+    assert left(site, 'gpu2') == [] and marked(site, server)
+    site.audit()
+
+
+def carrying(site: Site, server: str) -> None:
+    """Returns when the disk is on its way."""
+    wait_for(lambda: any(path.stat().st_blocks > 8 << 11 for path in
+                         (site.layout.instances('gpu2') / f'{server}_incoming').glob('disk')))
+
+
+def wait_for(look: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_cut_in_the_middle(site: Site, machines: Machines) -> None:
+    """The transport is killed: what came stays, the rest follows."""
+    server = boot(site)
+    resize(site, server)
+    carrying(site, server)
+    machines.cut_ssh('gpu1')
+    site.await_status([server], 'VERIFY_RESIZE')
+    assert 'trying again in' in site.log('compute-gpu1')
+    assert marked(site, server) and left(site, 'gpu2') == [server]
+    site.act(server, 'confirmResize')
+    site.await_status([server], 'ACTIVE')
+    site.audit()
+
+
+@pytest.mark.parametrize('host', ['gpu1', 'gpu2'])
+def test_a_compute_is_killed_in_the_middle(site: Site, machines: Machines, host: str) -> None:
+    """It ends within a minute of the restart, with or without the move, and nothing is left."""
+    server = boot(site)
+    resize(site, server)
+    carrying(site, server)
+    machines.kill(host)
+    machines.start(host, bandwidth=0)
+    shown = site.settle([server])[server]
+    assert shown['status'] in ('VERIFY_RESIZE', 'ACTIVE'), site.tell({server: shown})
+    assert marked(site, server)
+    site.audit()
+    if shown['status'] == 'VERIFY_RESIZE':
+        site.act(server, 'confirmResize')
+        site.await_status([server], 'ACTIVE')
+    here = host_of(site, server)
+    assert left(site, here) == [server] and left(site, 'gpu1' if here == 'gpu2' else 'gpu2') == []
+
+
+def test_by_rsync(site: Site, machines: Machines) -> None:
+    machines.kill('gpu1')
+    machines.start('gpu1', transport='rsync')
+    server = boot(site)
+    resize(site, server)
+    site.await_status([server], 'VERIFY_RESIZE')
+    assert host_of(site, server) == 'gpu2' and marked(site, server)
+    site.act(server, 'revertResize')
+    site.await_status([server], 'ACTIVE')
+    assert marked(site, server) and left(site, 'gpu2') == []
+    site.audit()
+
+
+def test_they_are_two_machines(machines: Machines, site: Site) -> None:
+    """Nothing is shared: not the disks, not the address, not the processes."""
+    for host, other in (('gpu1', 'gpu2'), ('gpu2', 'gpu1')):
+        assert machines.run(host, 'ls', '-A', str(site.layout.instances(other))) == ''
+        assert machines.run(host, 'cat', '/etc/machine-id').startswith(host)
+        assert machines.run(host, 'hostname').strip() == host
+        assert machines.run(host, 'pgrep', '-x', 'sleep').split() == ['1']
