@@ -35,6 +35,11 @@ demo: bootstrap ## up, then boot and resize GPU servers with the openstack comma
 up: bootstrap ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons)
 	@$(CLOUD) up $(CHOSEN)
 
+.PHONY: host
+host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 (into HOSTS=directory, else var/described)
+	@$(CLOUD) host $(or $(NAME),$(error which one? make host NAME=gpu3 GPUS=8 ID=10de:20b5)) \
+		$(if $(GPUS),--gpus $(GPUS)) $(if $(ID),--id $(ID)) $(if $(HOSTS),--hosts $(HOSTS))
+
 .PHONY: down
 down: ## end what up started; the data in var/ stays
 	@$(CLOUD) down

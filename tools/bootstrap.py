@@ -143,6 +143,20 @@ def environments(layout: Layout, *, services: bool) -> None:
             future.result()
 
 
+def foreign(environment: Path) -> str | None:
+    """What is wrong with the code that an environment runs: programs such as kilonova-api are those that were installed
+    into it, whatever tree make is called in."""
+    done = subprocess.run([str(environment / 'bin' / 'python'), '-c', 'import kilonova; print(kilonova.__file__)'],
+                          cwd='/', capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f'{environment} has no Kilonova; install this tree into it: {environment}/bin/pip install -e {ROOT}'
+    found = Path(done.stdout.strip()).resolve().parents[1]
+    if found == ROOT:
+        return None
+    return (f'the daemons of {environment} run the code of {found}, not of this tree ({ROOT}). Leave KILONOVA_VENV '
+            f'out, or install this tree into it: {environment}/bin/pip install -e {ROOT}')
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
     parser.add_argument('--test', action='store_true', help='also what only the tests need: MariaDB, PostgreSQL')
@@ -154,7 +168,10 @@ def main(argv: list[str]) -> int:
         return 1
     try:
         install_packages(['test'] if args.test else [])
-        environments(Layout.at(), services=not args.no_services)
+        layout = Layout.at()
+        environments(layout, services=not args.no_services)
+        if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:
+            say(f'WARNING: {wrong}')
     except CloudError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1

@@ -1,12 +1,12 @@
-"""Command line of the one-machine cloud: ``python3 -m tools.cloud up|down|restart|start|stop|logs|audit|manage|demo``.
-"""
+"""Command line of the one-machine cloud: ``python3 -m tools.cloud VERB``: up, demo, host, down, restart, start,
+stop, logs, audit, manage."""
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
 
-from tools.cloud import control
+from tools.cloud import control, host
 from tools.cloud.layout import DEFAULT_HOSTS, CloudError, Layout
 
 
@@ -22,6 +22,11 @@ def parser() -> argparse.ArgumentParser:
             started.add_argument('--only-services', action='store_true', help='leave the four daemons out')
     for verb in ('restart', 'start', 'stop'):
         verbs.add_parser(verb).add_argument('service')
+    described = verbs.add_parser('host', help='describe one more host')
+    described.add_argument('name')
+    described.add_argument('--gpus', type=int, default=4)
+    described.add_argument('--id', default='10de:13f1', help='vendor and product of its devices')
+    described.add_argument('--hosts', type=Path, help='directory of host descriptions (default: VAR/described)')
     verbs.add_parser('down')
     verbs.add_parser('audit')
     verbs.add_parser('logs').add_argument('service', nargs='?')
@@ -63,6 +68,13 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
             return control.manage(layout, ['audit'])
         case 'manage':
             return control.manage(layout, args.rest)
+        case 'host':
+            directory = (args.hosts or layout.var / 'described').resolve()
+            host.describe(directory, args.name, gpus=args.gpus, device=args.id)
+            shown = layout.shown(directory)
+            print(f'{shown}/{args.name}.xml and .conf describe {args.gpus} devices {args.id}. To have it:\n'
+                  f'  make up HOSTS={shown} CONF={shown}/{host.ALIAS_FILE}\n'
+                  f'A flavor gets one with --property pci_passthrough:alias={host.alias_name(args.id)}:1')
         case 'demo':
             from tools.cloud import demo
             return demo.run(layout, hosts=args.hosts, extra=args.conf)

@@ -1,6 +1,8 @@
 """What a fresh machine lacks."""
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tools import bootstrap
@@ -73,3 +75,30 @@ def test_missing_packages_are_those_dpkg_does_not_list_as_installed(monkeypatch)
 
     monkeypatch.setattr(bootstrap.subprocess, 'run', lambda *args, **kwargs: Done)
     assert bootstrap.missing_packages(['gcc', 'libvirt-dev', 'other']) == ['libvirt-dev', 'other']
+
+
+def environment(directory, package):
+    """One whose Python knows the package ``kilonova`` of this directory, or none."""
+    (directory / 'bin').mkdir(parents=True)
+    python = directory / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={package} exec {sys.executable} -I -S -c "import sys; '
+                      f'sys.path.insert(0, \'{package}\'); exec(sys.argv[1])" "$2"\n')
+    python.chmod(0o755)
+    return directory
+
+
+def test_an_environment_of_another_checkout_is_told(tmp_path, monkeypatch, capsys):
+    """Finding 7.9: its code ran, and nothing said so."""
+    other = tmp_path / 'other'
+    (other / 'kilonova').mkdir(parents=True)
+    (other / 'kilonova' / '__init__.py').touch()
+    wrong = environment(tmp_path / 'a', other)
+    assert f'run the code of {other}, not of this tree ({ROOT})' in bootstrap.foreign(wrong)
+    assert bootstrap.foreign(environment(tmp_path / 'b', ROOT)) is None
+    assert 'has no Kilonova' in bootstrap.foreign(environment(tmp_path / 'c', tmp_path))
+    monkeypatch.setattr(bootstrap, 'install_packages', lambda profiles: None)
+    monkeypatch.setenv('KILONOVA_SERVICES_VENV', str(tmp_path))
+    for name, warned in (('a', True), ('b', False)):
+        monkeypatch.setenv('KILONOVA_VENV', str(tmp_path / name))
+        assert bootstrap.main([]) == 0
+        assert ('WARNING' in capsys.readouterr().out) is warned
