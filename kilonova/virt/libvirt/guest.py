@@ -38,15 +38,15 @@ class Guest:
         self.name: str = domain.name()
 
     def _call(self, method: str, *args: Any) -> Any:
-        """Call a method of the domain; once more, on the domain as it is known then, when the connection was lost."""
-        try:
-            return self._host.call(self._domain, method, *args)
-        except driver.HypervisorUnavailable:
-            self._look_up()
-            return self._host.call(self._domain, method, *args)
+        """Call a method of the domain; once more when the connection was lost."""
+        return self._host.do(lambda connection: getattr(self._on(connection), method)(*args))
 
-    def _look_up(self) -> None:
-        self._domain = self._host.ask('lookupByUUIDString', self.uuid)
+    def _on(self, connection: Any) -> Any:
+        """The domain, as this connection knows it."""
+        domain = self._domain
+        if domain.connect() is not connection:
+            self._domain = domain = connection.lookupByUUIDString(self.uuid)
+        return domain
 
     def _gone(self, error: libvirt.libvirtError) -> bool:
         return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
@@ -93,13 +93,14 @@ class Guest:
             raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
 
     def _create(self) -> None:
+        def create(connection: Any) -> None:
+            self._on(connection).create()
         try:
-            self._host.call(self._domain, 'create')
+            self._host.do_once(create)
         except driver.HypervisorUnavailable:
             # Nobody knows whether the daemon came so far.
-            self._look_up()
             if not self.is_active():
-                self._host.call(self._domain, 'create')
+                self._host.do_once(create)
 
     def destroy(self) -> None:
         """Cut its power."""

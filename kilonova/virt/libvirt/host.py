@@ -1,12 +1,16 @@
-"""One connection to libvirt, and what is asked of it as a whole.
+"""The connections to libvirt of one host, and what is asked of it as a whole.
 
     host = Host('qemu:///system', 'gpu1')
     host.listen(listener)                  # guests that change, and a hypervisor that goes and comes
     guest = host.find(uuid)                # None: no such domain
 
-A daemon may be restarted at any time: each call looks whether its connection is alive, and one that loses it is made
-again on a new one. So what is called here must be fine to repeat. A daemon that is hung is noticed by keepalive: all
-calls that wait for it fail then, and later ones fail at once until it answers. A test:/// connection is never lost.
+Each call has a connection to itself while it lasts, out of a few that are kept open. Several on one would come to harm:
+when keepalive gives a connection up libvirt wakes only one of those that wait on it (seen with 9.0), and libvirtd reads
+no keepalive from a client that has five calls under way. One connection more is asked nothing: it tells what happens.
+
+A daemon may be restarted at any time: a call that loses its connection is made again on a new one, so what is called
+here must be fine to repeat. A daemon that is hung is noticed by keepalive: calls that wait for it fail then, and later
+ones fail at once until it answers. Libvirt's test driver has one connection for all, which is never lost.
 """
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import libvirt
@@ -31,10 +35,10 @@ _LOST = {libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.V
          libvirt.VIR_ERR_INVALID_CONN}
 _FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
 
-# Seconds until a daemon that doesn't answer is left; a restarted one may be silent for that long. A loss that lasts no
-# longer than PATIENCE is told to nobody. RETRY: seconds between two tries to get a connection back.
+# Seconds until a daemon that doesn't answer is left; a loss that lasts no longer than PATIENCE is waited for and told
+# to nobody; RETRY: between two tries to get a connection back.
 OPEN_WAIT, PATIENCE, RETRY = 10.0, 3.0, 2.0
-# Silent keepalives until the connection is given up.
+# Silent keepalives until a connection is given up.
 KEEPALIVES = 3
 # Calls under way at once, fewer than the threads that eventlet has for all; seconds that one more waits for its turn.
 CALLS, TURN_WAIT = 16, 120.0
@@ -46,7 +50,7 @@ libvirt.registerErrorHandler(lambda context, error: None, None)
 class _Opening:
     """A connection on its way, in a thread of its own: a daemon that is hung holds up nobody else, and one thread."""
 
-    def __init__(self, uri: str, keepalive: int, watcher: weakref.ReferenceType[Any] | None) -> None:
+    def __init__(self, uri: str, keepalive: int, watcher: weakref.ReferenceType[Any] | None = None) -> None:
         self.connection: Any = None
         self.error: Exception | None = None
         self.done = False
@@ -78,6 +82,7 @@ class _Opening:
 
 
 def _is_alive(connection: Any) -> bool:
+    """Asks nobody: the event loop notes when the daemon has gone or is silent."""
     try:
         return bool(connection.isAlive())
     except libvirt.libvirtError:
@@ -90,36 +95,89 @@ class Host:
     def __init__(self, uri: str, name: str, keepalive: int = 5) -> None:
         self.uri, self.name = uri, name
         self._keepalive = keepalive
-        self._connection: Any = None
-        self._opening: _Opening | None = None
         self._lock = threading.Lock()
-        self._calls = threading.Semaphore(CALLS)
-        self._listener: driver.Listener | None = None
-        # The connection that was lost last, why (VIR_CONNECT_CLOSE_REASON_*) and when; who gets it back.
-        self._lost: Any = None
-        self._reason = libvirt.VIR_CONNECT_CLOSE_REASON_ERROR
+        self._turns = threading.Semaphore(CALLS)
+        # Connections that nobody uses, the last used last; the one that is being opened.
+        self._idle: list[Any] = []
+        self._opening: _Opening | None = None
         self._lost_at = float('-inf')
-        self._regaining = False
+        # The connection that tells, and to whom.
+        self._listener: driver.Listener | None = None
+        self._telling: Any = None
 
     @property
     def is_test(self) -> bool:
         """Whether libvirt's test driver plays the host."""
         return self.uri.startswith('test:')
 
-    def listen(self, listener: driver.Listener) -> None:
-        """Tell it what happens by itself, from the next connection on."""
-        self._listener = listener
+    # -- calls ---------------------------------------------------------------------------------------
 
-    # -- the connection ------------------------------------------------------------------------------
+    def connect(self) -> None:
+        """Be connected; raises HypervisorUnavailable or DriverMisconfigured."""
+        with self._borrowed():
+            pass
+        if self._listener is not None and self._telling is None and not self.is_test:
+            self._telling = self._opened(_Opening(self.uri, self._keepalive, self._watcher()))
 
-    def connect(self) -> Any:
-        """A connection that is alive, opened if need be; raises HypervisorUnavailable or DriverMisconfigured."""
-        connection = self._connection
-        if connection is not None:
-            # Asks nobody: the event loop notes when the daemon has gone or is silent.
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of a connection."""
+        return self.do(lambda connection: getattr(connection, method)(*args))
+
+    def do(self, act: Callable[[Any], Any]) -> Any:
+        """``act(connection)`` without stopping other threads; once more on a new one when its connection was lost."""
+        lost_at = self._lost_at
+        try:
+            return self.do_once(act)
+        except driver.HypervisorUnavailable:
+            if self._lost_at == lost_at:      # it never had one
+                raise
+            return self.do_once(act)
+
+    def do_once(self, act: Callable[[Any], Any]) -> Any:
+        """The same once. A lost connection raises HypervisorUnavailable: nobody knows whether the daemon did it."""
+        with self._borrowed() as connection:
+            try:
+                return concurrency.native(act, connection)
+            except libvirt.libvirtError as error:
+                if self.is_test or (_is_alive(connection) and (error.get_error_code() not in _LOST
+                                                               or error.get_error_domain() not in _FROM_WIRE)):
+                    raise
+                self._lost_at = time.monotonic()
+                raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
+
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[Any]:
+        if not self._turns.acquire(timeout=TURN_WAIT):
+            raise driver.HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
+        try:
+            connection = self._take()
+            try:
+                yield connection
+            except libvirt.libvirtError:
+                self._give_back(connection)
+                raise
+            self._give_back(connection)
+        finally:
+            self._turns.release()
+
+    def _give_back(self, connection: Any) -> None:
+        if not self.is_test:
+            self._idle.append(connection)
+
+    def _take(self) -> Any:
+        if self.is_test:
+            with self._lock:
+                if not self._idle:
+                    self._idle.append(self._opened(_Opening(self.uri, 0, self._watcher())))
+                return self._idle[0]
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
             if _is_alive(connection):
                 return connection
-            self._drop(connection)
+            self._lost_at = time.monotonic()
         while True:
             try:
                 return self._open()
@@ -130,67 +188,38 @@ class Host:
                 time.sleep(0.1)
 
     def _open(self) -> Any:
+        """One is opened at a time, whoever needs it."""
         while True:
             with self._lock:
-                if self._connection is not None:
-                    return self._connection
-                if self._opening is None:
-                    LOG.debug('Connecting to libvirt: %s', self.uri)
-                    self._opening = _Opening(self.uri, self._keepalive, weakref.ref(self) if self._listener else None)
-                opening = self._opening
-            if not opening.wait():
-                raise driver.HypervisorUnavailable(host=self.name, reason=f'libvirt has not answered for {OPEN_WAIT:g} '
-                                                                          'seconds')
+                opening = self._opening = self._opening or _Opening(self.uri, self._keepalive)
+            opening.wait()
             with self._lock:
-                if self._opening is opening:
-                    self._opening, self._connection = None, opening.connection
-                    if opening.connection is not None:
-                        LOG.info('Connected to libvirt: %s', self.uri)
-                        return opening.connection
-            if opening.error is not None:
-                raise self._not_opened(opening.error) from opening.error
+                mine = opening.done and self._opening is opening
+                if mine:
+                    self._opening = None
+            if mine or opening.connection is None:
+                return self._opened(opening)
 
-    def _not_opened(self, error: Exception) -> Exception:
+    def _opened(self, opening: _Opening) -> Any:
+        if not opening.wait():
+            raise driver.HypervisorUnavailable(host=self.name,
+                                               reason=f'libvirt has not answered for {OPEN_WAIT:g} seconds')
+        error = opening.error
+        if error is None:
+            LOG.debug('Connected to libvirt: %s', self.uri)
+            return opening.connection
         if isinstance(error, libvirt.libvirtError) and error.get_error_domain() not in _FROM_WIRE:
-            return driver.DriverMisconfigured(reason=f'libvirt can not be reached by {self.uri}: {error}')
-        return driver.HypervisorUnavailable(host=self.name, reason=str(error))
+            raise driver.DriverMisconfigured(reason=f'libvirt can not be reached by {self.uri}: {error}') from error
+        raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
 
-    def call(self, thing: Any, method: str, *args: Any) -> Any:
-        """Call a method of a connection, domain or device, once, without stopping other threads.
+    # -- what it tells -------------------------------------------------------------------------------
 
-        A lost connection raises HypervisorUnavailable, and nobody knows whether the daemon did it.
-        """
-        with self._turn():
-            try:
-                return concurrency.native(getattr(thing, method), *args)
-            except libvirt.libvirtError as error:
-                connection = thing if isinstance(thing, libvirt.virConnect) else thing.connect()
-                if self.is_test or (_is_alive(connection) and (error.get_error_code() not in _LOST
-                                                               or error.get_error_domain() not in _FROM_WIRE)):
-                    raise
-                self._drop(connection)
-                raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
+    def listen(self, listener: driver.Listener) -> None:
+        """Tell it what happens by itself, from ``connect`` on."""
+        self._listener = listener
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        if not self._calls.acquire(timeout=TURN_WAIT):
-            raise driver.HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
-        try:
-            yield
-        finally:
-            self._calls.release()
-
-    def ask(self, method: str, *args: Any) -> Any:
-        """Call a method of the connection; once more on a new one when that was lost under it."""
-        connection = self.connect()
-        try:
-            return self.call(connection, method, *args)
-        except driver.HypervisorUnavailable:
-            if self._connection is connection:      # it got no turn
-                raise
-            return self.call(self.connect(), method, *args)
-
-    # -- a connection that is lost -------------------------------------------------------------------
+    def _watcher(self) -> weakref.ReferenceType[Any] | None:
+        return weakref.ref(self) if self._listener is not None else None
 
     def guest_changed(self, uuid: str) -> None:
         """Told by the event loop."""
@@ -198,41 +227,31 @@ class Host:
             self._listener.guest_changed(uuid)
 
     def closed(self, connection: Any, reason: int) -> None:
-        """Told by the event loop, sometimes after a call met it."""
-        with self._lock:
-            if connection in (self._connection, self._lost):
-                self._reason = reason
-        self._drop(connection)
+        """Told by the event loop."""
+        if connection is not self._telling or self._listener is None:
+            return
+        self._telling, self._lost_at = None, time.monotonic()
+        LOG.warning('The connection to libvirt was lost (%s): %s', reason, self.uri)
+        concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
 
-    def _drop(self, connection: Any) -> None:
-        """Give up this connection, whoever noticed, and nobody's newer one."""
-        with self._lock:
-            if self._connection is not connection:
-                return
-            self._connection, self._lost = None, connection
-            self._lost_at = time.monotonic()
-            listener = self._listener if not self._regaining else None
-            self._regaining = self._listener is not None
-        LOG.warning('The connection to libvirt was lost: %s', self.uri)
-        if listener is not None:
-            concurrency.spawn(self._regain, listener, name='libvirt, regain')
-
-    def _regain(self, listener: driver.Listener) -> None:
-        """Get the connection back: without it there are no events. A loss that lasts is told, and its end."""
-        told, since = False, self._lost_at
-        while self._regaining:
-            try:
-                self._open()
-                with self._lock:
-                    # It may be lost again already.
-                    self._regaining = self._connection is None
-            except (driver.HypervisorUnavailable, driver.DriverMisconfigured) as error:
-                if not told and time.monotonic() - since >= PATIENCE:
-                    told = True
-                    LOG.warning('libvirt is away: %s', error)
-                    listener.hypervisor_lost(f'Connection to libvirt lost: {self._reason}')
-                time.sleep(RETRY if told else 0.1)
+    def _regain(self, listener: driver.Listener, reason: int) -> None:
+        """Be told again what happens. A loss that lasts is told, and its end."""
+        told, since, opening = False, self._lost_at, None
+        while True:
+            opening = opening or _Opening(self.uri, self._keepalive, self._watcher())
+            if opening.connection is not None:
+                break
+            if opening.done:
+                opening = None
+            if not told and time.monotonic() - since >= PATIENCE:
+                told = True
+                listener.hypervisor_lost(f'Connection to libvirt lost: {reason}')
+            time.sleep(RETRY if told and opening is None else 0.1)
+        connection = self._telling = opening.connection
+        LOG.info('Connected to libvirt again: %s', self.uri)
         listener.hypervisor_back()
+        if not _is_alive(connection):
+            self.closed(connection, reason)
 
     # -- domains -------------------------------------------------------------------------------------
 
@@ -291,18 +310,20 @@ class Host:
         """XML of all PCI functions, network devices and vDPA devices."""
         flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
                  | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA)
+
+        def describe(connection: Any) -> list[str]:
+            found = []
+            for device in connection.listAllDevices(flags):
+                try:
+                    found.append(device.XMLDesc(0))
+                except libvirt.libvirtError as error:
+                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:    # unplugged since it was listed
+                        raise
+            return found
         try:
-            devices = self.ask('listAllDevices', flags)
+            return self.do(describe)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 raise
             LOG.warning('libvirt lists no devices of this host: %s', error)
             return []
-        found = []
-        for device in devices:
-            try:
-                found.append(self.call(device, 'XMLDesc', 0))
-            except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:    # unplugged since the list was made
-                    raise
-        return found

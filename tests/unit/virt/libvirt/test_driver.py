@@ -280,9 +280,9 @@ def test_a_libvirt_without_node_devices_has_none_to_give(
         def get_error_code(self) -> int:
             return libvirt.VIR_ERR_NO_SUPPORT
 
-    def refuse(method: str, *args: Any) -> Any:
-        raise Unsupported(method)
-    monkeypatch.setattr(rig.here._host, 'ask', refuse)
+    def refuse(act: Any) -> Any:
+        raise Unsupported('listAllDevices')
+    monkeypatch.setattr(rig.here._host, 'do', refuse)
     assert rig.here._host.node_devices() == []
     assert 'libvirt lists no devices of this host' in caplog.text
 

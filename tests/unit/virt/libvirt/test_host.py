@@ -183,7 +183,7 @@ def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Host, daem
 
 def test_calls_at_the_same_time_have_a_connection_each(host: Host, daemon: list[Any]) -> None:
     """Finding 4.5: of those that wait on one, libvirt wakes one when keepalive gives it up."""
-    first, second = Connection(getLibVersion=lambda: host.kind()), Connection()
+    first, second = Connection(getLibVersion=host.kind), Connection()
     daemon += [first, second]
     for _ in range(3):
         assert host.libvirt_version() == 'QEMU'
@@ -235,7 +235,7 @@ def test_the_test_driver_has_one_connection_that_is_never_lost(daemon: list[Any]
     for _ in range(2):
         with pytest.raises(libvirt.libvirtError):
             host.libvirt_version()
-    connection.answers['getLibVersion'] = lambda: host.kind()
+    connection.answers['getLibVersion'] = host.kind
     assert host.libvirt_version() == 'QEMU' and len(daemon) == 1
 
 

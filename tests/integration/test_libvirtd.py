@@ -1,0 +1,268 @@
+"""Real libvirtd and real QEMU, by TCG: what libvirt's test driver takes without a word, and what a daemon does that
+dies, comes back, or stands still. The guest's console and its disk are the witnesses."""
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import libvirt
+import pytest
+
+from kilonova.objects import base
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt import host as host_module
+from tests.integration.libvirtd import Libvirtd
+from tests.unit.compute.cloud import Cloud, flavor, new_context
+from tests.unit.virt.builders import image_meta, new_flavor, new_instance
+
+WAIT = 60.0
+NUMBERS = itertools.count()
+# What images and flavors ask of a guest's board, and the settings of its host. All of them boot.
+SHAPES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    'plain': ({}, {}, 'pc'),
+    'plain-q35': ({}, {}, 'q35'),
+    'usb': ({'hw_disk_bus': 'usb'}, {}, 'pc'),
+    'usb-q35': ({'hw_disk_bus': 'usb', 'hw_cdrom_bus': 'usb'}, {}, 'q35'),
+    'scsi': ({'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}, {}, 'pc'),
+    'ide': ({'hw_disk_bus': 'ide'}, {}, 'pc'),
+    'sata': ({'hw_disk_bus': 'sata'}, {}, 'q35'),
+    'windows': ({'os_type': 'windows'}, {}, 'pc'),
+    'windows-hidden': ({'os_type': 'windows', 'img_hide_hypervisor_id': 'true'}, {}, 'q35'),
+    'hidden': ({}, {'hw:hide_hypervisor_id': 'true', 'hw:pmu': 'false', 'hw_rng:allowed': 'False'}, 'pc'),
+    'rated': ({'hw_time_hpet': 'true'}, {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000',
+                                         'hw:cpu_sockets': '1'}, 'pc')}
+
+
+def until(met: Callable[[], Any]) -> Any:
+    end = time.monotonic() + WAIT
+    while not (found := met()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope='module')
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Libvirtd]:
+    made = Libvirtd(tmp_path_factory.mktemp('libvirtd'))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+class Rig:
+    """A compute's driver and its guests."""
+
+    def __init__(self, daemon: Libvirtd, name: str, **options: Any) -> None:
+        self.daemon, self.name = daemon, name
+        self.driver = daemon.driver(name, **options)
+        self.servers: list[Any] = []
+        self.heard: list[str] = []
+
+    def boot(self, properties: dict[str, str] | None = None, extra_specs: dict[str, str] | None = None,
+             **values: Any) -> Any:
+        server = new_instance(id=len(self.servers) + 1, flavor=new_flavor(
+            vcpus=1, memory_mb=64, extra_specs=extra_specs or {}), **values)
+        self.servers.append(server)
+        self.driver.spawn(None, server, self.image(properties))
+        return server
+
+    def image(self, properties: dict[str, str] | None = None) -> dict[str, Any]:
+        return image_meta(disk_format='raw', properties=properties or {})
+
+    def says(self, server: Any, text: str) -> None:
+        """Wait until the guest said so on its console."""
+        until(lambda: text in self.daemon.console(self.name, server.uuid))
+
+    def dots(self, server: Any) -> int:
+        return self.daemon.console(self.name, server.uuid).count('.')
+
+    # -- what the driver tells -----------------------------------------------------------------------
+    def guest_changed(self, uuid: str) -> None:
+        self.heard.append(uuid)
+
+    def hypervisor_lost(self, reason: str) -> None:
+        self.heard.append(reason)
+
+    def hypervisor_back(self) -> None:
+        self.heard.append('back')
+
+
+@contextlib.contextmanager
+def rig_of(daemon: Libvirtd, name: str, **options: Any) -> Iterator[Rig]:
+    made = Rig(daemon, name, **options)
+    made.driver.listen(made)
+    made.driver.init_host()
+    yield made
+    # QEMU takes a second to go.
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(made.driver.destroy, made.servers))
+
+
+@pytest.fixture
+def rig(daemon: Libvirtd) -> Iterator[Rig]:
+    with rig_of(daemon, f'host{next(NUMBERS)}') as made:
+        yield made
+
+
+# -- guests ------------------------------------------------------------------------------------------------------------
+def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
+    """Findings 4.1 (disks on USB) and 4.2 (Windows without KVM) among them."""
+    for machine in ('pc', 'q35'):
+        with rig_of(daemon, f'shapes-{machine}', hw_machine_type=[f'x86_64={machine}'],
+                    num_pcie_ports=4 if machine == 'q35' else 0) as rig:
+            booted = {name: rig.boot(properties, extra_specs, config_drive='True')
+                      for name, (properties, extra_specs, host) in SHAPES.items() if host == machine}
+            for server in booted.values():
+                rig.says(server, 'GUEST-BOOT 1')
+
+
+def test_a_guest_keeps_its_disk_through_its_life(rig: Rig) -> None:
+    """Stop, start, hard reboot, and a resize on the same host, told by the guest's own count of its boots."""
+    server = rig.boot()
+    rig.says(server, 'GUEST-BOOT 1')
+    rig.driver.power_off(server)
+    assert rig.driver.get_info(server) == PowerState.SHUTDOWN
+    rig.driver.power_on(None, server, rig.image())
+    rig.says(server, 'GUEST-BOOT 2')
+    rig.driver.reboot(None, server, 'HARD', rig.image())
+    rig.says(server, 'GUEST-BOOT 3')
+    bigger = new_flavor(vcpus=2, memory_mb=96, root_gb=2)
+    disk_info = rig.driver.migrate_disk_and_power_off(server, rig.driver.prepare_move(), bigger)
+    server.flavor = bigger
+    rig.driver.finish_migration(None, server, rig.image(), (), True, disk_info)
+    rig.says(server, 'GUEST-BOOT 4')
+    rig.driver.confirm_migration(server, True)
+    assert rig.driver.get_diagnostics(server)['memory'] == 96 << 10
+
+
+# -- the daemon --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('end', ['stop', 'kill'])
+def test_a_restarted_daemon_fails_no_call_and_no_guest(rig: Rig, end: str) -> None:
+    """Finding 4.3: the first call of each host failed."""
+    server = rig.boot()
+    rig.says(server, 'GUEST-BOOT 1')
+    getattr(rig.daemon, end)()
+    seen = rig.dots(server)
+    until(lambda: rig.dots(server) > seen)
+    rig.daemon.start()
+    assert rig.driver.get_info(server) == PowerState.RUNNING
+    rig.driver.reboot(None, server, 'HARD', rig.image())
+    rig.says(server, 'GUEST-BOOT 2')
+    until(lambda: 'back' in rig.heard)
+
+
+def test_a_daemon_that_is_being_restarted_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 4.3: nobody notices."""
+    monkeypatch.setattr(host_module, 'PATIENCE', WAIT)
+    server = rig.boot()
+    rig.daemon.kill()
+    starting = threading.Timer(1, rig.daemon.start)
+    starting.start()
+    assert rig.driver.get_info(server) == PowerState.RUNNING
+    starting.join()
+    until(lambda: 'back' in rig.heard)
+    assert not any(text.startswith('Connection') for text in rig.heard)
+
+
+def test_a_daemon_that_stays_away_is_told_and_undos_of_nothing_go_on(rig: Rig) -> None:
+    """Findings 1.10, 4.4."""
+    server, never = rig.boot(), new_instance(flavor=new_flavor(vcpus=1, memory_mb=64))
+    rig.daemon.kill()
+    until(lambda: 'Connection to libvirt lost: 1' in rig.heard)
+    with pytest.raises(driver.HypervisorUnavailable):
+        rig.driver.spawn(None, never, rig.image())
+    rig.driver.destroy(never)
+    with pytest.raises(driver.HypervisorUnavailable):
+        rig.driver.destroy(server)
+    assert os.path.exists(rig.driver._disks.directory(server.uuid).path)
+    rig.daemon.start()
+    until(lambda: 'back' in rig.heard)
+
+
+def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 4.5: calls waited for as long as it hung."""
+    monkeypatch.setattr(host_module, 'OPEN_WAIT', 2.0)
+    with rig_of(daemon, 'hung', keepalive_interval=1) as rig:
+        server, failed = rig.boot(), []
+
+        def ask() -> None:
+            try:
+                rig.driver.get_info(server)
+            except driver.HypervisorUnavailable as error:
+                failed.append(error)
+        daemon.hang()
+        try:
+            callers = [threading.Thread(target=ask) for _ in range(2 * host_module.CALLS)]
+            for caller in callers:
+                caller.start()
+            until(lambda: not any(caller.is_alive() for caller in callers))
+            assert len(failed) == len(callers)
+            until(lambda: 'Connection to libvirt lost: 2' in rig.heard)
+            # One for calls, one for what it tells.
+            assert sum(thread.name == 'libvirt connection' for thread in threading.enumerate()) == 2
+        finally:
+            daemon.go_on()
+        until(lambda: 'back' in rig.heard)
+        assert rig.driver.get_info(server) == PowerState.RUNNING
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+def test_what_guests_and_others_do_is_told(rig: Rig) -> None:
+    """Finding 4.6."""
+    server = rig.boot()
+    virsh = libvirt.open(rig.daemon.uri).lookupByUUIDString(server.uuid)
+    for act in (virsh.suspend, virsh.resume, lambda: os.kill(rig.daemon.pid_of(virsh.name()), signal.SIGKILL)):
+        rig.heard.clear()
+        act()
+        until(lambda: server.uuid in rig.heard)
+    until(lambda: rig.driver.get_info(server) == PowerState.SHUTDOWN)
+
+
+def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureFixture) -> None:
+    """Findings 4.4 and 4.6, the whole compute: it waits for libvirtd, sees its guest die, is disabled and enabled."""
+    cloud = Cloud()
+    cloud.drivers['gpu1'] = made = daemon.driver('compute')
+    base.set_indirection(cloud.cell)
+    daemon.stop()
+    try:
+        starting = threading.Thread(target=cloud.host, args=('gpu1',), kwargs={'shutdown_timeout': 0})
+        with caplog.at_level(logging.WARNING):
+            starting.start()
+            until(lambda: 'Not started yet' in caplog.text)
+        daemon.start()
+        starting.join(WAIT)
+        manager, service = cloud.managers['gpu1'], cloud.cell.services['gpu1']
+        server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
+        manager.build_and_run_instance(
+            new_context(), instance=server, image=image_meta(disk_format='raw'), request_spec=None,
+            filter_properties={}, node='gpu1', key='boot/3.build/1')
+        row = cloud.cell.instances[server.uuid]
+        assert (row['vm_state'], row['power_state']) == ('active', PowerState.RUNNING)
+        until(lambda: 'GUEST-BOOT 1' in daemon.console('compute', server.uuid))
+        # Its guest dies.
+        os.kill(daemon.pid_of('instance-00000001'), signal.SIGKILL)
+        until(lambda: row['vm_state'] == 'stopped')
+        # Its libvirtd does, too.
+        daemon.kill()
+        until(lambda: (service.disabled, service.disabled_reason) == (True, 'AUTO: Connection to libvirt lost: 1'))
+        manager.heartbeat.beat()
+        assert not manager.heartbeat.lost
+        daemon.start()
+        until(lambda: (service.disabled, service.disabled_reason) == (False, None))
+        made.destroy(server)
+    finally:
+        cloud.stop()
+        base.set_indirection(None)
+        if daemon.process is None or daemon.process.poll() is not None:
+            daemon.start()
