@@ -159,7 +159,8 @@ def foreign(environment: Path) -> str | None:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
-    parser.add_argument('--test', action='store_true', help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU')
+    parser.add_argument('--test', action='store_true',
+                        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU')
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
     args = parser.parse_args(argv)
     if sys.version_info < OLDEST:
