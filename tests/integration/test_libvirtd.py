@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import libvirt
@@ -20,9 +21,12 @@ from kilonova.objects import base
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import host as host_module
+from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
+from tests.integration.site import Site
 from tests.unit.compute.cloud import Cloud, flavor, new_context
 from tests.unit.virt.builders import image_meta, new_flavor, new_instance
+from tools.cloud import http
 
 WAIT = 60.0
 NUMBERS = itertools.count()
@@ -266,3 +270,98 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         base.set_indirection(None)
         if daemon.process is None or daemon.process.poll() is not None:
             daemon.start()
+
+
+# -- the whole cloud ---------------------------------------------------------------------------------------------------
+HOST = 'real1'
+
+
+class Real:
+    """A compute of real guests beside those that libvirt's test driver plays, in the same cloud."""
+
+    def __init__(self, site: Site, daemon: Libvirtd, compute: Beside) -> None:
+        self.site, self.daemon, self.compute = site, daemon, compute
+
+    def service(self) -> dict[str, Any]:
+        rows = self.site.call('GET', f'/os-services?host={HOST}', user='admin')['services']
+        return rows[0] if rows else {}
+
+    def until_service(self, status: str, reason: str | None) -> None:
+        """It stays up all the time, whatever its libvirtd does."""
+        def shows() -> bool:
+            row = self.service()
+            assert row['state'] == 'up'
+            return (row['status'], row['disabled_reason']) == (status, reason)
+        self.compute.until(shows, f'{status}: {reason}')
+
+    def until_power(self, server: str, state: PowerState) -> None:
+        self.compute.until(lambda: self.site.servers()[server]['OS-EXT-STS:power_state'] == state, state.name)
+
+    def until_console(self, server: str, text: str) -> None:
+        def says() -> bool:
+            reply = self.site.action(server, 'os-getConsoleOutput', {})
+            return reply.status == 200 and text in reply.data['output']
+        self.compute.until(says, text)
+
+
+@pytest.fixture
+def real(site: Site, daemon: Libvirtd, tmp_path: Path) -> Iterator[Real]:
+    home = daemon.directory / 'hosts' / HOST
+    settings = (f'[DEFAULT]\nhost = {HOST}\nstate_path = {home}\ninstances_path = {home}/instances\n'
+                f'shutdown_timeout = 1\nsync_power_state_interval = 600\n[libvirt]\nconnection_uri = {daemon.uri}\n'
+                'virt_type = qemu\nkeepalive_interval = 1\n')
+    home.mkdir()
+    with Beside(site, 'kilonova-compute', directory=tmp_path, settings=settings) as compute:
+        made = Real(site, daemon, compute)
+        compute.until(lambda: made.service().get('state') == 'up', 'its service')
+        done = site.manage('cell_v2', 'discover_hosts')
+        assert done.returncode == 0, done.stderr
+        yield made
+        site.clean()
+        assert compute.terminate() == 0
+        assert 'Traceback' not in compute.log()
+    site.call('DELETE', f'/os-services/{made.service()["id"]}', user='admin')
+
+
+def test_a_real_guest_in_a_whole_cloud(site: Site, real: Real) -> None:
+    """Findings 4.3 to 4.6: libvirtd is killed and hung under a compute that lives, its guest paused and killed by
+    others; what the guest says on its console is the witness."""
+    token = site.token('admin')
+    image = http.call('POST', site.url('glance') + '/v2/images', {
+        'name': 'boots', 'disk_format': 'raw', 'container_format': 'bare', 'visibility': 'public'},
+        token=token).data['id']
+    http.send('PUT', f'{site.url("glance")}/v2/images/{image}/file', data=real.daemon.image.read_bytes(),
+              headers={'X-Auth-Token': token, 'Content-Type': 'application/octet-stream'})
+    (server,) = site.boot(1, site.flavor('real', ram=64), user='admin', host=HOST, imageRef=image)
+    real.until_console(server, 'GUEST-BOOT 1')
+    # 1. What others do to it is seen.
+    domain = libvirt.open(real.daemon.uri).lookupByUUIDString(server)
+    domain.suspend()
+    real.until_power(server, PowerState.PAUSED)
+    domain.resume()
+    real.until_power(server, PowerState.RUNNING)
+    os.kill(real.daemon.pid_of(domain.name()), signal.SIGKILL)
+    site.await_status([server], 'SHUTOFF')
+    site.act(server, 'os-start')
+    site.await_status([server], 'ACTIVE')
+    real.until_console(server, 'GUEST-BOOT 2')
+    # 2. A libvirtd that is away: the host takes no servers, its guest runs.
+    real.daemon.kill()
+    real.until_service('disabled', 'AUTO: Connection to libvirt lost: 1')
+    assert site.servers()[server]['status'] == 'ACTIVE'
+    real.daemon.start()
+    real.until_service('enabled', None)
+    site.act(server, 'reboot', {'type': 'HARD'})
+    real.until_console(server, 'GUEST-BOOT 3')
+    # 3. One that hangs.
+    real.daemon.hang()
+    try:
+        real.until_service('disabled', 'AUTO: Connection to libvirt lost: 2')
+    finally:
+        real.daemon.go_on()
+    real.until_service('enabled', None)
+    site.settle([server])
+    site.act(server, 'os-stop')
+    site.await_status([server], 'SHUTOFF')
+    site.audit()
+    http.call('DELETE', f'{site.url("glance")}/v2/images/{image}', token=token)
