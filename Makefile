@@ -81,7 +81,7 @@ unit: bootstrap ## tests of single parts
 	@$(TESTS) unit
 
 .PHONY: functional
-functional: bootstrap-test ## the whole cloud in one process: SQLite under eventlet and under threads, MariaDB, PostgreSQL
+functional: bootstrap-test ## the whole cloud in one process: SQLite, half of it on MariaDB and half on PostgreSQL
 	@$(TESTS) functional
 
 .PHONY: api
@@ -104,6 +104,10 @@ mutants: bootstrap ## break each rule of operations in turn, and see a test fail
 test-cluster: bootstrap-test ## daemons stand still; three brokers and all daemons end in turn under load, for MINUTES=5 (SEED=… repeats one)
 	@KILONOVA_CLUSTER_MINUTES=$(or $(MINUTES),5) KILONOVA_CLUSTER_SEED=$(SEED) $(VENV)/bin/python -m pytest \
 		-p no:hypothesispytest tests/integration/test_broker_cluster.py tests/integration/test_stand_still.py
+
+.PHONY: test-databases
+test-databases: bootstrap-test ## all functional tests on MariaDB and on PostgreSQL
+	@$(TESTS) databases
 
 .PHONY: fuzz
 fuzz: bootstrap ## random hostile requests to the API in one process: N=20000, SEED=7 repeats them

@@ -26,7 +26,7 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, l
 
 
 # Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
-HEALTHY = (('--seeds', '1-100'), ('--seeds', '1-20', '--shape', 'functions'), ('--seeds', '1-20', '--shape', 'pins'))
+HEALTHY = (('--seeds', '1-100'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'))
 
 
 @pytest.mark.parametrize('arguments', HEALTHY, ids=['the ordinary mix', 'virtual functions', 'pinned CPUs'])
