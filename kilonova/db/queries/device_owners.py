@@ -4,7 +4,7 @@
         release(connection, row['id'], row['instance_uuid'])
 
 A device of a server that an operation works on isn't lost: the operation gives it back (a pending release outlives its
-server), and so does a move that hasn't ended, which holds the devices of both its ends.
+server).
 """
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ import sqlalchemy as sa
 
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
-from kilonova.db.queries.migrations import ENDED
 from kilonova.db.queries.pci_devices import list_devices
 from kilonova.db.rows import Row
 
 devices = models.PciDevice.__table__
 servers = models.Instance.__table__
 operations = models.Operation.__table__
-migrations = models.Migration.__table__
 
 HELD = ('claimed', 'allocated')
 
@@ -48,10 +46,8 @@ def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
             if row['instance_uuid'] is None or row['instance_uuid'] not in busy]
     owners = {row['instance_uuid'] for row in held if row['instance_uuid'] is not None}
     there = set(names(connection, owners))
-    for table, more in ((operations, sa.true()), (migrations, sa.and_(
-            migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)))):
-        there |= set(connection.execute(sa.select(table.c.instance_uuid).where(
-            table.c.instance_uuid.in_(sorted(owners)), more)).scalars())
+    there.update(connection.execute(sa.select(operations.c.instance_uuid).where(
+        operations.c.instance_uuid.in_(sorted(owners)))).scalars())
     return [{**row, 'why': _why(row)} for row in held if row['instance_uuid'] not in there]
 
 

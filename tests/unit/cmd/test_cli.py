@@ -13,6 +13,15 @@ from kilonova.cmd import daemon, database_parts, manage, options, status
 from kilonova.db import engine
 
 MANAGE = 'import sys; from kilonova.cmd.manage import main; sys.exit(main())'
+MUCH = """
+import sys
+from kilonova.cmd import cli
+def much(cloud, args):
+    for _ in range(100_000):
+        print('a line')
+    return 0
+sys.exit(cli.run('kilonova-much', cli.parser('kilonova-much', '', {'much': cli.Command(much)}), None, 'Trouble:'))
+"""
 
 
 @pytest.fixture
@@ -152,3 +161,14 @@ def test_a_reader_that_goes_away_is_no_error(cloud: Any, write_conf: Any, argume
     shown = program.stderr.read()
     assert program.wait() in codes and shown == ''
     program.stderr.close()
+
+
+def test_a_reader_that_goes_away_in_the_middle_is_no_error(write_conf: Any) -> None:
+    """More than the pipe and its buffer hold: it is the command's own print that fails."""
+    words = [sys.executable, '-W', 'ignore', '-c', MUCH, '--config-file', write_conf(), 'much']
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.readline() == 'a line\n'
+        program.stdout.close()
+        shown = program.stderr.read()
+        assert (program.wait(), shown) == (141, '')

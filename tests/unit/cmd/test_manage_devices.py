@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from kilonova.db import engine
 from kilonova.db.models.cell import Instance, Operation, PciDevice
+from kilonova.db.queries import device_owners
 
 DEVICES, SERVERS = PciDevice.__table__, Instance.__table__
 S1 = 'aaaaaaaa-0000-4000-8000-00000000000a'
@@ -101,6 +102,24 @@ def test_a_device_that_an_operation_works_on_is_not_given_back(cloud: Any, cell:
     assert cloud('pci', 'release', 'gpu1', HELD) == (
         1, [f'gpu1 {HELD} is held by {S1}, on which operation {"o" * 36} (release) works: nothing was changed'])
     assert held(cell) == ('allocated', S1)
+
+
+def test_what_changes_after_the_look_is_not_given_back(cell: Any) -> None:
+    """Between the look and the write somebody may restore the server, or an operation may begin."""
+    with cell.read() as connection:
+        number = connection.execute(sa.select(DEVICES.c.id).where(DEVICES.c.address == HELD)).scalar_one()
+
+    def release(owner: str | None) -> bool:
+        with cell.write() as connection:
+            return device_owners.release(connection, number, owner)
+    assert not release(S1) and not release(None) and not release('u2')
+    change(cell, soft_deleted())
+    change(cell, Operation.__table__.insert().values(
+        uuid='o' * 36, kind='release', instance_uuid=S1, slot='o' * 36, args='{}', context='{}'))
+    assert not release(S1)
+    change(cell, Operation.__table__.delete())
+    assert release(S1)
+    assert not release(S1) and not release(None)
 
 
 def test_no_such_device(cloud: Any, cell: Any) -> None:

@@ -72,3 +72,13 @@ def test_states(working: Any, parse: Any, values: dict[str, Any], state: str) ->
     databases.dispose()
     (row,) = json.loads('\n'.join(working('operation', 'list', '--server', S1, '--format', 'json')[1]))
     assert row['state'] == state
+
+
+def test_a_lease_that_ended_is_nobodys(working: Any, parse: Any) -> None:
+    databases = engine.configure(parse())
+    with databases.main().write() as connection:
+        connection.execute(Lease.__table__.update().values(expires=db_now() - 1))
+    databases.dispose()
+    (row,) = json.loads('\n'.join(working('operation', 'list', '--server', S1, '--format', 'json')[1]))
+    assert row['conductor'] is None
+    assert row['state'].startswith('its conductor ended, another one takes it')
