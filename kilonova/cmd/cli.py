@@ -132,8 +132,6 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
     cloud = Cloud(conf, args.takes_long)
     try:
         return args.run(cloud, args)
-    except BrokenPipeError:
-        raise
     except Exception as error:  # noqa: BLE001 - told in a line, or its traceback is printed
         from kilonova.db import explain
         line = explain.line(conf, vars(cloud).get('databases'), error)

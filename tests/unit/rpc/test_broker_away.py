@@ -1,0 +1,50 @@
+"""A process whose first call meets a broker that isn't there. Finding 7.1: it retried without end under a lock."""
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CALLS = """
+import sys, threading
+from kilonova import concurrency
+concurrency.setup(sys.argv[2])
+from kilonova.cmd import options, parts
+from kilonova.context import get_admin_context
+from kilonova.errors import Unsent
+from kilonova.rpc.compute import Compute
+from kilonova.rpc.interface import Client
+conf = options.parse(['--config-file', sys.argv[1]], 'test')
+options.setup_logging(conf)
+compute = Client(Compute, parts.transport(conf))
+def ask():
+    try:
+        compute.get_console_output(get_admin_context(), instance=None, tail_length=1, server='gpu1')
+    except Unsent as error:
+        print(f'{error.code} {error}', flush=True)
+asking = [threading.Thread(target=ask) for _ in range(3)]
+for one in asking:
+    one.start()
+for one in asking:
+    one.join()
+"""
+
+
+@pytest.mark.parametrize('backend', ['threading', 'eventlet'])
+def test_calls_end_and_so_does_the_process(tmp_path: Path, backend: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(('127.0.0.1', 0))
+        path = tmp_path / 'conf'
+        path.write_text(f'[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:{closed.getsockname()[1]}/\n'
+                        'rpc_send_timeout = 2\n')
+        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', CALLS, str(path), backend], capture_output=True,
+                              text=True, check=False, timeout=120)
+    lines = (done.stdout + done.stderr).splitlines()
+    assert (done.returncode, [line for line in lines if 'Traceback' in line]) == (0, [])
+    assert [line for line in lines if line.startswith('503 ')] == [
+        '503 compute gpu1 does not answer: get_console_output: the broker does not let us open a queue for replies'] * 3
+    # Finding 7.12: however often it is tried.
+    assert len([line for line in lines if 'oslo.messaging' in line]) == 1
