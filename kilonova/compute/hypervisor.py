@@ -64,8 +64,6 @@ class Hypervisor:
 
     # -- told by the driver --------------------------------------------------------------------------------------------
     def guest_changed(self, uuid: str) -> None:
-        if not self._host.tracker.sides(uuid):
-            return      # not a server's, or one that is being deleted
         look = _Look(self._host.clock() + SETTLE, 0, self._host.locks.is_held(uuid))
         with self._lock:
             known = self._looks.setdefault(uuid, look)
@@ -127,7 +125,7 @@ class Hypervisor:
         """None: done; else seconds until it is tried again."""
         host = self._host
         if not host.tracker.sides(uuid):
-            return None
+            return None     # not a server's, or deleted meanwhile
         if host.locks.is_held(uuid):
             return ORDER_LOOK
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.compute.test_service import GPUS, Placement
 
 LOST = 'Connection to libvirt lost: 1'
 AUTO = f'AUTO: {LOST}'
+WORK: Any = SimpleNamespace(check=lambda: None, verify=None)
 
 
 def until(met: Callable[[], Any]) -> None:
@@ -116,6 +118,44 @@ def test_a_guest_that_dies_during_an_order_is_seen_after_it(cloud: Cloud, manage
         time.sleep(0.1)
         assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
     until(lambda: cloud.cell.instances[server.uuid]['vm_state'] == 'stopped')
+
+
+def test_an_order_that_takes_long_holds_up_no_other_guest(cloud: Cloud, manager: Any) -> None:
+    one, two = (cloud.boot(manager, 0).uuid for _ in range(2))
+    with manager.host.locks.hold(one):
+        by_itself(cloud, one, PowerState.CRASHED)
+        time.sleep(0.1)
+        by_itself(cloud, two, PowerState.CRASHED)
+        until(lambda: cloud.cell.instances[two]['vm_state'] == 'stopped')
+        assert cloud.cell.instances[one]['vm_state'] == 'active'
+
+
+def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: Cloud, manager: Any) -> None:
+    """A resize's source: nothing is written of the guest's state, and the conductor isn't asked."""
+    server = cloud.boot(manager)
+    idle(manager)
+    cloud.cell.object_calls.clear()
+    with manager.host.turn(WORK, server.uuid):
+        by_itself(cloud, server.uuid, PowerState.SHUTDOWN)
+    idle(manager)
+    assert cloud.cell.object_calls == [] and cloud.cell.instances[server.uuid]['vm_state'] == 'active'
+
+
+def test_what_comes_right_after_an_order_is_seen(cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypervisor, 'SETTLE', 0.3)
+    server = cloud.boot(manager)
+    with manager.host.turn(WORK, server.uuid):
+        by_itself(cloud, server.uuid, PowerState.RUNNING)
+    by_itself(cloud, server.uuid, PowerState.SHUTDOWN)
+    until(lambda: cloud.cell.instances[server.uuid]['vm_state'] == 'stopped')
+
+
+def test_a_server_in_error_stays_as_it_is(cloud: Cloud, manager: Any) -> None:
+    row = cloud.cell.instances[cloud.boot(manager).uuid]
+    row['vm_state'] = 'error'
+    by_itself(cloud, row['uuid'], PowerState.SHUTDOWN)
+    idle(manager)
+    assert (row['vm_state'], row['power_state']) == ('error', PowerState.RUNNING)
 
 
 @pytest.mark.parametrize('why', ['an operation', 'a task'])
