@@ -1,14 +1,24 @@
 """libvirt's capabilities XML as data.
 
     caps = parse(host.capabilities_xml(), test=host.is_test)
-    caps.arch, caps.cells, caps.supported('kvm')
+    caps.arch, caps.cells, caps.supported()
+    guests = of_guests(host, caps.arch, 'kvm', {'pc', 'q35'})
+    guests.video_models
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+import libvirt
+from oslo_log import log as logging
+
 from kilonova.virt.hardware.numa import HostCell
+from kilonova.virt.libvirt.host import Host
+
+LOG = logging.getLogger(__name__)
+
+_X86 = ('x86_64', 'i686')
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,58 @@ def parse(text: str, test: bool = False) -> HostCapabilities:
         cpu_features=tuple(sorted(feature.get('name', '') for feature in cpu.findall('feature'))),
         cells=tuple(_cell(cell) for cell in root.findall('./host/topology/cells/cell')),
         guests=guests, uuid=root.findtext('./host/uuid'))
+
+
+@dataclass(frozen=True)
+class GuestCapabilities:
+    """What guests of the host's architecture can have on one of its machine types: buses of disks, graphics adapters,
+    firmware."""
+
+    buses: frozenset[str] = frozenset()
+    video_models: frozenset[str] = frozenset()
+    has_uefi: bool = False
+    has_secure_boot: bool = False
+
+    def __or__(self, other: GuestCapabilities) -> GuestCapabilities:
+        return GuestCapabilities(self.buses | other.buses, self.video_models | other.video_models,
+                                 self.has_uefi or other.has_uefi, self.has_secure_boot or other.has_secure_boot)
+
+
+def of_guests(host: Host, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
+    """All that libvirt says of these machine types; what guests of the architecture have everywhere if it says nothing
+    (its test driver does)."""
+    found: GuestCapabilities | None = None
+    for machine in sorted(machines):
+        try:
+            text = host.ask('getDomainCapabilities', None, arch, machine, virt_type, 0)
+        except libvirt.libvirtError as error:
+            # Not each QEMU has each machine type.
+            LOG.debug('libvirt says nothing of guests of type %s: %s', machine, error)
+            continue
+        one = parse_guest(text)
+        found = one if found is None else found | one
+    return found if found is not None else usual(arch)
+
+
+def usual(arch: str) -> GuestCapabilities:
+    """Guests of an architecture, by QEMU as it is packaged everywhere."""
+    buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in _X86 else set())
+    models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in _X86 else set())
+    return GuestCapabilities(frozenset(buses), frozenset(models), has_uefi=arch in ('x86_64', 'aarch64'),
+                             has_secure_boot=arch == 'x86_64')
+
+
+def parse_guest(text: str) -> GuestCapabilities:
+    """Domain capabilities of one machine type."""
+    root = ElementTree.fromstring(text)
+
+    def values(path: str, name: str) -> frozenset[str]:
+        found = root.findall(f"{path}[@supported='yes']/enum[@name='{name}']/value")
+        return frozenset(value.text or '' for value in found)
+    return GuestCapabilities(
+        buses=values('devices/disk', 'bus'), video_models=values('devices/video', 'modelType'),
+        has_uefi='efi' in values('os', 'firmware'),
+        has_secure_boot='efi' in values('os', 'firmware') and 'yes' in values('os/loader', 'secure'))
 
 
 def _cell(cell: ElementTree.Element) -> HostCell:

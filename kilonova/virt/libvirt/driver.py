@@ -28,7 +28,7 @@ from kilonova.virt import driver, identity
 from kilonova.virt import inventory as shared_inventory
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import diagnostics, inventory, settings
-from kilonova.virt.libvirt.capabilities import HostCapabilities, parse
+from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.domain import builder
 from kilonova.virt.libvirt.domain import disk as domain_disk
@@ -130,6 +130,11 @@ class LibvirtDriver:
         return parse(self._host.capabilities_xml(), test=self._host.is_test)
 
     @functools.cached_property
+    def _guest_capabilities(self) -> GuestCapabilities:
+        arch = self._capabilities.arch
+        return of_guests(self._host, arch, self._conf.libvirt.virt_type, settings.machine_types(self._conf, arch))
+
+    @functools.cached_property
     def _offer(self) -> Offer:
         """What of the host's CPUs and pages servers may have."""
         cells = inventory.cells(self._host, self._capabilities)
@@ -138,7 +143,7 @@ class LibvirtDriver:
     @functools.cached_property
     def _settings(self) -> Settings:
         return settings.read(self._conf, self._capabilities, test=self._host.is_test, offer=self._offer,
-                             cells=inventory.cells(self._host, self._capabilities))
+                             cells=inventory.cells(self._host, self._capabilities), guests=self._guest_capabilities)
 
     @_translated
     def get_available_resource(self) -> dict[str, Any]:
@@ -154,7 +159,7 @@ class LibvirtDriver:
 
     @_translated
     def traits(self) -> set[str]:
-        return inventory.traits(self._host, self._capabilities)
+        return inventory.traits(self._host, self._capabilities, self._guest_capabilities)
 
     @_translated
     def missing_devices(self, addresses: Iterable[str]) -> list[str]:
@@ -397,10 +402,11 @@ class LibvirtDriver:
 
     def _guest_spec(self, instance: Any, image_meta: dict[str, Any], disks: tuple[GuestDisk, ...],
                     pci_devices: Iterable[Any]) -> GuestSpec:
+        kernel, ramdisk = self._disks.kernel(instance)
         return GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._settings,
             image_meta=image_meta, disks=disks, hostdevs=tuple(pci.host_devices(pci_devices)),
-            console_log=self._disks.directory(instance.uuid).file(CONSOLE))
+            console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
 
     def _guest_xml(self, guest: GuestSpec) -> str:
         uuid = guest.instance.uuid

@@ -5,15 +5,21 @@ import json
 import shutil
 from typing import Any
 
+import os_traits
+
 from kilonova.virt import inventory
 from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
-from kilonova.virt.libvirt.capabilities import HostCapabilities
+from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.host import Host
 
-_BUSES = ('IDE', 'SATA', 'SCSI', 'USB', 'VIRTIO')
+# libvirt doesn't tell network adapters; these QEMU has on any board with PCI, and on a PC.
+_ADAPTERS, _PC_ADAPTERS = ('E1000', 'E1000E', 'RTL8139', 'VIRTIO'), ('NE2K_PCI', 'PCNET', 'VMXNET3')
+# What servers of ours can be started from besides the formats that every driver here takes.
+_KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
+_KNOWN = frozenset(os_traits.get_traits())
 
 
 def cells(host: Host, capabilities: HostCapabilities) -> tuple[HostCell, ...]:
@@ -46,10 +52,25 @@ def available(host: Host, capabilities: HostCapabilities, instances_path: str, n
         'pci_passthrough_devices': pci.discover(host.node_devices())}
 
 
-def traits(host: Host, capabilities: HostCapabilities) -> set[str]:
+def traits(host: Host, capabilities: HostCapabilities, guests: GuestCapabilities) -> set[str]:
     """What servers can ask of this host besides devices."""
-    found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{capabilities.arch.upper()}',
-             'COMPUTE_SOCKET_PCI_NUMA_AFFINITY', *(f'COMPUTE_STORAGE_BUS_{bus}' for bus in _BUSES)}
+    arch = capabilities.arch.upper()
+    is_pc = arch in ('X86_64', 'I686')
+    found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{arch}', f'HW_ARCH_{arch}', 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY',
+             *(f'COMPUTE_IMAGE_TYPE_{name}' for name in _KERNEL_IMAGES),
+             *(f'COMPUTE_STORAGE_BUS_{bus.upper()}' for bus in guests.buses),
+             *(f'COMPUTE_GRAPHICS_MODEL_{model.upper()}' for model in guests.video_models),
+             *(f'COMPUTE_NET_VIF_MODEL_{model}' for model in (*_ADAPTERS, *(_PC_ADAPTERS if is_pc else ())))}
+    if arch == 'X86_64':
+        # It runs both.
+        found.add('HW_ARCH_I686')
+    if is_pc:
+        found.add('COMPUTE_FIRMWARE_BIOS')
+    if guests.has_uefi:
+        found.add('COMPUTE_FIRMWARE_UEFI')
+    if guests.has_secure_boot:
+        found.add('COMPUTE_SECURITY_UEFI_SECURE_BOOT')
     if any(cell.siblings for cell in cells(host, capabilities)):
         found.add('HW_CPU_HYPERTHREADING')
-    return found
+    # Placement refuses all for one that it doesn't know.
+    return {name for name in found if name in _KNOWN}

@@ -11,8 +11,8 @@ from kilonova.virt import identity
 from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
-from kilonova.virt.libvirt.capabilities import HostCapabilities
-from kilonova.virt.libvirt.domain.guest import Settings
+from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, usual
+from kilonova.virt.libvirt.domain.guest import MACHINES, Settings
 from kilonova.virt.libvirt.storage import files
 
 DEFAULT_URI = 'qemu:///system'
@@ -25,9 +25,10 @@ def connection_uri(conf: cfg.ConfigOpts) -> str:
 
 
 def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer: Offer | None = None,
-         cells: Sequence[HostCell] = ()) -> Settings:
-    """The settings of this host's guests, on ``cells`` with what ``offer`` gives; raises DriverMisconfigured."""
-    options = conf.libvirt
+         cells: Sequence[HostCell] = (), guests: GuestCapabilities | None = None) -> Settings:
+    """The settings of this host's guests, on ``cells`` with what ``offer`` gives and what ``guests`` can have; raises
+    DriverMisconfigured."""
+    options, guests = conf.libvirt, guests or usual(capabilities.arch)
     if options.virt_type not in ('kvm', 'qemu'):
         raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not served here')
     kinds = {kind for _arch, kind, _mode in capabilities.supported()}
@@ -47,7 +48,14 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
         version=_version(),
         shared_cpus=offer.shared if offer is not None and offer.said else frozenset(),
         cells={cell.id: cell.cpus & offer.shared for cell in cells} if offer is not None else {},
+        video_models=guests.video_models, has_uefi=guests.has_uefi, has_secure_boot=guests.has_secure_boot,
         small_page=min((size for cell in cells for size in cell.pages), default=4))
+
+
+def machine_types(conf: cfg.ConfigOpts, arch: str) -> set[str]:
+    """The machine types that guests may have here: those of the field's images, and the host's own."""
+    known = {'x86_64': {'pc', 'q35'}, 'i686': {'pc', 'q35'}}.get(arch, {MACHINES.get(arch, 'virt')})
+    return known | {machine for name, machine in _machines(conf.libvirt.hw_machine_type or []).items() if name == arch}
 
 
 def _flag(flag: str) -> tuple[str, str]:

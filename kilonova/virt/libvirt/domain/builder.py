@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kilonova.virt.libvirt.domain.agent import AgentConfigurator
 from kilonova.virt.libvirt.domain.balloon import BalloonConfigurator
 from kilonova.virt.libvirt.domain.clock import ClockConfigurator
 from kilonova.virt.libvirt.domain.controller import ControllerConfigurator
@@ -21,9 +22,12 @@ from kilonova.virt.libvirt.domain.memory import MemoryConfigurator
 from kilonova.virt.libvirt.domain.metadata import MetadataConfigurator
 from kilonova.virt.libvirt.domain.numa import NumaConfigurator
 from kilonova.virt.libvirt.domain.os import OsConfigurator
+from kilonova.virt.libvirt.domain.quota import CpuQuotaConfigurator
 from kilonova.virt.libvirt.domain.rng import RngConfigurator
 from kilonova.virt.libvirt.domain.serial import SerialConfigurator
 from kilonova.virt.libvirt.domain.sysinfo import SysinfoConfigurator
+from kilonova.virt.libvirt.domain.video import VideoConfigurator
+from kilonova.virt.libvirt.domain.watchdog import WatchdogConfigurator
 from kilonova.virt.libvirt.xml.domain import Domain
 
 
@@ -38,6 +42,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     MemoryConfigurator(),
     CpuConfigurator(),
     NumaConfigurator(),
+    CpuQuotaConfigurator(),
     MetadataConfigurator(),
     SysinfoConfigurator(),
     OsConfigurator(),
@@ -46,9 +51,12 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     # Devices from here on, in the order in which they are written.
     DiskConfigurator(),
     SerialConfigurator(),
+    VideoConfigurator(),
+    AgentConfigurator(),
     RngConfigurator(),
     ControllerConfigurator(),
     HostdevConfigurator(),
+    WatchdogConfigurator(),
     BalloonConfigurator(),
 )
 

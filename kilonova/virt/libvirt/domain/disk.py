@@ -65,7 +65,8 @@ class DiskConfigurator:
         # Direct I/O on a raw file is where the kernel's asynchronous I/O pays.
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
         return FileDisk(disk.path, disk.format, target, bus, cache=guest.settings.disk_cache,
-                        io='native' if native else None, discard=guest.settings.disk_discard)
+                        io='native' if native else None, discard=guest.settings.disk_discard,
+                        limits=guest.tuning.disk)
 
 
 def _bus(guest: GuestSpec, disk: GuestDisk) -> str:

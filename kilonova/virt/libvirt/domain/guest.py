@@ -4,6 +4,7 @@ Configurators read it and change only the domain: what they may ask of conf, ins
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 from oslo_utils import strutils
 
 from kilonova.objects.image_meta import ImageMetaProps
+from kilonova.virt.hardware import tuning as board
 from kilonova.virt.libvirt.devices.pci import HostDevice
 
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
-_MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
+MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Settings:
     # {NUMA cell of the host: its shared CPUs}, and the smallest page in KiB.
     cells: Mapping[int, frozenset[int]] = field(default_factory=dict)
     small_page: int = 4
+    # What libvirt says that guests of this host can have; no models: it doesn't say.
+    video_models: frozenset[str] = frozenset()
+    has_uefi: bool = True
+    has_secure_boot: bool = True
 
     @property
     def is_qemu(self) -> bool:
@@ -69,6 +75,9 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
     console_log: str | None = None
+    # Files of the host to start from; the second without the first means nothing.
+    kernel: str | None = None
+    ramdisk: str | None = None
 
     @property
     def flavor(self) -> Any:
@@ -98,14 +107,22 @@ class GuestSpec:
     @property
     def properties(self) -> ImageMetaProps:
         """What the image says of CPUs and memory, typed."""
+        return self._typed('hw_cpu_', 'hw_locked_memory')
+
+    @functools.cached_property
+    def tuning(self) -> board.Tuning:
+        """What flavor and image say of the board."""
+        return board.of(self.extra_specs, self._typed(*board.PROPERTIES))
+
+    def _typed(self, *begins: str) -> ImageMetaProps:
         return ImageMetaProps.from_dict({name: value for name, value in (
-            self.image_meta.get('properties') or {}).items() if name.startswith(('hw_cpu_', 'hw_locked_memory'))})
+            self.image_meta.get('properties') or {}).items() if name.startswith(begins)})
 
     @property
     def machine(self) -> str | None:
         """The machine type: the image's, the host's, the architecture's."""
         arch = self.settings.arch
-        return self.image_property('hw_machine_type') or self.settings.machines.get(arch) or _MACHINES.get(arch)
+        return self.image_property('hw_machine_type') or self.settings.machines.get(arch) or MACHINES.get(arch)
 
     @property
     def is_pcie(self) -> bool:

@@ -29,6 +29,8 @@ _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'qcow2': (frozenset({'qcow2'}), 'qcow2'),
     'raw': (frozenset({'raw', 'gpt'}), 'raw'),
     'iso': (frozenset({'iso'}), 'raw'),
+    # A file system without a boot loader: its kernel is another image.
+    'ami': (frozenset({'raw', 'gpt'}), 'raw'),
     'vdi': (frozenset({'vdi'}), 'vdi'),
     'vhd': (frozenset({'vhd'}), 'vpc'),
     'vhdx': (frozenset({'vhdx'}), 'vhdx'),
@@ -65,6 +67,14 @@ class ImageCache:
         _check_size(base.virtual_size, most)
         return base
 
+    def kernel(self, image_id: str, download: ImageFetch) -> str:
+        """The path of a cached kernel or ramdisk, byte for byte as it was uploaded.
+
+        Its name is no disk image's: what nobody looked into must never be taken for one.
+        """
+        name = f'kernel_{hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()}'
+        return self._once(name, lambda path: self._fetch_as_it_is(image_id, download, path)).path
+
     def blank(self, name: str, size: int, *mkfs: str) -> disk.Base:
         """A formatted empty disk of ``size`` bytes, made once (ephemeral_…, swap_…)."""
         return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
@@ -99,6 +109,16 @@ class ImageCache:
         finally:
             files.remove(part)
             files.remove(converted)
+
+    def _fetch_as_it_is(self, image_id: str, download: ImageFetch, path: str) -> None:
+        part = f'{path}.part'
+        try:
+            with files.create(part) as stream:
+                download(image_id, stream)
+            files.sync(part)
+            os.replace(part, path)
+        finally:
+            files.remove(part)
 
     def _inspect(self, image_id: str, disk_format: str | None, path: str) -> tuple[str, int]:
         """QEMU's name of the format and the virtual size; ImageUnacceptable if anything is odd.

@@ -16,8 +16,10 @@ from kilonova import errors
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
-__all__ = ('ASKED', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'MOVE', 'SWAP', 'InstanceDirectory')
+__all__ = ('ASKED', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KERNEL', 'MOVE', 'RAMDISK', 'SWAP',
+           'InstanceDirectory')
 INFO, ASKED = 'disk.info', 'disk.asked'
+KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
 # How much of the console log is read, in bytes (libvirt.md §4).
 CONSOLE_LIMIT = 100 * 1024

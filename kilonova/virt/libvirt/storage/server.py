@@ -19,7 +19,7 @@ from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
-from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, KERNEL, RAMDISK, SWAP, InstanceDirectory
 
 # The one that a flavor has.
 EPHEMERAL = f'{wishes.EPHEMERAL}0'
@@ -58,6 +58,12 @@ class ServerDisks:
             raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
         return self._guest_disks(uuid, formats, self.directory(uuid).asked())
 
+    def kernel(self, instance: Any) -> tuple[str | None, str | None]:
+        """The files of a server's own kernel and ramdisk. They stand beside its disks, and go with them."""
+        directory, wanted = self.directory(instance.uuid), _kernels(instance)
+        kernel, ramdisk = (directory.file(name) if name in wanted else None for name in (KERNEL, RAMDISK))
+        return kernel, ramdisk
+
     def _guest_disks(self, uuid: str, formats: dict[str, str], asked: Mapping[str, Wish]) -> tuple[GuestDisk, ...]:
         ranked = {name: rank for name in formats if (rank := wishes.rank(name)) is not None}
         found = []
@@ -77,6 +83,7 @@ class ServerDisks:
         most = instance.flavor.root_gb * disk.GIB or None
         base = self._image(instance, image_meta, fetch, most)
         directory.create()
+        self._add_kernels(instance, directory, fetch, again=True)
         if asked is not None:
             directory.keep_asked(asked)
         self._make(directory, DISK, base, most or base.virtual_size)
@@ -102,8 +109,9 @@ class ServerDisks:
         self._add_blanks(instance, image_meta, directory)
 
     def ensure_bases(self, instance: Any, image_meta: dict[str, Any]) -> None:
-        """Make again what the overlays read from, should it have been cleared away."""
+        """Make again what the guest starts from and its overlays read from, should it have been cleared away."""
         directory = self.directory(instance.uuid)
+        self._add_kernels(instance, directory)
         for name, found in directory.disks().items():
             if not found.backing or os.path.exists(found.backing):
                 continue
@@ -113,6 +121,14 @@ class ServerDisks:
                 self._blank(os.path.basename(found.backing))
             else:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
+
+    def _add_kernels(self, instance: Any, directory: InstanceDirectory, fetch: ImageFetch | None = None,
+                     again: bool = False) -> None:
+        """Kernel and ramdisk that the directory doesn't have; ``again``: those that it has, too."""
+        for name, image_id in _kernels(instance).items():
+            if again or not os.path.exists(directory.file(name)):
+                path = self._cache.kernel(image_id, self._fetch(fetch))
+                disk.create_copy(directory.file(name), disk.Base(path, 'raw', 0), 0)
 
     def _add_blanks(self, instance: Any, image_meta: dict[str, Any], directory: InstanceDirectory) -> None:
         """Ephemeral and swap disks that the server shall have and the directory doesn't."""
@@ -147,10 +163,13 @@ class ServerDisks:
 
     def _image(self, instance: Any, image_meta: dict[str, Any], fetch: ImageFetch | None,
                most: int | None) -> disk.Base:
+        return self._cache.image(instance.image_ref, image_meta, self._fetch(fetch), most)
+
+    def _fetch(self, fetch: ImageFetch | None) -> ImageFetch:
         download = fetch or self._download
         if download is None:
             raise DriverMisconfigured(reason='there is no image client to fetch images with')
-        return self._cache.image(instance.image_ref, image_meta, download, most)
+        return download
 
     def _is_image(self, instance: Any, backing: str) -> bool:
         image_id = instance.image_ref or ''
@@ -166,3 +185,9 @@ class ServerDisks:
         quiet = () if file_system == 'vfat' else ('-q',)
         return self._cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label,
                                  f'ephemeral{number}')
+
+
+def _kernels(instance: Any) -> dict[str, str]:
+    """Name of the file → id of the image."""
+    wanted = {KERNEL: getattr(instance, 'kernel_id', None), RAMDISK: getattr(instance, 'ramdisk_id', None)}
+    return {name: image_id for name, image_id in wanted.items() if image_id}

@@ -1,7 +1,7 @@
 """The devices of a domain."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kilonova.virt.libvirt.xml.element import Element, node
@@ -16,7 +16,7 @@ class Device(Protocol):
 
 @dataclass
 class FileDisk:
-    """A disk, or a CD, that is a file of the host. ``serial`` is what the guest sees."""
+    """A disk, or a CD, that is a file of the host. ``limits``: elements of <iotune>."""
 
     path: str
     format: str
@@ -26,12 +26,15 @@ class FileDisk:
     cache: str | None = None
     io: str | None = None
     discard: str | None = None
+    limits: dict[str, int] = field(default_factory=dict)
 
     def element(self) -> Element:
         return node('disk',
                     node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard),
                     node('source', file=self.path),
                     node('target', dev=self.target, bus=self.bus),
+                    node('iotune', *(node(name, str(value)) for name, value in self.limits.items()))
+                    if self.limits else None,
                     node('readonly') if self.device == 'cdrom' else None,
                     type='file', device=self.device)
 
@@ -67,13 +70,44 @@ class PciHostDevice:
 
 @dataclass
 class Serial:
-    """A serial port whose output goes to a file of the host besides."""
+    """A serial port; its output goes to the file ``log`` of the host besides, if there is one."""
 
-    log: str
+    log: str | None
     port: int = 0
 
     def element(self) -> Element:
-        return node('serial', node('log', file=self.log, append='off'), node('target', port=self.port), type='pty')
+        return node('serial', node('log', file=self.log, append='off') if self.log else None,
+                    node('target', port=self.port), type='pty')
+
+
+@dataclass
+class AgentChannel:
+    """The port by which QEMU's guest agent is reached; libvirt makes the socket."""
+
+    def element(self) -> Element:
+        return node('channel', node('target', type='virtio', name='org.qemu.guest_agent.0'), type='unix')
+
+
+@dataclass
+class Video:
+    """A graphics adapter; ``vram`` in KiB."""
+
+    model: str
+    vram: int | None = None
+
+    def element(self) -> Element:
+        return node('video', node('model', type=self.model, vram=self.vram))
+
+
+@dataclass
+class Watchdog:
+    """A watchdog, and what is done with a guest that no longer feeds it."""
+
+    model: str
+    action: str
+
+    def element(self) -> Element:
+        return node('watchdog', model=self.model, action=self.action)
 
 
 @dataclass

@@ -53,20 +53,44 @@ class Cpu:
 
 
 @dataclass
+class Kernel:
+    """What a guest starts instead of its disk's boot loader: files of the host."""
+
+    path: str
+    ramdisk: str | None
+    command_line: str
+
+
+@dataclass
 class Os:
-    """How the guest starts."""
+    """How the guest starts. ``firmware``: 'efi', which libvirt finds on the host; ``secure_boot`` counts with it."""
 
     arch: str
     machine: str | None = None
     boot: list[str] = field(default_factory=list)
     bootmenu: bool = False
     smbios: bool = False
+    firmware: str | None = None
+    secure_boot: bool = False
+    kernel: Kernel | None = None
 
     def element(self) -> Element:
+        kernel = self.kernel
         return node('os', node('type', 'hvm', arch=self.arch, machine=self.machine),
+                    *(self._firmware() if self.firmware else ()),
+                    *((node('kernel', kernel.path), node('initrd', kernel.ramdisk) if kernel.ramdisk else None,
+                       node('cmdline', kernel.command_line)) if kernel else ()),
                     *(node('boot', dev=device) for device in self.boot),
                     node('bootmenu', enable='yes') if self.bootmenu else None,
-                    node('smbios', mode='sysinfo') if self.smbios else None)
+                    node('smbios', mode='sysinfo') if self.smbios else None,
+                    firmware=self.firmware)
+
+    def _firmware(self) -> tuple[Element, ...]:
+        if not self.secure_boot:
+            # Said, as libvirt would take a firmware with secure boot where it finds that first.
+            return (node('firmware', node('feature', enabled='no', name='secure-boot')),)
+        return (node('firmware', node('feature', enabled='yes', name='secure-boot'),
+                     node('feature', enabled='yes', name='enrolled-keys')), node('loader', secure='yes'))
 
 
 @dataclass

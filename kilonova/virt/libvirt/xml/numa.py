@@ -1,4 +1,4 @@
-"""Where a guest's CPUs and memory lie: on the host's NUMA cells, and how the guest sees them."""
+"""Where a guest's CPUs and memory lie: on the host's NUMA cells, and how the guest sees them; its CPUs' limits."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -33,14 +33,17 @@ class NumaTune:
 
 @dataclass
 class CpuTune:
-    """``pins``: {vCPU: host CPUs that it may run on}; ``emulator``: those of the emulator's threads. Sets as text."""
+    """``pins``: {vCPU: host CPUs that it may run on}; ``emulator``: those of the emulator's threads. Sets as text.
+    ``limits``: shares, period and quota."""
 
-    pins: dict[int, str]
-    emulator: str
+    pins: dict[int, str] = field(default_factory=dict)
+    emulator: str | None = None
+    limits: dict[str, int] = field(default_factory=dict)
 
     def element(self) -> Element:
-        return node('cputune', *(node('vcpupin', vcpu=vcpu, cpuset=cpus) for vcpu, cpus in sorted(self.pins.items())),
-                    node('emulatorpin', cpuset=self.emulator))
+        return node('cputune', *(node(name, str(value)) for name, value in self.limits.items()),
+                    *(node('vcpupin', vcpu=vcpu, cpuset=cpus) for vcpu, cpus in sorted(self.pins.items())),
+                    node('emulatorpin', cpuset=self.emulator) if self.emulator else None)
 
 
 @dataclass

@@ -1,7 +1,13 @@
-"""libvirt's capabilities."""
+"""libvirt's capabilities, and the traits that a host gets from them."""
 from __future__ import annotations
 
-from kilonova.virt.libvirt import capabilities
+from typing import Any
+
+import libvirt
+import pytest
+
+from kilonova.virt.libvirt import capabilities, inventory
+from kilonova.virt.libvirt.capabilities import GuestCapabilities
 
 KVM = """<capabilities><host><uuid>u-1</uuid><cpu><arch>x86_64</arch><model>EPYC</model><vendor>AMD</vendor>
   <feature name='svm'/><feature name='aes'/></cpu>
@@ -35,3 +41,60 @@ def test_the_test_driver_plays_an_x86_64() -> None:
                                '</host></capabilities>', test=True)
     assert found.arch == 'x86_64' and found.cells == ()
     assert found.supported() == [['x86_64', 'kvm', 'hvm'], ['x86_64', 'qemu', 'hvm']]
+
+
+# As libvirt 10 answers, shortened.
+GUEST = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><domain>kvm</domain><machine>{machine}</machine>
+  <arch>x86_64</arch><vcpu max='255'/>
+  <os supported='yes'><enum name='firmware'>{firmware}</enum>
+    <loader supported='yes'><enum name='type'><value>rom</value><value>pflash</value></enum>
+      <enum name='secure'><value>no</value>{secure}</enum></loader></os>
+  <devices><disk supported='yes'><enum name='diskDevice'><value>disk</value></enum>
+      <enum name='bus'><value>{bus}</value><value>virtio</value></enum></disk>
+    <graphics supported='yes'><enum name='type'><value>vnc</value></enum></graphics>
+    <video supported='yes'><enum name='modelType'><value>vga</value><value>none</value></enum></video>
+    <hostdev supported='yes'/></devices></domainCapabilities>"""
+
+
+class Asked:
+    """libvirt, for machine types that it knows."""
+
+    def ask(self, method: str, emulator: Any, arch: str, machine: str, kind: str, flags: int) -> str:
+        assert (method, emulator, arch, kind, flags) == ('getDomainCapabilities', None, 'x86_64', 'kvm', 0)
+        if machine == 'pc':
+            return GUEST.format(machine=machine, bus='ide', firmware='', secure='')
+        if machine == 'q35':
+            return GUEST.format(machine=machine, bus='sata', firmware='<value>efi</value>',
+                                secure='<value>yes</value>')
+        raise libvirt.libvirtError('invalid argument: the machine is not supported')
+
+
+def test_what_guests_can_have_on_any_machine_type() -> None:
+    found = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'pc', 'q35', 'pc-i440fx-1.0'})    # type: ignore[arg-type]
+    assert found == GuestCapabilities(frozenset({'ide', 'sata', 'virtio'}), frozenset({'vga', 'none'}), True, True)
+    plain = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'pc'})    # type: ignore[arg-type]
+    assert (plain.has_uefi, plain.has_secure_boot) == (False, False)
+
+
+def test_a_libvirt_that_says_nothing() -> None:
+    found = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'nosuch'})    # type: ignore[arg-type]
+    assert found == capabilities.usual('x86_64')
+    assert 'ide' not in capabilities.usual('aarch64').buses and capabilities.usual('aarch64').has_uefi
+
+
+PC = """HW_ARCH_X86_64 HW_ARCH_I686 COMPUTE_ARCH_X86_64 COMPUTE_GRAPHICS_MODEL_QXL COMPUTE_GRAPHICS_MODEL_NONE
+    COMPUTE_NET_VIF_MODEL_VIRTIO COMPUTE_NET_VIF_MODEL_E1000 COMPUTE_STORAGE_BUS_IDE COMPUTE_FIRMWARE_UEFI
+    COMPUTE_FIRMWARE_BIOS COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_IMAGE_TYPE_AMI"""
+ARM = """HW_ARCH_AARCH64 COMPUTE_ARCH_AARCH64 COMPUTE_GRAPHICS_MODEL_VIRTIO COMPUTE_STORAGE_BUS_SCSI
+    COMPUTE_FIRMWARE_UEFI"""
+NOT_ARM = """HW_ARCH_I686 COMPUTE_GRAPHICS_MODEL_QXL COMPUTE_NET_VIF_MODEL_PCNET COMPUTE_STORAGE_BUS_IDE
+    COMPUTE_FIRMWARE_BIOS COMPUTE_SECURITY_UEFI_SECURE_BOOT"""
+
+
+@pytest.mark.parametrize(('arch', 'there', 'missing'), [
+    ('x86_64', PC, 'HW_ARCH_AARCH64 COMPUTE_GRAPHICS_MODEL_XEN'), ('aarch64', ARM, NOT_ARM)])
+def test_traits(arch: str, there: str, missing: str) -> None:
+    """Finding 3.3: with the prefilter for image properties nobody could take an image with hw_video_model."""
+    host = capabilities.parse(KVM.replace('x86_64', arch))
+    found = inventory.traits(None, host, capabilities.usual(arch))    # type: ignore[arg-type]
+    assert set(there.split()) <= found and not found.intersection(missing.split())

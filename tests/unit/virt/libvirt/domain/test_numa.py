@@ -125,3 +125,10 @@ def test_layouts_of_flavors(configure: Configure) -> None:
     assert text(found.find('cpu/topology')) == '<topology sockets="2" cores="2" threads="2"/>'
     found = configure(*CONFIGURATORS, properties={'hw_cpu_sockets': '1'}, flavor={'vcpus': 8})
     assert text(found.find('cpu/topology')) == '<topology sockets="1" cores="8" threads="1"/>'
+
+
+def test_quotas_stand_beside_the_pins(configure: Configure) -> None:
+    found = domain(configure, {'hw:cpu_policy': 'dedicated', 'quota:cpu_shares': '512'})
+    assert text(found.find('cputune')) == (
+        '<cputune><shares>512</shares><vcpupin vcpu="0" cpuset="2"/><vcpupin vcpu="1" cpuset="3"/>'
+        '<emulatorpin cpuset="2-3"/></cputune>')

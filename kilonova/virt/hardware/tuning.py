@@ -1,0 +1,170 @@
+"""What a flavor and an image ask of a guest's board besides CPUs and memory: shares of the host's CPUs, limits of its
+disks, serial ports, watchdog, firmware, video.
+
+    wishes = tuning.of(flavor.extra_specs, image.properties)
+    wishes.cpu == {'shares': 512}
+
+The API reads it to refuse what can't be (with 400), the hypervisor's side to write it down.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oslo_utils import strutils
+
+from kilonova import errors
+
+# The board has no more of them.
+MOST_SERIAL_PORTS = 4
+REQUIRED, OPTIONAL, DISABLED = 'required', 'optional', 'disabled'
+UEFI = 'uefi'
+WATCHDOG_ACTIONS = ('none', 'pause', 'poweroff', 'reset', DISABLED)
+# The properties that count here.
+PROPERTIES = ('hw_firmware_type', 'hw_pmu', 'hw_serial_port_count', 'hw_video_model', 'hw_video_ram',
+              'hw_watchdog_action', 'os_secure_boot')
+
+# What the kernel takes: smallest, largest. A quota below 0 is none.
+_CPU_LIMITS = {'shares': (2, 262144), 'period': (1000, 1000000), 'quota': (1000, 18446744073709551)}
+_DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
+_MOST_DISK = 10 ** 15
+
+
+class InvalidTuning(errors.Invalid):
+    msg_fmt = "Invalid value '%(value)s' of '%(name)s': %(reason)s"
+
+
+class SerialPortsExceeded(errors.Invalid):
+    msg_fmt = 'Forbidden to exceed flavor value of number of serial ports passed in image meta.'
+
+
+class VideoMemoryTooHigh(errors.Invalid):
+    msg_fmt = ('The requested amount of video memory %(wanted)d (MB, hw_video_ram of the image) is higher than the '
+               'maximum allowed by flavor %(most)d (hw_video:ram_max_mb).')
+
+
+class FlavorImageConflict(errors.Invalid):
+    msg_fmt = "Conflicting values of the flavor's '%(spec)s' (%(flavor)s) and the image's '%(name)s' (%(image)s)"
+
+
+class SecureBootNeedsUefi(errors.Invalid):
+    msg_fmt = 'Secure boot needs UEFI: the image has to say hw_firmware_type=uefi.'
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """``cpu``: shares, period, quota (microseconds); ``disk``: limits of each disk by libvirt's names (bytes or
+    requests a second); ``firmware``: uefi, bios or None; ``video_ram`` in MB; ``watchdog``: what it does, or None."""
+
+    cpu: dict[str, int] = field(default_factory=dict)
+    disk: dict[str, int] = field(default_factory=dict)
+    serial_ports: int = 1
+    watchdog: str | None = None
+    firmware: str | None = None
+    secure_boot: str = DISABLED
+    video_model: str | None = None
+    video_ram: int = 0
+
+
+def of(extra_specs: Mapping[str, str], properties: Any = None) -> Tuning:
+    """``properties``: objects.ImageMetaProps. Raises the errors above."""
+    def said(name: str) -> Any:
+        return properties.get(name) if properties is not None else None
+    _check_pmu(extra_specs, said('hw_pmu'))
+    firmware, secure = said('hw_firmware_type'), _secure_boot(extra_specs, said('os_secure_boot'))
+    if secure == REQUIRED and firmware != UEFI:
+        raise SecureBootNeedsUefi
+    return Tuning(
+        cpu=_cpu(extra_specs), disk=_disk(extra_specs),
+        serial_ports=_serial_ports(extra_specs, said('hw_serial_port_count')),
+        watchdog=_watchdog(extra_specs, said('hw_watchdog_action')), firmware=firmware, secure_boot=secure,
+        video_model=said('hw_video_model'), video_ram=_video_ram(extra_specs, said('hw_video_ram') or 0))
+
+
+def _number(name: str, value: str) -> int:
+    if re.fullmatch(r'[+-]?[0-9]{1,18}', value.strip()) is None:
+        raise InvalidTuning(name=name, value=value, reason='it must be a whole number')
+    return int(value)
+
+
+def _cpu(extra_specs: Mapping[str, str]) -> dict[str, int]:
+    found = {}
+    for part, (smallest, largest) in _CPU_LIMITS.items():
+        name = f'quota:cpu_{part}'
+        if name not in extra_specs:
+            continue
+        number = _number(name, extra_specs[name])
+        if not (smallest <= number <= largest or (part == 'quota' and number < 0)):
+            raise InvalidTuning(name=name, value=number, reason=f'it must be from {smallest} to {largest}')
+        found[part] = number
+    return found
+
+
+def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
+    found = {}
+    for name, value in extra_specs.items():
+        match = _DISK.fullmatch(name)
+        if match is None:
+            continue
+        number = _number(name, value)
+        if not 0 <= number <= _MOST_DISK:
+            raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {_MOST_DISK}')
+        # QEMU refuses to start with these.
+        if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
+            raise InvalidTuning(name=name, value=number, reason='there is a limit of the total as well')
+        needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
+        if needed is not None and f'quota:disk_{match["what"]}_{match["unit"]}_sec{needed}' not in extra_specs:
+            raise InvalidTuning(name=name, value=number,
+                                reason=f'it needs quota:disk_{match["what"]}_{match["unit"]}_sec{needed}')
+        found[match[1]] = number
+    return found
+
+
+def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
+    """The image's number, which must not exceed the flavor's; else the flavor's; else one."""
+    name = 'hw:serial_port_count'
+    flavor = _number(name, extra_specs[name]) if name in extra_specs else 0
+    if flavor and (image or 0) > flavor:
+        raise SerialPortsExceeded
+    count = image or flavor or 1
+    if not 0 < count <= MOST_SERIAL_PORTS:
+        raise InvalidTuning(name='hw_serial_port_count' if image else name, value=count,
+                            reason=f'it must be from 0 to {MOST_SERIAL_PORTS}')
+    return count
+
+
+def _watchdog(extra_specs: Mapping[str, str], image: str | None) -> str | None:
+    """The image's word counts before the flavor's."""
+    action = image or extra_specs.get('hw:watchdog_action') or DISABLED
+    if action not in WATCHDOG_ACTIONS:
+        raise InvalidTuning(name='hw:watchdog_action', value=action,
+                            reason=f'it must be one of {", ".join(WATCHDOG_ACTIONS)}')
+    return None if action == DISABLED else action
+
+
+def _secure_boot(extra_specs: Mapping[str, str], image: str | None) -> str:
+    name = 'os:secure_boot'
+    flavor = extra_specs.get(name)
+    if flavor not in (None, REQUIRED, DISABLED):
+        raise InvalidTuning(name=name, value=flavor, reason=f'it must be {REQUIRED} or {DISABLED}')
+    if {flavor, image} == {REQUIRED, DISABLED}:
+        raise FlavorImageConflict(spec=name, flavor=flavor, name='os_secure_boot', image=image)
+    return flavor or image or DISABLED
+
+
+def _check_pmu(extra_specs: Mapping[str, str], image: bool | None) -> None:
+    """Nobody knows which of the two is meant where they differ."""
+    flavor = extra_specs.get('hw:pmu')
+    if flavor is not None and image is not None and strutils.bool_from_string(flavor) is not image:
+        raise FlavorImageConflict(spec='hw:pmu', flavor=flavor, name='hw_pmu', image=image)
+
+
+def _video_ram(extra_specs: Mapping[str, str], wanted: int) -> int:
+    """An image gets more than the model's own only as far as the flavor allows it."""
+    name = 'hw_video:ram_max_mb'
+    most = _number(name, extra_specs[name]) if name in extra_specs else 0
+    if wanted > most:
+        raise VideoMemoryTooHigh(wanted=wanted, most=most)
+    return wanted
