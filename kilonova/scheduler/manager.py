@@ -21,6 +21,7 @@ from oslo_config import cfg
 
 from kilonova import errors, objects
 from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementInvalid
+from kilonova.clients.providers import MANAGED_PCI
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
@@ -301,7 +302,17 @@ class _Select:
             query.limit = None
         prefilters.run(self._prefilters, query, self._spec, prefilters.Facts(
             self._conf, self._snapshot.zone_aggregates, lambda: self._snapshot.aggregates))
+        self._check_classes(query)
         return query
+
+    def _check_classes(self, query: queries.Query) -> None:
+        """Devices go to servers by PCI requests: one that is named by its class would be held without its host knowing.
+        Only flavors with classes of somebody's own cost this question."""
+        for key, name in queries.own_classes(query, self._spec.flavor.extra_specs):
+            if self._placement.list_providers(resources=f'{name}:1', required=MANAGED_PCI):
+                raise queries.RequestFilterFailed(reason=(
+                    f"the flavor's extra spec {key} names a class of PCI devices; they are asked for by "
+                    'pci_passthrough:alias'))
 
     def _names_hosts(self) -> bool:
         """Whether the request names hosts or nodes to go to."""

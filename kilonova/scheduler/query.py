@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -187,6 +187,16 @@ def build(spec: Spec, *, max_results: int, pci_in_placement: bool = False, in_tr
     query.groups = {suffix: group for suffix, group in query.groups.items() if not suffix or not group.empty}
     _choose_policy(query, of_flavor)
     return query
+
+
+def own_classes(query: Query, extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(extra spec, resource class) of what the flavor asks for that is no standard class."""
+    for key in extra_specs:
+        found = _EXTRA_SPEC.fullmatch(key)
+        if found is not None and found['what'] == 'resources' and found['name'].startswith('CUSTOM_'):
+            group = query.groups.get(found['suffix'] or '')
+            if group is not None and found['name'] in group.resources:
+                yield key, found['name']
 
 
 def _field(spec: Spec, name: str) -> Any:
