@@ -17,7 +17,17 @@ from urllib.parse import unquote
 from oslo_utils import uuidutils
 
 from kilonova import sealing, states
-from kilonova.api.services import block_devices, delete, hosts, images, keypairs, personality, quota, server_groups
+from kilonova.api.services import (
+    block_devices,
+    delete,
+    hosts,
+    images,
+    keypairs,
+    personality,
+    quota,
+    refusals,
+    server_groups,
+)
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, find_server
 from kilonova.api.services.silence import ask_cells, refuse_if_any
@@ -39,7 +49,7 @@ from kilonova.objects import (
     TagList,
 )
 from kilonova.pci import request as pci_request
-from kilonova.virt.hardware import constraints
+from kilonova.virt.hardware import constraints, tuning
 from kilonova.virt.hardware import topology as cpu_layout
 
 LOG = logging.getLogger(__name__)
@@ -49,20 +59,6 @@ _ALPHABET = string.ascii_letters + string.digits
 _RESERVATION = string.ascii_lowercase + string.digits
 MAX_HOSTNAME, MAX_FQDN = 63, 255
 DEFAULT_GROUP = 'default'
-
-
-class NoNetworkService(Invalid):
-    msg_fmt = ("There is no network service in this cloud: networks must be 'none', 'auto' or left out, not "
-               '%(wanted)s.')
-
-
-class NoSuchSecurityGroup(Invalid):
-    msg_fmt = 'Security group %(name)s not found for project %(project)s.'
-
-
-class CertificatesUnverified(Invalid):
-    msg_fmt = ('This cloud does not verify the signatures of images: trusted_image_certificates must be left out or '
-               'null.')
 
 
 class TooManyServers(Invalid):
@@ -145,6 +141,7 @@ class _Plan:
     reservation_id: str
     count: int
     automatic_disk: bool
+    kernels: images.Kernels
     group: dict[str, Any] | None = None
 
 
@@ -173,6 +170,9 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
     pci_requests = pci_requests_of(backend, flavor['extra_specs'], image)
     made = Flavor.from_row(ctxt, flavor)
     numa_topology = numa_topology_of(made, image)
+    refusals.check_flavor(made.extra_specs)
+    check_board(made, image)
+    kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)
@@ -189,7 +189,7 @@ def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
     plan = _Plan(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                 destination, 'r-' + _random(8, _RESERVATION), count, automatic, group)
+                 destination, 'r-' + _random(8, _RESERVATION), count, automatic, kernels, group)
     keys = _keys(backend, request)
     # 5. Write and wake.
     return _accept(backend, ctxt, plan, allowed, keys)
@@ -206,7 +206,7 @@ def check_request(request: CreateRequest) -> None:
     if not (request.image_ref or request.block_devices or request.old_block_devices):
         raise Invalid('Missing imageRef attribute')
     if request.certificates:
-        raise CertificatesUnverified
+        raise refusals.CertificatesUnverified
     if (request.host or request.hypervisor_hostname) and (request.force_host or request.force_node):
         raise Invalid('Unable to specify both the host in availability_zone and host or hypervisor_hostname.')
     _check_networks(request.networks)
@@ -216,14 +216,14 @@ def _check_groups(ctxt: Any, names: list[str]) -> None:
     """Security groups are the network service's. The one that each project has is asked for by every client."""
     for name in names:
         if name != DEFAULT_GROUP:
-            raise NoSuchSecurityGroup(name=name, project=ctxt.project_id)
+            raise refusals.NoSuchSecurityGroup(name=name, project=ctxt.project_id)
 
 
 def _check_networks(networks: Any) -> None:
     if isinstance(networks, list) and networks:
         named = [f'port {network["port"]}' if network.get('port') else f'network {network.get("uuid")}'
                  for network in networks]
-        raise NoNetworkService(wanted=', '.join(named))
+        raise refusals.NoNetworkService(wanted=', '.join(named))
 
 
 def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
@@ -267,6 +267,11 @@ def numa_topology_of(flavor: Flavor, image: dict[str, Any]) -> InstanceNUMATopol
     properties = ImageMeta.from_dict(image).properties
     cpu_layout.choose(flavor.vcpus, cpu_layout.limits_of(flavor.extra_specs, properties))
     return constraints.of(flavor, properties)
+
+
+def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
+    """Quotas, serial ports, watchdog, firmware and video. Raises Invalid for what can't be."""
+    tuning.of(flavor.extra_specs, ImageMeta.from_dict(image).properties)
 
 
 def _place(backend: Backend, ctxt: Any, request: CreateRequest) -> tuple[str | None, Destination | None]:
@@ -381,8 +386,9 @@ def _server(ctxt: Any, plan: _Plan, index: int) -> Instance:
                 else hostname_of(request.name, uuid, suffix))
     return Instance(
         ctxt, uuid=uuid, user_id=ctxt.user_id, project_id=ctxt.project_id, display_name=name,
-        display_description=request.description, hostname=hostname, image_ref=plan.image['id'], kernel_id='',
-        ramdisk_id='', launch_index=index, key_name=plan.key.name if plan.key else None,
+        display_description=request.description, hostname=hostname, image_ref=plan.image['id'],
+        kernel_id=plan.kernels.kernel, ramdisk_id=plan.kernels.ramdisk, launch_index=index,
+        key_name=plan.key.name if plan.key else None,
         key_data=plan.key.public_key if plan.key else None, power_state=int(states.PowerState.NOSTATE),
         vm_state=states.VmState.BUILDING.value, task_state=states.TaskState.SCHEDULING.value,
         memory_mb=flavor.memory_mb, vcpus=flavor.vcpus, root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb,

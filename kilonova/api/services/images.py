@@ -1,11 +1,13 @@
 """The image of a server: found as its user, and checked against the flavor."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from oslo_utils import strutils
+from oslo_utils import strutils, uuidutils
 
+from kilonova.api.services import refusals
 from kilonova.api.services.backend import Backend
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
 from kilonova.objects import ImageMeta
@@ -19,6 +21,8 @@ _OTHERS = frozenset(('file', 'schema', 'self', 'locations', 'direct_url', 'virtu
 # Names that nobody can give to a property.
 NO_PROPERTIES = frozenset((*_MEMBERS, *_OTHERS))
 GIB = 2 ** 30
+# An image that has no kernel of its own says so by any of these.
+_NO_KERNEL = ('', 'none', 'nokernel')
 
 
 class FlavorMemoryTooSmall(Invalid):
@@ -37,6 +41,10 @@ class FlavorDiskSmallerThanMinimum(Invalid):
 
 class ZeroDiskForbidden(Forbidden):
     msg_fmt = 'Only volume-backed servers are allowed for flavors with zero disk.'
+
+
+class KernelUnusable(Invalid):
+    msg_fmt = 'Image property %(name)s: %(reason)s'
 
 
 class DiskConfigDisabled(Invalid):
@@ -62,10 +70,49 @@ def find(backend: Backend, ctxt: Any, image_id: str) -> dict[str, Any]:
         raise Invalid('Can not find requested image') from None
     if image['status'] != 'active':
         raise Invalid(f'Image {image_id} is not active.')
-    # Malformed properties are refused here and not on a host.
+    # Properties that are malformed, or would have no effect, are refused here and not on a host.
+    refusals.check_image(image['properties'])
     check_texts(image['properties'])
     ImageMeta.from_dict(image)
     return image
+
+
+class Kernels(NamedTuple):
+    """Ids of the images that a server starts from instead of its disk's boot loader; '' for none."""
+
+    kernel: str = ''
+    ramdisk: str = ''
+
+
+def find_kernels(backend: Backend, ctxt: Any, image: dict[str, Any], memory_mb: int) -> Kernels:
+    """What ``kernel_id`` and ``ramdisk_id`` of an image name, as the user sees it. KernelUnusable: there is no such
+    image, it can't be used now, or is larger than the guest's memory."""
+    properties = image['properties']
+    found = Kernels(*('' if str(properties.get(name, '')).lower() in _NO_KERNEL else str(properties[name])
+                      for name in ('kernel_id', 'ramdisk_id')))
+    if not found.kernel:
+        for name, value in (('ramdisk_id', found.ramdisk), ('os_command_line', properties.get('os_command_line'))):
+            if value:
+                raise KernelUnusable(name=name, reason='it means nothing without kernel_id.')
+    size = 0
+    for name, image_id in zip(('kernel_id', 'ramdisk_id'), found, strict=True):
+        if image_id:
+            size += _kernel_size(backend, ctxt, name, image_id)
+            if size > memory_mb << 20:
+                raise KernelUnusable(name=name, reason=f'{image_id} does not fit into the memory of the flavor.')
+    return found
+
+
+def _kernel_size(backend: Backend, ctxt: Any, name: str, image_id: str) -> int:
+    record = None
+    if uuidutils.is_uuid_like(image_id):
+        with contextlib.suppress(ImageNotFound):
+            record = backend.images.get(image_id, ctxt)
+    if record is None:
+        raise KernelUnusable(name=name, reason=f'image {image_id} could not be found.')
+    if record['status'] != 'active':
+        raise KernelUnusable(name=name, reason=f'image {image_id} is not active.')
+    return record.get('size') or 0
 
 
 def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accept, create, images, quota
+from kilonova.api.services import accept, create, images, quota, refusals
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.db.queries import cells, instances, migrations, request_specs, withdrawals
@@ -73,6 +73,9 @@ def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str, disk_con
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     quota.check(backend, allowed, more)
     images.check_fits(image, new, zero_disk_allowed=True)
+    # What its image asks for the server has, or does without since it was made.
+    refusals.check_flavor(flavor.extra_specs)
+    create.check_board(flavor, image)
     spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]

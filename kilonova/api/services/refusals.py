@@ -1,0 +1,110 @@
+"""What the field knows and this cloud doesn't do: named and refused, so that nothing is taken and then forgotten.
+
+    check_flavor({'hw:cpu_realtime': 'yes'})        # NotServed (400): extra spec hw:cpu_realtime …
+    check_image({'hw_tpm_version': '2.0'})          # NotServed
+    check_image({'hw_mem_encryption': 'false'})     # fine: it asks for nothing
+
+``docs/index.md`` lists all of them; a test compares the two. To build one: delete its row, here and there.
+"""
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kilonova.api.services.block_devices import NoVolumeService
+from kilonova.errors import Invalid
+
+
+class NotServed(Invalid):
+    msg_fmt = '%(kind)s %(name)s is not served in this cloud: %(reason)s.'
+
+
+class NoNetworkService(Invalid):
+    msg_fmt = ("There is no network service in this cloud: networks must be 'none', 'auto' or left out, not "
+               '%(wanted)s.')
+
+
+class NoSuchSecurityGroup(Invalid):
+    msg_fmt = 'Security group %(name)s not found for project %(project)s.'
+
+
+class CertificatesUnverified(Invalid):
+    msg_fmt = ('This cloud does not verify the signatures of images: trusted_image_certificates must be left out or '
+               'null.')
+
+
+class Row(NamedTuple):
+    """``names``: as in fnmatch; ``reason`` goes on after the name."""
+
+    names: tuple[str, ...]
+    reason: str
+
+
+_ACCELERATORS = 'there is no accelerator service'
+_TPM, _ENCRYPTION = 'guests have no emulated TPM', 'memory is not encrypted'
+_VIOMMU, _SOUND, _USB = 'guests have no IOMMU', 'guests have no sound card', 'guests have no USB ports'
+_RING, _ADDRESSES = 'packed rings are not built', 'addresses have the width that the CPU model gives'
+_EPHEMERAL = 'disks are not encrypted'
+
+EXTRA_SPECS: tuple[Row, ...] = (
+    Row(('accel:device_profile',), _ACCELERATORS),
+    Row(('hw:cpu_realtime',), 'vCPUs have no realtime priority'),
+    Row(('hw:ephemeral_encryption', 'hw:ephemeral_encryption_format'), _EPHEMERAL),
+    Row(('hw:maxphysaddr_mode', 'hw:maxphysaddr_bits'), _ADDRESSES),
+    Row(('hw:mem_encryption', 'hw:mem_encryption_model'), _ENCRYPTION),
+    Row(('hw:pmem',), 'there is no persistent memory'),
+    Row(('hw:redirected_usb_ports', 'hw:usb_model'), _USB),
+    Row(('hw:sound_model',), _SOUND),
+    Row(('hw:tpm_model', 'hw:tpm_version', 'hw:tpm_secret_security'), _TPM),
+    Row(('hw:viommu_model',), _VIOMMU),
+    Row(('hw:virtio_packed_ring',), _RING),
+    Row(('quota:vif_*',), 'servers have no network interfaces'),
+    Row(('quota:*_limit', 'quota:*_reservation', 'quota:*_shares_level', 'quota:*_shares_share'),
+        'it is for another hypervisor'),
+)
+IMAGE_PROPERTIES: tuple[Row, ...] = (
+    Row(('block_device_mapping',), 'there is no volume service'),
+    Row(('hw_emulation_architecture',), "guests have the host's architecture"),
+    Row(('hw_ephemeral_encryption', 'hw_ephemeral_encryption_format', 'hw_ephemeral_encryption_secret_uuid'),
+        _EPHEMERAL),
+    Row(('hw_firmware_stateless',), "UEFI's variables are kept"),
+    Row(('hw_maxphysaddr_mode', 'hw_maxphysaddr_bits'), _ADDRESSES),
+    Row(('hw_mem_encryption', 'hw_mem_encryption_model'), _ENCRYPTION),
+    Row(('hw_redirected_usb_ports', 'hw_usb_model'), _USB),
+    Row(('hw_sound_model',), _SOUND),
+    Row(('hw_tpm_model', 'hw_tpm_version'), _TPM),
+    Row(('hw_viommu_model',), _VIOMMU),
+    Row(('hw_virtio_packed_ring',), _RING),
+)
+# Members of a create's body, or values of them, that are refused by errors of their own.
+FIELDS: dict[str, type[Invalid]] = {
+    'networks': NoNetworkService, 'security_groups': NoSuchSecurityGroup,
+    'trusted_image_certificates': CertificatesUnverified, 'block_device_mapping_v2': NoVolumeService,
+}
+
+# Values that ask for nothing.
+_OFF = frozenset(('', '0', 'disabled', 'f', 'false', 'n', 'no', 'none', 'off'))
+
+
+def names(rows: Iterable[Row]) -> set[str]:
+    return {name for row in rows for name in row.names}
+
+
+def check_flavor(extra_specs: Mapping[str, str]) -> None:
+    """Raises NotServed for the first extra spec that would have no effect."""
+    _check('extra spec', EXTRA_SPECS, extra_specs)
+
+
+def check_image(properties: Mapping[str, Any]) -> None:
+    """Raises NotServed for the first image property that would have no effect."""
+    _check('image property', IMAGE_PROPERTIES, properties)
+
+
+def _check(kind: str, rows: Iterable[Row], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if str(value).strip().lower() in _OFF:
+            continue
+        for row in rows:
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in row.names):
+                raise NotServed(kind=kind, name=name, reason=row.reason)
