@@ -14,7 +14,7 @@ from tests.integration.site import Site
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason='machines of namespaces need root')
 # What the guest wrote: enough for several seconds at SLOW MiB a second.
-MARKED, SLOW = 40, 4
+MARKED, SLOW = 28, 4
 
 
 @pytest.fixture(scope='module')
