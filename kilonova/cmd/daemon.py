@@ -71,6 +71,17 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
     """The whole life of the daemon ``kilonova-<name>``; the exit code. ``listens``: its own listening sockets."""
     conf = options.parse(argv, f'kilonova-{name}')
     options.setup_logging(conf)
+    try:
+        return _run(conf, name, build, listens)
+    except (Refused, cfg.Error) as error:
+        why = str(error)
+    # Not while the error is handled: oslo.log would add it to the line.
+    LOG.error('kilonova-%s does not start: %s', name, why)
+    return 1
+
+
+def _run(conf: cfg.ConfigOpts, name: str, build: Callable[[cfg.ConfigOpts], Part],
+         listens: Callable[[cfg.ConfigOpts], dict[str, sockets.Address]] | None) -> int:
     wanted = workers.count(conf, name)
     try:
         if wanted > 1 and not workers.is_worker():
@@ -85,9 +96,8 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
         options.check_intervals(conf)
         part = build(conf)
         life = Life(conf, name, part)
-    except (Refused, cfg.Error) as error:
-        LOG.error('kilonova-%s does not start: %s', name, error)
-        return 1
+    except (Refused, cfg.Error):
+        raise
     except Exception:
         LOG.exception('kilonova-%s does not start', name)
         return 1

@@ -21,6 +21,7 @@ AWAY, REFUSED, BACK = 'away', 'refused', 'back'
 KINDS = {
     'Connection failed: %s (retrying in': AWAY,
     '[%(connection_id)s] AMQP server on %(hostname)s:%(port)s is unreachable': AWAY,
+    'Unable to connect to AMQP server on': AWAY,
     'A recoverable connection/channel error occurred': AWAY,
     'Unexpected error during heartbeat thread processing': AWAY,
     "Failed to declare consumer for topic '%(topic)s'": AWAY,

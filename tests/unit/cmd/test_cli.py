@@ -1,6 +1,7 @@
 """What an operator reads when something that a command needs is away, and what a reader that goes away does."""
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
@@ -142,7 +143,19 @@ def test_a_daemon_that_waits_names_the_database_by_its_option(parse: Any, closed
 def test_a_daemon_that_its_options_stop_says_so_in_a_line(write_conf: Any, caplog: Any) -> None:
     def build(conf: Any) -> Any:
         raise options.cfg.ConfigFileValueError('[database]connection is wrong')
-    assert daemon.run('compute', build, ['--config-file', write_conf()]) == 1
+    handled = []
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            handled.append(sys.exc_info()[0])
+    watch = Watch(logging.ERROR)
+    logging.getLogger().addHandler(watch)
+    try:
+        assert daemon.run('compute', build, ['--config-file', write_conf()]) == 1
+    finally:
+        logging.getLogger().removeHandler(watch)
+    # oslo.log writes the error that is being handled behind each line.
+    assert handled == [None]
     (record,) = [record for record in caplog.records if record.levelname == 'ERROR']
     assert record.getMessage() == 'kilonova-compute does not start: [database]connection is wrong'
     assert record.exc_info is None
