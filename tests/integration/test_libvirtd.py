@@ -43,7 +43,10 @@ SHAPES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     'windows-hidden': ({'os_type': 'windows', 'img_hide_hypervisor_id': 'true'}, {}, 'q35'),
     'hidden': ({}, {'hw:hide_hypervisor_id': 'true', 'hw:pmu': 'false', 'hw_rng:allowed': 'False'}, 'pc'),
     'rated': ({'hw_time_hpet': 'true'}, {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000',
-                                         'hw:cpu_sockets': '1'}, 'pc')}
+                                         'hw:cpu_sockets': '1'}, 'pc'),
+    'watched': ({'hw_video_model': 'vga', 'hw_qemu_guest_agent': 'yes'}, {'hw:watchdog_action': 'reset'}, 'pc'),
+    'watched-q35': ({'hw_video_model': 'virtio', 'hw_qemu_guest_agent': 'yes'},
+                    {'hw:watchdog_action': 'pause', 'quota:disk_read_iops_sec': '500'}, 'q35')}
 
 
 def until(met: Callable[[], Any]) -> Any:
