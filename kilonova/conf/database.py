@@ -3,10 +3,13 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'database'
 
 OPTS = [
     cfg.StrOpt('connection', secret=True,
+               deprecated_opts=was('sql_connection'),
                help="SQLAlchemy URL of the main database (for a service of one cell the cell's), such as "
                     'mysql+pymysql://user:password@host/kilonova, postgresql+psycopg2://... or '
                     'sqlite:////var/lib/kilonova/kilonova.sqlite. Its parts also fill the {username}, '

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'filter_scheduler'
 
 _MULTIPLIER = ('Weight of %s among the hosts that passed: each weigher scales its values to 0..1, times this. '
@@ -10,6 +12,7 @@ _MULTIPLIER = ('Weight of %s among the hosts that passed: each weigher scales it
 
 OPTS: list[cfg.Opt] = [
     cfg.MultiStrOpt('available_filters', default=['kilonova.scheduler.filters.all_filters'],
+                    deprecated_opts=was('scheduler_available_filters'),
                     help='Where filters may come from: all_filters (every installed entry point of '
                          'kilonova.scheduler.filters), and dotted paths of further classes, or of functions that '
                          'return classes. nova.scheduler.filters.all_filters is understood too.'),
@@ -17,18 +20,22 @@ OPTS: list[cfg.Opt] = [
                 default=['ComputeFilter', 'ComputeCapabilitiesFilter', 'ImagePropertiesFilter',
                          'ServerGroupAntiAffinityFilter', 'ServerGroupAffinityFilter', 'PciPassthroughFilter',
                          'NUMATopologyFilter'],
+                deprecated_opts=was('scheduler_default_filters'),
                 help='Class names of the filters that run, in this order; cheap and selective ones first. A name '
                      'that no available filter has stops the start.'),
     cfg.ListOpt('weight_classes', default=['kilonova.scheduler.weighers.all_weighers'],
+                deprecated_opts=was('scheduler_weight_classes'),
                 help='Weighers that run: all_weighers (every installed entry point of kilonova.scheduler.weighers), '
                      'entry point names, or dotted paths of classes. nova.scheduler.weights.all_weighers is '
                      'understood too.'),
     cfg.IntOpt('host_subset_size', default=1, min=1, mutable=True,
+               deprecated_opts=was('scheduler_host_subset_size'),
                help='A host is drawn at random from this many best ones. More than 1 keeps several schedulers from '
                     'choosing the same host at once.'),
     cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False, mutable=True,
                 help='Whether hosts of the same best weight are tried in random order.'),
     cfg.IntOpt('max_io_ops_per_host', default=8, min=0, mutable=True,
+               deprecated_opts=was('max_io_ops_per_host'),
                help='IoOpsFilter, AggregateIoOpsFilter (where metadata of an aggregate may override it): hosts with '
                     'this many builds, resizes, snapshots and migrations under way are left out. A build or the '
                     'destination of a move counts from its claim on the host to its end there, the source of a move '
@@ -36,17 +43,24 @@ OPTS: list[cfg.Opt] = [
                     'the end of a copy is known with the next of these, or with the look every '
                     'update_resources_interval.'),
     cfg.IntOpt('max_instances_per_host', default=50, min=1, mutable=True,
+               deprecated_opts=was('max_instances_per_host'),
                help='NumInstancesFilter, AggregateNumInstancesFilter (where metadata of an aggregate may override it): '
                     'hosts with this many servers are left out.'),
     cfg.ListOpt('isolated_images', default=[],
+                deprecated_opts=was('isolated_images'),
                 help='IsolatedHostsFilter: ids of images whose servers go to isolated_hosts only.'),
-    cfg.ListOpt('isolated_hosts', default=[], help='IsolatedHostsFilter: the hosts for isolated_images.'),
+    cfg.ListOpt('isolated_hosts', default=[],
+                deprecated_opts=was('isolated_hosts'),
+                help='IsolatedHostsFilter: the hosts for isolated_images.'),
     cfg.BoolOpt('restrict_isolated_hosts_to_isolated_images', default=True,
+                deprecated_opts=was('restrict_isolated_hosts_to_isolated_images'),
                 help='IsolatedHostsFilter: whether servers of other images keep away from isolated_hosts.'),
     cfg.StrOpt('aggregate_image_properties_isolation_namespace',
+               deprecated_opts=was('aggregate_image_properties_isolation_namespace'),
                help='AggregateImagePropertiesIsolation: only metadata that begins with this word and the separator is '
                     'compared with image properties. Unset: all metadata that has the name of one.'),
     cfg.StrOpt('aggregate_image_properties_isolation_separator', default='.',
+               deprecated_opts=was('aggregate_image_properties_isolation_separator'),
                help='What stands between aggregate_image_properties_isolation_namespace and the rest of a key.'),
     cfg.StrOpt('image_properties_default_architecture', default=None,
                help='ImagePropertiesFilter: the architecture of images that name none. Unset: any host will do.'),
@@ -54,19 +68,27 @@ OPTS: list[cfg.Opt] = [
                 help='The scheduler asks Placement for the PCI devices of a flavor. Read by the scheduler, and by API '
                      'and computes, whose aliases may then name a resource class alone. Set it once every compute has '
                      '[pci]report_in_placement.'),
-    cfg.FloatOpt('ram_weight_multiplier', default=1.0, mutable=True, help=_MULTIPLIER % 'free memory'),
+    cfg.FloatOpt('ram_weight_multiplier', default=1.0, mutable=True,
+                 deprecated_opts=was('ram_weight_multiplier'),
+                 help=_MULTIPLIER % 'free memory'),
     cfg.FloatOpt('cpu_weight_multiplier', default=1.0, mutable=True, help=_MULTIPLIER % 'free VCPUs'),
-    cfg.FloatOpt('disk_weight_multiplier', default=1.0, mutable=True, help=_MULTIPLIER % 'free disk'),
+    cfg.FloatOpt('disk_weight_multiplier', default=1.0, mutable=True,
+                 deprecated_opts=was('disk_weight_multiplier'),
+                 help=_MULTIPLIER % 'free disk'),
     cfg.FloatOpt('hypervisor_version_weight_multiplier', default=1.0, mutable=True,
                  help=_MULTIPLIER % 'a newer hypervisor'),
     cfg.FloatOpt('num_instances_weight_multiplier', default=0.0, mutable=True,
                  help=_MULTIPLIER % 'the number of servers'),
-    cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0, mutable=True, help=_MULTIPLIER % 'work under way'),
+    cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0, mutable=True,
+                 deprecated_opts=was('io_ops_weight_multiplier'),
+                 help=_MULTIPLIER % 'work under way'),
     cfg.FloatOpt('pci_weight_multiplier', default=1.0, mutable=True, min=0.0,
                  help=_MULTIPLIER % 'few free PCI devices (servers that need none keep away from hosts with some)'),
     cfg.FloatOpt('soft_affinity_weight_multiplier', default=1.0, mutable=True,
+                 deprecated_opts=was('soft_affinity_weight_multiplier'),
                  help=_MULTIPLIER % 'servers of the same server group, if its policy is soft-affinity,'),
     cfg.FloatOpt('soft_anti_affinity_weight_multiplier', default=1.0, mutable=True,
+                 deprecated_opts=was('soft_anti_affinity_weight_multiplier'),
                  help=_MULTIPLIER % 'few servers of the same server group, if its policy is soft-anti-affinity,'),
     cfg.FloatOpt('build_failure_weight_multiplier', default=1000000.0, mutable=True,
                  help=_MULTIPLIER % 'few failed builds'),

@@ -4,6 +4,8 @@ from __future__ import annotations
 from keystoneauth1 import loading as ks_loading
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'glance'
 
 OPTS: list[cfg.Opt] = [
@@ -11,6 +13,7 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_session_conf_options(),
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
     cfg.IntOpt('num_retries', default=3, min=0,
+               deprecated_opts=was('glance_num_retries'),
                help='How often a failed download of an image is started again. Each starts from the beginning; '
                     'a wrong checksum counts as a failure.'),
 ]

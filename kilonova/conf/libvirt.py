@@ -3,22 +3,28 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'libvirt'
 
 OPTS = [
     cfg.StrOpt('virt_type', default='kvm', choices=['kvm', 'qemu', 'lxc', 'parallels'],
+               deprecated_opts=was('libvirt_type'),
                help='Kind of guests. Only kvm and qemu can be given PCI devices, and only they are served here.'),
     cfg.StrOpt('connection_uri', default='',
+               deprecated_opts=was('libvirt_uri'),
                help='Address of libvirt; empty: qemu:///system. With test:///FILE the library itself plays a host '
                     'that FILE describes: no root, no KVM, no GPU needed.'),
     cfg.IntOpt('keepalive_interval', default=5, min=0,
                help='Seconds between two looks whether libvirt still answers. After three without an answer the '
-                    'connection is given up, calls that wait for it fail, and the host counts as disabled until libvirt '
-                    'answers again. Raise it where libvirt stands still that long under load. 0: a libvirt that hangs '
-                    'holds up whoever asks it.'),
+                    'connection is given up, calls that wait for it fail, and the host counts as disabled until '
+                    'libvirt answers again. Raise it where libvirt stands still that long under load. 0: a libvirt '
+                    'that hangs holds up whoever asks it.'),
     cfg.StrOpt('cpu_mode', choices=['host-model', 'host-passthrough', 'custom', 'maximum', 'none'],
+               deprecated_opts=was('libvirt_cpu_mode'),
                help='CPU that guests see. Empty: host-model (host-passthrough on aarch64).'),
     cfg.ListOpt('cpu_models', default=[],
+                deprecated_opts=[cfg.DeprecatedOpt('cpu_model'), *was('libvirt_cpu_model')],
                 help='Named models for cpu_mode=custom; the first one is used.'),
     cfg.ListOpt('cpu_model_extra_flags', default=[],
                 help='CPU flags that guests get besides: name or +name to require, -name to disable.'),
@@ -36,11 +42,14 @@ OPTS = [
                help="Serial number in the guest's SMBIOS: none, the host's machine-id (os), the host's own "
                     "(hardware), the first of these that there is (auto), or the server's uuid (unique)."),
     cfg.IntOpt('wait_soft_reboot_seconds', default=120,
+               deprecated_opts=was('libvirt_wait_soft_reboot_seconds'),
                help='Seconds that a soft reboot waits for the guest to go down before it becomes a hard one.'),
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],
+               deprecated_opts=was('libvirt_images_type'),
                help='How root disks are kept: qcow2 (overlay of the cached image), raw or flat (a copy). default '
                     'follows [DEFAULT]use_cow_images. The others are known by name, the compute refuses them.'),
     cfg.StrOpt('snapshots_directory', default='$instances_path/snapshots',
+               deprecated_opts=was('libvirt_snapshots_directory'),
                help='Directory for copies of disks on their way to the image service (createImage). Each takes up to '
                     'the size of the disk; where the file system can share blocks, keep it beside the disks.'),
     cfg.StrOpt('remote_filesystem_transport', default='ssh', choices=['ssh', 'rsync'],
@@ -50,6 +59,7 @@ OPTS = [
     cfg.IntOpt('remote_filesystem_bandwidth', default=0, min=0, max=1 << 20,
                help='MiB a second that one such move may take of the network; 0: no limit.'),
     cfg.ListOpt('disk_cachemodes', default=[],
+                deprecated_opts=was('disk_cachemodes'),
                 help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '
                      'I/O, else writeback.'),
     cfg.StrOpt('hw_disk_discard', choices=['ignore', 'unmap'],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'notifications'
 
 OPTS = [
     cfg.StrOpt('notification_format', default='unversioned', choices=['unversioned', 'versioned', 'both'],
+               deprecated_opts=was('notification_format'),
                help='unversioned: plain dicts under the old names, for consumers such as ceilometer, on the topics of '
                     '[oslo_messaging_notifications]. versioned: objects with a version, on the topics of '
                     'versioned_notifications_topics. both: each event in both forms. Change it when your consumers '
@@ -16,10 +19,12 @@ OPTS = [
                 help='Topics of the versioned notifications; each gets all of them. Add one for each consumer that '
                      'must see every message for itself.'),
     cfg.StrOpt('notify_on_state_change', choices=['vm_state', 'vm_and_task_state'],
+               deprecated_opts=was('notify_on_state_change'),
                help='Tell instance.update (compute.instance.update) when the vm state of a server changes, or its vm '
                     'or task state. Empty: not for states, only when tags change. The API and the conductors read it: '
                     'they write the states. Each change costs them a statement more.'),
     cfg.StrOpt('default_level', default='INFO', choices=['DEBUG', 'INFO', 'WARN', 'ERROR', 'CRITICAL'],
+               deprecated_opts=was('default_notification_level'),
                help='Priority of notifications that tell no error; it is part of the name of the topic on '
                     'the broker (notifications.info). Change it only for consumers that listen elsewhere.'),
     cfg.BoolOpt('bdms_in_notifications', default=False,

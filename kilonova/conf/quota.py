@@ -3,11 +3,14 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'quota'
 
 
 def _limit(name: str, default: int, what: str) -> cfg.IntOpt:
-    return cfg.IntOpt(name, default=default, min=-1, help=f'{what} -1: no limit.')
+    return cfg.IntOpt(name, default=default, min=-1, deprecated_opts=was(f'quota_{name}'),
+                      help=f'{what} -1: no limit.')
 
 
 # The names are those of the field, and ours.
@@ -16,6 +19,7 @@ DRIVERS = tuple(f'{prefix}.quota.{name}' for prefix in ('nova', 'kilonova')
 
 OPTS = [
     cfg.StrOpt('driver', default='nova.quota.DbQuotaDriver', choices=DRIVERS,
+               deprecated_opts=was('quota_driver'),
                help='Where limits come from. DbQuotaDriver: the API database (openstack quota set), and the options '
                     'below where it says nothing. UnifiedLimitsDriver: Keystone (openstack registered limit, openstack '
                     'limit), asked as [oslo_limit] says; besides servers it limits every resource class and every PCI '

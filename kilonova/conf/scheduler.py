@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'scheduler'
 
 OPTS: list[cfg.Opt] = [
@@ -11,6 +13,7 @@ OPTS: list[cfg.Opt] = [
                     'or 0: one a CPU. Several choose at the same time: raise [filter_scheduler]host_subset_size with '
                     'them.'),
     cfg.IntOpt('max_attempts', default=3, min=1,
+               deprecated_opts=was('scheduler_max_attempts'),
                help='How many hosts a build or move may try. A select names one host and max_attempts - 1 alternates; '
                     '1 means no second try. Hosts that others of its server group took first do not count.'),
     cfg.IntOpt('decisions_keep', default=10_000, min=0,

@@ -3,10 +3,13 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from kilonova.conf.renamed import was
+
 GROUP = 'wsgi'
 
 OPTS = [
     cfg.IntOpt('default_pool_size', default=100, min=1,
+               deprecated_opts=was('wsgi_default_pool_size'),
                help='Requests that one API process works on at once with green threads; more wait. With native '
                     'threads a tenth of it (at least one) is the number of threads, each with one request at a time. '
                     'Connections take part in it only while the application works on their request. 2560 of '
