@@ -65,8 +65,9 @@ class Node:
         """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.get_available_resource()
-        self.service = records.service(ctxt, host.name, host.notify)
+        # The node first: a host that is refused, as it was renamed, leaves no service behind.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
+        self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
         host.tracker.serial = max(host.tracker.serial, int((stats or {}).get(SERIAL) or 0))
         self._take_cells(resources)

@@ -86,8 +86,10 @@ def test_start_waits_for_a_conductor(cloud, caplog):
 def test_another_hosts_identity_is_refused(cloud):
     manager = cloud.host('gpu1')
     manager.node.record.host = 'other'
+    del cloud.cell.services['gpu1']
     with pytest.raises(InvalidNodeConfiguration, match='is gpu1 of host other; this is gpu1 of host gpu1'):
         cloud.host('gpu1')
+    assert cloud.cell.services == {}, 'finding 7.12: the refused host left a service'
 
 
 @pytest.mark.parametrize(('name', 'value', 'error'), [
