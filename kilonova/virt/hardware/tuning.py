@@ -119,6 +119,11 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
             raise InvalidTuning(name=name, value=number,
                                 reason=f'it needs quota:disk_{match["what"]}_{match["unit"]}_sec{needed}')
         found[match[1]] = number
+    for name in [name for name in found if name.endswith('_max')]:
+        limit = name.removesuffix('_max')
+        if not 0 < found[limit] <= found[name]:
+            raise InvalidTuning(name=f'quota:disk_{name}', value=found[name],
+                                reason=f'quota:disk_{limit} must be from 1 to this')
     return found
 
 

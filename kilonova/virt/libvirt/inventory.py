@@ -61,8 +61,7 @@ def traits(host: Host, capabilities: HostCapabilities, guests: GuestCapabilities
              *(f'COMPUTE_STORAGE_BUS_{bus.upper()}' for bus in guests.buses),
              *(f'COMPUTE_GRAPHICS_MODEL_{model.upper()}' for model in guests.video_models),
              *(f'COMPUTE_NET_VIF_MODEL_{model}' for model in (*_ADAPTERS, *(_PC_ADAPTERS if is_pc else ())))}
-    if arch == 'X86_64':
-        # It runs both.
+    if arch == 'X86_64' and any(name == 'i686' for name, _kinds in capabilities.guests):
         found.add('HW_ARCH_I686')
     if is_pc:
         found.add('COMPUTE_FIRMWARE_BIOS')

@@ -70,6 +70,8 @@ def test_video() -> None:
     ({'quota:disk_read_iops_sec_max': '1'}, {}, 'it needs quota:disk_read_iops_sec'),
     ({'quota:disk_read_iops_sec': '1', 'quota:disk_read_iops_sec_max_length': '1'}, {},
      'it needs quota:disk_read_iops_sec_max'),
+    ({'quota:disk_read_iops_sec': '9', 'quota:disk_read_iops_sec_max': '8'}, {}, 'must be from 1 to this'),
+    ({'quota:disk_read_iops_sec': '0', 'quota:disk_read_iops_sec_max': '8'}, {}, 'must be from 1 to this'),
     ({'hw:serial_port_count': '2'}, {'hw_serial_port_count': 3}, 'Forbidden to exceed'),
     ({'hw:serial_port_count': '5'}, {}, "'5' of 'hw:serial_port_count'"),
     ({}, {'hw_serial_port_count': 5}, "'5' of 'hw_serial_port_count'"),
