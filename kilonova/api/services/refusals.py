@@ -77,6 +77,10 @@ IMAGE_PROPERTIES: tuple[Row, ...] = (
     Row(('hw_viommu_model',), _VIOMMU),
     Row(('hw_virtio_packed_ring',), _RING),
 )
+# Properties that count when an image is made of a server.
+SNAPSHOTS: tuple[Row, ...] = (
+    Row(('os_require_quiesce',), "the guest's file systems cannot be frozen; stop the server first"),
+)
 # Members of a create's body, or values of them, that are refused by errors of their own.
 FIELDS: dict[str, type[Invalid]] = {
     'networks': NoNetworkService, 'security_groups': NoSuchSecurityGroup,
@@ -99,6 +103,11 @@ def check_flavor(extra_specs: Mapping[str, str]) -> None:
 def check_image(properties: Mapping[str, Any]) -> None:
     """Raises NotServed for the first image property that would have no effect."""
     _check('image property', IMAGE_PROPERTIES, properties)
+
+
+def check_snapshot(properties: Mapping[str, Any]) -> None:
+    """Raises NotServed where an image of a server would not be what the server's own image demands."""
+    _check('image property', SNAPSHOTS, properties)
 
 
 def _check(kind: str, rows: Iterable[Row], values: Mapping[str, Any]) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accept, images, quota
+from kilonova import states
+from kilonova.api.services import accept, images, quota, refusals
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.db.queries import instances
@@ -24,8 +25,9 @@ def create_image(backend: Backend, ctxt: Any, server: Found, name: str, metadata
                  counted: bool) -> str:
     """The id of the new image, which is queued until the host has sent the data.
 
-    ``counted``: the number of metadata items has a quota (MetadataLimitExceeded). Forbidden, Invalid: the image
-    service refuses the image. The caller owns it: it is made with the caller's token.
+    ``counted``: the number of metadata items has a quota (MetadataLimitExceeded). NotServed: the server's own image
+    demands more than a copy of its disk. Forbidden, Invalid: the image service refuses the image. The caller owns it: it
+    is made with the caller's token.
     """
     accept.check(ctxt, server, 'snapshot.start')
     if counted:
@@ -52,6 +54,8 @@ def _record(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dic
         system_metadata = instances.get_system_metadata(conn, server.uuid)
     kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
             if key.startswith(SYSMETA_PREFIX)}
+    if server.row['vm_state'] != states.VmState.STOPPED.value:
+        refusals.check_snapshot(kept)
     members = {member: kept.pop(member, None) for member in SYSMETA_MEMBERS}
     row, not_inherited = server.row, {*backend.options.non_inheritable_image_properties, *images.NO_PROPERTIES}
     properties = {key: value for key, value in kept.items() if key not in not_inherited}

@@ -127,6 +127,16 @@ def test_kernels_that_cannot_be_used(site, kernels, values, change, said):
     assert said in refused(site, flavor)
 
 
+def test_images_whose_file_systems_must_be_frozen(site):
+    """Of a guest that is off they are as they should be."""
+    site.images.record['os_require_quiesce'] = 'yes'
+    server, off = site.server(), site.server(vm_state='stopped', power_state=4)
+    code, text = site.fault('POST', f'/servers/{server}/action', {'createImage': {'name': 'i'}})
+    assert code == 400 and 'image property os_require_quiesce is not served' in text
+    assert site.rows(server) == [] and site.images.created == []
+    site.ok('POST', f'/servers/{off}/action', {'createImage': {'name': 'i'}})
+
+
 # --- the list for operators ------------------------------------------------------------------------------------------
 def listed(heading):
     """What the page names below a heading, in the first column of its table."""
@@ -140,6 +150,7 @@ def test_the_page_lists_what_is_refused():
     """All of it, and nothing that is served."""
     assert listed('Extra specs') == refusals.names(refusals.EXTRA_SPECS)
     assert listed('Image properties') == refusals.names(refusals.IMAGE_PROPERTIES)
+    assert listed('Images of servers') == refusals.names(refusals.SNAPSHOTS)
     assert listed('Members of a create') == set(refusals.FIELDS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from kilonova.virt import identity
 from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.libvirt import settings
-from kilonova.virt.libvirt.capabilities import HostCapabilities
+from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities
 from tests.unit.virt.builders import new_conf
 
 HOST = HostCapabilities('x86_64', '', '', (), (), (('x86_64', ('kvm', 'qemu')),), uuid='board')
@@ -60,3 +60,14 @@ def test_lists_become_tables(tmp_path: Path) -> None:
 def test_serial_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, number: str | None) -> None:
     monkeypatch.setattr(identity, 'machine_id', lambda: 'machine')
     assert read(tmp_path, sysinfo_serial=source).serial_number == number
+
+
+def test_what_guests_can_have(tmp_path: Path) -> None:
+    """Where libvirt says nothing: what guests of the architecture have everywhere."""
+    usual = read(tmp_path)
+    assert usual.has_uefi and usual.has_secure_boot and 'qxl' in usual.video_models
+    guests = GuestCapabilities(video_models=frozenset({'vga'}), has_uefi=True)
+    told = settings.read(new_conf(tmp_path), HOST, False, guests=guests)
+    assert (told.has_uefi, told.has_secure_boot, told.video_models) == (True, False, {'vga'})
+    assert settings.machine_types(new_conf(tmp_path, libvirt={'hw_machine_type': ['x86_64=pc-q35-8.2', 'aarch64=x']}),
+                                  'x86_64') == {'pc', 'q35', 'pc-q35-8.2'}
