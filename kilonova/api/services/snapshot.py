@@ -26,8 +26,8 @@ def create_image(backend: Backend, ctxt: Any, server: Found, name: str, metadata
     """The id of the new image, which is queued until the host has sent the data.
 
     ``counted``: the number of metadata items has a quota (MetadataLimitExceeded). NotServed: the server's own image
-    demands more than a copy of its disk. Forbidden, Invalid: the image service refuses the image. The caller owns it: it
-    is made with the caller's token.
+    demands more than a copy of its disk. Forbidden, Invalid: the image service refuses the image. The caller owns it:
+    it is made with the caller's token.
     """
     accept.check(ctxt, server, 'snapshot.start')
     if counted:
