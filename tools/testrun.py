@@ -77,8 +77,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'type': (Run('mypy', ('mypy',)),),
     'unit': (Run('unit', paths=('tests/unit',), seconds=400),),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite and on one of the servers (make test-databases: on both); the statements themselves are tested
-    # on all three (tests/integration/test_databases.py).
+    # Each test runs on SQLite and on one of the servers (make test-databases: on both); the statements themselves are
+    # tested on all three (tests/integration/test_databases.py).
     'functional': (functional('sqlite', 'eventlet', seconds=240),
                    functional('mariadb', 'eventlet', FUNCTIONAL[::2], seconds=180),
                    functional('postgresql', 'threading', FUNCTIONAL[1::2], seconds=200)),
