@@ -1,10 +1,16 @@
-"""What holds for all unit tests: none leaves the logging of the process otherwise than it was."""
+"""What holds for all unit tests: none leaves the logging of the process otherwise than it was, none fails for want of
+time on a busy machine."""
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# 200 ms an example otherwise.
+hypothesis.settings.register_profile('kilonova', deadline=None)
+hypothesis.settings.load_profile('kilonova')
 
 
 @pytest.fixture(autouse=True)

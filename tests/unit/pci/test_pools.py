@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kilonova.objects import NUMACell, NUMATopology, PciDevicePool, PciDevicePoolList
@@ -353,7 +353,6 @@ asked = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(device_lists, asked)
 def test_both_sides_agree_and_never_overcommit(shapes, wanted):
     devices = []
