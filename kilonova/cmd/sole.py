@@ -20,7 +20,7 @@ class SoleUse:
     def __init__(self, directory: str, name: str, who: str) -> None:
         os.makedirs(directory, exist_ok=True)
         self.path = os.path.join(directory, f'{name}.lock')
-        self._file = open(self.path, 'a+', encoding='utf-8')  # noqa: SIM115 - held as long as the process lives
+        self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), 'a+', encoding='utf-8')
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -51,6 +51,12 @@ def test_a_compute_that_was_killed_leaves_no_lock(tmp_path: Path) -> None:
     SoleUse(str(tmp_path), 'compute', 'mine').end()
 
 
+def test_the_lock_is_its_owners_alone(tmp_path: Path) -> None:
+    sole = SoleUse(str(tmp_path), 'compute', 'somebody')
+    assert (tmp_path / 'compute.lock').stat().st_mode & 0o777 == 0o600
+    sole.end()
+
+
 def test_other_directories_are_others(tmp_path: Path) -> None:
     one, other = (SoleUse(str(tmp_path / name), 'compute', 'mine') for name in 'ab')
     one.end()
