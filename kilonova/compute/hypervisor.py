@@ -166,11 +166,11 @@ class Hypervisor:
                     self._guests.sync()
                 failed = 0
             except errors.ServiceNotFound:
-                LOG.info('The service record is gone, so nobody is told of the hypervisor')
+                LOG.info('The service record is gone, so it does not say how the hypervisor is')
             except Exception as error:  # noqa: BLE001 - a host without hypervisor that takes servers is worse
                 pause = self._pauses[min(failed, len(self._pauses) - 1)]
                 failed += 1
-                LOG.warning('Nobody could be told that the hypervisor is %s: %s; again in %s s',
+                LOG.warning('The service record does not say yet that the hypervisor is %s: %s; trying again in %s s',
                             'back' if self._reason is None else 'away', error, pause)
                 with self._lock:
                     self._changed, self._missed = True, self._missed or missed

@@ -1,4 +1,4 @@
-"""What the field knows and this cloud doesn't do: named and refused, so that nothing is taken and then forgotten.
+"""What Nova knows and this cloud doesn't do: named and refused, so that nothing is taken and then forgotten.
 
     check_flavor({'hw:cpu_realtime': 'yes'})        # NotServed (400): extra spec hw:cpu_realtime …
     check_image({'hw_tpm_version': '2.0'})          # NotServed

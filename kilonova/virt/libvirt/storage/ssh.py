@@ -50,7 +50,10 @@ _TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
 _HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
 _SUM = 'sha256sum < "$1"'
 _DIRECTORY = 'mkdir -p "$1"'
-_END = 'rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && rm -rf "$2_del"'
+# Both do nothing the second time, when only the answer to the first was lost.
+_MOVE = 'if [ -e "$1" ]; then mv "$1" "$2"; fi'
+_END = ('if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
+        'rm -rf "$2_del"; fi')
 _DISCARD = ('for each in "$1" "$2"; do if [ "$(cat "$each/move.json" 2>/dev/null)" = "$3" ]; then rm -rf "${each}_del" '
             '&& mv "$each" "${each}_del" && rm -rf "${each}_del" && echo "$each"; fi; done; rm -f "$4"/*."$5"')
 
@@ -115,7 +118,7 @@ class Remote:
         if there != _sum(path, lambda: going(0)):
             self._run('rm -f "$1"', aside)
             raise command.CommandFailed(command='carrying', reason=f'{os.path.basename(path)} came with other content')
-        self._run('mv "$1" "$2"', aside, target)
+        self._run(_MOVE, aside, target)
 
     def rebase(self, name: str, base: str, format_: str) -> None:
         self._run(shlex.join(disk.rebase(os.path.join(self.coming, name), base, format_)))
