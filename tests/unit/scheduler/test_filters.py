@@ -333,7 +333,7 @@ def test_a_filter_of_an_operator_sees_every_field():
 
 
 def test_types_of_the_fields():
-    """Rows 3.18, 3.20 to 3.22: topology as an envelope, servers by uuid, metrics as objects, the service read-only."""
+    """Rows 3.18, 3.20, 3.21, 3.22: topology as an envelope, servers by uuid, metrics as objects, service read-only."""
     topology = objects.NUMATopology(cells=[objects.NUMACell(
         id=0, cpuset={0, 1}, pcpuset=set(), memory=1024, cpu_usage=0, memory_usage=0, pinned_cpus=set(), siblings=[],
         mempages=[objects.NUMAPagesTopology(size_kb=size, total=1, used=0, reserved=0)

@@ -490,7 +490,7 @@ def run_scheduler(acme, tmp_path, text):
 
 
 def test_an_installed_package_is_enabled_by_configuration_alone(acme, tmp_path):
-    """Rows 3.18 to 3.21: a filter written for Nova prints every field and passes; a weigher of the same kind."""
+    """Rows 3.18, 3.19, 3.20, 3.21: a filter written for Nova prints every field and passes; a weigher, too."""
     done = run_scheduler(acme, tmp_path, '[filter_scheduler]\nenabled_filters = ComputeFilter,RackFilter,DumpFilter\n')
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
