@@ -8,7 +8,9 @@ import subprocess
 import threading
 
 import pytest
+import sqlalchemy as sa
 
+from kilonova.db.models import api
 from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
 from kilonova.objects.image_meta import InvalidImageProperty
@@ -315,8 +317,12 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(cloud, monkeypatch):
 
 
 def test_the_events_tell_the_story(cloud):
-    """Row 1.19."""
+    """Row 1.19: the create action; the mapping has its cell, the build request is gone."""
     server = cloud.boot(cloud.flavor(gpus=1))
+    with cloud.databases.api().read() as conn:
+        (mapping,) = conn.execute(sa.select(api.InstanceMapping.__table__)).mappings().all()
+        assert conn.execute(sa.select(api.BuildRequest.__table__)).all() == []
+    assert mapping['instance_uuid'] == server and mapping['cell_id'] is not None
     (action,) = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
     assert action['action'] == 'create' and action['message'] is None
     shown = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}")['instanceAction']

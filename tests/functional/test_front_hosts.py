@@ -4,7 +4,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from kilonova.db.queries import cells, services
+from kilonova.db.queries import cells, instances, services
 
 DISABLED = 'COMPUTE_STATUS_DISABLED'
 
@@ -102,8 +102,11 @@ def test_a_host_without_a_host_mapping_gets_no_servers(make_cloud, caplog):
     cloud.start_conductor()
     cloud.start_compute('gpu1')
     flavor = cloud.flavor(gpus=1)
-    fault = cloud.show(cloud.boot(flavor))['fault']['message']
-    assert fault.endswith('1 host considered: 1 not mapped to a cell.')
+    refused = cloud.show(cloud.boot(flavor))
+    assert refused['status'] == 'ERROR'
+    assert refused['fault']['message'].endswith('1 host considered: 1 not mapped to a cell.')
+    with cloud.cell0.read() as conn:
+        assert instances.get(conn, refused['id'])['vm_state'] == 'error'
     assert caplog.text.count('No host-to-cell mapping found for host gpu1') == 1
     cells.discover_hosts(cloud.databases)
     assert cloud.host_of(cloud.boot(flavor)) == 'gpu1'

@@ -250,7 +250,7 @@ def test_hosts_reboot_with_pinned_servers(cloud_of_sets, finish):
 
 
 def test_pages(make_cloud, monkeypatch):
-    """Large pages are counted, shown, and used up; a guest of two cells has memory on both. Row 1.41."""
+    """Large pages are counted, shown, and used up; a guest of two cells has memory on both. Rows 1.41, 3.20."""
     plain = numa.spread
 
     def spread(cells, sockets, cores, threads, memory_mb):

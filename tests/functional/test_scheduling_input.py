@@ -116,7 +116,7 @@ class Limiting(BaseHostFilter):
 
 
 def test_limits_of_a_filter_hold_at_the_claim(make_cloud):
-    """Finding 3.4: of boots and of moves; what goes beyond takes the next host, or none."""
+    """Finding 3.4, row 1.21: of boots and of moves; what goes beyond takes the next host, or none."""
     cloud = make_cloud(TWO)
     cloud.scheduler.filters.append(Limiting())
     small, large = cloud.flavor(vcpus=1, ram=512), cloud.flavor(vcpus=2, ram=512)

@@ -1,4 +1,4 @@
-"""Rows 0.10, 0.11, 0.14, 0.21, 1.1, 1.12, 1.18, 1.21, 1.34 of the seed map: what crosses the whole cloud."""
+"""Rows of the seed map that cross the whole cloud; each test names its own."""
 from __future__ import annotations
 
 import logging
@@ -42,7 +42,8 @@ def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
 
 
 def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
-    """Rows 0.21, 1.1, 1.12, 1.18, 1.21: the field's methods in its order, limits and alternates with the build."""
+    """Rows 0.21, 1.1, 1.12, 1.18, 1.21, 1.22: the field's methods in its order, the scheduler's a call; alternates with
+    the build."""
     cloud = make_cloud(periodic_enable=False, report_interval=3600)
     told = []
 
@@ -87,14 +88,17 @@ def test_a_host_where_builds_fail_comes_last(cloud):
 
 
 def test_a_boot_tells_which_hosts_were_filtered_and_weighed(cloud, caplog):
-    """Row 0.23: both lines at DEBUG, as a boot through the front door meets them."""
+    """Rows 0.23, 3.12: both lines at DEBUG, and the host that was selected, as a boot through the front door meets
+    them."""
     with caplog.at_level(logging.DEBUG, logger='kilonova.scheduler'):
         server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE'
     told = [(record.levelname, record.getMessage()) for record in caplog.records
-            if record.getMessage().startswith(('Filtered', 'Weighed'))]
-    assert [level for level, _ in told] == ['DEBUG', 'DEBUG']
-    filtered, weighed = (line for _, line in told)
+            if record.getMessage().startswith(('Filtered', 'Weighed', 'Selected host'))]
+    assert [level for level, _ in told] == ['DEBUG', 'DEBUG', 'DEBUG']
+    filtered, weighed, selected = (line for _, line in told)
+    host = cloud.host_of(server)
+    assert re.match(rf'Selected host: \({host}, {host}\) ram: \d+MB ', selected)
     assert re.match(r'Filtered \[\(gpu1, gpu1\) ram: \d+MB .*, \(gpu2, gpu2\) ram: \d+MB .*\]$', filtered)
     one = r'WeighedHost \[host: \(gpu\d, gpu\d\) ram: [^\]]*, weight: [\d.]+\]'
     assert re.match(rf'Weighed \[{one}, {one}\]$', weighed)

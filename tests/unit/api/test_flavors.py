@@ -33,6 +33,8 @@ def test_the_flavor_of_the_seed(site):
     assert uuidutils.is_uuid_like(flavor['id'])
     assert (flavor['swap'], flavor['rxtx_factor'], flavor['os-flavor-access:is_public']) == ('', 1.0, True)
     assert (flavor['OS-FLV-DISABLED:disabled'], flavor['OS-FLV-EXT-DATA:ephemeral'], flavor['disk']) == (False, 0, 16)
+    assert (flavor['ram'], flavor['vcpus'], flavor['extra_specs']) == (32768, 8, {})
+    assert site.ok('GET', f"/flavors/{flavor['id']}", version='2.61') == {'flavor': flavor}
     literal = site.ok('POST', '/flavors', {'flavor': {'name': 'tmp2', 'ram': 1, 'disk': 0, 'vcpus': 1, 'id': 'auto'}})
     assert literal['flavor']['id'] == 'auto'
     numbers = site.ok('POST', '/flavors', {'flavor': {'name': 'tmp3', 'ram': '1', 'disk': '0', 'vcpus': '2', 'id': 7}})

@@ -20,7 +20,8 @@ def body(flavor, **values):
 
 
 def test_what_is_written_and_who_is_woken(site):
-    """Seed map 1.8, 1.9, 1.11: request spec, build request and mapping stand before a conductor runs."""
+    """Seed map 1.8, 1.9, 1.11, 3.26: request spec, build request and mapping stand before a conductor runs."""
+    site.images.record['root_device_name'] = '/dev/sda'
     flavor = site.flavor({'pci_passthrough:alias': 'gpu:2'}, name='big')
     uuid = site.create(flavor, name='My Server', metadata={'a': 'b'}, tags=['t2', 't1'], user_data='YQ==',
                        config_drive=True, **{'OS-DCF:diskConfig': 'AUTO', 'adminPass': 'secret'})
@@ -30,7 +31,8 @@ def test_what_is_written_and_who_is_woken(site):
     assert args['tags'] == ['t1', 't2']
     # Disks that flavor and image tell of need no rows.
     assert args['bdms'] == [] and len(server_disks(site)) == 0
-    assert args['image']['properties'] == {'hw_disk_bus': 'virtio'} and 'file' not in args['image']
+    assert args['image']['properties'] == {'hw_disk_bus': 'virtio', 'root_device_name': '/dev/sda'}
+    assert 'file' not in args['image']
     server = objects.base.Serializer().deserialize_entity(None, args['instance'])
     assert (server.display_name, server.hostname) == ('My Server', 'my-server')
     assert (server.vm_state, server.task_state, server.power_state) == ('building', 'scheduling', 0)
@@ -38,6 +40,7 @@ def test_what_is_written_and_who_is_woken(site):
     assert server.system_metadata['boot_roles'] == 'member,reader'
     assert server.system_metadata['image_hw_disk_bus'] == 'virtio'
     assert (server.config_drive, server.user_data, server.auto_disk_config) == ('True', 'YQ==', True)
+    assert server.root_device_name == '/dev/sda'
     spec = objects.base.Serializer().deserialize_entity(None, args['request_spec'])
     (request,) = spec.pci_requests.requests
     assert (request.count, request.alias_name) == (2, 'gpu')
@@ -112,7 +115,7 @@ def test_statements_of_a_create(site, statements):
 
 
 def test_the_answers(make_site):
-    """Seed map 1.6."""
+    """Seed map 1.6, 1.8: the default security group is told where none was asked for."""
     site = make_site(api__enable_instance_password=True)
     flavor = site.flavor()
     response = site.request('POST', '/servers', body(flavor, adminPass='x'))
@@ -220,7 +223,7 @@ def test_metadata_limit(make_site):
     ({'user_data': base64.b64encode(b'x' * 50000).decode()}, 'Invalid input for field/attribute user_data'),
 ])
 def test_refusals_name_what_is_wrong(site, values, message):
-    """Seed map 1.5, 1.7."""
+    """Seed map 1.5, 1.7, 3.26: all is checked before anything is written."""
     code, text = site.fault('POST', '/servers', body(site.flavor(), **values))
     assert code == 400 and message in text
     assert site.conductor.calls == []

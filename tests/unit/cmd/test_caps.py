@@ -120,6 +120,7 @@ def test_a_silent_database_refuses_no_start(parse, monkeypatch, caplog):
     ('conductor', '3.1', 'compute_task', None),
     ('conductor', '3.1', 'conductor', '3.1'), ('scheduler', 'auto', 'scheduler', None)])
 def test_pinned(parse, option, value, interface, cap):
+    """Row 3.8."""
     assert options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface) == cap
 
 
@@ -127,7 +128,7 @@ def test_pinned(parse, option, value, interface, cap):
     ('conductor', '1.26', 'compute_task', '1.27'), ('conductor', '3.0', 'conductor', '3.1'),
     ('scheduler', '4.4', 'scheduler', '4.5')])
 def test_a_cap_under_which_nothing_works_is_refused(parse, option, value, interface, needed):
-    """Finding 3.5: below 1.27 stop and delete were answered with 500."""
+    """Finding 3.5: below 1.27 stop and delete were answered with 500. Row 0.13."""
     with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]{option} is '{value}': .* accept {needed}"):
         options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface)
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import threading
 
 import pytest
+from oslo_log import formatters
 
 from kilonova.cmd import daemon, options
+from kilonova.context import RequestContext
 
 
 class Part:
@@ -184,6 +187,14 @@ def test_bad_configuration_at_reload_changes_nothing(write_conf, monkeypatch, ca
     assert live(conf, Part(start)) == 0
     assert not conf.debug
     assert 'The configuration stays as it was' in caplog.text
+
+
+def test_a_line_of_a_request_tells_who_asked(parse):
+    """Row 3.4: the request's id, user and project in brackets."""
+    record = logging.LogRecord('kilonova.api', logging.INFO, __file__, 1, 'told', (), None)
+    record.context = RequestContext(user_id='bob', project_id='p1', request_id='req-1', overwrite=False)
+    line = formatters.ContextFormatter(config=parse()).format(record)
+    assert line.endswith(' INFO kilonova.api [None req-1 bob p1 - - - -] told')
 
 
 def test_whole_run(write_conf, monkeypatch, caplog):

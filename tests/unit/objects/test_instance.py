@@ -194,9 +194,11 @@ def test_devices_by_source_and_request(instance_row: dict[str, Any]) -> None:
 
 
 def test_a_new_flavor_brings_its_sizes(instance_row: dict[str, Any]) -> None:
+    """Row 0.18: each of them."""
     instance = Instance.from_row(None, instance_row)
-    instance.set_flavor(flavor(id=9, memory_mb=4096, vcpus=4, root_gb=40))
+    instance.set_flavor(flavor(id=9, memory_mb=4096, vcpus=4, root_gb=40, ephemeral_gb=7))
     assert (instance.instance_type_id, instance.memory_mb, instance.vcpus, instance.root_gb) == (9, 4096, 4, 40)
+    assert instance.ephemeral_gb == 7
     assert instance.get_flavor() is instance.flavor
     instance.old_flavor = flavor()
     assert instance.get_flavor('old').id == 3

@@ -95,6 +95,15 @@ def test_an_unknown_filter_is_named_with_those_there_are(installed):
         plugins.load_filters(conf(filter_scheduler__enabled_filters=['AllHostsFilter', 'NoSuch']))
 
 
+def test_filters_that_run_by_default():
+    """Row 3.17."""
+    made = conf()
+    assert made.filter_scheduler.enabled_filters == [
+        'ComputeFilter', 'ComputeCapabilitiesFilter', 'ImagePropertiesFilter', 'ServerGroupAntiAffinityFilter',
+        'ServerGroupAffinityFilter', 'PciPassthroughFilter', 'NUMATopologyFilter']
+    assert names(plugins.load_filters(made)) == made.filter_scheduler.enabled_filters
+
+
 @pytest.mark.parametrize('gone', ['RetryFilter', 'AvailabilityZoneFilter', 'RamFilter', 'DiskFilter', 'CoreFilter'])
 def test_filters_that_the_field_dropped_are_named(gone):
     """Row 3.17: Placement, zones and alternates do their work; whoever still enables one is told."""
@@ -490,7 +499,7 @@ def run_scheduler(acme, tmp_path, text):
 
 
 def test_an_installed_package_is_enabled_by_configuration_alone(acme, tmp_path):
-    """Rows 3.18, 3.19, 3.20, 3.21: a filter written for Nova prints every field and passes; a weigher, too."""
+    """Rows 3.18, 3.19, 3.21: a filter written for Nova prints every field and passes; a weigher, too."""
     done = run_scheduler(acme, tmp_path, '[filter_scheduler]\nenabled_filters = ComputeFilter,RackFilter,DumpFilter\n')
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
