@@ -77,6 +77,16 @@ def test_start_makes_the_records(cloud, caplog):
     assert 'ComputeNode.create' not in calls and 'Service.create' not in calls and 'ComputeNode.save' not in calls
 
 
+@pytest.mark.parametrize(('ratios', 'told'), [
+    ({}, [4.0, 1.0, 1.0]),
+    ({'cpu_allocation_ratio': 16.0, 'ram_allocation_ratio': 1.5, 'disk_allocation_ratio': 1.2}, [16.0, 1.5, 1.2]),
+    ({'initial_ram_allocation_ratio': 2.0}, [4.0, 2.0, 1.0])])
+def test_the_hosts_row_has_its_ratios(cloud, ratios, told):
+    """Row 3.22: those of its options, else the field's defaults."""
+    record = cloud.host('gpu1', **ratios).node.record
+    assert [record.cpu_allocation_ratio, record.ram_allocation_ratio, record.disk_allocation_ratio] == told
+
+
 def test_start_waits_for_a_conductor(cloud, caplog):
     cloud.cell.unanswered['Service.get_by_args'] = 3
     assert cloud.host('gpu1').heartbeat.lost is False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kilonova import objects
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
-from kilonova.scheduler.direct import Look, need
+from kilonova.scheduler.direct import Look, claimed, need
 from kilonova.scheduler.filters import aggregates
 from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
 from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
@@ -33,6 +33,7 @@ from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import build
+from kilonova.scheduler.select import Choice, Plan
 from kilonova.scheduler.table import COLUMNS, FORGET_AFTER, Table, Taken
 from kilonova.scheduler.weighers import amounts
 from kilonova.scheduler.weighers import hosts as of_hosts
@@ -206,26 +207,35 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
         assert np.array_equal(now, values), name
 
 
-def test_what_was_given_away_counts_alike_everywhere():
+@pytest.mark.parametrize('direct', [True, False])
+def test_what_was_given_away_counts_alike_everywhere(direct):
     """seed-map 3.18, 3.22: the table's columns, and a host as filters of single hosts see it; by the host's own ratios.
-    """
+    Whether our own view chose the host, or Placement's candidates."""
     row = {**node('a', vcpus=16, vcpus_used=1, memory_mb=20000, memory_mb_used=1000, local_gb=50, local_gb_used=2,
                   running_vms=3, current_workload=2, cpu_allocation_ratio=2.0, ram_allocation_ratio=1.5,
                   disk_allocation_ratio=3.0), 'deleted': 0}
     table, (place,) = filled([row])
     names = ('free_ram_mb', 'free_disk_mb', 'vcpus_used', 'num_instances', 'num_io_ops')
+    request = spec(flavor_values={'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 7})
 
     def seen():
         state = HostState({**table.node(place)[1]}, CELL, taken=table.taken_at(place))
+        assert state.disk_mb_used + state.free_disk_mb == 50 * 1024
         assert [int(table[name][place]) for name in names] == [getattr(state, name) for name in names]
         return [int(table[name][place]) for name in (*names, 'ram_room_mb', 'disk_room_mb')]
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
     assert table['cpu_ratio'][place] == 2.0
-    table.take(uuid('s1'), Taken(place, 4, 2048, 11 * 1024 + 7, Counter()))
+    asked = need(request, build(request, max_results=1))
+    allocation = asked.request(row['uuid'], {})
+    if direct:
+        table.take(uuid('s1'), asked.taken(place, allocation))
+    else:
+        choice = Choice(HostState({**table.node(place)[1]}, CELL), allocation)
+        claimed(table, request, Plan([choice], [[]]), [uuid('s1')], {uuid('s1')})
     taken = 11 * 1024 + 7
     assert seen() == [16952, 48 * 1024 - taken, 5, 4, 3, 26952, 148 * 1024 - taken]
     state = HostState({**table.node(place)[1]}, CELL)
-    state.consume(spec(flavor_values={'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 7}))
+    state.consume(request)
     assert [getattr(state, name) for name in names] == seen()[:5]
     table.give_back(uuid('s1'))
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]

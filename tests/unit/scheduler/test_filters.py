@@ -357,10 +357,11 @@ def test_types_of_the_fields():
         host.service['disabled'] = True
 
 
-@pytest.mark.parametrize(('cpu', 'ram', 'disk'), [(16.0, 1.5, 1.2), (0.5, 2.0, 3.0)])
+@pytest.mark.parametrize(('cpu', 'ram', 'disk'), [(16.0, 1.5, 1.2), (0.5, 2.0, 3.0), (None, None, None)])
 def test_ratios_are_the_hosts_own(cpu, ram, disk):
-    """seed-map 3.22: each as the host's row has it, and with it the room on its NUMA cells."""
+    """seed-map 3.22: each as the host's row has it, and with it the room on its NUMA cells; else the initial one."""
     host = state(cpu_allocation_ratio=cpu, ram_allocation_ratio=ram, disk_allocation_ratio=disk)
+    cpu, ram, disk = cpu or 4.0, ram or 1.0, disk or 1.0
     assert (host.cpu_allocation_ratio, host.ram_allocation_ratio, host.disk_allocation_ratio) == (cpu, ram, disk)
     assert (host.numa_limits.cpu_ratio, host.numa_limits.ram_ratio) == (cpu, ram)
 
