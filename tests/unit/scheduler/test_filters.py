@@ -416,6 +416,7 @@ def test_what_the_base_classes_let_a_filter_decide():
 
 
 def test_rebuild_runs_only_filters_that_look_at_rebuilds():
+    """Rows 0.22, 1.22."""
     rebuild = spec(scheduler_hints={'_nova_check_type': ['rebuild']}, image={
         'id': uuid(), 'properties': {'hw_architecture': 'aarch64'}})
     assert filters.is_rebuild(rebuild)
@@ -449,6 +450,7 @@ def test_the_log_says_who_sorted_out_how_many(caplog):
 
 
 def test_a_filter_may_stop_filtering(caplog):
+    """Row 0.22."""
     caplog.set_level(logging.DEBUG, 'kilonova.scheduler.filters')
     assert filters.run([Stop(), Dump()], [state()], spec()) == []
     assert 'Filter Stop says to stop filtering' in caplog.text

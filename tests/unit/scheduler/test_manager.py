@@ -383,7 +383,7 @@ def test_silence_of_a_cell_gives_nothing_back(rig, tmp_path):
 
 @both_ways
 def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeypatch, extra_specs):
-    """A host is heard again before the refusal: the choice is made anew, and refused as well."""
+    """Row 1.30: a host is heard again before the refusal: the choice is made anew, and refused as well."""
     monkeypatch.setattr('kilonova.scheduler.snapshot.DOWN_EVERY', 3600)
     trait(rig, rig.host('gpu1', (A,)))
     trait(rig, rig.host('gpu2', (B,), service={'last_seen_up': dt.datetime(2026, 1, 1)}))
@@ -402,7 +402,7 @@ def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeyp
 
 @both_ways
 def test_an_allocation_of_something_else_ends_the_whole_request(rig, extra_specs):
-    """What was claimed for the server before goes back, what is there stays."""
+    """Row 1.30: what was claimed for the server before goes back, what is there stays."""
     root = rig.host('gpu1')
     trait(rig, root)
     rig.placement.client.claim(S2, {root: {'resources': {'VCPU': 1}}}, project_id='p', user_id='u')
