@@ -2,6 +2,7 @@
 
 Two computes carry disks to one another by a local copy only when machine id, boot id *and* the storage id
 found under the other's path are equal: containers of one image share the first two, not their file systems.
+Hosts that find the run of one another in their own instances_path share it; a storage id alone may be a clone's.
 """
 from __future__ import annotations
 
@@ -60,3 +61,20 @@ def storage_id(instances_path: str, create: bool = False) -> str:
     """Which storage ``instances_path`` is: equal in two places if and only if they are the same directory."""
     path = os.path.join(instances_path, STORAGE_ID)
     return _lasting_uuid(path) if create else _first_line(path)
+
+
+def show_run(instances_path: str, host: str, run: str) -> None:
+    """Let all who use this storage know that this run of the host's compute does."""
+    path = _run_path(instances_path, host)
+    with open(f'{path}.new', 'w', encoding='utf-8') as stream:
+        stream.write(f'{run}\n')
+    os.replace(f'{path}.new', path)
+
+
+def run_of(instances_path: str, host: str) -> str:
+    """The last run of the host's compute that used this storage; empty if none did."""
+    return _first_line(_run_path(instances_path, host))
+
+
+def _run_path(instances_path: str, host: str) -> str:
+    return os.path.join(instances_path, f'.host.{host}')

@@ -139,10 +139,13 @@ class Libvirtd:
 
     # -- its users -----------------------------------------------------------------------------------
 
-    def driver(self, host: str, **options: Any) -> LibvirtDriver:
-        """The driver of a compute; ``init_host`` is still to be called. ``options``: of [libvirt]."""
-        return LibvirtDriver(builders.new_conf(self.directory / 'hosts', host, libvirt={
-            'connection_uri': self.uri, 'virt_type': 'qemu', **options}), self.images)
+    def driver(self, host: str, *, storage_of: str | None = None, **options: Any) -> LibvirtDriver:
+        """The driver of a compute; ``init_host`` is still to be called. ``options``: of [libvirt]. ``storage_of``:
+        another compute, whose instances_path it shares."""
+        hosts = self.directory / 'hosts'
+        return LibvirtDriver(builders.new_conf(
+            hosts, host, instances_path=str(hosts / (storage_of or host) / 'instances'),
+            libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options}), self.images)
 
     def console(self, host: str, uuid: str) -> str:
         """What the guest has said since its start."""

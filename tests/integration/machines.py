@@ -1,8 +1,9 @@
 """Two computes of a site as two machines: each in mount, network, pid and uts namespaces of its own, with its own
-machine id, address and ssh server; neither sees the other's disks. Needs root.
+machine id, address and ssh server; neither sees the other's disks, but for the storage that both may use. Needs root.
 
     with Machines(site, directory) as machines:
         machines.start('gpu1', bandwidth=4)     # the compute, as a daemon of that machine
+        machines.start('gpu1', shared=True)     # with its servers in machines.storage
         machines.kill('gpu1')                   # kill -9
         machines.stop_ssh('gpu2')
 
@@ -77,6 +78,8 @@ class Machines:
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self._begun: dict[str, float] = {}
         self._links = Links()
+        self.storage = directory / 'storage'
+        self.storage.mkdir()
 
     # -- their life --------------------------------------------------------------------------------------------------
 
@@ -159,10 +162,12 @@ class Machines:
 
     # -- what runs there ---------------------------------------------------------------------------------------------
 
-    def start(self, host: str, **settings: object) -> None:
-        """Start the compute with [libvirt]remote_filesystem_… ``settings``; returns when it reports."""
+    def start(self, host: str, *, shared: bool = False, **settings: object) -> None:
+        """Start the compute with [libvirt]remote_filesystem_… ``settings``; returns when it reports. ``shared``: what
+        it has of servers is in ``storage``."""
         path = self._directory / host / 'machine.conf'
-        path.write_text(f'[DEFAULT]\nmy_ip = {ADDRESSES[host]}\n[libvirt]\n' + ''.join(
+        where = f'instances_path = {self.storage}\n' if shared else ''
+        path.write_text(f'[DEFAULT]\nmy_ip = {ADDRESSES[host]}\n{where}[libvirt]\n' + ''.join(
             f'remote_filesystem_{name} = {value}\n' for name, value in settings.items()))
         service = control.pick(self._site.cloud, f'compute-{host}')
         log_path = self._site.layout.log(service.name)

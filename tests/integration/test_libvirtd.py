@@ -153,6 +153,30 @@ def test_a_guest_keeps_its_disk_through_its_life(rig: Rig) -> None:
     assert rig.driver.get_diagnostics(server)['memory'] == 96 << 10
 
 
+def test_a_move_on_shared_storage_is_confirmed_under_a_running_guest(rig: Rig) -> None:
+    """Its disk reads from files whose directory goes away meanwhile; revert gives the disk as it was."""
+    server = rig.boot()
+    rig.says(server, 'GUEST-BOOT 1')
+    other = rig.daemon.driver('beside', storage_of=rig.name)
+    other.init_host()
+    for boots, end in ((2, 'revert'), (3, 'confirm')):
+        disk_info = rig.driver.migrate_disk_and_power_off(server, other.prepare_move(), server.flavor)
+        other.finish_migration(None, server, rig.image(), (), True, disk_info)
+        rig.says(server, f'GUEST-BOOT {boots}')
+        if end == 'revert':
+            other.cleanup_move_dest(server, False)
+            rig.driver.finish_revert_migration(None, server, rig.image(), (), True)
+            rig.says(server, 'GUEST-BOOT 2')
+    # Not the driver's: one daemon plays both hosts' here.
+    rig.driver._mover.confirm(server.uuid)
+    assert rig.driver.list_directories() == [] and other.list_directories() == [server.uuid]
+    seen = rig.dots(server)
+    until(lambda: rig.dots(server) > seen)
+    other.reboot(None, server, 'HARD', rig.image())
+    rig.says(server, 'GUEST-BOOT 4')
+    other.destroy(server)
+
+
 # -- the daemon --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('end', ['stop', 'kill'])
 def test_a_restarted_daemon_fails_no_call_and_no_guest(rig: Rig, end: str) -> None:

@@ -1,16 +1,18 @@
-"""Resize, revert and confirm between two machines that share nothing but the network: real ssh, rsync and qemu-img.
-Finding 3.1."""
+"""Resize, revert and confirm between two machines that share nothing but the network, or their storage as well: real
+ssh, rsync and qemu-img. Finding 3.1."""
 from __future__ import annotations
 
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.machines import Machines
 from tests.integration.site import Site
+from tools.cloud import demo
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason='machines of namespaces need root')
 # What the guest wrote: enough for several seconds at SLOW MiB a second.
@@ -189,6 +191,98 @@ def test_by_rsync(site: Site, machines: Machines) -> None:
     site.await_status([server], 'ACTIVE')
     assert marked(site, server) and left(site, 'gpu2') == []
     site.audit()
+
+
+# -- one storage -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def storage(site: Site, machines: Machines) -> Iterator[Path]:
+    """Both computes have their servers there."""
+    def use(**settings: object) -> None:
+        for host in ('gpu1', 'gpu2'):
+            machines.kill(host)
+            machines.start(host, **settings)
+    use(shared=True)
+    yield machines.storage
+    site.clean()
+    use(bandwidth=SLOW)
+
+
+def of(storage: Path, server: str) -> list[str]:
+    """The server's directories."""
+    return sorted(path.name.removeprefix(server) for path in storage.iterdir() if path.name.startswith(server))
+
+
+def holds(storage: Path, server: str, pattern: int = 0x5a) -> bool:
+    done = subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'read -P {pattern} 8M 1M', str(storage / server / 'disk')],
+                          check=True, capture_output=True, text=True)
+    return 'verification failed' not in done.stdout
+
+
+def written(storage: Path, server: str, pattern: int = 0x5a) -> None:
+    """By its guest."""
+    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', f'write -P {pattern} 8M 1M', str(storage / server / 'disk')],
+                   check=True, capture_output=True)
+
+
+def test_one_storage(site: Site, machines: Machines, storage: Path) -> None:
+    """Nothing is copied there and back again; revert gives the disk as it was, confirm keeps what the guest wrote; a
+    source that dies before or after its part, and deletes at both ends."""
+    machines.stop_ssh('gpu2')
+    try:
+        small, big = site.flavor('machine-one', gpus=1), site.flavor('machine-two', gpus=2, vcpus=2, ram=1024, disk=2)
+        server, other = site.boot(2, small, user='admin', host='gpu1')
+        written(storage, server)
+        inode = (storage / server / 'disk').stat().st_ino
+
+        def there() -> None:
+            resize(site, server)
+            site.await_status([server], 'VERIFY_RESIZE')
+            assert host_of(site, server) == 'gpu2' and of(storage, server) == ['', '_resize']
+            assert holds(storage, server) and (storage / f'{server}_resize' / 'disk').stat().st_ino == inode
+            devices = demo.read_guest((storage / server / 'libvirt.xml').read_text()).devices
+            assert sorted(devices) == sorted(row['address'] for row in site.devices()
+                                             if row['instance_uuid'] == server and row['host'] == 'gpu2')
+            assert len(devices) == 2
+            written(storage, server, 0x77)
+            site.audit()
+        # 1. Revert.
+        there()
+        site.act(server, 'revertResize')
+        site.await_status([server], 'ACTIVE')
+        assert host_of(site, server) == 'gpu1' and of(storage, server) == [''] and holds(storage, server)
+        assert (storage / server / 'disk').stat().st_ino == inode
+        # 2. Confirm, while the source is dead: its part is pending.
+        there()
+        machines.kill('gpu1')
+        site.call('PUT', f'/os-services/{service(site, "gpu1")}', {'forced_down': True}, user='admin')
+        site.act(server, 'confirmResize')
+        site.await_status([server], 'ACTIVE')
+        assert of(storage, server) == ['', '_resize'] and holds(storage, server, 0x77)
+        site.call('PUT', f'/os-services/{service(site, "gpu1")}', {'forced_down': False}, user='admin')
+        machines.start('gpu1', shared=True)
+        wait_for(lambda: of(storage, server) == [''])
+        assert holds(storage, server, 0x77)
+        # 3. The source is killed at an order: with or without the move, the server is whole.
+        site.act(other, 'resize', {'flavorRef': big})
+        wait_for(lambda: of(storage, other) != [''] or site.servers()[other]['status'] != 'RESIZE', 10)
+        machines.kill('gpu1')
+        machines.start('gpu1', shared=True)
+        shown = site.settle([other])[other]
+        assert shown['status'] in ('VERIFY_RESIZE', 'ACTIVE'), site.tell({other: shown})
+        written(storage, other)
+        site.audit()
+        # 4. Deletes.
+        site.clean()
+        assert of(storage, server) == of(storage, other) == []
+        site.assert_nothing_held()
+    finally:
+        machines.start_ssh('gpu2')
+
+
+def service(site: Site, host: str) -> str:
+    rows = site.call('GET', f'/os-services?host={host}&binary=nova-compute', user='admin')['services']
+    identifier: str = rows[0]['id']
+    return identifier
 
 
 def test_they_are_two_machines(machines: Machines, site: Site) -> None:

@@ -96,7 +96,7 @@ class LibvirtDriver:
     @_translated
     def init_host(self) -> None:
         os.makedirs(self._instances_path, exist_ok=True)
-        identity.storage_id(self._instances_path, create=True)
+        self._mover.start()
         self._host.connect()
         found = self._host.libvirt_version()
         if found < _OLDEST_LIBVIRT:
@@ -124,6 +124,8 @@ class LibvirtDriver:
                 shutil.rmtree(os.path.join(self._instances_path, name), ignore_errors=True)
             elif name not in known:
                 InstanceDirectory(self._instances_path, name).hide_domain()
+            else:
+                InstanceDirectory(self._instances_path, name).own(self._host.name)
 
     @functools.cached_property
     def _capabilities(self) -> HostCapabilities:
@@ -193,7 +195,8 @@ class LibvirtDriver:
     def list_directories(self) -> list[str]:
         with os.scandir(self._instances_path) as entries:
             return sorted(entry.name for entry in entries
-                          if _SERVER_DIRECTORY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False))
+                          if _SERVER_DIRECTORY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                          and InstanceDirectory(self._instances_path, entry.name).is_of(self._host.name))
 
     # -- one guest -----------------------------------------------------------------------------------
 
@@ -226,8 +229,7 @@ class LibvirtDriver:
             LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
         if not destroy_disks:
             return
-        for suffix in ('', KEPT, COMING):
-            path = InstanceDirectory(self._instances_path, instance.uuid, suffix).path
+        for path in self._own_directories(instance.uuid):
             LOG.debug('Deleting instance files %s', path, instance_uuid=instance.uuid)
             if files.remove_tree(path):
                 LOG.info('Deletion of %s complete', path, instance_uuid=instance.uuid)
@@ -240,7 +242,7 @@ class LibvirtDriver:
         if guest.is_active() and not (timeout and guest.shut_down(timeout, retry_interval)):
             guest.destroy()
             LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
-        self._disks.directory(instance.uuid).show_domain(guest.xml())
+        self._show_domain(instance, guest)
 
     @_translated
     def power_on(self, ctxt: Any, instance: Any, image_meta: dict[str, Any],
@@ -342,7 +344,7 @@ class LibvirtDriver:
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
         self.power_off(instance, timeout, retry_interval)
-        self._disks.directory(instance.uuid).hide_domain()
+        self._hide_domain(instance)
         disk_info = self._mover.carry(instance.uuid, dest, progress)
         self._forget(instance)
         return disk_info
@@ -356,6 +358,7 @@ class LibvirtDriver:
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
         if self._disks.directory(instance.uuid).move() != disk_info['move']:
             raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
+        self._disks.directory(instance.uuid).own(self._host.name)
         self._disks.grow(instance, image_meta)
         self._build_guest(instance, image_meta, pci_devices, power_on)
         if power_on:
@@ -391,6 +394,11 @@ class LibvirtDriver:
             LOG.info('Instance running successfully.', instance_uuid=instance.uuid)
 
     # -- parts ---------------------------------------------------------------------------------------
+
+    def _own_directories(self, uuid: str) -> list[str]:
+        """Where a server's files may be, less what is another host's: they may share their storage."""
+        found = (InstanceDirectory(self._instances_path, uuid, suffix) for suffix in ('', KEPT, COMING))
+        return [each.path for each in found if each.is_of(self._host.name)]
 
     def _build_guest(self, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
                      power_on: bool) -> None:
@@ -428,8 +436,18 @@ class LibvirtDriver:
         guest = self._host.define(xml, instance.uuid)
         if power_on:
             guest.start()
-        self._disks.directory(instance.uuid).show_domain(guest.xml())
+        self._show_domain(instance, guest)
         return guest
+
+    def _show_domain(self, instance: Any, guest: Guest) -> None:
+        directory = self._disks.directory(instance.uuid)
+        if directory.is_of(self._host.name):
+            directory.show_domain(guest.xml())
+
+    def _hide_domain(self, instance: Any) -> None:
+        directory = self._disks.directory(instance.uuid)
+        if directory.is_of(self._host.name):
+            directory.hide_domain()
 
     def _forget(self, instance: Any) -> bool:
         """Stop and undefine the domain, if there is one, and take its XML away; whether there was one."""
@@ -437,7 +455,7 @@ class LibvirtDriver:
         if guest is not None:
             guest.destroy()
             guest.undefine()
-            self._disks.directory(instance.uuid).hide_domain()
+            self._hide_domain(instance)
         return guest is not None
 
     def _forget_if_made(self, instance: Any) -> bool:
@@ -446,8 +464,7 @@ class LibvirtDriver:
         try:
             return self._forget(instance)
         except driver.HypervisorUnavailable as error:
-            if any(os.path.lexists(InstanceDirectory(self._instances_path, instance.uuid, suffix).path)
-                   for suffix in ('', KEPT, COMING)):
+            if any(map(os.path.lexists, self._own_directories(instance.uuid))):
                 raise
             LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error,
                      instance_uuid=instance.uuid)

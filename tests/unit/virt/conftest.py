@@ -102,6 +102,19 @@ class RemoteRig(LibvirtRig):
         return [line for line in (self.bin / 'log').read_text().splitlines() if part in line]
 
 
+class SharedRig(LibvirtRig):
+    """Both hosts use one directory."""
+
+    def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
+        return super().driver(host, **{'instances_path': str(self.file(host)), **overrides})
+
+    def file(self, host: str, *parts: str) -> Path:
+        return self.path.joinpath('instances', *parts)
+
+    def elsewhere(self) -> dict[str, Any]:
+        return {**super().elsewhere(), 'storage_id': 'another'}
+
+
 class FakeRig:
     """Two hosts of the fake."""
 
@@ -132,7 +145,12 @@ def remote_rig(tmp_path: Path, images: builders.Images, monkeypatch: pytest.Monk
     return RemoteRig(tmp_path, images, monkeypatch)
 
 
-@pytest.fixture(params=['fake', 'libvirt', 'remote'])
+@pytest.fixture
+def shared_rig(tmp_path: Path, images: builders.Images) -> SharedRig:
+    return SharedRig(tmp_path, images)
+
+
+@pytest.fixture(params=['fake', 'libvirt', 'remote', 'shared'])
 def rig(request: pytest.FixtureRequest, tmp_path: Path, images: builders.Images) -> Any:
     if request.param == 'fake':
         return FakeRig(tmp_path, images)

@@ -1,4 +1,5 @@
-"""Where a move's disks go: a directory that this machine sees, or another machine by ssh.
+"""Where a move's disks go: a directory that this machine sees, another machine by ssh, or nowhere: both hosts use one
+storage.
 
     place = of(offer, settings)          # what the destination offered
     place.check()                        # the bytes that are free there; DisksUnmovable
@@ -6,7 +7,7 @@
     place.put([path, …], place.coming, going)
     place.end(move)
 
-Both kinds do the same steps, so a copy is made, marked and renamed in one way. Each step may be repeated: what another
+The kinds do the same steps, so a copy is made, marked and renamed in one way. Each step may be repeated: what another
 move left is replaced, what this move has brought already is kept.
 """
 from __future__ import annotations
@@ -16,8 +17,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from kilonova import errors
 from kilonova.virt import identity
-from kilonova.virt.libvirt.storage import command, disk, files, ssh
+from kilonova.virt.libvirt.storage import command, disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 
 COMING = '_incoming'
@@ -58,8 +60,11 @@ class Destination(Protocol):
         """Delete what this move brought; the directories."""
 
 
-def of(offer: dict[str, Any], uuid: str, here: str, transport: ssh.Transport) -> Destination:
-    """Where ``offer`` (see ``DiskMover.offer``) says that the server's disks shall go."""
+def of(offer: dict[str, Any], uuid: str, here: str, instances_path: str, transport: ssh.Transport) -> Destination:
+    """Where ``offer`` (see ``DiskMover.offer``) says that the server's disks shall go, from ``instances_path`` of host
+    ``here``."""
+    if offer['host'] != here and offer['storage_id'] == identity.storage_id(instances_path):
+        return Shared(offer, uuid, here, instances_path)
     if (offer['machine_id'] == identity.machine_id() and offer['boot_id'] == identity.boot_id()
             and offer['storage_id'] == identity.storage_id(offer['instances_path'])):
         return Local(offer, uuid)
@@ -117,3 +122,28 @@ class Local:
         for each in found:
             files.remove_tree(each.path)
         return [each.path for each in found]
+
+
+class Shared(Local):
+    """The same directory, which another host uses, too: the disks are there already."""
+
+    def __init__(self, offer: dict[str, Any], uuid: str, here: str, instances_path: str) -> None:
+        super().__init__(offer, uuid)
+        self._offer, self._here, self._own_path = offer, here, instances_path
+
+    def check(self) -> int:
+        # 'run' is missing where the destination is of a release that did not share.
+        if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
+            raise self._unmovable(f'both say that they use one storage, but that host is not seen at {self._own_path}: '
+                                  f'it has just been restarted, or its {identity.STORAGE_ID} is a copy of this one')
+        if self._path != self._own_path:
+            raise self._unmovable(f'they share a storage which is at {self._own_path} here, at {self._path} there')
+        return super().check()
+
+    def _unmovable(self, reason: str) -> errors.DisksUnmovable:
+        return errors.DisksUnmovable(source=self._here, dest=self._offer['host'], reason=reason)
+
+    def lay(self, kept: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
+        """In place of ``put`` and its like."""
+        self._coming.own(self._offer['host'])
+        layers.lay(kept, self._coming, move, left_behind)

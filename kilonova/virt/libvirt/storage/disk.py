@@ -48,7 +48,8 @@ def look(path: str, format_: str) -> DiskFile:
         backing = None
         if offset:
             stream.seek(offset)
-            backing = os.fsdecode(stream.read(length))
+            # A name without a directory is beside the disk.
+            backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(length)))
     return DiskFile('qcow2', size, backing)
 
 
@@ -90,9 +91,11 @@ def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 
 
-def detach(path: str) -> None:
-    """Copy what an overlay reads from its base into it: it reads from nothing else then."""
-    command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', '-b', '', path)
+def collapse(path: str, base: Base | None = None) -> None:
+    """Copy what an overlay reads from elsewhere into it, but for what ``base`` has; None: it reads from nothing else
+    then."""
+    below = ('-b', base.path, '-F', base.format) if base is not None else ('-b', '')
+    command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', *below, path)
 
 
 def grow(path: str, format_: str, size: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from oslo_log import log as logging
 
@@ -16,9 +16,9 @@ from kilonova import errors
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
-__all__ = ('ASKED', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KERNEL', 'MOVE', 'RAMDISK', 'SWAP',
-           'InstanceDirectory')
-INFO, ASKED = 'disk.info', 'disk.asked'
+__all__ = ('ASKED', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KERNEL', 'MOVE', 'OWNER', 'RAMDISK',
+           'SWAP', 'InstanceDirectory')
+INFO, ASKED, OWNER = 'disk.info', 'disk.asked', 'owner'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
 # How much of the console log is read, in bytes (libvirt.md §4).
@@ -61,6 +61,17 @@ class InstanceDirectory:
         if formats.get(name) != format_:
             files.write_whole(self.file(INFO), json.dumps({**formats, name: format_}))
 
+    def forget(self, name: str) -> None:
+        """Note that a disk has gone."""
+        formats = self.formats()
+        if formats.pop(name, None):
+            files.write_whole(self.file(INFO), json.dumps(formats))
+
+    def carried(self, left_behind: Collection[str]) -> list[str]:
+        """Names of the files that go along when the server moves."""
+        return sorted(name for name in os.listdir(self.path) if name not in left_behind
+                      and not name.endswith('.new') and os.path.isfile(self.file(name)))
+
     def disks(self) -> dict[str, disk.DiskFile]:
         """Headers of the disks that there are."""
         return {name: disk.look(self.file(name), format_) for name, format_ in self.formats().items()
@@ -94,6 +105,22 @@ class InstanceDirectory:
 
     def unmark_move(self) -> None:
         files.remove(self.file(MOVE))
+
+    # -- whose it is, where hosts share their storage ------------------------------------------------
+
+    def own(self, host: str) -> None:
+        """Note the host that the server, or what is kept of it, belongs to."""
+        if self.owner() != host:
+            files.write_whole(self.file(OWNER), host)
+
+    def owner(self) -> str | None:
+        """None: of whoever looks (a copy that has just come, or one of a release that noted nothing)."""
+        with contextlib.suppress(FileNotFoundError), open(self.file(OWNER), encoding='utf-8') as stream:
+            return stream.read() or None
+        return None
+
+    def is_of(self, host: str) -> bool:
+        return self.owner() in (None, host)
 
     # -- the console ---------------------------------------------------------------------------------
 

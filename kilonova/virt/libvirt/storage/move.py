@@ -2,7 +2,8 @@
 
 Source: ``check``, ``carry`` (keeps <uuid>_resize, puts a copy at the destination), then ``confirm`` or
 ``restore``. Destination: ``offer``, then ``discard`` on the way back. Every step may be repeated; the id of
-the move, written into both directories, tells a half-done move from the leftovers of another one.
+the move, written into both directories, tells a half-done move from the leftovers of another one. On storage that
+both hosts use nothing is copied (``layers``), and each directory says whose it is: a host touches no other's.
 """
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from kilonova import errors
 from kilonova.virt import identity
 from kilonova.virt.driver import Progress
 from kilonova.virt.libvirt.storage import asked as wishes
-from kilonova.virt.libvirt.storage import command, destination, disk, files, ssh
+from kilonova.virt.libvirt.storage import command, destination, disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.cache import is_blank
 from kilonova.virt.libvirt.storage.destination import COMING, Destination, Going
-from kilonova.virt.libvirt.storage.instance import MOVE, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.instance import MOVE, OWNER, SWAP, InstanceDirectory
 
 LOG = logging.getLogger(__name__)
 
 __all__ = ('COMING', 'KEPT', 'DiskMover')
 KEPT = '_resize'
-# Not carried: swap is made anew, the mark belongs to the original.
-_LEFT_BEHIND = frozenset({SWAP, MOVE})
+# Not carried: swap is made anew, the marks belong to the original.
+_LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
 class DiskMover:
@@ -39,13 +40,19 @@ class DiskMover:
         """``address``: of this host, for others; ``transport``: how this host carries disks to other machines."""
         self.host, self.instances_path, self.base_path = host, instances_path, base_path
         self._address, self._transport = address, transport
+        self._run = str(uuidlib.uuid4())
+
+    def start(self) -> None:
+        """Say who uses this storage; to be called before ``offer``."""
+        identity.storage_id(self.instances_path, create=True)
+        identity.show_run(self.instances_path, self.host, self._run)
 
     def offer(self) -> dict[str, Any]:
         """Destination: where disks shall go, and how the source can tell whether it can write there."""
         return {'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
                 'boot_id': identity.boot_id(),
                 'instances_path': self.instances_path, 'base_path': self.base_path,
-                'storage_id': identity.storage_id(self.instances_path, create=True),
+                'storage_id': identity.storage_id(self.instances_path, create=True), 'run': self._run,
                 'move': str(uuidlib.uuid4())}
 
     # -- source --------------------------------------------------------------------------------------
@@ -63,25 +70,23 @@ class DiskMover:
         if root and flavor.root_gb and flavor.root_gb * disk.GIB < root.virtual_size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         place = self._destination(dest, instance.uuid)
-        if not isinstance(place, destination.Local) and dest['storage_id'] == identity.storage_id(self.instances_path):
-            raise errors.DisksUnmovable(source=self.host, dest=dest['host'], reason=(
-                'both machines keep servers on the same storage, which is not supported'))
         free = place.check()
         needed = sum(files.used(source.file(name)) for name in found)
-        if needed > free:
+        if needed > free and not isinstance(place, destination.Shared):
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
                                         reason=f'they need {needed} bytes, {free} are left there')
 
     def _destination(self, dest: dict[str, Any], uuid: str) -> Destination:
-        return destination.of(dest, uuid, self.host, self._transport)
+        return destination.of(dest, uuid, self.host, self.instances_path, self._transport)
 
     def _source(self, uuid: str) -> InstanceDirectory:
         """Where the originals are now."""
-        kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
+        kept, current = self._directories(uuid)
         return kept if self.is_aside(uuid) else current
 
     def carry(self, uuid: str, dest: dict[str, Any], progress: Progress | None = None) -> dict[str, Any]:
-        """Keep the originals as <uuid>_resize and put a copy of them at the destination.
+        """Keep the originals as <uuid>_resize and put a copy of them at the destination; on storage that both use,
+        files that read from them.
 
         The guest must be off. Returns {'move', 'disks'}; raises InstanceNotFound if there are no disks, ResizeError if
         they did not get there.
@@ -89,7 +94,13 @@ class DiskMover:
         kept = self._set_aside(uuid, dest['move'])
         place = self._destination(dest, uuid)
         try:
-            if not place.has_arrived(dest['move']):
+            if place.has_arrived(dest['move']):
+                pass
+            elif isinstance(place, destination.Shared):
+                place.begin(dest['move'])
+                place.lay(kept, dest['move'], _LEFT_BEHIND)
+                place.end(dest['move'])
+            else:
                 self._copy(kept, place, dest, progress)
         except command.CommandFailed as error:
             raise errors.ResizeError(reason=f"the disks did not get from {self.host} to {dest['host']}: {error}"
@@ -99,7 +110,7 @@ class DiskMover:
     def discard_copy(self, uuid: str, dest: dict[str, Any]) -> None:
         """Delete what ``carry`` put at a destination other than this host, if it is this move's."""
         place = self._destination(dest, uuid)
-        if isinstance(place, destination.Local) and dest['instances_path'] == self.instances_path:
+        if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
             return      # nothing was carried
@@ -113,30 +124,34 @@ class DiskMover:
             LOG.warning('%s was removed from %s: the move that carried it there has ended', path, dest['host'])
 
     def _set_aside(self, uuid: str, move: str) -> InstanceDirectory:
-        kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
+        kept, current = self._directories(uuid)
         if kept.exists() and kept.move() == move:
             return kept
-        if current.exists():
+        if current.exists() and current.is_of(self.host):
             if kept.exists():
                 LOG.warning('Removing %s: it was left by another move', kept.path)
-                files.remove_tree(kept.path)
+                self._let_go(kept, current)
             current.mark_move(move)
             os.rename(current.path, kept.path)
-        elif kept.exists():
+        elif kept.exists() and kept.is_of(self.host):
             kept.mark_move(move)
         else:
             raise errors.InstanceNotFound(instance_id=uuid)
         return kept
 
+    def _directories(self, uuid: str) -> tuple[InstanceDirectory, InstanceDirectory]:
+        """What is kept, and what is current."""
+        return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
+
     def _copy(self, kept: InstanceDirectory, place: Destination, dest: dict[str, Any],
               progress: Progress | None) -> None:
         """Copy aside, turn the overlays to the destination's base files, then rename."""
+        layers.join(kept)
         for name, found in kept.disks().items():
             # Two hosts format the same empty disk in different ways: its overlay would not fit the other's.
             if found.backing and is_blank(found.backing):
-                disk.detach(kept.file(name))
-        paths = sorted(kept.file(name) for name in os.listdir(kept.path) if name not in _LEFT_BEHIND
-                       and not name.endswith('.new') and os.path.isfile(kept.file(name)))
+                disk.collapse(kept.file(name))
+        paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
         overlays = {name: found.backing for name, found in kept.disks().items()
                     if found.backing and kept.file(name) in paths}
         bases = {backing: _Base.find(backing, os.path.join(dest['base_path'], os.path.basename(backing)), place)
@@ -154,41 +169,49 @@ class DiskMover:
         place.end(dest['move'])
 
     def confirm(self, uuid: str) -> None:
-        """Delete the kept originals."""
-        files.remove_tree(InstanceDirectory(self.instances_path, uuid, KEPT).path)
-        # On the same host, or shared storage, the copy is the original now.
-        current = InstanceDirectory(self.instances_path, uuid)
-        if current.exists():
-            current.unmark_move()
+        """Delete the kept originals. What the destination reads of them, on storage that both use, is its own first."""
+        kept, current = self._directories(uuid)
+        if kept.is_of(self.host):
+            self._let_go(kept, current)
+
+    def _let_go(self, kept: InstanceDirectory, current: InstanceDirectory) -> None:
+        if kept.exists() and current.exists():
+            layers.adopt(kept, current)
+            # On the same host, or shared storage, this is the original now.
+            if current.move() == kept.move():
+                current.unmark_move()
+        files.remove_tree(kept.path)
 
     def is_aside(self, uuid: str) -> bool:
         """Whether originals are kept here for which <uuid> is missing or a copy.
 
         A leftover of another move beside a server that was never moved isn't that.
         """
-        kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
-        return kept.exists() and (not current.exists() or (
+        kept, current = self._directories(uuid)
+        return kept.exists() and kept.is_of(self.host) and (not current.exists() or (
             current.move() is not None and current.move() == kept.move()))
 
     def restore(self, uuid: str) -> None:
         """Bring the kept originals back; nothing to do if there are none."""
-        kept, current = (InstanceDirectory(self.instances_path, uuid, suffix) for suffix in (KEPT, ''))
+        kept, current = self._directories(uuid)
         if self.is_aside(uuid):
             files.remove_tree(current.path)
             os.rename(kept.path, current.path)
-        current.unmark_move()
+        if current.is_of(self.host):
+            current.unmark_move()
 
     # -- destination ---------------------------------------------------------------------------------
 
     def discard(self, uuid: str, same_host: bool) -> None:
-        """Delete the copy that arrived; never the only copy, and never what no move has put here."""
+        """Delete the copy that arrived; never the only copy, never what no move has put here, never another host's."""
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
-        # A base file that was on its way with it.
-        for part in glob.glob(os.path.join(glob.escape(self.base_path), f'*.{coming.move()}')):
-            files.remove(part)
-        shutil.rmtree(coming.path, ignore_errors=True)
+        if coming.is_of(self.host):
+            # A base file that was on its way with it.
+            for part in glob.glob(os.path.join(glob.escape(self.base_path), f'*.{coming.move()}')):
+                files.remove(part)
+            shutil.rmtree(coming.path, ignore_errors=True)
         current = InstanceDirectory(self.instances_path, uuid)
-        if current.move() and (not same_host or self.is_aside(uuid)):
+        if current.is_of(self.host) and current.move() and (not same_host or self.is_aside(uuid)):
             files.remove_tree(current.path)
 
 

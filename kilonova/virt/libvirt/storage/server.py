@@ -16,7 +16,7 @@ from oslo_config import cfg
 from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
-from kilonova.virt.libvirt.storage import configdrive, disk
+from kilonova.virt.libvirt.storage import configdrive, disk, layers
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
 from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, KERNEL, RAMDISK, SWAP, InstanceDirectory
@@ -83,6 +83,7 @@ class ServerDisks:
         most = instance.flavor.root_gb * disk.GIB or None
         base = self._image(instance, image_meta, fetch, most)
         directory.create()
+        directory.own(self._conf.host)
         self._add_kernels(instance, directory, fetch, again=True)
         if asked is not None:
             directory.keep_asked(asked)
@@ -115,9 +116,9 @@ class ServerDisks:
         for name, found in directory.disks().items():
             if not found.backing or os.path.exists(found.backing):
                 continue
-            if name == DISK and self._is_image(instance, found.backing):
+            if layers.origin(name) == DISK and self._is_image(instance, found.backing):
                 self._image(instance, image_meta, None, None)
-            elif name != DISK and is_blank(found.backing):
+            elif layers.origin(name) != DISK and is_blank(found.backing):
                 self._blank(os.path.basename(found.backing))
             else:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from kilonova.virt.driver import Check
-from kilonova.virt.libvirt.storage import command, files
+from kilonova.virt.libvirt.storage import command, files, layers
 
 _COPY, _PART, _IMAGE, _HELD = 'disk', 'image.part', 'image.qcow2', 'held'
 
@@ -46,7 +46,14 @@ class Snapshot:
     def copy(self, disk: str, check: Check) -> None:
         """The disk's file as it is now."""
         os.makedirs(self._directory, exist_ok=True)
+        self._see_layers(os.path.dirname(disk))
         command.watched(check, 'cp', '--reflink=auto', '--sparse=always', disk, self._file(_COPY))
+
+    def _see_layers(self, directory: str) -> None:
+        """A disk names the layers below it without their directory."""
+        for name in filter(layers.is_layer, os.listdir(directory)):
+            files.remove(self._file(name))
+            os.symlink(os.path.join(directory, name), self._file(name))
 
     def flatten(self, format_: str, check: Check) -> None:
         """One qcow2 of the copy and all that it reads from. ``format_``: the copy's."""

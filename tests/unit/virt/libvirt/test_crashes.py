@@ -38,8 +38,8 @@ class Fuse:
 @pytest.fixture
 def fuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     fuse = Fuse()
-    for module, names in ((os, ('rename', 'replace', 'makedirs')), (shutil, ('rmtree',)), (command, ('run', 'watched')),
-                          (ssh.Remote, ('_once', '_block'))):
+    for module, names in ((os, ('rename', 'replace', 'makedirs', 'symlink')), (shutil, ('rmtree',)),
+                          (command, ('run', 'watched')), (ssh.Remote, ('_once', '_block'))):
         for name in names:
             monkeypatch.setattr(module, name, fuse.wrap(getattr(module, name)))
     yield fuse
@@ -95,9 +95,9 @@ def test_spawn_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
     assert crash_everywhere(fuse, work) > 3
 
 
-# To itself, to another host of the machine, to another machine.
-WHERE = pytest.mark.parametrize(('rig_name', 'same_host'), [
-    ('libvirt_rig', True), ('libvirt_rig', False), ('remote_rig', False)])
+# To itself, to another host of the machine, to one that uses the same storage, to another machine.
+NEAR = [('libvirt_rig', True), ('libvirt_rig', False), ('shared_rig', False)]
+WHERE = pytest.mark.parametrize(('rig_name', 'same_host'), [*NEAR, ('remote_rig', False)])
 
 
 @WHERE
@@ -141,8 +141,10 @@ def test_move_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, r
     assert crash_everywhere(fuse, work) > 5
 
 
-@pytest.mark.parametrize('same_host', [True, False])
-def test_finish_undone_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bool) -> None:
+@pytest.mark.parametrize(('rig_name', 'same_host'), NEAR)
+def test_finish_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str,
+                                     same_host: bool) -> None:
+    libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:
@@ -162,8 +164,10 @@ def test_finish_undone_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bo
     assert crash_everywhere(fuse, work) > 1
 
 
-@pytest.mark.parametrize('same_host', [True, False])
-def test_revert_again_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bool) -> None:
+@pytest.mark.parametrize(('rig_name', 'same_host'), NEAR)
+def test_revert_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str,
+                                    same_host: bool) -> None:
+    libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:
@@ -188,8 +192,10 @@ def test_revert_again_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: boo
     assert crash_everywhere(fuse, work) > 3
 
 
-@pytest.mark.parametrize('same_host', [True, False])
-def test_confirm_again_after_a_crash(libvirt_rig: Any, fuse: Fuse, same_host: bool) -> None:
+@pytest.mark.parametrize(('rig_name', 'same_host'), NEAR)
+def test_confirm_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, rig_name: str,
+                                     same_host: bool) -> None:
+    libvirt_rig = request.getfixturevalue(rig_name)
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:
