@@ -289,6 +289,30 @@ def test_as_many_as_allocated_from_each_pf():
         assert not pools.support_requests([short], mapping(short, PF0))
 
 
+def test_two_pools_of_one_provider_give_what_was_allocated_from_it():
+    """Functions of one PF that differ on two NUMA nodes: one was allocated, one is taken."""
+    devices = [*functions(PF0, 1, numa=0), found('0000:81:10.1', dev_type='type-VF', parent=PF0, numa=1)]
+    for pools in with_providers(*devices):
+        assert len(pools.pools) == 2
+        wanted = request(1)
+        pools.apply_requests([wanted], mapping(wanted, PF0))
+        assert pools.free == 1
+        wanted = request(1)
+        pools.apply_requests([wanted], mapping(wanted, PF0))
+        assert pools.free == 0
+
+
+def test_devices_that_tell_more_of_themselves_come_last():
+    """They are left for the requests that ask for just that."""
+    plain, special = '0000:08:00.0', '0000:07:00.0'
+    made = ledger([found(special), found(plain)], json.dumps([
+        {'address': special, 'physical_network': 'a', 'colour': 'red'}, {'address': plain}])).pools
+    assert [pool.keys['address'] for pool in made.pools] == [plain, special]
+    for pools in (made, scheduler_side(made)):
+        pools.apply_requests([request(1)])
+        assert pools.support_requests([request(1, vendor_id='10de', colour='red')])
+
+
 def test_allocated_devices_must_still_match():
     for pools in with_providers(found(PF0, product_id='1430')):
         wanted = request(1)
@@ -312,6 +336,16 @@ def test_mappings_for_several_requests_share_no_provider():
         assert pools.providers([first, request(3)]) is None
         # Asking takes nothing.
         assert pools.free == 3
+
+
+def test_mappings_name_no_device_that_placement_does_not_know():
+    """A pool without a provider, as before a host's first report."""
+    for pools in both(found(PF0), found(PF1)):
+        assert pools.providers([request(1)]) is None
+        pools.set_provider(PF1, 'rp')
+        wanted = request(1)
+        assert pools.providers([wanted]) == {f'{wanted.request_id}-0': ['rp']}
+        assert pools.providers([request(2)]) is None
 
 
 def test_mappings_of_one_request_never_name_a_function_and_its_pf():
