@@ -27,6 +27,7 @@ def build(conf: Any) -> Any:
     from kilonova.objects import base
     from kilonova.rpc.conductor import Conductor
     from kilonova.rpc.interface import Client
+    from kilonova.rpc.reports import Sender
     from kilonova.virt import driver
     access.forbid('nova-compute')
     # Two would both take the host's messages, and work on its guests and devices without knowing of one another.
@@ -35,7 +36,10 @@ def build(conf: Any) -> Any:
     conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
     base.set_indirection(conductor)
     parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
-    manager = ComputeManager(conf, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
+    broker = parts.broker(conf)
+    # A report that is older than the next one says nothing.
+    report = Sender(broker, expires=conf.report_interval).send if broker else None
+    manager = ComputeManager(conf, report=report, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
                              placement=parts.placement(conf), notify=parts.notifications(conf))
     hypervisor = conf.compute_driver.partition('.')[0]
     checks = (parts.broker_checks(conf) | parts.placement_checks(conf)

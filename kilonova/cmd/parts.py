@@ -23,6 +23,7 @@ from kilonova.context import get_admin_context
 from kilonova.objects.base import Serializer
 from kilonova.rpc import baseapi
 from kilonova.rpc.notify import Notifications
+from kilonova.rpc.reports import Broker
 from kilonova.rpc.transport import OsloTransport
 
 LOG = logging.getLogger(__name__)
@@ -33,6 +34,12 @@ AMQP_PORT = 5672
 def transport(conf: cfg.ConfigOpts) -> OsloTransport:
     """The message queue of [DEFAULT]transport_url, with objects on it."""
     return OsloTransport(conf, entities=Serializer())
+
+
+def broker(conf: cfg.ConfigOpts) -> Broker | None:
+    """Where hosts report and conductors take it; None where messages don't go through RabbitMQ. Needs ``transport`` to
+    have been made."""
+    return Broker(conf) if oslo_messaging.TransportURL.parse(conf).transport.startswith('rabbit') else None
 
 
 def notifications(conf: cfg.ConfigOpts, states: bool = False) -> Notifications:

@@ -41,7 +41,7 @@ from kilonova.compute.ops import (
     terminate,
     usage,
 )
-from kilonova.compute.report import Heartbeat
+from kilonova.compute.report import Heartbeat, Send
 from kilonova.compute.timers import Timers
 from kilonova.compute.tracker import Tracker
 from kilonova.context import get_admin_context
@@ -84,12 +84,14 @@ ORDERS = {
 
 
 class ComputeManager:
-    """One host. ``conductor``: a client of ``rpc.conductor.Conductor``; ``ctxt`` makes the service's own contexts."""
+    """One host. ``conductor``: a client of ``rpc.conductor.Conductor``; ``ctxt`` makes the service's own contexts;
+    ``report`` sends a heartbeat that nobody answers (``rpc.reports``)."""
 
     def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: upcalls.ConductorClient,
                  placement: PlacementClient | None, ctxt: Callable[[], Any] = get_admin_context,
-                 pauses: tuple[float, ...] = upcalls.PAUSES, notify: Notifications = OFF) -> None:
-        self.conf, self._ctxt, self._pauses = conf, ctxt, pauses
+                 pauses: tuple[float, ...] = upcalls.PAUSES, notify: Notifications = OFF,
+                 report: Send | None = None) -> None:
+        self.conf, self._ctxt, self._pauses, self._report = conf, ctxt, pauses, report
         self.stopping = threading.Event()
         self.host = Host(conf.host, conf, driver, upcalls.Upcalls(conductor, self.stopping, pauses), Tracker(),
                          BuildSlots(conf.max_concurrent_builds), BuildSlots(conf.max_concurrent_snapshots),
@@ -113,7 +115,8 @@ class ComputeManager:
             return
         if serve is not None:
             serve()
-        self.heartbeat = Heartbeat(self.node.service, self._heard_again, self.conf.service_down_time)
+        self.heartbeat = Heartbeat(self.node.service, self._heard_again, self.conf.service_down_time,
+                                   send=self._report)
         self.heartbeat.beat()
         self.hypervisor.start(self.node.service)
         self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
@@ -254,6 +257,11 @@ class ComputeManager:
 
     def external_instance_event(self, ctxt: Any, instances: list[Instance], events: list[Any]) -> Any:
         external_events.handle(instances, events)
+
+    def report_again(self, ctxt: Any) -> Any:
+        """This host had counted as down when it was heard, or nobody knows its record."""
+        if self.heartbeat is not None:
+            self.heartbeat.again()
 
     def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""

@@ -14,13 +14,17 @@ from typing import Any
 
 from kilonova.conductor.indirection import ObjectCalls
 from kilonova.conductor.reclaim import Reclaim
+from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
 from kilonova.conductor.work import Environment, silence
 from kilonova.context import get_admin_context
 from kilonova.db.queries import claims, group_claims
 from kilonova.rpc.baseapi import ping
+from kilonova.rpc.compute import Compute
 from kilonova.rpc.conductor import ComputeTask, Conductor
+from kilonova.rpc.interface import Client
 from kilonova.rpc.notify import OFF, Notifications
+from kilonova.rpc.reports import Broker, Collector
 
 LOG = logging.getLogger(__name__)
 
@@ -105,10 +109,10 @@ class ComputeTaskEndpoint:
 
 
 class ConductorManager:
-    """Builds and runs what a conductor process is made of."""
+    """Builds and runs what a conductor process is made of. ``broker``: where hosts report together."""
 
     def __init__(self, conf: Any, *, transport: Any, databases: Any, cells: Any, scheduler: Any, compute: Any,
-                 placement: Any, images: Any, notify: Notifications = OFF) -> None:
+                 placement: Any, images: Any, notify: Notifications = OFF, broker: Broker | None = None) -> None:
         self._transport, self._host = transport, conf.host
         self.env = Environment(conf=conf, databases=databases, cells=cells, scheduler=scheduler, compute=compute,
                                placement=placement, images=images, max_attempts=conf.scheduler.max_attempts,
@@ -121,6 +125,8 @@ class ConductorManager:
         self.reclaim = Reclaim(self.env, conf.reclaim_instance_interval)
         self.endpoint = ConductorEndpoint(databases, cells)
         self.tasks = ComputeTaskEndpoint(self.runner, databases)
+        self.reports = Reports(databases, Client(Compute, transport), conf.service_down_time)
+        self._collector = Collector(broker, self.reports.write) if broker else None
         self._server: Any = None
 
     def start(self) -> None:
@@ -129,6 +135,8 @@ class ConductorManager:
         self._server = self._transport.serve('conductor', self._host,
                                              [(Conductor, self.endpoint), (ComputeTask, self.tasks)])
         self._server.start()
+        if self._collector is not None:
+            self._collector.start()
         self.reclaim.start()
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -136,6 +144,8 @@ class ConductorManager:
         work for us claim and save here."""
         self.reclaim.stop()
         self.runner.stop(timeout)
+        if self._collector is not None:
+            self._collector.stop()
         if self._server is not None:
             self._server.stop()
             self._server.wait()

@@ -16,7 +16,7 @@ class Compute(Interface):
     """Everything that a conductor asks of a host."""
 
     topic = 'compute'
-    version = '6.9'
+    version = '6.10'
 
     @long_call('6.0', key='6.6', sealed='6.8')
     def build_and_run_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None,
@@ -96,6 +96,9 @@ class Compute(Interface):
 
     @cast('6.6')
     def cancel(self, ctxt: Any, key_prefix: str) -> Any: ...
+
+    @cast('6.10')
+    def report_again(self, ctxt: Any) -> Any: ...
 
     @call('6.0')
     def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any: ...

@@ -9,7 +9,7 @@ at the lowest version among them ([upgrade_levels], 'auto') and sends nothing ne
 from __future__ import annotations
 
 # A new version of an interface below needs a new number, and a new line of HISTORY.
-SERVICE_VERSION = 76
+SERVICE_VERSION = 77
 # Older services than this can't work beside those of this release: the release before.
 OLDEST_SUPPORTED = 75
 
@@ -19,6 +19,7 @@ HISTORY: dict[int, dict[str, str]] = {
     74: {'compute': '6.7', 'conductor': '3.1', 'compute_task': '1.27', 'scheduler': '4.6'},
     75: {'compute': '6.8', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
     76: {'compute': '6.9', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
+    77: {'compute': '6.10', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
 }
 
 # Which services serve an interface.

@@ -1,16 +1,18 @@
 """``python -m tests.bench``: what boots and lists cost on a one-machine cloud of its own.
 
 Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
-(their ratio tells whether anything grows with what is there), and of reads (list, detail, show, flavors) by users who
-have ten, a hundred and a thousand servers.
+(their ratio tells whether anything grows with what is there), of reads (list, detail, show, flavors) by users who
+have ten, a hundred and a thousand servers, and of clouds of two and of twenty hosts in which nobody asks for anything.
 """
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,12 @@ AT_ONCE = 8
 LISTED = (10, 100, 1000)
 READS = 15
 NOBODY = 'bench-nobody'
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 30.0
+IDLE_HOSTS = 20
+# A cloud has settled when Placement, where hosts tell what they have, needs less than so much in so many seconds.
+SETTLED_CPU, SETTLED_SECONDS = 0.02, 5.0
+# As the one-machine cloud is configured.
+REPORT_INTERVAL = 2.0
 BOOTED_WITHIN = 120.0
 
 
@@ -50,11 +57,11 @@ class Spent:
 class BenchSite(Site):
     """A cloud of two hosts that take all the servers, and its databases read beside it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, names: Sequence[str] = HOSTS) -> None:
         super().__init__(directory)
         self.hosts = directory / 'hosts'
         self.hosts.mkdir()
-        for host in HOSTS:
+        for host in names:
             write_host(self.hosts, host, [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
                        memory_gib=1024)
             (self.hosts / f'{host}.conf').write_text(
@@ -62,6 +69,7 @@ class BenchSite(Site):
         self.databases: engine.Databases
 
     def up(self) -> None:
+        """All services, and the databases opened."""
         self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra)
         data = self.layout.data('kilonova')
         self.databases = engine.Databases(render.sqlite(data / 'api.sqlite'), render.sqlite(data / 'cell1.sqlite'))
@@ -179,7 +187,8 @@ def table(title: str, columns: dict[str, dict[str, float]], ratio: bool = False)
         print(line + (f'{values[-1] / values[0]:>10.2f}' if ratio and values[0] else ''))
 
 
-def run(site: BenchSite) -> None:
+def run(site: BenchSite) -> dict[str, float]:
+    """Boots and reads; what the cloud cost before them."""
     site.up()
     site.flavor('bench')
     site.flavor('bench-gpu', gpus=1)
@@ -187,7 +196,7 @@ def run(site: BenchSite) -> None:
     site.clean()
     started = meter.resident_mib(site.layout.var)
 
-    idle = site.meter(lambda: time.sleep(IDLE_SECONDS))
+    idle = measure_idle(site)
     first = site.meter(lambda: boot(site, 0, SERVERS))
     second = site.meter(lambda: boot(site, SERVERS, SERVERS))
     fill(site, max(LISTED) - 2 * SERVERS)
@@ -200,21 +209,50 @@ def run(site: BenchSite) -> None:
     each = 1000 / SERVERS
     table('CPU ms per boot', {name: {service: seconds * each for service, seconds in spent.cpu.items()}
                               for name, spent in (('first 100', first), ('second 100', second))}, ratio=True)
-    table(f'idle: CPU ms per second, {len(HOSTS)} hosts without servers', {
-        'idle': {service: 1000 * seconds / idle.wall for service, seconds in idle.cpu.items()}})
     table_of_reads(reads)
     table('resident MiB', {'after start': started, 'at the end': meter.resident_mib(site.layout.var)})
+    return idle
 
 
-def main() -> int:
+def measure_idle(site: BenchSite) -> dict[str, float]:
+    """CPU-milliseconds a second of each service while nobody asks for anything."""
+    spent = site.meter(lambda: time.sleep(IDLE_SECONDS))
+    return {service: 1000 * seconds / spent.wall for service, seconds in spent.cpu.items()}
+
+
+def table_of_idle(few: dict[str, float], many: dict[str, float]) -> None:
+    """Print both clouds, and what one report costs: a conductor by what the hosts in addition cost it, a host by
+    everything that it does between two reports."""
+    hosts = len(HOSTS), IDLE_HOSTS
+    together = [{name: spent for name, spent in one.items() if not name.startswith('compute-')} for one in (few, many)]
+    table(f'idle: CPU ms per second, {hosts[0]} and {hosts[1]} hosts without servers that report each '
+          f'{REPORT_INTERVAL:g} s', {f'{count} hosts': one for count, one in zip(hosts, together, strict=True)})
+    conductor = (many['conductor'] - few['conductor']) * REPORT_INTERVAL / (hosts[1] - hosts[0])
+    host = many['computes'] * REPORT_INTERVAL / hosts[1]
+    print(f'a report costs: conductor {conductor:.2f} ms, host {host:.2f} ms, with all else that it does meanwhile')
+
+
+@contextlib.contextmanager
+def cloud(names: Sequence[str] = HOSTS) -> Iterator[BenchSite]:
+    """A cloud of these hosts, not started yet; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
-    began = time.monotonic()
-    site = BenchSite(directory)
+    site = BenchSite(directory, names)
     try:
-        run(site)
+        yield site
     finally:
         site.end()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def main() -> int:
+    began = time.monotonic()
+    with cloud() as site:
+        few = run(site)
+    with cloud([f'idle{number}' for number in range(IDLE_HOSTS)]) as site:
+        site.up()
+        while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
+            print('the hosts still tell what they have')
+        table_of_idle(few, measure_idle(site))
     print(f'\nmeasured in {time.monotonic() - began:.0f} s')
     return 0
 

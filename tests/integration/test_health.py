@@ -1,8 +1,10 @@
 """/health of the daemons, and what a compute does while it can't report (seed rows 2.2 to 2.4)."""
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kombu import Connection, Exchange, Queue
@@ -31,44 +33,64 @@ def await_unreachable(site: Site, name: str, wanted: list[str]) -> None:
         time.sleep(0.2)
 
 
-def next_heartbeat(site: Site) -> dict[str, Any]:
-    """The next message of a compute that reports."""
+@contextlib.contextmanager
+def conductors_messages(site: Site) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """A function that gives the calls of a Service object that were sent to conductors since the last time."""
     url = f'amqp://kilonova:{site.cloud.secrets["rabbitmq"]}@127.0.0.1:{site.cloud.ports["rabbitmq"]}//'
     exchange = Exchange('nova', type='topic', durable=False, passive=True)
     queue = Queue('heartbeats', exchange, routing_key='conductor', durable=False, auto_delete=True)
-    deadline = time.monotonic() + PATIENCE
     with Connection(url) as connection:
         bound = queue(connection.default_channel)
         bound.declare()
-        while time.monotonic() < deadline:
-            message = bound.get(no_ack=True)
-            if message is None:
-                time.sleep(0.05)
-                continue
-            body: dict[str, Any] = json.loads(message.payload['oslo.message'])
-            if body['method'] == 'object_action' and body['args']['objinst']['nova_object.name'] == 'Service':
-                return body
-    raise AssertionError('no heartbeat')
+
+        def take() -> list[dict[str, Any]]:
+            found = []
+            while (message := bound.get(no_ack=True)) is not None:
+                body = json.loads(message.payload['oslo.message'])
+                if body['method'] == 'object_action' and body['args']['objinst']['nova_object.name'] == 'Service':
+                    found.append(body)
+            return found
+        yield take
 
 
-def test_health_and_heartbeats_rows_2_2_to_2_4(site: Site) -> None:
+def await_reports(site: Site, count: int) -> None:
+    """Until that many reports of gpu1 were written."""
+    seen = {row_of(site)['updated_at']}
+    deadline = time.monotonic() + PATIENCE
+    while len(seen) <= count:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        seen.add(row_of(site)['updated_at'])
+
+
+def test_reports_after_the_first_are_taken_together(site: Site) -> None:
+    """Finding 3.13: the first report of a compute is a call, the following ones are not, and are written all the same;
+    row 2.4: the call's message."""
+    with conductors_messages(site) as take:
+        site.restart('compute-gpu1')
+        message = next(body for body in take() if 'report_count' in body['args']['objinst']['nova_object.changes'])
+        assert message['version'] == '3.0' and 'namespace' not in {key for key in message if message[key]}
+        arguments = message['args']
+        instance = arguments.pop('objinst')
+        assert arguments == {'objmethod': 'save', 'args': [], 'kwargs': {}}
+        assert (instance['nova_object.namespace'], instance['nova_object.version'],
+                instance['nova_object.changes']) == ('nova', '1.22', ['report_count'])
+        assert set(instance['nova_object.data']) == {
+            'id', 'uuid', 'host', 'binary', 'topic', 'report_count', 'disabled', 'disabled_reason', 'last_seen_up',
+            'forced_down', 'version', 'created_at', 'updated_at', 'deleted_at', 'deleted'}
+        await_reports(site, 2)
+        take()
+        await_reports(site, 3)
+        assert take() == []
+
+
+def test_who_is_away_is_told_and_the_host_counts_as_down(site: Site) -> None:
     """All is well; then Placement and the conductor are away; then they are back. Nobody is restarted for it.
-    Rows 2.2, 2.4."""
+    Row 2.2."""
     assert {name: health(site, name)['unreachable'] for name in DAEMONS} == {name: [] for name in DAEMONS}
     compute = health(site, 'compute-gpu1')
     assert (compute['service'], compute['host'], compute['state']) == ('nova-compute', 'gpu1', 'serving')
     assert set(compute['checks']) == {'broker', 'rpc', 'conductor', 'placement', 'libvirt'}
-
-    message = next_heartbeat(site)
-    assert message['version'] == '3.0' and 'namespace' not in {key for key in message if message[key]}
-    arguments = message['args']
-    instance = arguments.pop('objinst')
-    assert arguments == {'objmethod': 'save', 'args': [], 'kwargs': {}}
-    assert (instance['nova_object.namespace'], instance['nova_object.version'], instance['nova_object.changes']) == (
-        'nova', '1.22', ['report_count'])
-    assert set(instance['nova_object.data']) == {
-        'id', 'uuid', 'host', 'binary', 'topic', 'report_count', 'disabled', 'disabled_reason', 'last_seen_up',
-        'forced_down', 'version', 'created_at', 'updated_at', 'deleted_at', 'deleted'}
 
     size = site.log_size('compute-gpu1')
     site.stop('placement')

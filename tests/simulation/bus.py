@@ -19,6 +19,7 @@ from oslo_serialization import jsonutils
 
 from kilonova import objects
 from kilonova.context import RequestContext
+from kilonova.db import engine
 from kilonova.errors import KilonovaError, Unanswered, Unsent
 from kilonova.rpc.interface import Interface
 from kilonova.rpc.transport import DirectTransport, with_base
@@ -95,6 +96,8 @@ class Bus:
         # (method, seconds): the next such message comes once more, so much later.
         self.echoes: list[tuple[str, float]] = []
         self.prepare: Callable[[str, str, Any], None] = lambda topic, server, ctxt: None
+        # What processes do with reports of hosts.
+        self.collectors: dict[Process, Callable[[dict[int, str]], None]] = {}
         self._turn = itertools.count()
         self.sent = itertools.count(1)
         self.messages = 0
@@ -103,6 +106,30 @@ class Bus:
     def transport(self, process: str, conf: Any) -> Transport:
         """A transport of one process."""
         return Transport(self, process, conf)
+
+    def report(self, sender: str, service_id: int, host: str) -> None:
+        """A report of a host that one of those who collect takes within a second (``kilonova.rpc.reports``)."""
+        timeline = self.timeline
+        timeline.step()
+        if self.links.reach(sender, 'broker', SEND_PATIENCE) != OPEN:
+            raise Unanswered(who='conductor', reason='no broker')
+        takers = [process for process in self.collectors if not process.dead]
+        if not takers:
+            raise Unanswered(who='conductor', reason='nobody takes reports')
+        taker, chance = takers[next(self._turn) % len(takers)], timeline.random()
+        if self.links.state(taker.name, 'broker') != OPEN or chance.random() < self.weather.lost:
+            timeline.tell(f'the report of {host} is lost', 'broker')
+            return
+        take = self.collectors[taker]
+
+        def work() -> None:
+            try:
+                take({service_id: host})
+            except Exception as error:
+                if not engine.is_unreachable(error):
+                    raise
+                timeline.tell(f'the report of {host} is lost: no database')
+        timeline.after(chance.random(), lambda: timeline.spawn(taker, work, 'report', background=True), taker)
 
     # -- the broker ---------------------------------------------------------------------------------------------------
     def arrive(self, message: Message) -> None:
@@ -121,6 +148,7 @@ class Bus:
 
     def leave(self, process: Process) -> None:
         """A process is gone: what it took and hadn't begun goes back."""
+        self.collectors.pop(process, None)
         for server in [one for one in self.servers if one.process is process]:
             self.servers.remove(server)
             self._give_back(server)

@@ -317,6 +317,7 @@ class Cloud:
         # Longer than the options allow: an idle second of the cloud shall cost little.
         manager.runner._sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
+        self.bus.collectors[self.timeline.current().process] = manager.reports.write
         return manager
 
     def _scheduler(self, name: str) -> Any:
@@ -344,7 +345,9 @@ class Cloud:
             ctxt = get_admin_context()
             ctxt.indirection = client
             return ctxt
-        manager = ComputeManager(conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context)
+        manager = ComputeManager(
+            conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context,
+            report=lambda service_id, host: self.bus.report(name, service_id, host))
         manager.start(transport.serve('compute', name, [(Compute, manager)]).start)
         return manager
 

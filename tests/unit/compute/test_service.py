@@ -327,6 +327,92 @@ def test_a_host_that_was_silent_for_long_follows_its_record():
     assert followed == [141.0]
 
 
+class Answered:
+    """A service record whose calls are answered, or not."""
+    id, host, topic, binary, report_count = 17, 'h', 'compute', 'nova-compute', 0
+
+    def __init__(self):
+        self.refusal = None
+
+    def save(self):
+        if self.refusal:
+            raise self.refusal
+
+
+def heart_of(service, **more):
+    """A heart, what it sent, and how often it recovered; ``sent`` refuses while ``taken`` is empty."""
+    sent, taken, recovered = [], [True], []
+
+    def send(service_id, host):
+        if not taken:
+            raise errors.Unanswered(who='conductor', reason='nobody takes reports')
+        sent.append((service_id, host))
+    return Heartbeat(service, lambda: recovered.append(len(sent)), send=send, **more), sent, taken, recovered
+
+
+def test_reports_after_the_first_go_without_an_answer():
+    """Finding 3.13: a call first; a report that isn't taken is a call at once, and the next one tries again."""
+    service = Answered()
+    heart, sent, taken, recovered = heart_of(service)
+    for _ in range(4):
+        heart.beat()
+    assert (service.report_count, sent) == (1, [(17, 'h')] * 3)
+    taken.clear()
+    heart.beat()
+    heart.beat()
+    assert (service.report_count, len(sent), heart.lost) == (3, 3, False)
+    service.refusal = errors.Unanswered(who='conductor', reason='away')
+    heart.beat()
+    assert heart.lost
+    # Who isn't sure that it is heard asks, even if a report would be taken.
+    taken.append(True)
+    heart.beat()
+    service.refusal = None
+    heart.beat()
+    assert (service.report_count, len(sent), heart.lost, recovered) == (6, 3, False, [3])
+    heart.beat()
+    assert (service.report_count, len(sent)) == (6, 4)
+
+
+def test_a_host_that_is_asked_to_report_again_calls_and_looks():
+    """Finding 3.13: it counted as down, and only the conductor could know; or its record is gone."""
+    service = Answered()
+    heart, sent, _, recovered = heart_of(service)
+    heart.beat()
+    heart.beat()
+    heart.again()
+    service.refusal = errors.Unanswered(who='conductor', reason='away')
+    heart.beat()
+    assert recovered == []
+    service.refusal = None
+    heart.beat()
+    assert (recovered, len(sent), service.report_count) == ([1], 1, 3)
+    heart.beat()
+    assert len(sent) == 2 and recovered == [1]
+    heart.again()
+    service.refusal = errors.ServiceNotFound(service_id=17)
+    heart.beat()
+    assert heart.lost
+
+
+def test_a_report_that_was_sent_too_late_is_a_call():
+    """This process stood still: it may have counted as down."""
+    now = [0.0]
+    heart, sent, _, recovered = heart_of(Answered(), patience=60, clock=lambda: now[0])
+    for now[0] in (10.0, 20.0, 80.0, 141.0, 150.0):
+        heart.beat()
+    assert (len(sent), recovered) == (3, [2])
+
+
+def test_the_conductor_asks_by_a_message(cloud, monkeypatch):
+    manager, looked = cloud.host('gpu1'), []
+    monkeypatch.setattr(manager.node, 'follow', lambda: looked.append('record'))
+    manager.report_again(new_context())
+    assert looked == []
+    manager.heartbeat.beat()
+    assert looked == ['record']
+
+
 def test_uptime(cloud):
     assert 'load average' in cloud.host('gpu1').get_host_uptime(new_context())
 

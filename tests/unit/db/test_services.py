@@ -54,6 +54,34 @@ def test_a_heartbeat_is_one_statement_by_the_databases_clock(cell, service, stat
         assert not services.report(connection, 99)
 
 
+@pytest.mark.parametrize(('together', 'expected'), [
+    (1000, ['SELECT', 'UPDATE', 'COMMIT']), (2, ['SELECT', 'UPDATE', 'SELECT', 'COMMIT'])])
+def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, expected):
+    """Finding 3.13: two statements for all; who had counted as down, and whose row isn't there."""
+    monkeypatch.setattr(services, '_TOGETHER', together)
+    with cell.write() as connection:
+        rows = [service, *(services.create(connection, {
+            'host': host, 'binary': 'nova-compute', 'topic': 'compute'}) for host in ('node2', 'node3'))]
+    first, second, third = (row['id'] for row in rows)
+    silent_for(cell, first, 61)
+    silent_for(cell, third, 50)
+    statements.clear()
+    with cell.write() as connection:
+        assert services.report_together(connection, [first, second, 99], 60) == {first: True, second: False}
+    # The row that isn't there costs no writing where it comes alone.
+    assert [text.split()[0] for _, text, _ in statements] == expected
+    with cell.read() as connection:
+        found = services.list_services(connection, down_time=60)
+    assert [(row['host'], row['report_count'], row['up']) for row in found] == [
+        ('node1', 1, True), ('node2', 1, True), ('node3', 0, True)]
+    silent_for(cell, third, 61)
+    statements.clear()
+    with cell.write() as connection:
+        assert services.report_together(connection, [], 60) == {}
+    assert [text.split()[0] for _, text, _ in statements][0] == 'SELECT'
+    assert states(cell)['node3'] is False
+
+
 def test_up_by_age_and_by_force(cell, service):
     """Row 2.2."""
     assert states(cell) == {'node1': True}      # never reported: counted from its creation

@@ -125,7 +125,7 @@ FINGERPRINTS = {
     'Conductor': ('3.2', 'c9be2262a0162556'),
     'ComputeTask': ('1.27', 'c43cf0c4adf42192'),
     'Scheduler': ('4.7', '89852264a116d5c9'),
-    'Compute': ('6.9', 'ec93b4f7f7f1335b'),
+    'Compute': ('6.10', 'd72200682c9a42c0'),
 }
 
 

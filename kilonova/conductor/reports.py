@@ -1,0 +1,28 @@
+"""Hosts that report: their rows are written together, and who counted as down is told so.
+
+    reports = Reports(databases, compute, service_down_time=60)
+    reports.write({17: 'gpu1', 18: 'gpu2'})         # service id: host
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.context import get_admin_context
+from kilonova.db.queries import services
+
+
+class Reports:
+    """``compute``: a client of ``rpc.compute.Compute`` without a cap: who sends such reports understands what is said
+    here."""
+
+    def __init__(self, databases: Any, compute: Any, service_down_time: float) -> None:
+        self._databases, self._compute, self._down_time = databases, compute, service_down_time
+
+    def write(self, reports: dict[int, str]) -> None:
+        """One transaction. A host that counted as down, or whose record is gone, is asked to report by a call: by its
+        answer it knows what it must look at."""
+        with self._databases.main().write() as conn:
+            silent = services.report_together(conn, list(reports), self._down_time)
+        for service_id, host in reports.items():
+            if silent.get(service_id, True):
+                self._compute.report_again(get_admin_context(), server=host)
