@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import logging
+import shutil
 
 import pytest
 
 from kilonova.cmd import manage, options
-from kilonova.db import access, engine, migration
+from kilonova.db import access, engine
 from kilonova.db.queries import compute_nodes, pci_devices, services
 
 
@@ -49,16 +50,13 @@ def _no_traces(monkeypatch):
 
 
 @pytest.fixture
-def synced(parse):
+def synced(parse, migrated, tmp_path):
     """A configuration whose databases have their tables."""
 
     def make(*lines: str, sections: str = ''):
-        conf = parse(*lines, sections=sections)
-        databases = engine.configure(conf)
-        migration.sync(databases.api(), 'api')
-        migration.sync(databases.main(), 'cell')
-        databases.dispose()
-        return conf
+        shutil.copy(migrated / 'api.sqlite', tmp_path / 'api.db')
+        shutil.copy(migrated / 'cell.sqlite', tmp_path / 'main.db')
+        return parse(*lines, sections=sections)
 
     return make
 
@@ -77,10 +75,11 @@ def run(write_conf, capsys):
 
 
 @pytest.fixture
-def cloud(run):
+def cloud(run, migrated, tmp_path):
     """Databases with cell0 and a cell."""
-    for command in (('api_db', 'sync'), ('cell_v2', 'simple_cell_setup'), ('db', 'sync')):
-        assert run(*command)[0] == 0
+    for source, name in (('api', 'api.db'), ('cell', 'main.db'), ('cell', 'main.db_cell0')):
+        shutil.copy(migrated / f'{source}.sqlite', tmp_path / name)
+    assert run('cell_v2', 'simple_cell_setup')[0] == 0
     return run
 
 

@@ -1,13 +1,14 @@
 """Hosts that are down, and hosts that nobody could hear."""
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kilonova.conductor.hearing import Hearing
-from kilonova.db import engine, migration
+from kilonova.db import engine
 from kilonova.db.queries import instances, services
 
 DOWN_TIME = 60
@@ -16,9 +17,9 @@ DOWN_TIME = 60
 class Site:
     """Two computes and a conductor that listens to them; ``now`` is everybody's clock."""
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: Any, migrated: Any) -> None:
+        shutil.copy(migrated / 'cell.sqlite', path / 'cell.db')
         self.db = engine.Database(f'sqlite:///{path}/cell.db', 'cell')
-        migration.sync(self.db, 'cell')
         self.now = 1000.0
         self.hearing = Hearing(DOWN_TIME, lambda: self.now)
         self.seen: dict[str, float] = {}
@@ -55,8 +56,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path) -> Iterator[Site]:
-    made = Site(tmp_path)
+def site(tmp_path, migrated) -> Iterator[Site]:
+    made = Site(tmp_path, migrated)
     yield made
     made.db.dispose()
 

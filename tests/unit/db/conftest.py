@@ -5,17 +5,7 @@ import shutil
 
 import pytest
 
-from kilonova.db import engine, migration
-
-
-@pytest.fixture(scope='session')
-def migrated(tmp_path_factory):
-    directory = tmp_path_factory.mktemp('migrated')
-    for schema in ('api', 'cell'):
-        database = engine.Database(f'sqlite:///{directory}/{schema}.sqlite', schema)
-        migration.sync(database, schema)
-        database.dispose()
-    return directory
+from kilonova.db import engine
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import shutil
 import threading
 
 import pytest
 import sqlalchemy as sa
 
-from kilonova.db import engine, migration
+from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
 from kilonova.db.queries import claims, instances, migrations, operations
@@ -23,9 +24,9 @@ def op(uuid, kind='stop', **more):
 
 
 @pytest.fixture
-def cell(tmp_path):
+def cell(tmp_path, migrated):
+    shutil.copy(migrated / 'cell.sqlite', tmp_path / 'cell.db')
     database = engine.Database(f'sqlite:///{tmp_path}/cell.db', 'cell1')
-    migration.sync(database, 'cell')
     with database.write() as conn:
         instances.create(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1',
                                 'launched_at': instances.utcnow()}, {}, {}, {})
@@ -158,10 +159,10 @@ def test_pending_releases_end_with_their_host_and_nothing_else_does(cell):
     assert set(rows(cell)) == {'o1', 'r2', 'r3'}
 
 
-def test_early_delete_cancels_the_boot(tmp_path):
+def test_early_delete_cancels_the_boot(tmp_path, migrated):
     """Rule 18."""
+    shutil.copy(migrated / 'api.sqlite', tmp_path / 'api.db')
     database = engine.Database(f'sqlite:///{tmp_path}/api.db', 'api')
-    migration.sync(database, 'api')
     operations.accept_create(database, specs=[(UUID, '{}')],
                              requests=[{'instance_uuid': UUID, 'project_id': 'p', 'instance': '{}'}],
                              mappings=[{'instance_uuid': UUID, 'project_id': 'p', 'user_id': 'u'}],

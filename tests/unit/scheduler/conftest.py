@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.db import engine, migration
+from kilonova.db import engine
 from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries import build_requests
@@ -26,13 +26,8 @@ __all__ = ['placement']
 
 
 @pytest.fixture(scope='session')
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp('scheduler')
-    for schema in ('api', 'cell'):
-        database = engine.Database(f'sqlite:///{directory}/{schema}.sqlite', schema)
-        migration.sync(database, schema)
-        database.dispose()
-    return directory
+def templates(migrated: Path) -> Path:
+    return migrated
 
 
 class Rig:

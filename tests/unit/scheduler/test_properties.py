@@ -29,7 +29,7 @@ from tests.unit.scheduler.builders import uuid
 from tests.unit.scheduler.random_clouds import CTXT, LICENSE, Cloud, Request
 from tests.unit.scheduler.remedies import Remedies
 
-SEEDS = range(1, 41)
+SEEDS = range(1, 21)
 BLOCK, CASES = 10, 15
 # Servers of one count of what fits.
 BOOTED = 8
