@@ -244,8 +244,9 @@ class ComputeDriver(Protocol):
     def snapshot(self, ctxt: Context, instance: Instance, image_id: str, check: Check, copied: Check) -> None:
         """Send the root disk as it stands now (qcow2, without backing file) to an image that has no data yet.
 
-        A running guest is held still while its disk is copied. ``copied()`` is called when that is done; the guest
-        goes on before. A repeated call sends what was copied, and does nothing for an image that has its data.
+        A running guest runs on meanwhile; where the hypervisor can't do that it is held still while its own file is
+        copied, and goes on before ``copied()`` is called, when that is done. A repeated call sends what was copied, and
+        does nothing for an image that has its data.
         What it raised with the copy made (the image service is silent) leaves the copy for the next call. Errors:
         errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, whatever ``check`` raises.
         """
@@ -258,7 +259,8 @@ class ComputeDriver(Protocol):
     def prepare_move(self) -> dict[str, Any]:
         """Destination: where disks for it shall go. A JSON dict, saved by the flow and given to the source.
 
-        Keys: host, address, machine_id, boot_id, instances_path, base_path, storage_id, move (a new id each time).
+        Keys: host, address, machine_id, boot_id, instances_path, base_path, storage_id, run (of this
+        compute), move (a new id each time).
         """
 
     def fetch_base(self, instance: Instance, image_meta: dict[str, Any]) -> None:

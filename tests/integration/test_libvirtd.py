@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 import libvirt
 import pytest
 
+from kilonova import errors
 from kilonova.objects import base
 from kilonova.states import PowerState
 from kilonova.virt import driver
@@ -175,6 +177,88 @@ def test_a_move_on_shared_storage_is_confirmed_under_a_running_guest(rig: Rig) -
     other.reboot(None, server, 'HARD', rig.image())
     rig.says(server, 'GUEST-BOOT 4')
     other.destroy(server)
+
+
+# -- images of a guest -------------------------------------------------------------------------------------------------
+def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None:
+    """Finding 4.7: the guest was held still for as long as its own file was copied. Cancelled, or with a libvirtd or a
+    compute that dies in the middle, guest and disk are as before."""
+    server = rig.boot()
+    rig.says(server, 'GUEST-BOOT 1')
+    rig.driver.power_off(server)
+    disk = rig.driver._disks.directory(server.uuid).file('disk')
+    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 0x5a 8M 200M', disk], check=True, capture_output=True)
+    rig.driver.power_on(None, server, rig.image())
+    rig.says(server, 'GUEST-BOOT 2')
+    domain = libvirt.open(rig.daemon.uri).lookupByUUIDString(server.uuid)
+    devices, snapshots = domain.XMLDesc().partition('<devices>')[2], Path(rig.driver._conf.libvirt.snapshots_directory)
+    seen: list[tuple[int, int]] = []
+
+    def make(image: str, look: Callable[[], None] = lambda: None) -> None:
+        seen.clear()
+        rig.heard.clear()
+
+        def check() -> None:
+            seen.append((domain.jobInfo()[0], rig.driver.get_info(server)))
+            if seen == [(libvirt.VIR_DOMAIN_JOB_UNBOUNDED, PowerState.RUNNING)]:
+                look()
+        rig.driver.snapshot(None, server, image, check, lambda: None)
+
+    def is_whole(image: str) -> bool:
+        sent = tmp_path / 'sent'
+        sent.write_bytes(rig.daemon.images.sent[image])
+        for what in ('read -P 0x5a 8M 200M', 'read -P 2 512 1'):      # the guest's own count of its boots
+            done = subprocess.run(['qemu-io', '-f', 'qcow2', '-r', '-c', what, str(sent)], check=True,
+                                  capture_output=True, text=True)
+            assert 'verification failed' not in done.stdout, what
+        return b'backing' not in subprocess.run(['qemu-img', 'info', str(sent)], check=True, capture_output=True).stdout
+
+    # 1. It is copied, by libvirt's account, and nobody held the guest.
+    make('one')
+    assert any(job for job, _state in seen) and {state for _job, state in seen} == {PowerState.RUNNING}
+    assert server.uuid not in rig.heard and is_whole('one')
+
+    # 2. Nobody wants it any more.
+    def stop() -> None:
+        raise errors.Cancelled(key='x')
+    with pytest.raises(errors.Cancelled):
+        make('two', stop)
+    assert domain.jobInfo()[0] == 0 and 'two' not in rig.daemon.images.sent
+    rig.driver.forget_snapshot(server, 'two')
+    assert list(snapshots.iterdir()) == []
+
+    # 3. The compute died.
+    made, guest = rig.driver._snapshot('three'), rig.driver._host.find(server.uuid)
+    made.make_room()
+    assert guest is not None and guest.begin_copy(disk, made.part) and guest.is_copying(made.part)
+    after = rig.daemon.driver(rig.name)
+    after.init_host()
+    after.forget_snapshot(server, 'three')
+    assert domain.jobInfo()[0] == 0 and list(snapshots.iterdir()) == []
+    assert domain.XMLDesc().partition('<devices>')[2] == devices
+
+    # 4. libvirtd did; QEMU goes on copying.
+    def restart() -> None:
+        rig.daemon.kill()
+        rig.daemon.start()
+    domain = _Again(rig.daemon, server.uuid)
+    make('four', restart)
+    assert is_whole('four') and server.uuid not in rig.heard
+    count = rig.dots(server)
+    until(lambda: rig.dots(server) > count)
+
+
+class _Again:
+    """A domain, looked up anew for each call: its libvirtd may be another."""
+
+    def __init__(self, daemon: Libvirtd, uuid: str) -> None:
+        self._daemon, self._uuid = daemon, uuid
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            with contextlib.closing(libvirt.open(self._daemon.uri)) as connection:
+                return getattr(connection.lookupByUUIDString(self._uuid), name)(*args)
+        return call
 
 
 # -- the daemon --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import functools
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -49,6 +50,8 @@ LOG = logging.getLogger(__name__)
 _OLDEST_LIBVIRT = 8000000
 # libvirt and QEMU that move devices of live_migratable with their guests.
 _MOVES_DEVICES = 10000000, 8002002
+# Seconds between two looks whether QEMU still copies a disk.
+_LOOK = 0.2
 _SERVER_DIRECTORY = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(_\w+)?')
 
 
@@ -272,8 +275,7 @@ class LibvirtDriver:
             # Looked at first: nobody is held still for an image that is gone, or a service that is silent.
             if self._images.get(image_id)['status'] == 'active':
                 return
-            format_ = self._copy_root_disk(instance, made, check)
-            made.flatten(format_, check)
+            self._copy_root_disk(instance, made, check)
         copied()
         with open(made.path, 'rb') as stream:
             self._images.upload(image_id, stream, check)
@@ -283,23 +285,50 @@ class LibvirtDriver:
     def forget_snapshot(self, instance: Any, image_id: str) -> None:
         made = self._snapshot(image_id)
         self._let_go_on(instance, made)
+        guest = self._host.find(instance.uuid)
+        if guest is not None:
+            guest.end_copy(made.part)
         made.remove()
 
     def _snapshot(self, image_id: str) -> Snapshot:
         return Snapshot(self._conf.libvirt.snapshots_directory, image_id)
 
-    def _copy_root_disk(self, instance: Any, made: Snapshot, check: driver.Check) -> str:
-        """Copy the file while the guest can't write; its format."""
+    def _copy_root_disk(self, instance: Any, made: Snapshot, check: driver.Check) -> None:
+        """By QEMU while the guest runs; where that won't, the file while the guest can't write."""
         root = self._disks.present(instance.uuid)[0]
+        self._let_go_on(instance, made)
         guest = self._host.find(instance.uuid)
         if guest is not None and guest.power_state() == PowerState.RUNNING:
-            made.hold()
-            guest.hold()
+            if self._copy_running(guest, root.path, made, check):
+                return
+            if guest.power_state() == PowerState.RUNNING:
+                made.hold()
+                guest.hold()
         try:
             made.copy(root.path, check)
         finally:
             self._let_go_on(instance, made)
-        return root.format
+        made.flatten(root.format, check)
+
+    def _copy_running(self, guest: Guest, path: str, made: Snapshot, check: driver.Check) -> bool:
+        """False: QEMU won't, or the guest stopped meanwhile. A process that died may have left a copy under way."""
+        guest.end_copy(made.part)
+        made.make_room()
+        if not guest.begin_copy(path, made.part):
+            return False
+        try:
+            while guest.is_copying(made.part):
+                check()
+                time.sleep(_LOOK)
+        except BaseException:
+            guest.end_copy(made.part)
+            raise
+        if guest.has_copied():
+            made.take()
+            return True
+        if guest.is_active():
+            raise driver.GuestFailed(act='copy the disk of', uuid=guest.uuid, reason='QEMU did not come to its end')
+        return False
 
     def _let_go_on(self, instance: Any, made: Snapshot) -> None:
         if made.is_held():

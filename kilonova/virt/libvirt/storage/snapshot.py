@@ -1,13 +1,14 @@
 """The copy of a root disk on its way to an image: <snapshots_directory>/<image id>.
 
     snapshot = Snapshot(directory, image_id)
-    snapshot.copy(disk_path, check)            # while the guest is held still
+    snapshot.copy(disk_path, check)            # while the guest is off, or held still
     snapshot.flatten('qcow2', check)           # afterwards; snapshot.path is what is sent
     snapshot.remove()
 
-Only the server's own file is copied while the guest waits, shared with the original where the file system can do
-that; reading the base behind it into one flat qcow2 comes later. QEMU writes out all that it holds of a disk when a
-guest is suspended, so the copy is what a disk is after a power cut: the guest's file system brings itself in order.
+A QEMU that runs the guest can write ``part`` itself, in place of both, and ``take`` makes that the image. Where it
+can't, only the server's own file is copied while the guest waits, shared with the original where the file system can
+do that; reading the base behind it into one flat qcow2 comes later. Either is what a disk is after a power cut: the
+guest's file system brings itself in order.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Snapshot:
 
     def __init__(self, directory: str, image_id: str) -> None:
         self._directory = os.path.join(directory, image_id)
-        self.path = os.path.join(self._directory, _IMAGE)
+        self.path, self.part = self._file(_IMAGE), self._file(_PART)
 
     def is_made(self) -> bool:
         """Whether there is a whole image to send."""
@@ -57,11 +58,20 @@ class Snapshot:
 
     def flatten(self, format_: str, check: Check) -> None:
         """One qcow2 of the copy and all that it reads from. ``format_``: the copy's."""
-        part = self._file(_PART)
-        command.watched(check, 'qemu-img', 'convert', '-O', 'qcow2', '-f', format_, self._file(_COPY), part)
-        files.sync(part)
-        os.replace(part, self.path)
+        files.remove(self.part)
+        command.watched(check, 'qemu-img', 'convert', '-O', 'qcow2', '-f', format_, self._file(_COPY), self.part)
+        self.take()
         files.remove(self._file(_COPY))
+
+    def make_room(self) -> None:
+        """For ``part``: what an earlier try left there goes."""
+        os.makedirs(self._directory, exist_ok=True)
+        files.remove(self.part)
+
+    def take(self) -> None:
+        """``part`` is whole."""
+        files.sync(self.part)
+        os.replace(self.part, self.path)
 
     def remove(self) -> None:
         """All of it goes; fine if there is none."""
