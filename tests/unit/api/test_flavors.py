@@ -37,8 +37,10 @@ def test_the_flavor_of_the_seed(site):
     assert site.ok('GET', f"/flavors/{flavor['id']}", version='2.61') == {'flavor': flavor}
     literal = site.ok('POST', '/flavors', {'flavor': {'name': 'tmp2', 'ram': 1, 'disk': 0, 'vcpus': 1, 'id': 'auto'}})
     assert literal['flavor']['id'] == 'auto'
-    numbers = site.ok('POST', '/flavors', {'flavor': {'name': 'tmp3', 'ram': '1', 'disk': '0', 'vcpus': '2', 'id': 7}})
+    numbers = site.ok('POST', '/flavors', {'flavor': {
+        'name': 'tmp3', 'ram': '1', 'disk': '0', 'vcpus': '2', 'id': 7, 'OS-FLV-EXT-DATA:ephemeral': '3', 'swap': '4'}})
     assert (numbers['flavor']['id'], numbers['flavor']['vcpus']) == ('7', 2)
+    assert (numbers['flavor']['OS-FLV-EXT-DATA:ephemeral'], numbers['flavor']['swap']) == (3, 4)
 
 
 def test_swap_is_a_number_from_2_75_on(site):

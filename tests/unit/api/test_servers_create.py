@@ -20,7 +20,7 @@ def body(flavor, **values):
 
 
 def test_what_is_written_and_who_is_woken(site):
-    """Seed map 1.8, 1.9, 1.11, 3.26: request spec, build request and mapping stand before a conductor runs."""
+    """Seed map 1.8, 1.9, 1.11, 1.36, 3.26: request spec, build request, mapping stand before a conductor runs."""
     site.images.record['root_device_name'] = '/dev/sda'
     flavor = site.flavor({'pci_passthrough:alias': 'gpu:2'}, name='big')
     uuid = site.create(flavor, name='My Server', metadata={'a': 'b'}, tags=['t2', 't1'], user_data='YQ==',

@@ -219,6 +219,7 @@ def test_empty_filter_properties_are_left_out(ctxt: RequestContext, flavor: Flav
 
 def test_old_dicts_round_trip(ctxt: RequestContext, spec: RequestSpec) -> None:
     """seed-map 3.7: to_legacy_request_spec_dict and from_primitives are inverse in what the dicts carry."""
+    spec.num_instances = 3
     request, properties = spec.to_legacy_request_spec_dict(), spec.to_legacy_filter_properties_dict()
     again = RequestSpec.from_primitives(ctxt, request, properties)
     assert again.to_legacy_request_spec_dict() == request
