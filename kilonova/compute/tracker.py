@@ -138,6 +138,8 @@ class Tracker:
         self.ledger: PciLedger
         self.capacity = Capacity()
         self.cells: objects.NUMATopology | None = None
+        # The last text of the cells, and of what it was made.
+        self._numa: tuple[objects.NUMATopology | None, list[objects.InstanceNUMATopology], str] = None, [], ''
         self.numa_limits = numa.Limits()
         self.failed_builds = 0
         self.published: dict[str, Any] | None = None
@@ -318,6 +320,18 @@ class Tracker:
             return numa.used(self.cells, [
                 held.topology for held in self._entries.values() if held.topology is not None])
 
+    def _numa_json(self) -> str | None:
+        """``numa_topology`` as text; most servers have no place on the cells, and leave it as it was."""
+        with self._lock:
+            if self.cells is None:
+                return None
+            placed = [held.topology for held in self._entries.values() if held.topology is not None]
+            cells, before, text = self._numa
+            if cells is not self.cells or list(map(id, before)) != list(map(id, placed)):
+                text = numa.used(self.cells, placed).to_json()
+                self._numa = self.cells, placed, text
+            return text
+
     def sides(self, instance_uuid: str) -> set[str]:
         """Under which sides a server holds something here."""
         with self._lock:
@@ -343,14 +357,13 @@ class Tracker:
         """Columns of the node's row as they will be once ``plan`` is written: absolute values."""
         node = self.node
         pools = self.ledger.pool_list(plan.pci if plan else None)
-        cells = self.numa_topology()
         return {'compute_node_id': node.id, 'vcpus_used': self._used.vcpus,
                 'memory_mb_used': self._used.memory_mb, 'local_gb_used': self._used.local_gb,
                 'free_ram_mb': node.memory_mb - self._used.memory_mb,
                 'free_disk_gb': node.local_gb - self._used.local_gb,
                 'running_vms': self.instances, 'current_workload': self.under_way, 'pci_stats': pools.to_json(),
                 'stats': json.dumps(self.stats()),
-                'numa_topology': cells.to_json() if cells is not None else None}
+                'numa_topology': self._numa_json()}
 
     def stats(self) -> dict[str, str]:
         """What weighers may look at besides the columns."""

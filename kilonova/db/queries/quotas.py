@@ -3,6 +3,7 @@ cell yet).
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ operations = cell_models.Operation.__table__
 
 # The only class whose limits count: those of all projects.
 DEFAULT_CLASS = 'default'
+# Whose limits and usage: statements of each create are built once.
+_PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
 # What servers use, and the column that says how much (None: each counts one).
 COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
@@ -41,16 +44,21 @@ class Parts(NamedTuple):
 def limits(conn: Any, project_id: str | None, user_id: str | None = None) -> Parts:
     """resource → limit where the database says one: the project's own, else the default class's; and those that were
     given to the user alone. One statement."""
-    parts = [_said(0, classes, classes.c.class_name == DEFAULT_CLASS)]
-    if project_id is not None:
-        parts.append(_said(1, quotas, quotas.c.project_id == project_id))
-        if user_id is not None:
-            parts.append(_said(2, user_quotas, user_quotas.c.project_id == project_id,
-                               user_quotas.c.user_id == user_id))
     # Classes have no unique key: of two rows the newer counts.
-    rows = sorted(tuple(row) for row in conn.execute(sa.union_all(*parts)))
+    rows = sorted(tuple(row) for row in conn.execute(
+        _limits(project_id is not None, user_id is not None), {'project_id': project_id, 'user_id': user_id}))
     return Parts({resource: limit for rank, _, resource, limit in rows if rank < 2},
                  {resource: limit for rank, _, resource, limit in rows if rank == 2})
+
+
+@functools.cache
+def _limits(of_project: bool, of_user: bool) -> sa.CompoundSelect[Any]:
+    parts = [_said(0, classes, classes.c.class_name == DEFAULT_CLASS)]
+    if of_project:
+        parts.append(_said(1, quotas, quotas.c.project_id == _PROJECT))
+        if of_user:
+            parts.append(_said(2, user_quotas, user_quotas.c.project_id == _PROJECT, user_quotas.c.user_id == _USER))
+    return sa.union_all(*parts)
 
 
 def _said(rank: int, table: sa.Table, *criteria: Any) -> sa.Select[Any]:
@@ -120,29 +128,33 @@ def usage(conn: Any, project_id: str, user_id: str | None = None, besides: Seque
     A server that is being resized to more counts with what it will have; one that waits for its deletion (soft-delete)
     doesn't count until it is being restored; those ``besides`` (uuids) were counted elsewhere. One statement.
     """
-    args = _json(conn, operations.c.args)
+    query = _usage(conn.dialect.name, user_id is not None)
+    if besides:
+        query = query.where(instances.c.uuid.not_in(list(besides)))
+    return _parts(conn.execute(query, {'project_id': project_id, 'user_id': user_id}).one())
+
+
+@functools.cache
+def _usage(dialect: str, of_user: bool) -> sa.Select[Any]:
+    args = _json(dialect, operations.c.args)
     amounts = {name: sa.literal(1) if column is None else _larger(
         instances.c[column], args['flavor', 'nova_object.data', column].as_integer())
         for name, column in COUNTED.items()}
-    query = sa.select(*_sums(amounts, instances.c.user_id, user_id)).select_from(instances.outerjoin(
+    return sa.select(*_sums(amounts, instances.c.user_id, of_user)).select_from(instances.outerjoin(
         operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
-        instances.c.project_id == project_id, instances.c.deleted == 0,
-        COUNTS)
-    if besides:
-        query = query.where(instances.c.uuid.not_in(list(besides)))
-    return _parts(conn.execute(query).one())
+        instances.c.project_id == _PROJECT, instances.c.deleted == 0, COUNTS)
 
 
 def _larger(present: Any, wanted: Any) -> Any:
     return sa.case((wanted > present, wanted), else_=sa.func.coalesce(present, 0))
 
 
-def _sums(amounts: Mapping[str, Any], owner: Any, user_id: str | None) -> Iterable[Any]:
+def _sums(amounts: Mapping[str, Any], owner: Any, of_user: bool) -> Iterable[Any]:
     for amount in amounts.values():
         yield sa.func.coalesce(sa.func.sum(amount), 0)
-    if user_id is not None:
+    if of_user:
         for amount in amounts.values():
-            yield sa.func.coalesce(sa.func.sum(sa.case((owner == user_id, amount), else_=0)), 0)
+            yield sa.func.coalesce(sa.func.sum(sa.case((owner == _USER, amount), else_=0)), 0)
 
 
 def _parts(row: Sequence[Any]) -> Parts:
@@ -152,29 +164,34 @@ def _parts(row: Sequence[Any]) -> Parts:
 
 def waiting(conn: Any, project_id: str) -> list[Row]:
     """uuid, user_id and what each server uses (by resource) of those that no cell was chosen for yet. One statement."""
-    stored = _json(conn, requests.c.instance)
+    return many(conn.execute(_waiting(conn.dialect.name), {'project_id': project_id}))
+
+
+@functools.cache
+def _waiting(dialect: str) -> sa.Select[Any]:
+    stored = _json(dialect, requests.c.instance)
     columns = [sa.func.coalesce(stored['nova_object.data', column].as_integer(), 0).label(name)
                for name, column in COUNTED.items() if column]
-    return many(conn.execute(sa.select(
+    return sa.select(
         requests.c.instance_uuid.label('uuid'), stored['nova_object.data', 'user_id'].as_string().label('user_id'),
-        sa.literal(1).label('instances'), *columns).where(requests.c.project_id == project_id)))
+        sa.literal(1).label('instances'), *columns).where(requests.c.project_id == _PROJECT)
 
 
 def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
               besides: Sequence[str] = ()) -> Parts:
     """``usage`` of cells that don't answer, as the API database knows it: their servers by their mappings, what each
     uses by what it was last asked to be. One statement."""
-    flavor = _json(conn, specs.c.spec)
+    flavor = _json(conn.dialect.name, specs.c.spec)
     amounts = {name: sa.literal(1) if column is None else sa.func.coalesce(
         flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
         for name, column in COUNTED.items()}
-    query = sa.select(*_sums(amounts, mappings.c.user_id, user_id)).select_from(mappings.outerjoin(
+    query = sa.select(*_sums(amounts, mappings.c.user_id, user_id is not None)).select_from(mappings.outerjoin(
         specs, specs.c.instance_uuid == mappings.c.instance_uuid)).where(
-        mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == project_id,
+        mappings.c.cell_id.in_(list(cell_ids)), mappings.c.project_id == _PROJECT,
         sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
     if besides:
         query = query.where(mappings.c.instance_uuid.not_in(list(besides)))
-    return _parts(conn.execute(query).one())
+    return _parts(conn.execute(query, {'project_id': project_id, 'user_id': user_id}).one())
 
 
 def server_groups(conn: Any, project_id: str, user_id: str | None = None) -> tuple[int, int]:
@@ -184,7 +201,7 @@ def server_groups(conn: Any, project_id: str, user_id: str | None = None) -> tup
     return int(total), int(mine)
 
 
-def _json(conn: Any, column: Any) -> Any:
+def _json(dialect: str, column: Any) -> Any:
     # PostgreSQL's operators want the type, the others' functions take the text.
-    kind: Any = sa.cast if conn.dialect.name == 'postgresql' else sa.type_coerce
+    kind: Any = sa.cast if dialect == 'postgresql' else sa.type_coerce
     return kind(column, sa.JSON)
