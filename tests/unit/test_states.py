@@ -60,11 +60,10 @@ def test_every_event_that_code_names_has_a_row():
     """A row that is missing is found here, not by the first server that comes to it. rpc/notify.py has old names of
     notifications."""
     root, named = pathlib.Path(states.__file__).parent, set()
-    for path in set(root.rglob('*.py')) - {pathlib.Path(states.__file__), root / 'rpc' / 'notify.py'}:
-        named |= {node.value for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
-                  if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     verbs = '|'.join({event.partition('.')[0] for event in TRANSITIONS})
-    assert {text for text in named if re.fullmatch(rf'({verbs})\.[a-z_]+', text)} - TRANSITIONS.keys() == set()
+    for path in set(root.rglob('*.py')) - {pathlib.Path(states.__file__), root / 'rpc' / 'notify.py'}:
+        named |= set(re.findall(rf"'((?:{verbs})\.[a-z_]+)'", path.read_text(encoding='utf-8')))
+    assert len(named) > 30 and named - TRANSITIONS.keys() == set()
 
 
 @pytest.mark.parametrize(('event', 'vm', 'task', 'allowed'), [
