@@ -24,6 +24,7 @@ from typing import Any
 import libvirt
 
 from kilonova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.pretended import Pretended
 from tests.unit.virt import builders
 
 PROGRAMS = ('libvirtd', 'qemu-system-x86_64', 'qemu-img', 'unshare')
@@ -57,14 +58,15 @@ def make_image(path: Path) -> Path:
 
 
 class Libvirtd:
-    """Below ``directory``; ``host`` is the name of the compute that uses it."""
+    """Below ``directory``; ``machine``: what it shall take for its hardware, else this one."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, machine: Pretended | None = None) -> None:
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
         assert not missing, f'not installed (make test installs them): {", ".join(missing)}'
         assert os.geteuid() == 0, 'libvirtd and QEMU in system mode need root'
         self.directory = directory
         self.process: subprocess.Popen[bytes] | None = None
+        self._machine = machine
         for name in ('sock', 'run', 'lib/libvirt', 'cache/libvirt', 'log/libvirt', 'etc/libvirt', 'hosts'):
             (directory / name).mkdir(parents=True)
         etc = directory / 'etc'
@@ -93,10 +95,17 @@ class Libvirtd:
         script = ('mount --make-rprivate / && ' + ' && '.join(
             f'mount --bind {d}/{ours} {theirs}' for ours, theirs in (
                 ('run', '/run'), ('lib', '/var/lib'), ('cache', '/var/cache'), ('log', '/var/log'), ('etc', '/etc')))
-            + f' && mkdir -p /run/libvirt && exec libvirtd -p {d}/libvirtd.pid')
+            + ' && mkdir -p /run/libvirt')
+        started, environment = 'libvirtd', dict(os.environ)
+        if self._machine is not None:
+            self._machine.start()
+            script += f' && {self._machine.mounts()}'
+            started = f'env LD_PRELOAD={self._machine.shim} libvirtd'
+            environment |= self._machine.environment()
+        script += f' && exec {started} -p {d}/libvirtd.pid'
         with (d / 'out').open('ab') as out:
             self.process = subprocess.Popen(['unshare', '-m', 'sh', '-c', script], stdin=subprocess.DEVNULL, stdout=out,
-                                            stderr=out, start_new_session=True)
+                                            stderr=out, start_new_session=True, env=environment)
         deadline = time.monotonic() + WAIT
         while time.monotonic() < deadline:
             assert self.process.poll() is None, (d / 'out').read_text()
@@ -136,16 +145,19 @@ class Libvirtd:
         for path in (self.directory / 'run' / 'libvirt' / 'qemu').glob('*.pid'):
             with contextlib.suppress(ValueError, ProcessLookupError):
                 os.kill(int(path.read_text()), signal.SIGKILL)
+        if self._machine is not None:
+            self._machine.end()
 
     # -- its users -----------------------------------------------------------------------------------
 
-    def driver(self, host: str, *, storage_of: str | None = None, **options: Any) -> LibvirtDriver:
+    def driver(self, host: str, *, storage_of: str | None = None, pci: dict[str, Any] | None = None,
+               **options: Any) -> LibvirtDriver:
         """The driver of a compute; ``init_host`` is still to be called. ``options``: of [libvirt]. ``storage_of``:
         another compute, whose instances_path it shares."""
         hosts = self.directory / 'hosts'
         return LibvirtDriver(builders.new_conf(
             hosts, host, instances_path=str(hosts / (storage_of or host) / 'instances'),
-            libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options}), self.images)
+            libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options}, pci=pci or {}), self.images)
 
     def console(self, host: str, uuid: str) -> str:
         """What the guest has said since its start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import signal
@@ -14,20 +15,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import libvirt
 import pytest
 
 from kilonova import errors
-from kilonova.objects import base
+from kilonova.compute.manager import ComputeManager
+from kilonova.objects import InstancePCIRequest, InstancePCIRequests, base
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import host as host_module
 from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
+from tests.integration.pretended import Pretended
 from tests.integration.site import Site
-from tests.unit.compute.cloud import Cloud, flavor, new_context
-from tests.unit.virt.builders import image_meta, new_flavor, new_instance
+from tests.unit.compute.cloud import Cloud, flavor, new_conf, new_context
+from tests.unit.virt.builders import devices, image_meta, new_flavor, new_instance
 from tools.cloud import http
 
 WAIT = 60.0
@@ -381,6 +385,96 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         base.set_indirection(None)
         if daemon.process is None or daemon.process.poll() is not None:
             daemon.start()
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+CARDS, VFS = ('0000:3a:00.0', '0000:3b:00.0', '0000:b9:00.0', '0000:ba:00.0'), ('0000:ba:00.4', '0000:ba:00.5')
+
+
+@pytest.fixture
+def h100s(tmp_path: Path) -> Iterator[tuple[Pretended, Libvirtd]]:
+    machine = Pretended(tmp_path)
+    made = Libvirtd(tmp_path, machine)
+    try:
+        made.start()
+        yield machine, made
+    finally:
+        made.end()
+
+
+def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvirtd]) -> None:
+    """Real libvirt on a /sys with six H100 functions: found, matched, claimed, in the guest's XML and bound to vfio-pci,
+    given back. What somebody else took by hand fails the build, and the ledger has it as free."""
+    machine, libvirtd = h100s
+    conf = new_conf('gpus')
+    conf.set_override('device_spec', [json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': address})
+                                      for address in ({'bus': '3[ab]', 'slot': '00', 'function': '0'}, '0000:ba:00.*')],
+                      group='pci')
+    hypervisor, cloud = libvirtd.driver('gpus', pci={'device_spec': conf.pci.device_spec}), Cloud()
+    base.set_indirection(cloud.cell)
+    try:
+        # 1. Found: cards, a PF, its VFs, and where they are.
+        manager = cloud.managers['gpus'] = ComputeManager(conf, driver=hypervisor, conductor=cloud.cell, placement=None,
+                                                          pauses=(0.0,))
+        manager.start()
+        found = {row['address']: row for row in hypervisor.get_available_resource()['pci_passthrough_devices']}
+        assert list(found) == sorted([*CARDS, *VFS])
+        assert {(row['vendor_id'], row['product_id'], row['label']) for row in found.values()} == {
+            ('10de', '2330', 'label_10de_2330')}
+        assert [row['dev_type'] for row in found.values()] == [*['type-PCI'] * 3, 'type-PF', 'type-VF', 'type-VF']
+        assert [row['numa_node'] for row in found.values()] == [0, 0, 1, 1, 1, 1]
+        assert {found[address]['parent_addr'] for address in VFS} == {CARDS[3]}
+        # 2. Matched: one card is nobody's.
+        rows = cloud.cell.rows
+        assert {row['address'] for row in rows.values()} == {*CARDS, *VFS} - {CARDS[2]}
+
+        def statuses() -> dict[str, str]:
+            return {row['address']: row['status'] for row in rows.values()}
+
+        def build(key: str, *wanted: tuple[str, int]) -> str:
+            """A server with so many devices of a kind."""
+            server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
+            cloud.cell.instances[server.uuid]['extra']['pci_requests'] = InstancePCIRequests(
+                instance_uuid=server.uuid, requests=[InstancePCIRequest(
+                    count=count, spec=[{'vendor_id': '10de', 'product_id': '2330', 'dev_type': kind}],
+                    alias_name='h100', is_new=False, request_id=str(uuid4()), requester_id=None,
+                    numa_policy='preferred') for kind, count in wanted]).to_column()
+            manager.build_and_run_instance(
+                new_context(), instance=cloud.cell.instance(server.uuid), image=image_meta(disk_format='raw'),
+                request_spec=None, filter_properties={}, node='gpus', key=f'{key}/3.build/1')
+            return server.uuid
+
+        # 3. Claimed, and given to a guest that runs.
+        server = build('one', ('type-PCI', 1), ('type-VF', 1))
+        held = sorted(cloud.cell.held(server))
+        card, function = held
+        assert card in CARDS[:2] and function in VFS
+        assert set(cloud.cell.held(server).values()) == {'allocated'}
+        domain = libvirt.open(libvirtd.uri).lookupByUUIDString(server)
+        assert hypervisor.describe()[0]['hostdevs'] == held and "<hostdev mode='subsystem' type='pci' managed='yes'>" \
+            in domain.XMLDesc()
+        assert [machine.driver_of(address) for address in held] == ['vfio-pci', 'vfio-pci']
+        until(lambda: 'GUEST-BOOT 1' in libvirtd.console('gpus', server))
+        # A PF whose VF is in use is no whole card.
+        assert statuses()[CARDS[3]] == 'unavailable'
+        # 4. The other card is somebody else's: libvirt refuses, nothing is left.
+        other = next(address for address in CARDS[:2] if address != card)
+        taken = Rig(libvirtd, 'byhand')
+        taken.driver.init_host()
+        stranger = new_instance(id=99, flavor=new_flavor(vcpus=1, memory_mb=64))
+        taken.driver.spawn(None, stranger, taken.image(), pci_devices=devices(other))
+        with pytest.raises(errors.HostRejected, match=f'PCI device {other} is in use by driver QEMU'):
+            build('two', ('type-PCI', 1))
+        assert statuses()[other] == 'available' and len(hypervisor.list_instance_uuids()) == 2
+        taken.driver.destroy(stranger)
+        # 5. Given back, to the kernel's driver as well.
+        manager.terminate_instance(new_context(), instance=cloud.cell.instance(server), bdms=[], key='end/1.terminate/1')
+        assert set(statuses().values()) == {'available'} and cloud.cell.held(server) == {}
+        until(lambda: machine.driver_of(card) == machine.driver_of(other) == 'nvidia')
+        assert machine.driver_of(function) is None
+    finally:
+        cloud.stop()
+        base.set_indirection(None)
 
 
 # -- the whole cloud ---------------------------------------------------------------------------------------------------
