@@ -25,6 +25,32 @@ request_specs = api_models.RequestSpec.__table__
 SPECS_AT_ONCE = 500
 
 
+# Built once: what is asked is always the same.
+_OF_CELL = {
+    'instances': sa.select(
+        instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
+        instances.c.image_ref, instances.c.instance_type_id, instances.c.vcpus, instances.c.memory_mb,
+        instances.c.root_gb, instances.c.ephemeral_gb, instances.c.updated_at, extras.c.flavor,
+        extras.c.numa_topology, extras.c.migration_context).join_from(
+        instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True).where(instances.c.deleted == 0),
+    'devices': sa.select(
+        devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
+        devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
+        devices, nodes, nodes.c.id == devices.c.compute_node_id).where(devices.c.deleted == 0),
+    'migrations': sa.select(migrations).where(migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)),
+    'operations': sa.select(operations.operations),
+    'nodes': sa.select(
+        nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats,
+        nodes.c.updated_at).where(nodes.c.deleted == 0),
+}
+_BUILD_REQUESTS = sa.select(build_requests.c.instance_uuid)
+_UNMAPPED = sa.select(mappings.c.instance_uuid).where(mappings.c.cell_id.is_(None))
+_SPECS = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_from(
+    request_specs, mappings, mappings.c.instance_uuid == request_specs.c.instance_uuid).where(
+    sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false()).execution_options(
+    yield_per=SPECS_AT_ONCE)
+
+
 @dataclass(frozen=True)
 class OfApi:
     """Rows of ``operations``; servers that have a build request, or a mapping without a cell; the flavor in the stored
@@ -43,45 +69,24 @@ def _rows(conn: Any, query: Any) -> list[dict[str, Any]]:
 def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
     """Servers with their flavors, columns and places, devices, unfinished migrations, operations and compute nodes of
     a cell."""
-    return {
-        'instances': _rows(conn, sa.select(
-            instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
-            instances.c.image_ref, instances.c.instance_type_id, instances.c.vcpus, instances.c.memory_mb,
-            instances.c.root_gb, instances.c.ephemeral_gb, instances.c.updated_at, extras.c.flavor,
-            extras.c.numa_topology, extras.c.migration_context).join_from(
-            instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
-            .where(instances.c.deleted == 0)),
-        'devices': _rows(conn, sa.select(
-            devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
-            devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
-            devices, nodes, nodes.c.id == devices.c.compute_node_id).where(devices.c.deleted == 0)),
-        'migrations': _rows(conn, sa.select(migrations).where(
-            migrations.c.deleted == 0, migrations.c.status.not_in(ENDED))),
-        'operations': _rows(conn, sa.select(operations.operations)),
-        'nodes': _rows(conn, sa.select(
-            nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats,
-            nodes.c.updated_at).where(nodes.c.deleted == 0)),
-    }
+    return {name: _rows(conn, query) for name, query in _OF_CELL.items()}
 
 
 def api(conn: Any) -> OfApi:
     """What the api database knows of servers."""
     return OfApi(
-        _rows(conn, sa.select(operations.operations)),
-        list(conn.execute(sa.select(build_requests.c.instance_uuid)).scalars()),
-        list(conn.execute(sa.select(mappings.c.instance_uuid).where(mappings.c.cell_id.is_(None))).scalars()),
+        _rows(conn, _OF_CELL['operations']),
+        list(conn.execute(_BUILD_REQUESTS).scalars()),
+        list(conn.execute(_UNMAPPED).scalars()),
         _specs(conn))
 
 
 def _specs(conn: Any) -> dict[str, str]:
     """Those of deleted servers stay until they are archived, and aren't read."""
-    query = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_from(
-        request_specs, mappings, mappings.c.instance_uuid == request_specs.c.instance_uuid).where(
-        sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
     found: dict[str, str] = {}
     # Servers of one flavor share its text.
     same: dict[str, str] = {}
-    for uuid, spec in conn.execute(query.execution_options(yield_per=SPECS_AT_ONCE)):
+    for uuid, spec in conn.execute(_SPECS):
         flavor = json.dumps(_flavor(spec))
         found[uuid] = same.setdefault(flavor, flavor)
     return found

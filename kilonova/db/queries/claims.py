@@ -38,11 +38,16 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-def _standing(key: str) -> list[Any]:
+# The row stands at a key, whose parts ``_parts`` gives.
+_AT = (operations.c.uuid == sa.bindparam('of_operation'), operations.c.position == sa.bindparam('of_position'),
+       operations.c.attempt == sa.bindparam('of_attempt'))
+_STANDING = (*_AT, operations.c.cancelled == sa.false(), operations.c.failed == sa.false(),
+             operations.c.undoing == sa.false())
+
+
+def _parts(key: str) -> dict[str, Any]:
     operation, position, _step, attempt = parse(key)
-    return [operations.c.uuid == operation, operations.c.position == position, operations.c.attempt == attempt,
-            operations.c.cancelled == sa.false(), operations.c.failed == sa.false(),
-            operations.c.undoing == sa.false()]
+    return {'of_operation': operation, 'of_position': position, 'of_attempt': attempt}
 
 
 _BESIDE_RELEASES = ('release', 'delete')
@@ -50,6 +55,20 @@ _BESIDE_RELEASES = ('release', 'delete')
 _UNDONE = ':undone:'
 # Characters of the reason that are kept.
 _REASON = 1000
+
+_RELEASES = sa.alias(operations)
+_CHECK = sa.select(operations.c.written, sa.exists().where(
+    _RELEASES.c.instance_uuid == operations.c.instance_uuid, _RELEASES.c.host == sa.bindparam('host'),
+    _RELEASES.c.kind == 'release', operations.c.kind.not_in(_BESIDE_RELEASES)).label('waiting')).where(*_STANDING)
+_CHECK_ATTEMPT = sa.select(operations.c.id).where(
+    operations.c.uuid == sa.bindparam('of_operation'), operations.c.attempt == sa.bindparam('of_attempt'))
+_WRITTEN = sa.select(operations.c.written).where(*_AT)
+_MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
+# Nothing of a server is still to be given back on a host: that would take the new things along. MySQL reads a table
+# that it updates from a derived table only.
+_NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
+    _RELEASES.c.instance_uuid == sa.bindparam('of_instance'), _RELEASES.c.kind == 'release',
+    _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
 
 
 def check(conn: Any, key: str, undo: bool = False, host: str | None = None) -> None:
@@ -62,10 +81,7 @@ def check(conn: Any, key: str, undo: bool = False, host: str | None = None) -> N
     if undo:
         _check_undo(conn, key)
         return
-    releases = sa.alias(operations)
-    waiting = sa.exists().where(releases.c.instance_uuid == operations.c.instance_uuid, releases.c.host == host,
-                                releases.c.kind == 'release', operations.c.kind.not_in(_BESIDE_RELEASES))
-    row = conn.execute(sa.select(operations.c.written, waiting.label('waiting')).where(*_standing(key))).first()
+    row = conn.execute(_CHECK, {**_parts(key), 'host': host}).first()
     if row is None:
         raise KeyGone(key=key)
     if row.written.startswith(key + _UNDONE):
@@ -83,18 +99,20 @@ def _check_undo(conn: Any, key: str) -> None:
         raise KeyGone(key=key)
 
 
-def _mark(conn: Any, key: str, mark: str, *more: Any) -> bool:
-    """Mark the row, if it meets the conditions ``more``; False when this very write was done before, or they aren't
-    met. KeyGone when the row doesn't stand at the key, HostRejected when the host undid what it did under it."""
-    if conn.execute(operations.update().where(
-            *_standing(key), operations.c.written != mark,
-            sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)), *more)
-            .values(written=mark)).rowcount:
+def _mark(conn: Any, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
+    """Mark the row, if no release of a server, ``free_of``: (its uuid, the host), waits; False when this very write was
+    done before, or one waits. KeyGone when the row doesn't stand at the key, HostRejected when the host undid what it
+    did under it."""
+    statement, values = _MARK, _parts(key)
+    if free_of is not None:
+        statement = statement.where(_NO_RELEASE)
+        values.update(of_instance=free_of[0], of_host=free_of[1])
+    if conn.execute(statement.where(
+            operations.c.written != mark, sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)))
+            .values(written=mark), values).rowcount:
         return True
     # What was written stays so, though the operation was cancelled since: who asks again must know what it has.
-    operation, position, _step, attempt = parse(key)
-    written = conn.execute(sa.select(operations.c.written).where(
-        operations.c.uuid == operation, operations.c.position == position, operations.c.attempt == attempt)).scalar()
+    written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
     return False
@@ -102,25 +120,14 @@ def _mark(conn: Any, key: str, mark: str, *more: Any) -> bool:
 
 def _mark_undone(conn: Any, key: str, reason: str) -> None:
     """Note that a host took back what it did under the key, where the row still stands there."""
-    conn.execute(operations.update().where(*_standing(key)).values(written=f'{key}{_UNDONE}{reason[:_REASON]}'))
+    conn.execute(_MARK.values(written=f'{key}{_UNDONE}{reason[:_REASON]}'), _parts(key))
 
 
 def _check_attempt(conn: Any, key: str) -> None:
     """KeyGone when this attempt is over: all of it was given back then, or is left to a pending release, and what comes
     late would take things of a later operation along."""
-    operation, _position, _step, attempt = parse(key)
-    if not conn.execute(sa.select(operations.c.id).where(
-            operations.c.uuid == operation, operations.c.attempt == attempt)).first():
+    if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
-
-
-def _no_release(instance_uuid: str, host: str) -> Any:
-    """Nothing of this server is still to be given back on the host: that would take the new things along."""
-    waiting = sa.alias(operations)
-    # MySQL reads a table that it updates from a derived table only.
-    found = sa.select(waiting.c.id).where(waiting.c.instance_uuid == instance_uuid, waiting.c.kind == 'release',
-                                          waiting.c.host == host).subquery()
-    return sa.not_(sa.exists(sa.select(found.c.id)))
 
 
 def _refuse_release(conn: Any, request: dict[str, Any]) -> None:
@@ -142,8 +149,8 @@ def claim(db: Any, request: dict[str, Any], look: Callable[[Any], None] | None =
     """
     uuid = request['instance_uuid']
     with db.write() as conn:
-        conditions = [_no_release(uuid, request['host'])] if request.get('host') else []
-        if not _mark(conn, request['key'], f"{request['key']}:claim", *conditions):
+        free_of = (uuid, request['host']) if request.get('host') else None
+        if not _mark(conn, request['key'], f"{request['key']}:claim", free_of):
             _refuse_release(conn, request)
             return {'written': True}
         if look is not None:
@@ -173,7 +180,7 @@ def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
     with db.write() as conn:
         if request.get('end') and key:
             # Nothing waits behind a row that wasn't cancelled: one DELETE ends it.
-            if not conn.execute(operations.delete().where(*_standing(key))).rowcount:
+            if not conn.execute(_END, _parts(key)).rowcount:
                 return _ended_before(conn, request)
         elif key and not undo:
             event = request.get('event') or {}

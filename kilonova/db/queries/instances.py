@@ -6,6 +6,7 @@ task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -41,13 +42,17 @@ def utcnow() -> datetime.datetime:
 
 def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     """The instances row joined with its extra columns (as ``extra_<column>``), or None."""
-    query = _with_extra().where(instances.c.uuid == uuid)
-    if not deleted:
-        query = query.where(instances.c.deleted == 0)
-    row = conn.execute(query).mappings().first()
+    row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return dict(row) if row else None
 
 
+@functools.cache
+def _one(deleted: bool) -> Any:
+    query = _with_extra().where(instances.c.uuid == sa.bindparam('uuid'))
+    return query if deleted else query.where(instances.c.deleted == 0)
+
+
+@functools.cache
 def _with_extra() -> Any:
     columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS)]
     return sa.select(*columns).join_from(instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
@@ -81,12 +86,13 @@ def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in row.items() if not name.startswith(prefix)}, extra
 
 
+_SYSTEM_METADATA = sa.select(system_metadata_table.c.key, system_metadata_table.c.value).where(
+    system_metadata_table.c.instance_uuid == sa.bindparam('uuid'), system_metadata_table.c.deleted == 0)
+
+
 def get_system_metadata(conn: Any, uuid: str) -> dict[str, str]:
     """The server's system metadata (image_* properties, old_vm_state …)."""
-    table = system_metadata_table
-    rows = conn.execute(sa.select(table.c.key, table.c.value).where(
-        table.c.instance_uuid == uuid, table.c.deleted == 0))
-    return {row.key: row.value for row in rows}
+    return {row.key: row.value for row in conn.execute(_SYSTEM_METADATA, {'uuid': uuid})}
 
 
 def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -159,21 +165,28 @@ def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None =
     ``expect``: further columns that must be equal (None: IS NULL; a list: one of them).
     """
     rule = states.TRANSITIONS[event]
-    conditions = [instances.c.uuid == uuid, instances.c.deleted == 0]
-    if rule.vm is not states.ANY:
-        conditions.append(_one_of(instances.c.vm_state, rule.vm))
-    if rule.task is not states.ANY:
-        conditions.append(_one_of(instances.c.task_state, rule.task))
-    for name, wanted in (expect or {}).items():
-        conditions.append(_one_of(instances.c[name], wanted if isinstance(wanted, (list, tuple)) else [wanted]))
+    conditions = [_one_of(instances.c[name], wanted if isinstance(wanted, (list, tuple)) else [wanted])
+                  for name, wanted in (expect or {}).items()]
     changes: dict[str, Any] = {**(values or {}), 'task_state': _text(rule.to_task), 'updated_at': utcnow()}
     if rule.to_vm is not None:
         changes['vm_state'] = _text(rule.to_vm)
     before = state_changes.before(conn, uuid)
-    hit = conn.execute(instances.update().where(*conditions).values(**changes)).rowcount == 1
+    statement = _moved_by(event).where(*conditions).values(**changes)
+    hit = conn.execute(statement, {'of_uuid': uuid}).rowcount == 1
     if hit:
         state_changes.changed(conn, uuid, before, changes.get('vm_state'), changes['task_state'])
     return hit
+
+
+@functools.cache
+def _moved_by(event: str) -> Any:
+    rule = states.TRANSITIONS[event]
+    conditions = [instances.c.uuid == sa.bindparam('of_uuid'), instances.c.deleted == 0]
+    if rule.vm is not states.ANY:
+        conditions.append(_one_of(instances.c.vm_state, rule.vm))
+    if rule.task is not states.ANY:
+        conditions.append(_one_of(instances.c.task_state, rule.task))
+    return instances.update().where(*conditions)
 
 
 def leave_host(conn: Any, uuid: str, host: str, expect: dict[str, Any]) -> bool:
@@ -259,6 +272,11 @@ def forget_action(conn: Any, uuid: str, request_id: str) -> None:
     conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
 
+_ADD_EVENT = action_events.insert().values(action_id=sa.select(sa.func.max(actions.c.id)).where(
+    actions.c.instance_uuid == sa.bindparam('of_uuid'),
+    actions.c.request_id == sa.bindparam('of_request')).scalar_subquery())
+
+
 def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
     """Events of an action, written once at their end: {event, result, host, start_time, finish_time, details,
     traceback}."""
@@ -266,10 +284,8 @@ def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str,
     if not events:
         return
     now = utcnow()
-    action_id = sa.select(sa.func.max(actions.c.id)).where(
-        actions.c.instance_uuid == uuid, actions.c.request_id == request_id).scalar_subquery()
-    conn.execute(action_events.insert().values(action_id=action_id), [
-        {'created_at': now, 'deleted': 0,
+    conn.execute(_ADD_EVENT, [
+        {'of_uuid': uuid, 'of_request': request_id, 'created_at': now, 'deleted': 0,
          **{name: parse_time(event.get(name)) if name.endswith('_time') else event.get(name) for name in EVENT_COLUMNS}}
         for event in events])
 

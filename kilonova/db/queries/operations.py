@@ -5,6 +5,7 @@ the end state and deletes the row together. Decisions are UPDATEs that check the
 """
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -105,11 +106,13 @@ def _confirming(conn: Any, instance_uuid: str) -> str | None:
     return uuid if uuid is not None and _swap(conn, uuid, 'finished', 'confirming') else None
 
 
+_KINDS = sa.select(operations.c.slot, operations.c.kind).where(
+    operations.c.instance_uuid == sa.bindparam('instance_uuid'), operations.c.slot.in_([RUN, WAIT]))
+
+
 def _kinds(conn: Any, instance_uuid: str) -> dict[str, str]:
     """slot → kind of what runs and of what waits."""
-    rows = conn.execute(sa.select(operations.c.slot, operations.c.kind).where(
-        operations.c.instance_uuid == instance_uuid, operations.c.slot.in_([RUN, WAIT])))
-    return {row.slot: row.kind for row in rows}
+    return {row.slot: row.kind for row in conn.execute(_KINDS, {'instance_uuid': instance_uuid})}
 
 
 def _accepted(conn: Any, instance_uuid: str, action: dict[str, Any]) -> bool:
@@ -258,16 +261,57 @@ _STOPPED = sa.select(operations.c.id, operations.c.uuid, operations.c.slot).wher
 ).order_by(operations.c.id).limit(_MOST)
 
 
-def _owned(uuid: str, owner: str, at: Place | None = None, cancelled: bool = True) -> list[Any]:
-    """The row is this owner's, whose lease has not run out, and stands at the place; ``cancelled`` False: and nobody
-    has cancelled it."""
-    conditions = [operations.c.uuid == uuid, operations.c.owner == owner,
-                  sa.exists().where(leases.c.owner == owner, leases.c.expires > engine.db_now())]
-    if at is not None:
-        conditions += [operations.c.position == at[0], operations.c.attempt == at[1]]
+# Statements of every step, built once. No parameter of an UPDATE may have the name of a column.
+_OF, _OWNER = sa.bindparam('of_uuid', type_=sa.String), sa.bindparam('of_owner', type_=sa.String)
+_UUIDS = sa.bindparam('of_uuids', type_=sa.String, expanding=True)
+_TAKE = operations.update().where(
+    operations.c.uuid.in_(_UUIDS), operations.c.slot != WAIT,
+    sa.or_(operations.c.owner.is_(None), operations.c.owner == _OWNER, operations.c.owner.not_in(_living())),
+    operations.c.not_before <= engine.db_now(), _OWNER.in_(_living())).values(owner=_OWNER)
+_TAKEN = sa.select(operations).where(
+    operations.c.uuid.in_(_UUIDS), operations.c.owner == _OWNER, operations.c.slot != WAIT).order_by(operations.c.id)
+_GET = sa.select(operations).where(operations.c.uuid == _OF)
+_BEGIN_LEASE = leases.insert().values(
+    owner=_OWNER, host=sa.bindparam('of_host', type_=sa.String),
+    expires=engine.db_now() + sa.bindparam('seconds', type_=sa.Double))
+_LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
+
+
+@functools.cache
+def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
+    """The row is an owner's, whose lease has not run out, and stands at the place, if it is ``placed``; ``cancelled``
+    False: and nobody has cancelled it. See ``_owner``."""
+    conditions = [operations.c.uuid == _OF, operations.c.owner == _OWNER,
+                  sa.exists().where(leases.c.owner == _OWNER, leases.c.expires > engine.db_now())]
+    if placed:
+        conditions += [operations.c.position == sa.bindparam('of_position'),
+                       operations.c.attempt == sa.bindparam('of_attempt')]
     if not cancelled:
         conditions.append(operations.c.cancelled == sa.false())
-    return conditions
+    return tuple(conditions)
+
+
+@functools.cache
+def _decide(placed: bool, cancelled: bool) -> Any:
+    return operations.update().where(*_owned(placed, cancelled))
+
+
+@functools.cache
+def _end(placed: bool, cancelled: bool) -> Any:
+    return operations.delete().where(*_owned(placed, cancelled))
+
+
+@functools.cache
+def _stands() -> Any:
+    return sa.select(operations.c.id).where(
+        *_owned(placed=True, cancelled=True),
+        sa.or_(operations.c.cancelled == sa.false(), operations.c.failed == sa.true()))
+
+
+def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
+    """What ``_owned`` is asked with."""
+    place = {} if at is None else {'of_position': at[0], 'of_attempt': at[1]}
+    return {'of_uuid': uuid, 'of_owner': owner, **place}
 
 
 @engine.retried
@@ -275,14 +319,9 @@ def take(db: Any, uuids: Sequence[str], owner: str) -> list[dict[str, Any]]:
     """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left
     out. An owner whose lease has run out gets none."""
     with db.write() as conn:
-        living = _living()
-        conn.execute(operations.update().where(
-            operations.c.uuid.in_(list(uuids)), operations.c.slot != WAIT,
-            sa.or_(operations.c.owner.is_(None), operations.c.owner == owner, operations.c.owner.not_in(living)),
-            operations.c.not_before <= engine.db_now(), sa.literal(owner).in_(living)).values(owner=owner))
-        rows = conn.execute(sa.select(operations).where(
-            operations.c.uuid.in_(list(uuids)), operations.c.owner == owner, operations.c.slot != WAIT)
-            .order_by(operations.c.id)).mappings().all()
+        asked = {'of_uuids': list(uuids), 'of_owner': owner}
+        conn.execute(_TAKE, asked)
+        rows = conn.execute(_TAKEN, asked).mappings().all()
     return [read(row) for row in rows]
 
 
@@ -297,16 +336,14 @@ def read(row: Any) -> dict[str, Any]:
 
 def get(conn: Any, uuid: str) -> dict[str, Any] | None:
     """One row, decoded, or None."""
-    row = conn.execute(sa.select(operations).where(operations.c.uuid == uuid)).mappings().first()
+    row = conn.execute(_GET, {'of_uuid': uuid}).mappings().first()
     return read(row) if row else None
 
 
 def stands(conn: Any, uuid: str, owner: str, at: Place) -> bool:
     """Whether the row is this living owner's, stands at the place and was cancelled by nobody, or is being unwound
     already."""
-    return conn.execute(sa.select(operations.c.id).where(
-        *_owned(uuid, owner, at), sa.or_(operations.c.cancelled == sa.false(), operations.c.failed == sa.true()))
-        ).first() is not None
+    return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
 
 def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[dict[str, Any]]:
@@ -332,16 +369,16 @@ def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], *, at: Plac
     nobody cancelled the row meanwhile."""
     encoded = {name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
                for name, value in values.items()}
-    return conn.execute(operations.update().where(*_owned(uuid, owner, at, cancelled)).values(**encoded)).rowcount == 1
+    return conn.execute(_decide(at is not None, cancelled).values(**encoded), _owner(uuid, owner, at)).rowcount == 1
 
 
 def give_back(conn: Any, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
     """Nobody's row from now on, to be taken after a pause (seconds). One that was cancelled and isn't being unwound yet
     may be taken at once: somebody waits for it."""
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
-    return conn.execute(operations.update().where(*_owned(uuid, owner, at)).values(
-        owner=None, outputs=json.dumps(outputs),
-        not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause))).rowcount == 1
+    return conn.execute(_decide(placed=True, cancelled=True).values(
+        owner=None, outputs=json.dumps(outputs), not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause)),
+        _owner(uuid, owner, at)).rowcount == 1
 
 
 def lives(conn: Any, owner: str) -> bool:
@@ -358,7 +395,7 @@ def end(conn: Any, uuid: str, instance_uuid: str) -> str | None:
 
 def end_owned(conn: Any, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
     """Delete a row that must be ours, stand at ``at`` and, unless ``cancelled`` allows it, not be cancelled."""
-    return conn.execute(operations.delete().where(*_owned(uuid, owner, at, cancelled))).rowcount == 1
+    return conn.execute(_end(at is not None, cancelled), _owner(uuid, owner, at)).rowcount == 1
 
 
 def end_releases(conn: Any, host: str) -> int:
@@ -398,8 +435,8 @@ def begin_lease(db: Any, owner: str, host: str, seconds: float) -> None:
     with db.write() as conn:
         if engine.repeated() and conn.execute(sa.select(leases.c.owner).where(leases.c.owner == owner)).first():
             return
-        conn.execute(leases.insert().values(owner=owner, host=host, expires=engine.db_now() + seconds))
-        conn.execute(leases.delete().where(leases.c.expires < engine.db_now() - 3600))
+        conn.execute(_BEGIN_LEASE, {'of_owner': owner, 'of_host': host, 'seconds': seconds})
+        conn.execute(_LONG_OVER)
 
 
 @engine.retried

@@ -7,6 +7,7 @@ are given the same form, so that nobody has to know where a server stands.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,11 @@ _SOLID = frozenset(('created_at', 'uuid', 'id'))
 _ALL = (sa.false(), sa.true())
 
 
+# What lists that don't ask for it leave out: deleted servers, and those that wait to be reclaimed.
+_GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
+_STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
+
+
 # --- filters ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Filters:
@@ -72,12 +78,11 @@ class Filters:
         """As SQL."""
         found: list[Any] = []
         if self.deleted is not None:
-            gone, waiting = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
             if self.deleted:
-                found.append(sa.or_(gone, waiting) if self.soft_deleted else gone)
+                found.append(sa.or_(_GONE, _WAITING) if self.soft_deleted else _GONE)
             else:
-                found.append(sa.not_(gone))
-                found.extend([] if self.soft_deleted else [sa.or_(instances.c.vm_state.is_(None), sa.not_(waiting))])
+                found.append(sa.not_(_GONE))
+                found.extend([] if self.soft_deleted else [_STAYING])
         found.extend(_among(_column(name), values) for name, values in self.equal.items())
         found.extend(instances.c[name].regexp_match(pattern) for name, pattern in self.regex.items())
         if self.states is not None:
@@ -204,13 +209,18 @@ def _beyond(column: Any, value: Any, down: bool) -> Any:
 
 
 # --- the api database ------------------------------------------------------------------------------------------------
+_FIND = sa.select(
+    mappings.c.cell_id, mappings.c.project_id, mappings.c.user_id, requests.c.id.label('request_id'),
+    requests.c.instance, requests.c.tags, requests.c.created_at).join_from(
+    mappings, requests, requests.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
+    mappings.c.instance_uuid == sa.bindparam('uuid'))
+_WISHES = sa.select(specs.c.instance_uuid, specs.c.spec).where(
+    specs.c.instance_uuid.in_(sa.bindparam('uuids', expanding=True)))
+
+
 def find(conn: Any, uuid: str) -> dict[str, Any] | None:
     """Where a server is: {cell_id, project_id, user_id, request: its row or None}; None for an unknown uuid."""
-    row = conn.execute(sa.select(mappings.c.cell_id, mappings.c.project_id, mappings.c.user_id,
-                                 requests.c.id.label('request_id'), requests.c.instance, requests.c.tags,
-                                 requests.c.created_at).join_from(
-        mappings, requests, requests.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
-        mappings.c.instance_uuid == uuid)).mappings().first()
+    row = conn.execute(_FIND, {'uuid': uuid}).mappings().first()
     if row is None:
         return None
     request = None if row['request_id'] is None else from_request(row)
@@ -260,8 +270,7 @@ def _time(value: Any) -> datetime.datetime | None:
 def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What servers were asked to be: uuid → {zone, hints}, from their request specs."""
     found = {}
-    for uuid, text in conn.execute(sa.select(specs.c.instance_uuid, specs.c.spec).where(
-            specs.c.instance_uuid.in_(list(uuids)))):
+    for uuid, text in conn.execute(_WISHES, {'uuids': list(uuids)}):
         data = json.loads(text)['nova_object.data']
         found[uuid] = {'zone': data.get('availability_zone'), 'hints': data.get('scheduler_hints') or {}}
     return found
@@ -294,12 +303,19 @@ def known(conn: Any, uuid: str) -> dict[str, Any] | None:
 
 
 # --- a cell ----------------------------------------------------------------------------------------------------------
+@functools.cache
 def _select(bulky: bool) -> Any:
     columns = [*COLUMNS, *([instances.c.user_data] if bulky else [])]
     return sa.select(*columns, extras.c.flavor.label('extra_flavor'), extras.c.trusted_certs,
                      caches.c.network_info).select_from(
         instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
         .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid))
+
+
+@functools.cache
+def _one(deleted: bool) -> Any:
+    query = _select(bulky=True).where(instances.c.uuid == sa.bindparam('uuid'))
+    return query if deleted else query.where(instances.c.deleted == 0)
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,10 +357,7 @@ def on_hosts(conn: Any, hosts: Sequence[str]) -> list[dict[str, Any]]:
 
 def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     """One server with everything in ``page``."""
-    query = _select(bulky=True).where(instances.c.uuid == uuid)
-    if not deleted:
-        query = query.where(instances.c.deleted == 0)
-    row = conn.execute(query).mappings().first()
+    row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return _plain(row) if row else None
 
 
@@ -355,19 +368,7 @@ def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True, with_image
         uuid: {'metadata': {}, 'tags': [], 'image_properties': {}, 'locked_reason': None} for uuid in uuids}
     if not found:
         return found
-    wanted = list(found)
-    parts = [sa.select(metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value).where(
-        metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0)]
-    if with_tags:
-        parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null()).where(
-            tags.c.resource_id.in_(wanted)))
-    column = system_metadata.c.key
-    keys = [*([column.startswith(IMAGE_PREFIX, autoescape=True)] if with_image else []),
-            *([column == LOCKED_REASON] if with_reason else [])]
-    if keys:
-        parts.append(sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value).where(
-            system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)))
-    for uuid, kind, key, value in conn.execute(sa.union_all(*parts)):
+    for uuid, kind, key, value in conn.execute(_facts(with_tags, with_image, with_reason), {'uuids': list(found)}):
         if kind == 'm':
             found[uuid]['metadata'][key] = value
         elif kind == 't':
@@ -381,6 +382,23 @@ def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True, with_image
     return found
 
 
+@functools.cache
+def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
+    wanted: Any = sa.bindparam('uuids', expanding=True)
+    parts = [sa.select(metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value).where(
+        metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0)]
+    if with_tags:
+        parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null()).where(
+            tags.c.resource_id.in_(wanted)))
+    column = system_metadata.c.key
+    keys = [*([column.startswith(IMAGE_PREFIX, autoescape=True)] if with_image else []),
+            *([column == LOCKED_REASON] if with_reason else [])]
+    if keys:
+        parts.append(sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value).where(
+            system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)))
+    return sa.union_all(*parts)
+
+
 def last_faults(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """uuid → its newest fault {code, message, details, created_at, host}."""
     newest = sa.select(sa.func.max(faults.c.id)).where(
@@ -390,13 +408,19 @@ def last_faults(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {row['instance_uuid']: dict(row) for row in rows}
 
 
+_HOST_STATES = sa.select(
+    services.c.host, services.c.disabled, services.c.forced_down,
+    (engine.db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at)) <= sa.bindparam(
+        'down_time', type_=sa.Double)).label('up')).where(
+    services.c.host.in_(sa.bindparam('hosts', expanding=True)), services.c.binary == 'nova-compute',
+    services.c.deleted == 0)
+
+
 def host_states(conn: Any, hosts: Iterable[str], down_time: float) -> dict[str, str]:
     """host → UP, MAINTENANCE (disabled), UNKNOWN (silent for ``down_time`` seconds) or DOWN (forced)."""
-    age = engine.db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
     found = {}
-    for host, disabled, forced, up in conn.execute(sa.select(
-            services.c.host, services.c.disabled, services.c.forced_down, (age <= down_time).label('up')).where(
-            services.c.host.in_(sorted(set(hosts))), services.c.binary == 'nova-compute', services.c.deleted == 0)):
+    for host, disabled, forced, up in conn.execute(
+            _HOST_STATES, {'hosts': sorted(set(hosts)), 'down_time': down_time}):
         found[host] = 'DOWN' if forced else 'UNKNOWN' if not up else 'MAINTENANCE' if disabled else 'UP'
     return found
 
