@@ -13,6 +13,7 @@ to Placement are lost.
 """
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -279,6 +280,14 @@ RESTLESS = ('services', 'compute_nodes', 'leases')
 REWRITTEN = 'instance_mappings.updated_at'
 
 
+@functools.cache
+def _reads(base: Any, dialect: Any) -> dict[str, str]:
+    """{table: the SELECT of all its rows}, as text: what is only compared needs no types."""
+    return {table.name: str(sa.select(*(column for column in table.columns if str(column) != REWRITTEN)).compile(
+        dialect=dialect)) for table in base.metadata.sorted_tables
+        if table.name not in RESTLESS and not table.name.startswith('shadow_')}
+
+
 def everything(cloud: Cloud) -> dict[str, Any]:
     """All rows of all databases, what Placement holds, files and images: what a late act must not change."""
     found: dict[str, Any] = {'allocations': cloud.placement.allocations(), 'images': dict(cloud.images.made)}
@@ -286,10 +295,8 @@ def everything(cloud: Cloud) -> dict[str, Any]:
               'cell': (cloud.cell, cell_models.Base)}
     for name, (database, base) in tables.items():
         with database.read() as conn:
-            for table in base.metadata.sorted_tables:
-                if table.name not in RESTLESS and not table.name.startswith('shadow_'):
-                    columns = [column for column in table.columns if str(column) != REWRITTEN]
-                    found[f'{name} {table.name}'] = sorted(map(repr, conn.execute(sa.select(*columns))))
+            for table, query in _reads(base, conn.dialect).items():
+                found[f'{name} {table}'] = sorted(map(repr, conn.exec_driver_sql(query).cursor.fetchall()))
     for host in cloud.gpus:
         home = cloud.directory / host / 'instances'
         found[f'files of {host}'] = sorted((str(path.relative_to(home)), path.stat().st_size)
