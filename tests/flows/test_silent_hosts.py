@@ -50,6 +50,21 @@ def test_a_host_dies_while_it_resizes_a_server_of_its_own(make_cloud, monkeypatc
     cloud.assert_clean()
 
 
+def resize(cloud, server):
+    """Until nothing but a release of a silent host is left."""
+    cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': cloud.flavor(gpus=1, ram=1024)}})
+    cloud.settle(kinds_left=WAITING)
+
+
+def heard_again(cloud, source, server, held):
+    """The server is then as it was before its move, and nothing is left of that."""
+    cloud.on_message = None
+    force_down(cloud, source, False)
+    cloud.settle()
+    assert (cloud.status(server), cloud.host_of(server), cloud.hostdevs(server)) == ('ACTIVE', source, held)
+    cloud.assert_clean()
+
+
 def test_a_host_that_was_silent_leaves_a_server_to_what_waits_for_it(make_cloud, monkeypatch):
     """Simulated stories 50323, 51283, 82971: a resize was undone while the source was not heard. Heard again, it saw
     that the guest was off and said so; so it stayed off when the disk was put back."""
@@ -66,15 +81,10 @@ def test_a_host_that_was_silent_leaves_a_server_to_what_waits_for_it(make_cloud,
             raise Unanswered(who=host, reason='silent')
         return deliver()
     cloud.on_message = on_message
-    cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': cloud.flavor(gpus=1, ram=1024)}})
-    cloud.settle(kinds_left=WAITING)
+    resize(cloud, server)
     assert [row['kind'] for row in cloud.rows()] == ['release']
     cloud.computes[source].guests.sync()
-    cloud.on_message = None
-    force_down(cloud, source, False)
-    cloud.settle()
-    assert (cloud.status(server), cloud.host_of(server), cloud.hostdevs(server)) == ('ACTIVE', source, held)
-    cloud.assert_clean()
+    heard_again(cloud, source, server, held)
 
 
 def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monkeypatch):
@@ -106,11 +116,6 @@ def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monk
             raise Unanswered(who=host, reason='silent')
         return deliver()
     cloud.on_message = begun
-    cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': cloud.flavor(gpus=1, ram=1024)}})
-    cloud.settle(kinds_left=WAITING)
+    resize(cloud, server)
     late[0].join(20)
-    cloud.on_message = None
-    force_down(cloud, source, False)
-    cloud.settle()
-    assert (cloud.status(server), cloud.host_of(server), cloud.hostdevs(server)) == ('ACTIVE', source, held)
-    cloud.assert_clean()
+    heard_again(cloud, source, server, held)

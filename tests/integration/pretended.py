@@ -1,12 +1,12 @@
-"""A machine with H100s that isn't there: a /sys for a private libvirtd, the kernel's part of it, and a QEMU that takes a
-harmless device in place of each passed-through one.
+"""A machine with H100s that isn't there: a /sys for a private libvirtd, the kernel's part of it, and a QEMU that takes
+a harmless device in place of each passed-through one.
 
     machine = Pretended(directory, GPUS)
     Libvirtd(directory, machine)        # mounts it, in its own namespace
     machine.driver_of('0000:3b:00.0')   # 'nvidia', 'vfio-pci' while a guest has it
 
-libvirt's own work is real: node devices, IOMMU groups, managed devices, who has which. What only a kernel with VFIO has is
-not: the guest sees QEMU's ``edu`` device at the place of its GPU.
+libvirt's own work is real: node devices, IOMMU groups, managed devices, who has which. What only a kernel with VFIO has
+is not: the guest sees QEMU's ``edu`` device at the place of its GPU.
 """
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Pretended:
             _link(self._sys / f'devices/pci{function.physical[:7]}' / function.physical, home / 'physfn')
         self._bind(function, function.driver)
 
-    # -- the kernel ------------------------------------------------------------------------------------------------------
+    # -- the kernel ----------------------------------------------------------------------------------------------------
     def driver_of(self, address: str) -> str | None:
         path = self._pci / 'devices' / address / 'driver'
         return path.resolve().name if path.is_symlink() else None
@@ -167,7 +167,7 @@ class Pretended:
                                        else function.driver)
                 time.sleep(0.005)
 
-    # -- for its libvirtd ------------------------------------------------------------------------------------------------
+    # -- for its libvirtd ----------------------------------------------------------------------------------------------
     def start(self) -> None:
         if not self._kernel.is_alive():
             self._kernel.start()

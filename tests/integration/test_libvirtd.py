@@ -31,7 +31,7 @@ from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
 from tests.integration.site import Site
 from tests.unit.compute.cloud import Cloud, flavor, new_conf, new_context
-from tests.unit.virt.builders import devices, image_meta, new_flavor, new_instance
+from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance
 from tools.cloud import http
 
 WAIT = 60.0
@@ -56,6 +56,7 @@ SHAPES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 
 
 def until(met: Callable[[], Any]) -> Any:
+    """What it gives in the end; fails where that never comes."""
     end = time.monotonic() + WAIT
     while not (found := met()):
         assert time.monotonic() < end
@@ -73,14 +74,14 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Libvirtd]:
         made.end()
 
 
-class Rig:
+class Rig(Listener):
     """A compute's driver and its guests."""
 
     def __init__(self, daemon: Libvirtd, name: str, **options: Any) -> None:
+        super().__init__()
         self.daemon, self.name = daemon, name
         self.driver = daemon.driver(name, **options)
         self.servers: list[Any] = []
-        self.heard: list[str] = []
 
     def boot(self, properties: dict[str, str] | None = None, extra_specs: dict[str, str] | None = None,
              **values: Any) -> Any:
@@ -99,16 +100,6 @@ class Rig:
 
     def dots(self, server: Any) -> int:
         return self.daemon.console(self.name, server.uuid).count('.')
-
-    # -- what the driver tells -----------------------------------------------------------------------
-    def guest_changed(self, uuid: str) -> None:
-        self.heard.append(uuid)
-
-    def hypervisor_lost(self, reason: str) -> None:
-        self.heard.append(reason)
-
-    def hypervisor_back(self) -> None:
-        self.heard.append('back')
 
 
 @contextlib.contextmanager
@@ -138,6 +129,8 @@ def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
                       for name, (properties, extra_specs, host) in SHAPES.items() if host == machine}
             for server in booted.values():
                 rig.says(server, 'GUEST-BOOT 1')
+            assert {name: rig.driver.get_info(server) for name, server in booted.items()} == dict.fromkeys(
+                booted, PowerState.RUNNING)
 
 
 def test_a_guest_keeps_its_disk_through_its_life(rig: Rig) -> None:
@@ -341,11 +334,12 @@ def test_what_guests_and_others_do_is_told(rig: Rig) -> None:
     """Finding 4.6."""
     server = rig.boot()
     virsh = libvirt.open(rig.daemon.uri).lookupByUUIDString(server.uuid)
-    for act in (virsh.suspend, virsh.resume, lambda: os.kill(rig.daemon.pid_of(virsh.name()), signal.SIGKILL)):
+    for act, state in ((virsh.suspend, PowerState.PAUSED), (virsh.resume, PowerState.RUNNING),
+                       (lambda: os.kill(rig.daemon.pid_of(virsh.name()), signal.SIGKILL), PowerState.SHUTDOWN)):
         rig.heard.clear()
         act()
         until(lambda: server.uuid in rig.heard)
-    until(lambda: rig.driver.get_info(server) == PowerState.SHUTDOWN)
+        assert rig.driver.get_info(server) == state
 
 
 def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureFixture) -> None:
@@ -403,8 +397,8 @@ def h100s(tmp_path: Path) -> Iterator[tuple[Pretended, Libvirtd]]:
 
 
 def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvirtd]) -> None:
-    """Real libvirt on a /sys with six H100 functions: found, matched, claimed, in the guest's XML and bound to vfio-pci,
-    given back. What somebody else took by hand fails the build, and the ledger has it as free."""
+    """Real libvirt on a /sys with six H100 functions: found, matched, claimed, in the guest's XML and bound to
+    vfio-pci, given back. What somebody else took by hand fails the build, and the ledger has it as free."""
     machine, libvirtd = h100s
     conf = new_conf('gpus')
     conf.set_override('device_spec', [json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': address})
@@ -468,7 +462,8 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         assert statuses()[other] == 'available' and len(hypervisor.list_instance_uuids()) == 2
         taken.driver.destroy(stranger)
         # 5. Given back, to the kernel's driver as well.
-        manager.terminate_instance(new_context(), instance=cloud.cell.instance(server), bdms=[], key='end/1.terminate/1')
+        manager.terminate_instance(new_context(), instance=cloud.cell.instance(server), bdms=[],
+                                   key='end/1.terminate/1')
         assert set(statuses().values()) == {'available'} and cloud.cell.held(server) == {}
         until(lambda: machine.driver_of(card) == machine.driver_of(other) == 'nvidia')
         assert machine.driver_of(function) is None

@@ -59,5 +59,9 @@ def test_the_lock_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_other_directories_are_others(tmp_path: Path) -> None:
     one, other = (SoleUse(str(tmp_path / name), 'compute', 'mine') for name in 'ab')
+    assert sorted(path.parent.name for path in tmp_path.glob('*/compute.lock')) == ['a', 'b']
     one.end()
+    # What one let go of says nothing of the other.
+    with pytest.raises(daemon.Refused):
+        SoleUse(str(tmp_path / 'b'), 'compute', 'mine')
     other.end()

@@ -22,6 +22,7 @@ WORK: Any = SimpleNamespace(check=lambda: None, verify=None)
 
 
 def until(met: Callable[[], Any]) -> None:
+    """The assertion of tests that end with it: it fails where that never comes."""
     end = time.monotonic() + 30
     while not met():
         assert time.monotonic() < end
@@ -77,6 +78,7 @@ def test_a_stopped_guest_that_somebody_starts_is_stopped_again(cloud: Cloud, man
     order(cloud, manager, 'stop_instance', server.uuid, 'powering-off')
     by_itself(cloud, server.uuid, PowerState.RUNNING)
     until(lambda: cloud.drivers['gpu1'].domains[server.uuid].state == PowerState.SHUTDOWN)
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
 
 
 def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manager: Any,
@@ -197,6 +199,7 @@ def test_a_silent_conductor_is_asked_again(cloud: Cloud, manager: Any) -> None:
     cloud.cell.unanswered['InstanceList.get_uuids_with_operations'] = 3
     by_itself(cloud, row['uuid'], PowerState.SHUTDOWN)
     until(lambda: row['vm_state'] == 'stopped')
+    assert cloud.cell.unanswered['InstanceList.get_uuids_with_operations'] == 0
 
 
 # -- the hypervisor ----------------------------------------------------------------------------------------------------
@@ -257,6 +260,7 @@ def test_it_is_told_when_the_conductor_is_there_again(cloud: Cloud, service: Any
     cloud.cell.unanswered['Service.get_by_args'] = 3
     cloud.managers['gpu1'].hypervisor.hypervisor_lost(LOST)
     until(lambda: shown(service) == (True, AUTO))
+    assert cloud.cell.unanswered['Service.get_by_args'] == 0
 
 
 def test_a_host_that_an_earlier_process_disabled_is_enabled(cloud: Cloud, service: Any) -> None:
@@ -264,6 +268,7 @@ def test_a_host_that_an_earlier_process_disabled_is_enabled(cloud: Cloud, servic
     service.obj_reset_changes()
     cloud.host('gpu1')
     until(lambda: shown(service) == (False, None))
+    assert 'disabled' not in service.obj_what_changed()
 
 
 def test_guests_that_changed_unheard_are_looked_at_when_it_is_back(cloud: Cloud, manager: Any) -> None:
@@ -271,6 +276,7 @@ def test_guests_that_changed_unheard_are_looked_at_when_it_is_back(cloud: Cloud,
     cloud.drivers['gpu1'].domains[row['uuid']].state = int(PowerState.SHUTDOWN)
     manager.hypervisor.hypervisor_back()
     until(lambda: row['vm_state'] == 'stopped')
+    assert row['power_state'] == PowerState.SHUTDOWN
 
 
 def test_a_compute_waits_for_its_hypervisor(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:

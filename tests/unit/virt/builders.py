@@ -81,6 +81,22 @@ class Images:
         file.write(self.path.read_bytes())
 
 
+class Listener:
+    """Whom a driver tells what happens by itself; ``heard``: what, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def guest_changed(self, uuid: str) -> None:
+        self.heard.append(uuid)
+
+    def hypervisor_lost(self, reason: str) -> None:
+        self.heard.append(reason)
+
+    def hypervisor_back(self) -> None:
+        self.heard.append('back')
+
+
 def make_image(path: Path, format_: str = 'qcow2', size: str = '64M', *options: str) -> Path:
     subprocess.run(['qemu-img', 'create', '-q', '-f', format_, *options, str(path), size], check=True)
     return path

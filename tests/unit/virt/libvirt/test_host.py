@@ -18,6 +18,7 @@ from kilonova.virt import driver
 from kilonova.virt.libvirt import host as host_module
 from kilonova.virt.libvirt.host import Host
 from tests.unit.virt import builders
+from tests.unit.virt.builders import Listener
 
 UUID = '6f1f2a52-8f3c-4a8e-9d5c-000000000001'
 
@@ -97,20 +98,6 @@ class Connection(libvirt.virConnect):
     def domainEventRegisterAny(self, domain: Any, kind: int, callback: Any, opaque: Any) -> int:
         assert (domain, kind) == (None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE)
         return 0
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def guest_changed(self, uuid: str) -> None:
-        self.heard.append(uuid)
-
-    def hypervisor_lost(self, reason: str) -> None:
-        self.heard.append(reason)
-
-    def hypervisor_back(self) -> None:
-        self.heard.append('back')
 
 
 def until(met: Callable[[], Any]) -> None:

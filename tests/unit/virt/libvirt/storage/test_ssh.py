@@ -213,23 +213,22 @@ def test_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock[0] == pytest.approx(102.5)
 
 
+def refuses(rig: Any, text: str, **offered: Any) -> None:
+    """A destination that offers this; the guest runs on."""
+    instance = spawn(rig)
+    with pytest.raises(errors.DisksUnmovable, match=text):
+        rig.here.migrate_disk_and_power_off(instance, {**rig.there.prepare_move(), **offered}, new_flavor(root_gb=2))
+    assert rig.here.get_info(instance) == PowerState.RUNNING
+
+
 @pytest.mark.parametrize('address', ['', '-oProxyCommand=reboot', 'a b', '$(reboot)', 'x' * 300, None])
 def test_an_address_is_an_address(remote_rig: Any, address: str | None) -> None:
     """It comes from another host, and becomes an argument of ssh."""
-    rig = remote_rig
-    instance = spawn(rig)
-    dest = {**rig.there.prepare_move(), 'address': address}
-    with pytest.raises(errors.DisksUnmovable, match='is no address'):
-        rig.here.check_move(instance, dest, new_flavor(root_gb=2))
+    refuses(remote_rig, 'is no address', address=address)
 
 
 def test_an_address_that_leads_elsewhere_is_found_out(remote_rig: Any) -> None:
-    rig = remote_rig
-    instance = spawn(rig)
-    dest = {**rig.there.prepare_move(), 'storage_id': 'of another host', 'address': '::1'}
-    with pytest.raises(errors.DisksUnmovable, match='from gpu1 to gpu2: ::1 leads to another host'):
-        rig.here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+    refuses(remote_rig, 'from gpu1 to gpu2: ::1 leads to another host', storage_id='of another host', address='::1')
 
 
 def test_the_destination_says_its_address(remote_rig: Any) -> None:
