@@ -14,7 +14,8 @@ from kilonova.cmd import manage, options
 from kilonova.pci import request as pci_request
 from kilonova.pci.spec import DeviceSpecs
 
-PAGE = (Path(__file__).parents[3] / 'docs' / 'admin' / 'install.md').read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / 'docs' / 'admin' / 'install.md').read_text()
 DEVICE = {'vendor_id': '10de', 'product_id': '13f1', 'address': '0000:08:00.0', 'dev_type': 'type-PCI'}
 
 
@@ -85,7 +86,8 @@ def test_what_a_machine_needs_is_named(what: str) -> None:
 def test_logrotate_takes_its_file(tmp_path: Path) -> None:
     if not shutil.which('logrotate'):
         pytest.skip('logrotate is not installed')
-    (text,) = blocks(section('Logs'), 'text')
+    assert 'etc/logrotate.d/kilonova' in section('Logs')
+    text = (ROOT / 'etc' / 'logrotate.d' / 'kilonova').read_text()
     path = tmp_path / 'kilonova'
     path.write_text(text.replace('/var/log/kilonova', str(tmp_path)).replace('su kilonova kilonova', ''))
     path.chmod(0o644)

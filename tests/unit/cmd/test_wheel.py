@@ -1,0 +1,76 @@
+"""The wheel for machines without a checkout: the package, and what operators need beside it. Finding 7.3."""
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+# Where it is below the environment's directory → the one file of the tree.
+BESIDE = {
+    'share/kilonova/kilonova.conf': 'etc/kilonova/kilonova.conf',
+    'share/kilonova/logging.conf': 'etc/kilonova/logging.conf',
+    'share/kilonova/policy.yaml.sample': 'etc/kilonova/policy.yaml.sample',
+    'share/kilonova/logrotate.d/kilonova': 'etc/logrotate.d/kilonova',
+    **{f'share/kilonova/systemd/kilonova-{name}.service': f'etc/systemd/kilonova-{name}.service'
+       for name in ('api', 'conductor', 'scheduler', 'compute')},
+}
+
+
+def pip(*words: str) -> None:
+    """Run pip without the network; what it printed when it failed."""
+    words = (*words, '--disable-pip-version-check', '--no-deps', '--no-index')
+    done = subprocess.run([sys.executable, '-m', 'pip', *words], capture_output=True, text=True, check=False,
+                          timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope='module')
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, installed into a directory of its own."""
+    where = tmp_path_factory.mktemp('wheel')
+    # In a copy: setuptools writes its files beside setup.cfg.
+    source = where / 'source'
+    for name in ('kilonova', 'etc'):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns('__pycache__'))
+    for name in ('setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
+        shutil.copy(ROOT / name, source)
+    pip('wheel', '--no-build-isolation', '-w', str(where / 'dist'), str(source))
+    (wheel,) = (where / 'dist').iterdir()
+    pip('install', '--no-compile', '--prefix', str(where / 'prefix'), str(wheel))
+    return where / 'prefix'
+
+
+def test_it_brings_what_operators_need(installed: Path) -> None:
+    found = {str(path.relative_to(installed)): path.read_bytes()
+             for path in (installed / 'share').rglob('*') if path.is_file()}
+    assert found == {path: (ROOT / source).read_bytes() for path, source in BESIDE.items()}
+
+
+def test_it_brings_the_whole_package(installed: Path) -> None:
+    """Templates of migrations are no Python."""
+    def files(directory: Path) -> set[str]:
+        return {str(path.relative_to(directory)) for path in directory.rglob('*')
+                if path.is_file() and '__pycache__' not in path.parts}
+    (package,) = installed.glob('lib/python*/site-packages/kilonova')
+    assert files(package) == files(ROOT / 'kilonova')
+
+
+def test_it_brings_the_programs(installed: Path) -> None:
+    units = [(installed / path).read_text() for path in BESIDE if path.endswith('.service')]
+    programs = {path.name for path in (installed / 'bin').iterdir()}
+    assert {Path(word).name for text in units for word in re.findall(r'(?m)^ExecStart=(\S+)', text)} <= programs
+    assert {'kilonova-manage', 'kilonova-status', 'kilonova-policy'} <= programs
+
+
+def test_the_page_names_each_file() -> None:
+    page = (ROOT / 'docs' / 'admin' / 'install.md').read_text()
+    assert '/opt/kilonova/share/kilonova' in page
+    named = set(re.findall(r'`([\w./{},-]+)`', page))
+    named |= {name.replace('{api,conductor,scheduler,compute}', daemon) for name in named
+              for daemon in ('api', 'conductor', 'scheduler', 'compute')}
+    assert {path.removeprefix('share/kilonova/') for path in BESIDE} <= named
