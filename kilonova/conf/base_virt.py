@@ -11,7 +11,8 @@ OPTS = [
                     'Required on computes.'),
     cfg.StrOpt('instances_path', default='$state_path/instances', sample_default='$state_path/instances',
                help='Directory with one directory a server, and the image cache. Computes that share a machine need '
-                    'one each.'),
+                    'one each. Hosts of several machines may have one in common (NFS, CephFS; at the same path on '
+                    'each): a move between them copies no disks then.'),
     cfg.StrOpt('instance_name_template', default='instance-%08x',
                help="Name of the hypervisor's guests: a pattern for the server's number, or for %(uuid)s. Servers "
                     'that exist keep being found by uuid when it changes.'),

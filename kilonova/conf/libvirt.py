@@ -55,7 +55,8 @@ OPTS = [
     cfg.StrOpt('remote_filesystem_transport', default='ssh', choices=['ssh', 'rsync'],
                help="How disks get to another machine in a resize or cold migration. ssh needs nothing else there; "
                     'rsync, installed on both, compares what is there after a cut. Both log in as the user of this '
-                    "service, with its key, at the other host's [DEFAULT]my_ip. Hosts of one machine copy."),
+                    "service, with its key, at the other host's [DEFAULT]my_ip. Hosts of one machine "
+                    'copy, hosts that share their [DEFAULT]instances_path need not even that.'),
     cfg.IntOpt('remote_filesystem_bandwidth', default=0, min=0, max=1 << 20,
                help='MiB a second that one such move may take of the network; 0: no limit.'),
     cfg.ListOpt('disk_cachemodes', default=[],
