@@ -1,10 +1,12 @@
 """The wheel for machines without a checkout: the package, and what operators need beside it. Finding 7.3."""
 from __future__ import annotations
 
+import configparser
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -21,17 +23,10 @@ BESIDE = {
 }
 
 
-def pip(*words: str) -> None:
-    """Run pip without the network; what it printed when it failed."""
-    words = (*words, '--disable-pip-version-check', '--no-deps', '--no-index')
-    done = subprocess.run([sys.executable, '-m', 'pip', *words], capture_output=True, text=True, check=False,
-                          timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, installed into a directory of its own."""
+    """The wheel of this tree, unpacked as its format says: ``data`` of its data directory is what goes below the
+    environment's directory. Not by pip, which would first take away what the environment of this run has."""
     where = tmp_path_factory.mktemp('wheel')
     # In a copy: setuptools writes its files beside setup.cfg.
     source = where / 'source'
@@ -39,15 +34,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns('__pycache__'))
     for name in ('setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
         shutil.copy(ROOT / name, source)
-    pip('wheel', '--no-build-isolation', '-w', str(where / 'dist'), str(source))
+    done = subprocess.run([
+        sys.executable, '-m', 'pip', 'wheel', '--disable-pip-version-check', '--no-deps', '--no-index',
+        '--no-build-isolation', '-w', str(where / 'dist'), str(source)], capture_output=True, text=True, check=False,
+        timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (where / 'dist').iterdir()
-    pip('install', '--no-compile', '--prefix', str(where / 'prefix'), str(wheel))
-    return where / 'prefix'
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(where / 'unpacked')
+    return where / 'unpacked'
 
 
-def test_it_brings_what_operators_need(installed: Path) -> None:
-    found = {str(path.relative_to(installed)): path.read_bytes()
-             for path in (installed / 'share').rglob('*') if path.is_file()}
+@pytest.fixture
+def prefix(installed: Path) -> Path:
+    """What goes below the environment's directory."""
+    (data,) = installed.glob('kilonova-*.data')
+    assert {path.name for path in data.iterdir()} == {'data'}
+    return data / 'data'
+
+
+def test_it_brings_what_operators_need(prefix: Path) -> None:
+    found = {str(path.relative_to(prefix)): path.read_bytes() for path in prefix.rglob('*') if path.is_file()}
     assert found == {path: (ROOT / source).read_bytes() for path, source in BESIDE.items()}
 
 
@@ -56,15 +63,17 @@ def test_it_brings_the_whole_package(installed: Path) -> None:
     def files(directory: Path) -> set[str]:
         return {str(path.relative_to(directory)) for path in directory.rglob('*')
                 if path.is_file() and '__pycache__' not in path.parts}
-    (package,) = installed.glob('lib/python*/site-packages/kilonova')
-    assert files(package) == files(ROOT / 'kilonova')
+    assert files(installed / 'kilonova') == files(ROOT / 'kilonova')
 
 
 def test_it_brings_the_programs(installed: Path) -> None:
-    units = [(installed / path).read_text() for path in BESIDE if path.endswith('.service')]
-    programs = {path.name for path in (installed / 'bin').iterdir()}
-    assert {Path(word).name for text in units for word in re.findall(r'(?m)^ExecStart=(\S+)', text)} <= programs
-    assert {'kilonova-manage', 'kilonova-status', 'kilonova-policy'} <= programs
+    (path,) = installed.glob('kilonova-*.dist-info/entry_points.txt')
+    entries = configparser.ConfigParser(delimiters='=')
+    entries.read(path)
+    units = [(ROOT / source).read_text() for source in BESIDE.values() if source.endswith('.service')]
+    started = {Path(word).name for text in units for word in re.findall(r'(?m)^ExecStart=(\S+)', text)}
+    assert len(started) == 4
+    assert started | {'kilonova-manage', 'kilonova-status', 'kilonova-policy'} == set(entries['console_scripts'])
 
 
 def test_the_page_names_each_file() -> None:
