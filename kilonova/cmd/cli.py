@@ -69,15 +69,21 @@ class Command:
 
 VERBOSE = argument('--verbose', action='store_true', help='tell more')
 
+# Those of every program, before the command.
+COMMON = (
+    argument('--config-file', action='append', default=[], metavar='PATH', help='may be repeated'),
+    argument('--config-dir', action='append', default=[], metavar='DIR', help='may be repeated'),
+    argument('--log-file', metavar='PATH'),
+    argument('--debug', '-d', action='store_true'),
+)
+
 
 def parser(prog: str, description: str, tree: Any) -> argparse.ArgumentParser:
     """The whole command line of a program; ``tree``: {word: Command, or more words}."""
     made = argparse.ArgumentParser(prog=prog, description=description,
                                    epilog='Exit code 255: an error that no command expects.')
-    made.add_argument('--config-file', action='append', default=[], metavar='PATH', help='may be repeated')
-    made.add_argument('--config-dir', action='append', default=[], metavar='DIR', help='may be repeated')
-    made.add_argument('--log-file', metavar='PATH')
-    made.add_argument('--debug', '-d', action='store_true')
+    for names, settings in COMMON:
+        made.add_argument(*names, **settings)
     _grow(made.add_subparsers(metavar='COMMAND', required=True), tree)
     return made
 

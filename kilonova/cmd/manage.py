@@ -1,4 +1,4 @@
-"""kilonova-manage: schemas, cells, archiving, keys, devices, operations and the audit, for operators.
+"""kilonova-manage: schemas, cells, archiving, keys, devices, operations, the audit and completion, for operators.
 
     kilonova-manage --config-file kilonova.conf cell_v2 discover_hosts --verbose
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kilonova.cmd import (
     cli,
+    completion,
     manage_cells,
     manage_db,
     manage_devices,
@@ -34,6 +35,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
     'operation': manage_operations.OPERATION,
     'scheduler': manage_scheduler.SCHEDULER,
     'secrets': manage_secrets.SECRETS,
+    'completion': completion.COMPLETION,
 }
 
 

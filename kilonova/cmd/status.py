@@ -163,10 +163,12 @@ def render(outcomes: dict[str, Outcome]) -> str:
     return '\n'.join(rows)
 
 
+TREE = {'upgrade': {'check': Command(upgrade_check)}}
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    return cli.parser(PROG, 'Is this installation ready for this release?',
-                      {'upgrade': {'check': Command(upgrade_check)}})
+    return cli.parser(PROG, 'Is this installation ready for this release?', TREE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,108 @@
+"""kilonova-manage completion: bash completes the commands and options of the programs of commands.
+
+    kilonova-manage completion > /etc/bash_completion.d/kilonova
+
+What is printed holds the words themselves, so that no program is started at each Tab. It is made from the tables that
+the command lines are made from.
+"""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kilonova.cmd.cli import COMMON, Cloud, Command
+
+# What an option takes: one of these words, a path, or something that nobody can guess.
+_PATH, _ANYTHING = '<path>', '<anything>'
+_HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
+# For each path of words that are commands ("kilonova-manage pci list"): the commands below it, its options, and for
+# each option that takes a value ("kilonova-manage pci list --format") which. -g: bash may read this in a function.
+_TABLES = """declare -gA _kilonova_commands=(
+{commands})
+declare -gA _kilonova_options=(
+{options})
+declare -gA _kilonova_values=(
+{values})
+"""
+_FUNCTION = r"""_kilonova() {
+    local path=${1##*/} current=${COMP_WORDS[COMP_CWORD]} takes='' at word words
+    [[ $path == kn ]] && path=kilonova-manage
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        word=${COMP_WORDS[at]}
+        if [[ $word == '=' ]]; then
+            continue
+        elif [[ -n $takes ]]; then
+            takes=''
+        elif [[ -n ${_kilonova_options[$path $word]+there} ]]; then
+            path="$path $word"
+        else
+            takes=${_kilonova_values[$path $word]-}
+        fi
+    done
+    [[ $current == '=' ]] && current=''
+    case $takes in
+        '')
+            words=${_kilonova_commands[$path]-}
+            [[ $current == -* || -z $words ]] && words=${_kilonova_options[$path]-}
+            mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current");;
+        '<path>')
+            compopt -o filenames 2> /dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$current");;
+        '<anything>')
+            COMPREPLY=();;
+        *)
+            mapfile -t COMPREPLY < <(compgen -W "$takes" -- "$current");;
+    esac
+}
+"""
+
+
+def completion(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Print what bash needs to complete the commands of kilonova-manage, kilonova-status and kilonova-policy"""
+    from kilonova.cmd import manage, policy, status
+    print(bash({program.PROG: program.TREE for program in (manage, status, policy)}), end='')
+    return 0
+
+
+def bash(programs: Mapping[str, Any]) -> str:
+    """The file for these programs: {name: tree of its commands, as of ``cli.parser``}."""
+    commands: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
+    values: dict[str, str] = {}
+    for program, tree in programs.items():
+        for path, below, arguments in _walk(program, tree, COMMON):
+            commands[path] = below
+            flags = [(names, settings) for names, settings in arguments if names[0].startswith('-')]
+            # Of two spellings (--max-count, --max_count) the first is offered, both are understood.
+            options[path] = [names[0] for names, _ in flags] + ['--help']
+            values |= {f'{path} {name}': _taken(settings) for names, settings in flags for name in names
+                       if settings.get('action') != 'store_true'}
+    tables = {'commands': {path: ' '.join(words) for path, words in commands.items() if words},
+              'options': {path: ' '.join(words) for path, words in options.items()}, 'values': values}
+    return ''.join([
+        _HEAD.format(programs=', '.join(programs)),
+        _TABLES.format(**{name: ''.join(f"    ['{key}']='{words}'\n" for key, words in table.items())
+                          for name, table in tables.items()}),
+        _FUNCTION,
+        # kn is kilonova-manage on the one-machine cloud.
+        f'complete -F _kilonova {" ".join(programs)} kn\n'])
+
+
+def _walk(path: str, node: Any, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
+    """(path, commands below, its own arguments) of a node and of all below it."""
+    if isinstance(node, Command):
+        yield path, [], node.arguments
+        return
+    yield path, list(node), arguments
+    for name, child in node.items():
+        yield from _walk(f'{path} {name}', child)
+
+
+def _taken(settings: Mapping[str, Any]) -> str:
+    if settings.get('choices'):
+        return ' '.join(settings['choices'])
+    return _PATH if settings.get('metavar') in ('PATH', 'DIR') else _ANYTHING
+
+
+COMPLETION = Command(completion)
