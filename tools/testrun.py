@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from xml.etree import ElementTree
 
 from tools.cloud.layout import ROOT, Layout
@@ -63,13 +64,19 @@ STEPS = 'step_fails or delete_at_a_step'
 OWN_CLOUDS = ('tests/integration/test_databases.py', 'tests/integration/test_twenty_hosts.py')
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
-FUNCTIONAL = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / 'tests' / 'functional').glob('test_*.py')))
+T = TypeVar('T')
 
 
-def functional(database: str, backend: str, paths: tuple[str, ...] = ('tests/functional',), *, seconds: float) -> Run:
-    """The functional tests, or some of them, on one kind of database and one runtime."""
-    return Run(f'functional-{database}-{backend}', paths=paths, seconds=seconds,
-               env={'KILONOVA_CONCURRENCY': backend, 'KILONOVA_TEST_DATABASE': database})
+def functional(database: str, backend: str, share: str = '', *, seconds: float) -> Run:
+    """The functional tests, or a share of them (tests/functional/conftest.py), on one kind of database and one
+    runtime."""
+    return Run(f'functional-{database}-{backend}', paths=('tests/functional',), seconds=seconds,
+               env={'KILONOVA_CONCURRENCY': backend, 'KILONOVA_TEST_DATABASE': database, 'KILONOVA_TEST_SHARE': share})
+
+
+def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
+    """Of the tests of a file every ``step``-th from ``first`` on, and the last one of a file that has fewer."""
+    return tests[first::step] or tests[-1:]
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
@@ -77,11 +84,11 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'type': (Run('mypy', ('mypy',)),),
     'unit': (Run('unit', paths=('tests/unit',), seconds=400),),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite and on one of the servers (make test-databases: on both); the statements themselves are
-    # tested on all three (tests/integration/test_databases.py).
+    # Each test runs on SQLite, and of each file a quarter on MariaDB and another on PostgreSQL (make test-databases:
+    # all on both); the statements themselves are tested on all three (tests/integration/test_databases.py).
     'functional': (functional('sqlite', 'eventlet', seconds=240),
-                   functional('mariadb', 'eventlet', FUNCTIONAL[::2], seconds=180),
-                   functional('postgresql', 'threading', FUNCTIONAL[1::2], seconds=200)),
+                   functional('mariadb', 'eventlet', '0/4', seconds=80),
+                   functional('postgresql', 'threading', '2/4', seconds=90)),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
     'api': (Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=50),
             Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
@@ -117,6 +124,12 @@ def counts(junit: str) -> Counts:
             int(suite.get(name, 0)) for name in ('tests', 'failures', 'errors', 'skipped'))
         total += Counts(tests - failures - errors - skipped, failures + errors, skipped)
     return total
+
+
+def outcomes(junit: str) -> dict[str, bool]:
+    """{test: whether it was skipped} of a junit report."""
+    return {f"{case.get('classname')}::{case.get('name')}": case.find('skipped') is not None
+            for case in ElementTree.fromstring(junit).iter('testcase')}
 
 
 def judge(code: int, report: str | None) -> Counts:
@@ -205,17 +218,17 @@ def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
         return {name: future.result() for name, future in futures.items()}
 
 
-def uneven(results: Mapping[str, Counts]) -> str:
-    """What is wrong where the servers together did not run the functional tests that SQLite ran; '' where they did. One
-    that is skipped on one of them would hide."""
-    found = {name: counted for name, counted in results.items() if name.startswith('functional-')}
-    whole = sum((counted for name, counted in found.items() if '-sqlite-' in name), Counts())
-    servers = sum((counted for name, counted in found.items() if '-sqlite-' not in name), Counts())
-    if whole == Counts() or (whole.passed + whole.failed, whole.skipped) == (
-            servers.passed + servers.failed, servers.skipped):
-        return ''
-    told = '; '.join(f'{name} {counted}' for name, counted in found.items())
-    return f'the databases did not run the same tests: {told}'
+def uneven(reports: Mapping[str, Mapping[str, bool]]) -> str:
+    """What is wrong where a server did not try each file that SQLite ran, or skipped what SQLite did not; '' where they
+    did. ``reports``: {run: its ``outcomes``}."""
+    whole = {test: skipped for name, ran in reports.items() if '-sqlite-' in name for test, skipped in ran.items()}
+    files = {test.partition('::')[0] for test in whole}
+    told = []
+    for name, ran in reports.items() if whole else ():
+        strange = sorted(test for test, skipped in ran.items() if whole.get(test) != skipped)
+        missing = sorted(files - {test.partition('::')[0] for test in ran})
+        told += [f'{name}: {", ".join(found)}' for found in (strange, missing) if found]
+    return f'the databases did not run the same tests: {"; ".join(told)}' if told else ''
 
 
 def main(names: Iterable[str]) -> int:
@@ -240,7 +253,8 @@ def main(names: Iterable[str]) -> int:
         if found.failed:
             print(f'failed: {name}')
     total = sum(results.values(), Counts())
-    if different := uneven(results):
+    if different := uneven({name: outcomes(report.read_text()) for name in results if name.startswith('functional-')
+                            and (report := RESULTS / f'{name}.xml').exists()}):
         print(f'failed: {different}')
         total += Counts(failed=1)
     print(total, flush=True)

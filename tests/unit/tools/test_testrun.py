@@ -41,18 +41,30 @@ def test_functional_runs_under_both_backends_and_on_each_database():
 
 
 def test_databases_that_ran_different_tests_fail():
-    ran = {'functional-sqlite-eventlet': Counts(9, 1, 1), 'functional-mariadb-eventlet': Counts(6, 0, 1),
-           'unit': Counts(3)}
-    assert testrun.uneven(ran | {'functional-postgresql-threading': Counts(4)}) == ''
-    assert testrun.uneven({'unit': Counts(3)}) == ''
-    for other in (Counts(3), Counts(4, 0, 1), Counts(5), Counts()):
-        assert 'postgresql' in testrun.uneven(ran | {'functional-postgresql-threading': other})
+    whole = {'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False}}
+    assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::2': True, 'b::1': False}}) == ''
+    assert testrun.uneven(whole) == testrun.uneven({}) == ''
+    for other, told in (({'a::1': False}, 'b'), ({'a::1': True, 'b::1': False}, 'a::1'), ({}, 'a, b'),
+                        ({'a::1': False, 'b::1': False, 'c::1': False}, 'c::1')):
+        assert testrun.uneven(whole | {'functional-postgresql-threading': other}).endswith(
+            f'functional-postgresql-threading: {told}')
 
 
-def test_each_functional_test_runs_on_sqlite_and_on_one_server():
-    whole, *halves = testrun.PARTS['functional']
-    assert whole.paths == ('tests/functional',)
-    assert sorted(path for run in halves for path in run.paths) == sorted(testrun.FUNCTIONAL) != []
+def test_what_a_report_says_of_each_test():
+    assert testrun.outcomes(
+        '<testsuites><testsuite><testcase classname="a" name="1"/>'
+        '<testcase classname="a" name="2"><skipped/></testcase></testsuite></testsuites>') == {'a::1': False, 'a::2': True}
+
+
+def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server():
+    whole, *servers = testrun.PARTS['functional']
+    assert whole.env['KILONOVA_TEST_SHARE'] == ''
+    assert {run.paths for run in (whole, *servers)} == {('tests/functional',)}
+    for number in range(1, 9):
+        tests = range(number)
+        shares = [testrun.share_of(tests, *map(int, run.env['KILONOVA_TEST_SHARE'].split('/'))) for run in servers]
+        assert all(shares), number
+        assert number == 1 or not set(shares[0]) & set(shares[1])
 
 
 def test_an_unknown_part_is_refused(capsys):
