@@ -53,7 +53,8 @@ def test_databases_that_ran_different_tests_fail():
 def test_what_a_report_says_of_each_test():
     assert testrun.outcomes(
         '<testsuites><testsuite><testcase classname="a" name="1"/>'
-        '<testcase classname="a" name="2"><skipped/></testcase></testsuite></testsuites>') == {'a::1': False, 'a::2': True}
+        '<testcase classname="a" name="2"><skipped/></testcase></testsuite></testsuites>'
+    ) == {'a::1': False, 'a::2': True}
 
 
 def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server():
