@@ -17,6 +17,7 @@ from oslo_reports import opts as report_opts
 
 import kilonova.conf
 from kilonova.cmd import outages
+from kilonova.conf import wsgi
 from kilonova.rpc import versions
 from kilonova.rpc.interface import within
 
@@ -124,11 +125,23 @@ def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
 
 
 def warn_unread(conf: cfg.ConfigOpts) -> None:
-    """One WARNING with the options of the configuration files that nobody reads: misspelt, or of something we lack."""
+    """One WARNING with the options of the configuration files that nobody reads: misspelt, or of something we lack;
+    the API has another for a paste file. Once a daemon, not once a worker."""
     names = unread(conf)
     if names:
         LOG.warning('The configuration files set options that nobody here reads: %s',
                     ', '.join(f'[{group}]{name}' for group, name in names))
+    if conf.prog == 'kilonova-api':
+        _warn_of_paste(conf)
+
+
+def _warn_of_paste(conf: cfg.ConfigOpts) -> None:
+    """One WARNING that names an operator's api-paste.ini: who changed it there would look for the effect in vain."""
+    name = conf.wsgi.api_paste_config
+    found = conf.find_file(name)
+    if found or name != wsgi.PASTE:
+        LOG.warning('%s is passed over: [wsgi]api_paste_config names a file of Nova, and the order of the filters in '
+                    'front of this API is part of the program', found or name)
 
 
 def unread(conf: cfg.ConfigOpts) -> list[Name]:

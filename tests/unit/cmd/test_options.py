@@ -35,6 +35,27 @@ def test_options_of_directories_count(write_conf, tmp_path):
     assert options.unread(conf) == [('libvirt', 'virt_typ')]
 
 
+@pytest.mark.parametrize(('program', 'file', 'setting', 'named'), [
+    ('api', 'api-paste.ini', '', '{beside}/api-paste.ini'),
+    ('api', 'own.ini', '[wsgi]\napi_paste_config = own.ini\n', '{beside}/own.ini'),
+    ('api', 'own.ini', '[wsgi]\napi_paste_config = {beside}/own.ini\n', '{beside}/own.ini'),
+    ('api', 'own.ini', '[DEFAULT]\napi_paste_config = /nowhere/p.ini\n', '/nowhere/p.ini'),
+    ('api', 'own.ini', '', None),
+    ('compute', 'api-paste.ini', '', None),
+])
+def test_a_paste_file_is_named_as_it_is_passed_over(write_conf, tmp_path, caplog, program, file, setting, named):
+    """Row 3.6: one WARNING, and by the API only."""
+    beside = tmp_path / 'beside'
+    beside.mkdir()
+    (beside / file).write_text('[composite:osapi_compute]\n')
+    more = beside / 'nova.conf'
+    more.write_text(setting.format(beside=beside))
+    conf = options.parse(['--config-file', write_conf(), '--config-file', str(more)], f'kilonova-{program}')
+    options.warn_unread(conf)
+    told = [record.getMessage() for record in caplog.records if record.name == options.__name__]
+    assert [line.partition(' is passed over')[0] for line in told] == ([named.format(beside=beside)] if named else [])
+
+
 def test_nothing_to_warn_of(parse, caplog):
     options.warn_unread(parse())
     assert 'nobody here reads' not in caplog.text
