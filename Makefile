@@ -126,6 +126,10 @@ simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-10
 	@$(VENV)/bin/python -W ignore -m tests.simulation $(if $(SEED),--seeds $(SEED) $(if $(HOURS),,--twice),--seeds \
 		$(or $(SEEDS),1-100)) $(if $(HOURS),--hours $(HOURS)) $(if $(LONG),--shape large --length 2000) --shrink
 
+.PHONY: house
+house: bootstrap-test ## figures of the code: lines, Any, circles, and what a boot, resize, stop, lock and show run through
+	@$(VENV)/bin/python -m pytest -p no:hypothesispytest -q -s tests/house
+
 .PHONY: bench-scheduler
 bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 000 hosts, with and without Placement
 	@$(VENV)/bin/python -W ignore -m tests.bench.scheduler
