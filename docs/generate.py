@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
     from sphinx.application import Sphinx
 
-    from kilonova.conductor.flow import Step
+    from kilonova.conductor.work import Step
     from kilonova.rpc.interface import Interface
 
 # The oslo libraries import eventlet, which says at each import that it is deprecated.

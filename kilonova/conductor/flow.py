@@ -10,35 +10,11 @@ happened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from kilonova.conductor.work import Parked, Step, Work
 from kilonova.errors import Cancelled, HostRejected, KeyGone, KilonovaError, LeaseLost, Unanswered
 
-if TYPE_CHECKING:
-    from kilonova.conductor.work import Work
-
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step. ``again_from`` names the step that chooses the next alternate when this one's host refuses.
-
-    ``saved``: its output and the position after it must survive a crash (the next step leaves this process); True,
-    False, or a function of the work.
-    """
-
-    name: str
-    do: Callable[[Work], Any]
-    undo: Callable[[Work], Any] | None = None
-    again_from: str | None = None
-    saved: bool | Callable[[Work], bool] = True
-
-
-class Parked(Exception):
-    """The operation waits for a slot of a host; its holder keeps it and goes on when there is one."""
 
 
 class Flow:

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from kilonova.conductor.environment import Environment, silence
 from kilonova.conductor.indirection import ObjectCalls
 from kilonova.conductor.reclaim import Reclaim
 from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
-from kilonova.conductor.work import Environment, silence
 from kilonova.context import get_admin_context
 from kilonova.db.queries import claims, group_claims
 from kilonova.rpc.baseapi import ping

@@ -15,7 +15,7 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova import concurrency
-from kilonova.conductor.work import Environment
+from kilonova.conductor.environment import Environment
 from kilonova.context import get_admin_context
 from kilonova.db.queries import instances, operations
 from kilonova.errors import InstanceInvalidState, InstanceNotFound

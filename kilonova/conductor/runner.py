@@ -26,8 +26,8 @@ from oslo_utils import uuidutils
 
 from kilonova import concurrency
 from kilonova.conductor import flows, process
-from kilonova.conductor.flow import Parked
-from kilonova.conductor.work import Environment, Work
+from kilonova.conductor.environment import Environment
+from kilonova.conductor.work import Parked, Work
 from kilonova.db.queries import operations
 from kilonova.errors import LeaseLost, Unanswered
 

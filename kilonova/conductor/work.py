@@ -2,40 +2,31 @@
 
 Each write compares owner, lease, position and attempt (zero rows: LeaseLost, or Cancelled), is committed before it is
 acted on, and a database that doesn't answer raises Unanswered. Messages and undos are compared in the same way.
-``Environment`` is what flows work with: databases, the other daemons, Placement.
+``Step`` is one step of a flow (``flow.Flow``).
 """
 from __future__ import annotations
 
 import logging
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from kilonova import objects
-from kilonova.conductor.flow import Parked, Step
-from kilonova.conductor.hearing import Hearing
+from kilonova.conductor.environment import Environment, HostsSilent, silence
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
 from kilonova.errors import (
     Cancelled,
-    Forbidden,
     HostRejected,
     KeyGone,
     KilonovaError,
     LeaseLost,
-    NoValidHost,
     Unanswered,
     Unsent,
     without_paths,
 )
-from kilonova.rpc.notify import OFF, Notifications
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kilonova.conductor.runner import Runner
 
 LOG = logging.getLogger(__name__)
 
@@ -58,71 +49,23 @@ class GuestMayRun(Unanswered):
                'service again, or make sure that the host is off and force the service down')
 
 
-class HostsSilent(Unanswered):
-    """No host is left, but some may be back at any moment. The scheduler did answer, and claimed nothing."""
+@dataclass(frozen=True)
+class Step:
+    """One step. ``again_from`` names the step that chooses the next alternate when this one's host refuses.
+
+    ``saved``: its output and the position after it must survive a crash (the next step leaves this process); True,
+    False, or a function of the work.
+    """
+
+    name: str
+    do: Callable[[Work], Any]
+    undo: Callable[[Work], Any] | None = None
+    again_from: str | None = None
+    saved: bool | Callable[[Work], bool] = True
 
 
-class Environment:
-    """Collaborators of flows; one a conductor process. ``images``: an ImageClient that acts as the service; ``ping``
-    asks this conductor itself over the queue."""
-
-    def __init__(self, *, conf: Any, databases: Any, cells: Any, scheduler: Any, compute: Any, placement: Any,
-                 images: Any, ping: Callable[[], None], max_attempts: int, host: str,
-                 notify: Notifications = OFF) -> None:
-        self.host, self.images, self.ping, self.notify = host, images, ping, notify
-        self.conf, self.databases, self.cells = conf, databases, cells
-        self.scheduler, self.compute, self.placement = scheduler, compute, placement
-        self.max_attempts = max_attempts
-        self.hearing = Hearing(conf.service_down_time)
-        self.runner: Runner
-
-    @property
-    def api(self) -> Any:
-        """The api database."""
-        return self.databases.api()
-
-    def drop_image(self, image_id: str) -> None:
-        """Delete an image that got no data. Unanswered: the image service is silent."""
-        try:
-            self.images.delete(image_id)
-        except Forbidden as error:
-            LOG.warning('Image %s stays: %s', image_id, error)
-
-    def given_up(self, db: Any, host: str) -> bool:
-        """Whether a silent host is down for all that is known, so that asking it ends."""
-        return self.hearing.is_down(db, host)
-
-    def known_down(self, db: Any, host: str) -> bool:
-        """Whether a host is down, asked before it is sent anything. Costs a statement only where the last look found it
-        down."""
-        return self.hearing.was_down(db, host) and self.hearing.is_down(db, host)
-
-    def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
-        """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could
-        report for a while: they may be back at any moment, and take the server."""
-        asked = self.hearing.now()
-        try:
-            return self.scheduler.select_destinations(ctxt, **request)
-        except Unsent:
-            self.hearing.cut_off()
-            raise
-        except NoValidHost as error:
-            with silence():
-                silent = [host for db in self.cells.databases() for host in self.hearing.unsure(db, asked)]
-            if not silent:
-                raise
-            raise HostsSilent(who=', '.join(silent), reason=f'nobody could report for a while; {error}') from error
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """A database that can't be reached is silence, not a failure."""
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, KilonovaError) and engine.is_unreachable(error):
-            raise Unanswered(who='the database', reason=str(error)) from error
-        raise
+class Parked(Exception):
+    """The operation waits for a slot of a host; its holder keeps it and goes on when there is one."""
 
 
 class Work:

@@ -13,8 +13,9 @@ from typing import Any
 
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
-from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import GuestMayRun, HostsSilent, Work, silence
+from kilonova.conductor.environment import HostsSilent, silence
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
 from kilonova.errors import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kilonova.conductor.flow import Flow, Step
+from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import move
-from kilonova.conductor.work import HostGone, Work
+from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db.queries import instances, migrations
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import HostGone, Work, silence
+from kilonova.conductor.environment import silence
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db.queries import instance_mappings, instances, migrations
 from kilonova.errors import InstanceNotFound
 

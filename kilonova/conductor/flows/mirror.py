@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from kilonova.clients import aggregates
-from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import Work, silence
+from kilonova.conductor.environment import silence
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.work import Step, Work
 
 
 def mirror(work: Work) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kilonova import objects, states
-from kilonova.conductor.work import GuestMayRun, Work, silence
+from kilonova.conductor.environment import silence
+from kilonova.conductor.work import GuestMayRun, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import MigrationNotFound, Unanswered

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import objects
-from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import HostGone, Work
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db.queries import instances
 from kilonova.errors import Unanswered
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.clients.placement import PlacementInvalid
-from kilonova.conductor.flow import Flow, Step
+from kilonova.conductor.environment import silence
+from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import boot, move
-from kilonova.conductor.work import Work, silence
+from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations
 from kilonova.errors import HostRejected, NoValidHost, PlacementConflict

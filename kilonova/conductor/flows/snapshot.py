@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import logging
 
-from kilonova.conductor.flow import Step
 from kilonova.conductor.flows.power import OneStep
-from kilonova.conductor.work import Work
+from kilonova.conductor.work import Step, Work
 from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.conductor.flow import Flow, Step
+from kilonova.conductor.environment import silence
+from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import confirm
 from kilonova.conductor.flows.power import OneStep
-from kilonova.conductor.work import HostGone, Work, silence
+from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances
 

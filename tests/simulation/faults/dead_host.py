@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.conductor.environment import Environment
 from kilonova.conductor.runner import HostSlots, Runner
-from kilonova.conductor.work import Environment
 from tests.simulation.faults import replace
 
 

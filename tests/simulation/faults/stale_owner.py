@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.conductor.flow import Flow, Step
-from kilonova.conductor.work import Work
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import claims, operations
 from kilonova.errors import HostRejected

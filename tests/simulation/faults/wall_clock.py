@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kilonova.conductor.work import Environment
+from kilonova.conductor.environment import Environment
 from kilonova.scheduler.claims import Asker
 from tests.simulation.faults import replace
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from kilonova.conductor.environment import Environment
 from kilonova.conductor.hearing import Hearing
 from kilonova.conductor.runner import Runner
-from kilonova.conductor.work import Environment, Work
+from kilonova.conductor.work import Work
 from kilonova.db import engine
 from kilonova.db.models.cell import Base
 from kilonova.db.queries import operations
