@@ -13,21 +13,24 @@ to Placement are lost.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from kilonova.clients.placement import PlacementClient
 from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import operations
+from kilonova.rpc.transport import DirectTransport
 from tests.fixtures.cloud import Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
@@ -302,6 +305,46 @@ def everything(cloud: Cloud) -> dict[str, Any]:
         found[f'files of {host}'] = sorted((str(path.relative_to(home)), path.stat().st_size)
                                            for path in home.rglob('*') if path.is_file())
     return found
+
+
+@contextlib.contextmanager
+def told_of_transactions(monkeypatch: pytest.MonkeyPatch, listener: Callable[[str, str, bool], None]) -> Iterator[None]:
+    """``listener`` (see engine.listen) is told of the first statement of each transaction and of each COMMIT, before
+    them. Who ends before another statement leaves what it leaves before the first: nothing of it is committed, and
+    nobody was asked for anything since."""
+    local = threading.local()
+
+    def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+        @contextlib.contextmanager
+        def begun(database: engine.Database) -> Iterator[Any]:
+            with real(database) as conn:
+                local.begun, local.inside = True, True
+                try:
+                    yield conn
+                finally:
+                    local.inside = False
+        return begun
+
+    def chosen(database: str, statement: str, many: bool) -> None:
+        if statement == 'COMMIT' or local.begun:
+            local.begun = False
+            listener(database, statement, many)
+
+    def outside(real: Callable[..., Any]) -> Callable[..., Any]:
+        def send(*args: Any, **kwargs: Any) -> Any:
+            assert not getattr(local, 'inside', False), 'somebody is asked inside a transaction'
+            return real(*args, **kwargs)
+        return send
+    with monkeypatch.context() as patch:
+        for name in ('read', 'write'):
+            patch.setattr(engine.Database, name, noting(getattr(engine.Database, name)))
+        patch.setattr(DirectTransport, 'send', outside(DirectTransport.send))
+        patch.setattr(PlacementClient, '_send', outside(PlacementClient._send))
+        silence = engine.listen(chosen)
+        try:
+            yield
+        finally:
+            silence()
 
 
 def disturb(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, act: Callable[..., Any], what: str = 'do') -> None:

@@ -9,10 +9,20 @@ import threading
 import pytest
 
 from kilonova.conductor import flows
-from kilonova.db import engine
 from kilonova.errors import KilonovaError, Unanswered
 from tests.fixtures.cloud import Crash
-from tests.flows.cases import ASKING_HOSTS, ASKING_PLACEMENT, CASES, CAST, STEP_IDS, STEPS, check, clear, disturb
+from tests.flows.cases import (
+    ASKING_HOSTS,
+    ASKING_PLACEMENT,
+    CASES,
+    CAST,
+    STEP_IDS,
+    STEPS,
+    check,
+    clear,
+    disturb,
+    told_of_transactions,
+)
 
 
 def test_every_flow_has_a_case():
@@ -98,8 +108,9 @@ def test_each_request_to_placement_is_lost_in_turn(ground, name, lost):
 # The thread that crashes ends with Crash, as it is meant to.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('name', CASES)
-def test_the_conductor_crashes_before_each_statement_in_turn(ground, name):
-    """The conductor is gone right before a statement of the flow's worker; another one takes the row over. Row 1.19."""
+def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch, name):
+    """The conductor is gone right before a statement of the flow's worker that begins or ends a transaction; another
+    one takes the row over. Row 1.19."""
     case, number, happened = CASES[name], 0, True
     while happened:
         server, seen = case.before(ground), []
@@ -112,13 +123,10 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, name):
             if len(seen) - 1 == number:
                 crashed.set()
                 raise Crash
-        silence = engine.listen(listener)
-        try:
+        with told_of_transactions(monkeypatch, listener):
             server = case.act(ground, server)
             while not crashed.is_set() and ground.rows():
                 crashed.wait(0.02)
-        finally:
-            silence()
         happened = crashed.is_set()
         if happened:
             ground.crash_conductor()
