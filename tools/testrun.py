@@ -60,7 +60,6 @@ class Run:
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
-STEPS = 'step_fails or delete_at_a_step'
 OWN_CLOUDS = ('tests/integration/test_databases.py', 'tests/integration/test_twenty_hosts.py')
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
@@ -94,10 +93,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
             Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
                 env={'KILONOVA_CONCURRENCY': 'eventlet'}, seconds=30)),
     'flows': (
-        Run('flows-steps', ('-k', STEPS), ('tests/flows',), seconds=120),
-        Run('flows-faults', ('-k', f'not ({STEPS})', *(f'--ignore={path}' for path in MORE_FLOWS)), ('tests/flows',),
-            seconds=310),
-        Run('flows-more', ('-k', f'not ({STEPS})'), MORE_FLOWS, seconds=370),
+        Run('flows', tuple(f'--ignore={path}' for path in MORE_FLOWS), ('tests/flows',), seconds=270),
+        Run('flows-more', paths=MORE_FLOWS, seconds=230),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=270),),
