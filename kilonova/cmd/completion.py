@@ -7,11 +7,10 @@ the command lines are made from.
 """
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kilonova.cmd.cli import COMMON, Cloud, Command
+from kilonova.cmd.cli import COMMON, Command
 
 # What an option takes: one of these words, a path, or something that nobody can guess.
 _PATH, _ANYTHING = '<path>', '<anything>'
@@ -58,13 +57,6 @@ _FUNCTION = r"""_kilonova() {
 """
 
 
-def completion(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Print what bash needs to complete the commands of kilonova-manage, kilonova-status and kilonova-policy"""
-    from kilonova.cmd import manage, policy, status
-    print(bash({program.PROG: program.TREE for program in (manage, status, policy)}), end='')
-    return 0
-
-
 def bash(programs: Mapping[str, Any]) -> str:
     """The file for these programs: {name: tree of its commands, as of ``cli.parser``}."""
     commands: dict[str, list[str]] = {}
@@ -103,6 +95,3 @@ def _taken(settings: Mapping[str, Any]) -> str:
     if settings.get('choices'):
         return ' '.join(settings['choices'])
     return _PATH if settings.get('metavar') in ('PATH', 'DIR') else _ANYTHING
-
-
-COMPLETION = Command(completion)

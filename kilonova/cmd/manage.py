@@ -21,9 +21,17 @@ from kilonova.cmd import (
     manage_scheduler,
     manage_secrets,
 )
-from kilonova.cmd.cli import Command
+from kilonova.cmd.cli import Cloud, Command
 
 PROG = 'kilonova-manage'
+
+
+def print_completion(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Print what bash needs to complete the commands of kilonova-manage, kilonova-status and kilonova-policy"""
+    from kilonova.cmd import policy, status
+    print(completion.bash({PROG: TREE, status.PROG: status.TREE, policy.PROG: policy.TREE}), end='')
+    return 0
+
 
 TREE: dict[str, dict[str, Command] | Command] = {
     'api_db': manage_db.API_DB,
@@ -35,7 +43,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
     'operation': manage_operations.OPERATION,
     'scheduler': manage_scheduler.SCHEDULER,
     'secrets': manage_secrets.SECRETS,
-    'completion': completion.COMPLETION,
+    'completion': Command(print_completion),
 }
 
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 from xml.etree import ElementTree
 
 import libvirt
@@ -10,9 +11,6 @@ from oslo_log import log as logging
 
 from kilonova.states import PowerState
 from kilonova.virt import driver
-
-if TYPE_CHECKING:
-    from kilonova.virt.libvirt.host import Host
 
 LOG = logging.getLogger(__name__)
 
@@ -30,10 +28,24 @@ POWER_STATES = {
 }
 
 
+class Connected(Protocol):
+    """What a guest asks of its host (``host.Host``): connections to libvirt."""
+
+    @property
+    def is_test(self) -> bool:
+        """Whether libvirt's test driver plays the host."""
+
+    def do(self, act: Callable[[Any], Any]) -> Any:
+        """``act(connection)``, once more when the connection was lost."""
+
+    def do_once(self, act: Callable[[Any], Any]) -> Any:
+        """The same once."""
+
+
 class Guest:
     """A domain that libvirt knew when it was looked up."""
 
-    def __init__(self, host: Host, domain: Any) -> None:
+    def __init__(self, host: Connected, domain: Any) -> None:
         self._host, self._domain = host, domain
         self.uuid: str = domain.UUIDString()
         self.name: str = domain.name()
