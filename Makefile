@@ -121,6 +121,10 @@ db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and Postg
 bench: bootstrap ## CPU seconds, wall time and memory of boots and reads on the one-machine cloud
 	@$(VENV)/bin/python -m tests.bench
 
+.PHONY: bench-attacks
+bench-attacks: bootstrap ## requests that once stopped a cloud, sent to real daemons: answers, CPU, memory; fails above a bound
+	@$(VENV)/bin/python -W ignore -m tests.bench.attacks $(BACKEND)
+
 .PHONY: simulate
 simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-100; HOURS=2; LONG=1 for long stories
 	@$(VENV)/bin/python -W ignore -m tests.simulation $(if $(SEED),--seeds $(SEED) $(if $(HOURS),,--twice),--seeds \

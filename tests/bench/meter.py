@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -38,6 +39,29 @@ def resident_mib(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
             continue
         found[name] = found.get(name, 0.0) + resident * page
     return found
+
+
+def peak_mib(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
+    """The most resident memory of each service in MiB since ``forget_peaks``."""
+    found: dict[str, float] = {}
+    for pid, name in process.marked(var, proc).items():
+        try:
+            status = (proc / str(pid) / 'status').read_text()
+        except OSError:
+            continue
+        # proc(5): "VmHWM:    123456 kB"; a process that just ended has none.
+        for line in status.splitlines():
+            if line.startswith('VmHWM:'):
+                found[name] = found.get(name, 0.0) + int(line.split()[1]) / 2 ** 10
+    return found
+
+
+def forget_peaks(var: Path, proc: Path = Path('/proc')) -> None:
+    """Let the peak of each service be what it has now."""
+    for pid in process.marked(var, proc):
+        # proc(5), clear_refs: 5 sets the peak back, and nothing else.
+        with contextlib.suppress(OSError):
+            (proc / str(pid) / 'clear_refs').write_text('5')
 
 
 def used(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
