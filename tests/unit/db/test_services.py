@@ -78,7 +78,7 @@ def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, ex
     statements.clear()
     with cell.write() as connection:
         assert services.report_together(connection, [], 60) == {}
-    assert [text.split()[0] for _, text, _ in statements][0] == 'SELECT'
+    assert statements[0][1].startswith('SELECT')
     assert states(cell)['node3'] is False
 
 

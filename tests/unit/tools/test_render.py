@@ -99,7 +99,9 @@ def test_a_hosts_own_setting_wins(layout, tmp_path):
 def test_placement_has_one_process_with_one_thread(layout):
     settings: dict[str, object] = {}
     exec(render.gunicorn(PORTS, 'placement'), settings)
-    assert (settings['workers'], settings['worker_class']) == (1, 'sync')
+    assert (settings['workers'], settings['worker_class'], settings['threads']) == (1, 'gthread', 1)
+    # Its clients wait for nothing when a request is over.
+    assert settings['keepalive']
     assert settings['wsgi_app'] == 'placement.wsgi.api:application'
 
 
