@@ -66,7 +66,7 @@ def storage_id(instances_path: str, create: bool = False) -> str:
 def show_run(instances_path: str, host: str, run: str) -> None:
     """Let all who use this storage know that this run of the host's compute does."""
     path = _run_path(instances_path, host)
-    with open(f'{path}.new', 'w', encoding='utf-8') as stream:
+    with open(os.open(f'{path}.new', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w', encoding='utf-8') as stream:
         stream.write(f'{run}\n')
     os.replace(f'{path}.new', path)
 
