@@ -60,7 +60,9 @@ class Run:
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
-OWN_CLOUDS = ('tests/integration/test_databases.py', 'tests/integration/test_twenty_hosts.py')
+# Real daemons that wait most of their time: two runs of about the same length, each with a cloud of its own.
+APART = tuple(f'tests/integration/test_{name}.py' for name in (
+    'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
 T = TypeVar('T')
@@ -98,11 +100,11 @@ PARTS: dict[str, tuple[Run, ...]] = {
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=270),),
-    # One cloud that most of them share, one after the other; those that don't use it go beside.
+    # One cloud that most of them share, one after the other; the longest of those that need little of it go beside.
     'integration': (
-        Run('integration', tuple(f'--ignore={path}' for path in (*OWN_CLOUDS, *CAMPAIGNS)), ('tests/integration',),
+        Run('integration', tuple(f'--ignore={path}' for path in (*APART, *CAMPAIGNS)), ('tests/integration',),
             minutes=60, waits=True, seconds=900),
-        Run('integration-apart', paths=OWN_CLOUDS, minutes=60, waits=True, seconds=205)),
+        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=700)),
 }
 # Parts whose runs share no ports, files or processes.
 TOGETHER = ('unit', 'functional', 'api', 'flows', 'simulation', 'integration')
