@@ -24,7 +24,7 @@ from kilonova.rpc.compute import Compute
 from kilonova.rpc.conductor import ComputeTask, Conductor
 from kilonova.rpc.interface import Client
 from kilonova.rpc.notify import OFF, Notifications
-from kilonova.rpc.reports import Broker, Collector
+from kilonova.rpc.reports import PERIOD, Broker, Collector
 
 LOG = logging.getLogger(__name__)
 
@@ -126,7 +126,8 @@ class ConductorManager:
         self.endpoint = ConductorEndpoint(databases, cells)
         self.tasks = ComputeTaskEndpoint(self.runner, databases)
         self.reports = Reports(databases, Client(Compute, transport), conf.service_down_time)
-        self._collector = Collector(broker, self.reports.write) if broker else None
+        self._collector = Collector(
+            broker, self.reports.write, min(PERIOD, conf.report_interval)) if broker else None
         self._server: Any = None
 
     def start(self) -> None:

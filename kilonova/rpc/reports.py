@@ -1,9 +1,9 @@
-"""Reports of hosts that are there: small messages that a conductor takes together, each second.
+"""Reports of hosts that are there: small messages that a conductor takes together, every other second.
 
-    sender = Sender(conf)
+    sender = Sender(broker, expires=10)
     sender.send(17, 'gpu1')             # Unanswered, when no conductor takes reports or the broker is away
 
-    collector = Collector(conf, handle) # handle({17: 'gpu1', …}): reports since the last time, or {}
+    collector = Collector(broker, handle)       # handle({17: 'gpu1', …}): reports since the last time, or {}
     collector.start()
 
 A message of oslo.messaging costs its receiver some 2 ms of CPU before anything is done with it, and its sender as much;
@@ -35,8 +35,10 @@ LOG = logging.getLogger(__name__)
 QUEUE = kombu.Queue('kilonova-reports', durable=False, auto_delete=True)
 # Seconds that the broker may take to let us in, to take a report, and to say so.
 PATIENCE = 5.0
-# Seconds between two looks of a collector.
-PERIOD = 1.0
+# Seconds between two looks of a collector, at most: each costs a transaction.
+PERIOD = 2.0
+# Seconds until it tries again when it can't take or write reports.
+PAUSE = 1.0
 # Reports that a collector takes at a time; the others wait.
 MOST = 5000
 _LONGEST = 255
@@ -118,11 +120,11 @@ class Sender:
 
 
 class Collector:
-    """What a conductor takes reports with. ``handle`` is given them each second; the first time, and again after it has
-    raised, with none, and as long as it raises nothing is taken: who reports learns that nobody takes it."""
+    """What a conductor takes reports with. ``handle`` is given them each ``period``; the first time, and again after it
+    has raised, with none, and as long as it raises nothing is taken: who reports learns that nobody takes it."""
 
-    def __init__(self, broker: Broker, handle: Callable[[dict[int, str]], None]) -> None:
-        self._broker, self._handle = broker, handle
+    def __init__(self, broker: Broker, handle: Callable[[dict[int, str]], None], period: float = PERIOD) -> None:
+        self._broker, self._handle, self._period = broker, handle, period
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._reports: dict[int, str] = {}
@@ -149,14 +151,14 @@ class Collector:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 LOG.log(level, 'Reports of hosts are not taken: %s', error)
                 self._failing = True
-                self._stopping.wait(PERIOD)
+                self._stopping.wait(PAUSE)
 
     def _collect(self, connection: kombu.Connection) -> None:
         consumer = kombu.Consumer(connection, [QUEUE], on_message=self._take, no_ack=True, accept=['json'])
         with consumer:
             self._failing = False
             LOG.info('Reports of hosts are taken')
-            while not self._stopping.wait(PERIOD):
+            while not self._stopping.wait(self._period):
                 self._drain(connection)
                 connection.heartbeat_check()
             consumer.cancel()

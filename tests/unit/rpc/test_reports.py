@@ -33,7 +33,7 @@ class Memory:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(reports, 'PERIOD', 0.05)
+    monkeypatch.setattr(reports, 'PAUSE', 0.05)
     made = Memory()
     with made.connect() as connection:
         reports.QUEUE(connection.default_channel).declare()
@@ -43,7 +43,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @contextlib.contextmanager
 def collecting(broker: Any, handle: Callable[[dict[int, str]], None]) -> Iterator[Collector]:
-    collector = Collector(broker, handle)
+    collector = Collector(broker, handle, period=0.05)
     collector.start()
     try:
         yield collector
