@@ -39,7 +39,7 @@ PATIENCE = 5.0
 PERIOD = 2.0
 # Seconds until it tries again when it can't take or write reports.
 PAUSE = 1.0
-# Reports that a collector takes at a time; the others wait.
+# Messages that a collector takes at a time, whatever they are; the others wait.
 MOST = 5000
 _LONGEST = 255
 
@@ -61,7 +61,8 @@ class Broker:
                 for host in hosts]
         return kombu.Connection(
             urls, connect_timeout=PATIENCE,
-            heartbeat=self._options.heartbeat_timeout_threshold if listening else 0, ssl=self._ssl(hosts[0].hostname),
+            heartbeat=int(self._option('heartbeat_timeout_threshold')) if listening else 0,
+            ssl=self._ssl(hosts[0].hostname),
             login_method=self._option('rabbit_login_method'), failover_strategy=self._option('kombu_failover_strategy'),
             transport_options={'confirm_publish': True,
                                'client_properties': {'connection_name': 'kilonova reports'}})
@@ -166,7 +167,7 @@ class Collector:
 
     def _drain(self, connection: kombu.Connection) -> None:
         with contextlib.suppress(socket.timeout):
-            while len(self._reports) < MOST:
+            for _ in range(MOST):
                 connection.drain_events(timeout=0.001)
         if self._reports:
             reports, self._reports = self._reports, {}
