@@ -33,7 +33,7 @@ class _Cell:
     """``since``: when reports of this cell began to come in without a gap, None while none come; ``before``: the
     newest report before the last gap; ``looked``: the last look; ``deaf``: the end of the last time without looks, as
     the database was away, this process stood still or wasn't there; ``doubtful``: whether hosts were in doubt at the
-    last look that asked for them; ``cleared``: when that ended."""
+    last look; ``cleared``: when that ended."""
 
     since: float | None
     before: float
@@ -72,11 +72,11 @@ class Hearing:
         with db.read() as conn:
             newest = services.newest_report(conn)
             quiet = services.quiet_hosts(conn, self._down_time)
-        cell = self._note(db.url, newest) if newest is not None else self._cells.get(db.url)
-        down = {heard.host for heard in quiet
-                if heard.forced_down or (cell is not None and self._given_up(cell, heard.age, heard.newest))}
+        if newest is not None:
+            self._note(db.url, newest)
+        waited_for = {heard.host for heard in self._waited_for(db.url, quiet)}
         with self._lock:
-            self._down[db.url] = down
+            self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Any, host: str) -> bool:
         """Whether to give up asking a host: forced down, deleted, or silent while it could have reported."""
@@ -116,18 +116,31 @@ class Hearing:
         as down in its answer: what stands for them is given back once more.
         """
         with db.read() as conn:
-            silent = services.silent_hosts(conn, self._down_time)
-        cell = self._note(db.url, silent[0].newest) if silent else self._cells.get(db.url)
+            quiet = services.quiet_hosts(conn, self._down_time)
+        reporting = [heard for heard in quiet if not heard.forced_down]
+        if reporting:
+            self._note(db.url, reporting[0].newest)
+        unsure = [heard.host for heard in self._waited_for(db.url, quiet) if not heard.disabled]
+        with self._lock:
+            cell = self._cells.get(db.url)
+            if not unsure and cell is not None and cell.cleared >= asked:
+                return ['hosts that are heard again']
+        return unsure
+
+    def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:
+        """Those of the quiet hosts of a cell that aren't given up."""
+        cell = self._cells.get(key)
         if cell is None:
             return []
-        unsure = [heard.host for heard in silent if not self._given_up(cell, heard.age, heard.newest)]
+        found = [heard for heard in quiet
+                 if not heard.forced_down and not self._given_up(cell, heard.age, heard.newest)]
+        # Disabled hosts get no servers, whether they are heard or not.
+        unsure = any(not heard.disabled for heard in found)
         with self._lock:
             if cell.doubtful and not unsure:
                 cell.cleared = self._clock()
-            cell.doubtful = bool(unsure)
-            if not unsure and cell.cleared >= asked:
-                return ['hosts that are heard again']
-        return unsure
+            cell.doubtful = unsure
+        return found
 
     def _note(self, key: str, newest_age: float) -> _Cell:
         now = self._clock()

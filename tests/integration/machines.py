@@ -172,12 +172,14 @@ class Machines:
         service = control.pick(self._site.cloud, f'compute-{host}')
         log_path = self._site.layout.log(service.name)
         self._begun[host] = time.time()
+        size = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open('ab') as log:
             self._computes[host] = subprocess.Popen(
                 self.inside(host, *service.argv, '--config-file', str(path)), stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env=process.child_environment(self._site.layout, service.name, service.env))
         deadline = time.monotonic() + 60
-        while not self._serves(host):
+        # The last report of the compute before may be written after this one has started.
+        while b'Starting compute node' not in log_path.read_bytes()[size:] or not self._serves(host):
             assert self._computes[host].poll() is None and time.monotonic() < deadline, control.tail(log_path)
             time.sleep(0.1)
 

@@ -63,7 +63,8 @@ def test_a_compute_of_the_release_before(site: Site, old_source: Path, tmp_path:
     try:
         with Beside(site, 'python', '-P', '-m', 'kilonova.cmd.compute', directory=tmp_path,
                     files=[site.layout.compute_conf('gpu1')], env={'PYTHONPATH': str(old_source)}) as old:
-            old.until(lambda: reported(site) > began, 'a report')
+            # The new compute's last report may be written after it ended.
+            old.until(lambda: control.serves(site.cloud, 'compute-gpu1') and reported(site) > began, 'a report')
             size = site.log_size('conductor')
             refresh(site)
             (server,) = site.boot(1, gpu, user='admin', host='gpu1')

@@ -249,7 +249,8 @@ class Compute:
 
 
 def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, str]]) -> list[str]:
-    """The services of the table that haven't reported up since they were started."""
+    """The services of the table that haven't reported up since they were started. A compute also says itself that it
+    serves: the last report of the process before may be written after this one has started."""
     names = []
     up_now = [row for row in rows if row['state'] == 'up']
     for service in wanted:
@@ -257,11 +258,20 @@ def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, str
             continue
         record = process.running(cloud.layout, service.name)
         binary, host = service.reports
-        if record is None or not any(
+        if record is None or (host is not None and not serves(cloud, service.name)) or not any(
                 row['binary'] == binary and host in (None, row['host']) and reported(row) > record.began
                 for row in up_now):
             names.append(service.name)
     return names
+
+
+def serves(cloud: Cloud, name: str) -> bool:
+    """Whether a daemon with a /health of its own says that it has started."""
+    try:
+        reply = http.send('GET', f'http://127.0.0.1:{cloud.ports[f"health-{name}"]}/health', timeout=5.0)
+    except OSError:
+        return False
+    return bool(reply.data['state'] == 'serving')
 
 
 def reported(row: dict[str, str]) -> float:

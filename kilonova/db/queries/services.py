@@ -36,6 +36,7 @@ _REPORTING = (LIVE, services.c.binary == COMPUTE, sa.not_(_FORCED))
 _NEWEST = sa.select(sa.func.min(_AGE)).where(*_REPORTING)
 _COMPUTES = sa.select(
     services.c.host, _AGE.label('age'), _FORCED.label('forced'),
+    sa.func.coalesce(services.c.disabled, sa.false()).label('disabled'),
     sa.func.coalesce(_NEWEST.correlate(None).scalar_subquery(), _AGE).label('newest')).where(
     LIVE, services.c.binary == COMPUTE)
 _QUIET = _COMPUTES.where(sa.or_(_FORCED, sa.bindparam('down_time', type_=sa.Double) < _AGE))
@@ -54,6 +55,7 @@ class Heard(NamedTuple):
     host: str
     age: float
     forced_down: bool
+    disabled: bool
     newest: float
 
 
@@ -163,21 +165,17 @@ def newest_report(connection: sa.Connection) -> float | None:
 def report_of(connection: sa.Connection, host: str) -> Heard | None:
     """How long ago a compute reported, None when it has no service. One statement."""
     row = connection.execute(_HEARD, {'name': host}).first()
-    return Heard(row[0], float(row[1]), bool(row[2]), float(row[3])) if row is not None else None
-
-
-def silent_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
-    """Computes that get no servers only because their last report is older than ``down_time``. One statement."""
-    newest = sa.select(sa.func.min(_AGE)).where(*_REPORTING).correlate(None).scalar_subquery()
-    rows = connection.execute(sa.select(services.c.host, _AGE.label('age'), newest.label('newest')).where(
-        *_REPORTING, sa.not_(sa.func.coalesce(services.c.disabled, sa.false())), down_time < _AGE))
-    return [Heard(row[0], float(row[1]), False, float(row[2])) for row in rows]
+    return _heard(row) if row is not None else None
 
 
 def quiet_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
     """Computes that are forced down, or whose last report is older than ``down_time``. One statement."""
     rows = connection.execute(_QUIET, {'down_time': down_time})
-    return [Heard(row[0], float(row[1]), bool(row[2]), float(row[3])) for row in rows]
+    return [_heard(row) for row in rows]
+
+
+def _heard(row: Any) -> Heard:
+    return Heard(row[0], float(row[1]), bool(row[2]), bool(row[3]), float(row[4]))
 
 
 def minimum_version(connection: sa.Connection, binary: str) -> int:

@@ -188,3 +188,15 @@ def test_a_doubt_that_ends_while_the_scheduler_is_asked_counts_once_more(site: S
     assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
     site.sleep(10, 'gpu1', 'gpu2')
     assert site.hearing.unsure(site.db, site.now) == []
+
+
+def test_a_doubt_that_ends_before_anybody_asked_for_it(site: Site) -> None:
+    """The first answer of a scheduler after a long time without the message queue: its hosts counted as down, and
+    report before its answer comes."""
+    site.sleep(60, 'gpu1', 'gpu2')
+    site.sleep(80)
+    asked = site.now
+    site.sleep(10, 'gpu1', 'gpu2')
+    assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
+    site.sleep(10, 'gpu1', 'gpu2')
+    assert site.hearing.unsure(site.db, site.now) == []

@@ -55,17 +55,19 @@ def row(binary: str, host: str, *, state: str = 'up', at: str | None = '2026-01-
 STARTED = 1767225609.0
 
 
-@pytest.mark.parametrize(('rows', 'missing'), [
-    ([row('nova-compute', 'gpu1')], []),
-    ([row('nova-compute', 'gpu2')], ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', state='down')], ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', at=None)], ['compute-gpu1']),
-    ([row('nova-compute', 'gpu1', at='2026-01-01T00:00:08.000000')], ['compute-gpu1']),
-    ([], ['compute-gpu1']),
+@pytest.mark.parametrize(('rows', 'says', 'missing'), [
+    ([row('nova-compute', 'gpu1')], True, []),
+    ([row('nova-compute', 'gpu1')], False, ['compute-gpu1']),
+    ([row('nova-compute', 'gpu2')], True, ['compute-gpu1']),
+    ([row('nova-compute', 'gpu1', state='down')], True, ['compute-gpu1']),
+    ([row('nova-compute', 'gpu1', at=None)], True, ['compute-gpu1']),
+    ([row('nova-compute', 'gpu1', at='2026-01-01T00:00:08.000000')], True, ['compute-gpu1']),
+    ([], True, ['compute-gpu1']),
 ])
-def test_a_daemon_counts_as_up_once_it_reported_after_its_start(monkeypatch, rows, missing):
+def test_a_compute_counts_as_up_once_it_serves_and_reported_after_its_start(monkeypatch, rows, says, missing):
     service = Service('compute-gpu1', ('x',), reports=('nova-compute', 'gpu1'))
     monkeypatch.setattr(control.process, 'running', lambda layout, name: Record(1, 's', 'd', STARTED))
+    monkeypatch.setattr(control, 'serves', lambda cloud, name: says)
 
     class Cloud:
         layout = None
