@@ -96,6 +96,10 @@ flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is
 integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL
 	@$(TESTS) integration
 
+.PHONY: routes
+routes: bootstrap ## print the API's routes: method, path, versions, rule, handler
+	@$(VENV)/bin/python -W ignore -c 'from kilonova.api.routes import text; print(text())'
+
 .PHONY: mutants
 mutants: bootstrap ## break each rule of operations in turn, and see a test fail (ONLY=word: some)
 	@ONLY="$(ONLY)" $(VENV)/bin/python -m tests.mutants

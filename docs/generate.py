@@ -115,17 +115,11 @@ def policies() -> str:
 
 
 def routes() -> str:
-    """Every route, in the order of the table."""
+    """Every route, as ``make routes`` prints it."""
     from kilonova.api import versions
-    from kilonova.api.routes import ROUTES
-    rows = []
-    for route in ROUTES:
-        window = [f'since {versions.text(route.since)}'] if route.since > versions.MIN else []
-        window += [f'until {versions.text(route.until)}'] if route.until < versions.MAX else []
-        rows.append((code(route.method), code(route.path), code(route.action or ''), str(route.status),
-                     code(route.policy) if route.policy else 'any token', ', '.join(window)))
+    from kilonova.api.routes import HEADER, rows
     return (f'Microversions {versions.text(versions.MIN)} to {versions.text(versions.MAX)}.\n\n'
-            + table(('method', 'path below /v2.1', 'action', 'success', 'policy', 'versions'), rows))
+            + table(HEADER, [tuple(cell and code(cell) for cell in row) for row in rows()]))
 
 
 # --- states ----------------------------------------------------------------------------------------------------------

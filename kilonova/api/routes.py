@@ -1,4 +1,4 @@
-"""Every route of the API, in ONE table. What isn't built has no row.
+"""Every route of the API, in ONE table: ``make routes`` prints it. What isn't built has no row.
 
 A row: method, path, handler, policy; then what may be asked (``query``, ``body``), the status of success, and in which
 versions it exists. Rows of actions share a path and differ by the key of their body.
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from kilonova.api import versions
 from kilonova.api.policies import aggregates as p_aggregates
 from kilonova.api.policies import availability_zones as p_zones
 from kilonova.api.policies import create_image as p_create_image
@@ -101,20 +102,31 @@ _QUOTAS, _KEYPAIR = '/os-quota-sets/{tenant_id}', '/os-keypairs/{keypair_name}'
 _METADATA, _TAGS, _PASSWORD = f'{_SERVER}/metadata', f'{_SERVER}/tags', f'{_SERVER}/os-server-password'
 _IMAGE_METADATA = '/images/{image_id}/metadata'
 _AGGREGATE, _GROUP = '/os-aggregates/{aggregate_id}', '/os-server-groups/{server_group_id}'
-_HYPERVISOR, _PATTERN = '/os-hypervisors/{hypervisor_id}', '/os-hypervisors/{pattern}'
+_HYPERVISOR, _PATTERN = '/os-hypervisors/{hypervisor_id}', '/os-hypervisors/{hypervisor_hostname_pattern}'
 
 
-def _action(key: str, handler: Callable[..., Any], policy: str, body: Schema, status: int = 202) -> Route:
-    return Route('POST', f'{_SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK)
+# What of a server not everybody sees.
+_SEEN = (p_servers.HOST_STATUS, p_servers.HOST_STATUS_UNKNOWN, p_servers.FLAVOR_EXTRA_SPECS,
+         p_servers.EXTENDED_ATTRIBUTES)
 
 
-ROUTES: tuple[Route, ...] = (
+def _action(key: str, handler: Callable[..., Any], policy: str, body: Schema, status: int = 202,
+            asks: tuple[str, ...] = ()) -> Route:
+    return Route('POST', f'{_SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK,
+                 asks=asks)
+
+
+_ROWS: tuple[Route, ...] = (
     # servers
-    Route('GET', '/servers', servers.index, p_servers.INDEX, query=s_servers.INDEX),
-    Route('GET', '/servers/detail', servers.detail, p_servers.DETAIL, query=s_servers.INDEX),
-    Route('POST', '/servers', servers.create, p_servers.CREATE, body=s_servers.CREATE, status=202),
-    Route('GET', _SERVER, servers.show, p_servers.SHOW, server=PARTIAL),
-    Route('PUT', _SERVER, servers.update, p_servers.UPDATE, body=s_servers.UPDATE, server=VIEW),
+    Route('GET', _SERVER, servers.show, p_servers.SHOW, server=PARTIAL, asks=_SEEN),
+    Route('GET', '/servers', servers.index, p_servers.INDEX, query=s_servers.INDEX,
+          asks=(p_servers.INDEX_ALL, p_servers.ALL_FILTERS)),
+    Route('GET', '/servers/detail', servers.detail, p_servers.DETAIL, query=s_servers.INDEX,
+          asks=(p_servers.DETAIL_ALL, p_servers.ALL_FILTERS, *_SEEN)),
+    Route('POST', '/servers', servers.create, p_servers.CREATE, body=s_servers.CREATE, status=202,
+          asks=(p_servers.FORCED_HOST, p_servers.REQUESTED_DESTINATION, p_servers.ATTACH_VOLUME,
+                p_servers.ATTACH_NETWORK, p_servers.TRUSTED_CERTS, p_servers.ZERO_DISK)),
+    Route('PUT', _SERVER, servers.update, p_servers.UPDATE, body=s_servers.UPDATE, server=VIEW, asks=_SEEN),
     Route('DELETE', _SERVER, servers.delete, p_servers.DELETE, status=204, server=WORK),
     # server actions
     _action('os-start', server_actions.start, p_actions.START, s_actions.START),
@@ -123,13 +135,14 @@ ROUTES: tuple[Route, ...] = (
     _action('resize', server_actions.resize_server, p_actions.RESIZE, s_actions.RESIZE),
     _action('confirmResize', server_actions.confirm, p_actions.CONFIRM_RESIZE, s_actions.CONFIRM_RESIZE, status=204),
     _action('revertResize', server_actions.revert, p_actions.REVERT_RESIZE, s_actions.REVERT_RESIZE),
-    _action('migrate', server_actions.migrate, p_actions.MIGRATE, s_actions.MIGRATE),
+    _action('migrate', server_actions.migrate, p_actions.MIGRATE, s_actions.MIGRATE,
+            asks=(p_actions.MIGRATE_HOST,)),
     _action('os-resetState', server_actions.reset_state, p_actions.RESET_STATE, s_actions.RESET_STATE),
     _action('createImage', create_image.create_image, p_create_image.CREATE_IMAGE, s_create_image.CREATE_IMAGE),
     _action('restore', deferred_delete.restore, p_deferred_delete.RESTORE, s_deferred_delete.RESTORE),
     _action('forceDelete', deferred_delete.force_delete, p_deferred_delete.FORCE, s_deferred_delete.FORCE_DELETE),
     _action('lock', lock_server.lock, p_lock.LOCK, s_lock.LOCK),
-    _action('unlock', lock_server.unlock, p_lock.UNLOCK, s_lock.UNLOCK),
+    _action('unlock', lock_server.unlock, p_lock.UNLOCK, s_lock.UNLOCK, asks=(p_lock.UNLOCK_OVERRIDE,)),
     _action('os-getConsoleOutput', console_output.get, p_parts.CONSOLE_OUTPUT, s_console.GET, status=200),
     # parts of servers
     Route('GET', _METADATA, server_metadata.index, p_metadata.INDEX, server=VIEW),
@@ -147,26 +160,32 @@ ROUTES: tuple[Route, ...] = (
           since=26),
     Route('DELETE', f'{_TAGS}/{{tag}}', server_tags.delete, p_tags.DELETE, status=204, server=VIEW, since=26),
     Route('GET', f'{_SERVER}/ips', ips.index, p_parts.IPS_INDEX, server=VIEW),
-    Route('GET', f'{_SERVER}/ips/{{label}}', ips.show, p_parts.IPS_SHOW, server=VIEW),
-    Route('GET', f'{_SERVER}/topology', server_topology.index, p_parts.TOPOLOGY, server=WORK, since=78),
+    Route('GET', f'{_SERVER}/ips/{{network_label}}', ips.show, p_parts.IPS_SHOW, server=VIEW),
+    Route('GET', f'{_SERVER}/topology', server_topology.index, p_parts.TOPOLOGY, server=WORK, since=78,
+          asks=(p_parts.TOPOLOGY_HOST,)),
     Route('GET', f'{_SERVER}/diagnostics', server_diagnostics.flat, p_parts.DIAGNOSTICS, server=WORK, until=47),
     Route('GET', f'{_SERVER}/diagnostics', server_diagnostics.show, p_parts.DIAGNOSTICS, server=WORK, since=48),
     Route('GET', _PASSWORD, server_password.index, p_parts.PASSWORD_SHOW, server=VIEW),
     Route('DELETE', _PASSWORD, server_password.clear, p_parts.PASSWORD_CLEAR, status=204, server=VIEW),
-    Route('GET', f'{_SERVER}/migrations', server_migrations.index, p_parts.MIGRATIONS_INDEX, server=VIEW, since=23),
+    Route('GET', f'{_SERVER}/migrations', server_migrations.index, p_parts.MIGRATIONS_INDEX, server=VIEW, since=23,
+          asks=(p_parts.MIGRATIONS_HOST,)),
     Route('GET', f'{_SERVER}/migrations/{{migration_id}}', server_migrations.show, p_parts.MIGRATIONS_SHOW, server=VIEW,
           since=23),
     # stories of servers
-    Route('GET', _HISTORY, instance_actions.index, p_history.LIST, query=s_history.INDEX, server=HISTORY),
-    Route('GET', f'{_HISTORY}/{{request_id}}', instance_actions.show, p_history.SHOW, server=HISTORY),
+    Route('GET', _HISTORY, instance_actions.index, p_history.LIST, query=s_history.INDEX, server=HISTORY,
+          asks=(p_history.EVENTS,)),
+    Route('GET', f'{_HISTORY}/{{request_id}}', instance_actions.show, p_history.SHOW, server=HISTORY,
+          asks=(p_history.EVENTS, p_history.DETAILS)),
     # what other services tell
     Route('POST', '/os-server-external-events', server_external_events.create, p_events.CREATE, body=s_events.CREATE),
     # flavors
     Route('GET', '/flavors', flavors.index, ANYBODY, query=s_flavors.INDEX),
-    Route('GET', '/flavors/detail', flavors.detail, ANYBODY, query=s_flavors.INDEX),
-    Route('POST', '/flavors', flavors.create, p_flavors.CREATE, body=s_flavors.CREATE),
-    Route('GET', _FLAVOR, flavors.show, ANYBODY),
-    Route('PUT', _FLAVOR, flavors.update, p_flavors.UPDATE, body=s_flavors.UPDATE, since=55),
+    Route('GET', '/flavors/detail', flavors.detail, ANYBODY, query=s_flavors.INDEX, asks=(p_flavors.SPECS_INDEX,)),
+    Route('GET', _FLAVOR, flavors.show, ANYBODY, asks=(p_flavors.SPECS_INDEX,)),
+    Route('POST', '/flavors', flavors.create, p_flavors.CREATE, body=s_flavors.CREATE,
+          asks=(p_flavors.SPECS_INDEX,)),
+    Route('PUT', _FLAVOR, flavors.update, p_flavors.UPDATE, body=s_flavors.UPDATE, since=55,
+          asks=(p_flavors.SPECS_INDEX,)),
     Route('DELETE', _FLAVOR, flavors.delete, p_flavors.DELETE, status=202),
     Route('GET', _SPECS, flavors.list_specs, p_flavors.SPECS_INDEX),
     Route('POST', _SPECS, flavors.create_specs, p_flavors.SPECS_CREATE, body=s_flavors.SPECS_CREATE),
@@ -211,7 +230,8 @@ ROUTES: tuple[Route, ...] = (
     Route('GET', '/os-hosts/{host_name}/shutdown', os_hosts.power, p_os_hosts.SHUTDOWN, status=501, until=42),
     Route('GET', '/os-hosts/{host_name}/reboot', os_hosts.power, p_os_hosts.REBOOT, status=501, until=42),
     # moves
-    Route('GET', '/os-migrations', migrations.index, p_migrations.INDEX, query=s_migrations.INDEX),
+    Route('GET', '/os-migrations', migrations.index, p_migrations.INDEX, query=s_migrations.INDEX,
+          asks=(p_migrations.ALL_PROJECTS, p_migrations.HOST)),
     # aggregates and zones
     Route('GET', '/os-aggregates', aggregates.index, p_aggregates.INDEX),
     Route('POST', '/os-aggregates', aggregates.create, p_aggregates.CREATE, body=s_aggregates.CREATE),
@@ -227,12 +247,13 @@ ROUTES: tuple[Route, ...] = (
     Route('GET', '/os-availability-zone', availability_zones.index, p_zones.LIST),
     Route('GET', '/os-availability-zone/detail', availability_zones.detail, p_zones.DETAIL),
     # server groups
-    Route('GET', '/os-server-groups', server_groups.index, p_groups.INDEX, query=s_groups.INDEX),
+    Route('GET', '/os-server-groups', server_groups.index, p_groups.INDEX, query=s_groups.INDEX,
+          asks=(p_groups.ALL_PROJECTS,)),
     Route('POST', '/os-server-groups', server_groups.create, p_groups.CREATE, body=s_groups.CREATE),
     Route('GET', _GROUP, server_groups.show, p_groups.SHOW),
     Route('DELETE', _GROUP, server_groups.delete, p_groups.DELETE, status=204),
     # limits and quotas
-    Route('GET', '/limits', limits.show, p_limits.SHOW, query=s_limits.SHOW),
+    Route('GET', '/limits', limits.show, p_limits.SHOW, query=s_limits.SHOW, asks=(p_limits.OTHER_PROJECT,)),
     Route('GET', _QUOTAS, quota_sets.show, p_quotas.SHOW, query=s_quotas.SHOW, owner='tenant_id'),
     Route('GET', f'{_QUOTAS}/detail', quota_sets.detail, p_quotas.DETAIL, query=s_quotas.SHOW, owner='tenant_id'),
     Route('GET', f'{_QUOTAS}/defaults', quota_sets.defaults, p_quotas.DEFAULTS),
@@ -277,6 +298,44 @@ ROUTES: tuple[Route, ...] = (
       for method, path, since in gone.REMOVED),
 )
 # Until 2.102 servers had a second name, from when booting from volumes was an extension.
-ROUTES += tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
-                for route in ROUTES if route.since <= 102
+_SECOND = tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
+                for route in _ROWS if route.since <= 102
                 and route.path in ('/servers', '/servers/detail', _SERVER, f'{_SERVER}/action'))
+ROUTES = _ROWS + _SECOND
+
+
+def operations(rule: str) -> list[tuple[str, str]]:
+    """Which requests a rule is asked for, each as ('POST', '/servers/{server_id}/action (os-start)'): first those that
+    it is the policy of. Second names of paths aren't told."""
+    own = [route for route in _ROWS if route.policy == rule]
+    found = [*own, *(route for route in _ROWS if rule in route.asks)]
+    return list(dict.fromkeys((route.method, f'{route.path} ({route.action})' if route.action else route.path)
+                              for route in found))
+
+
+HEADER = ('method', 'path below /v2.1', 'action', 'success', 'versions', 'rule', 'handler')
+
+
+def rows() -> list[tuple[str, ...]]:
+    """The table as it is printed and as the documentation has it, sorted by path: ``HEADER`` names the columns."""
+    return [(route.method, route.path, route.action or '', str(route.status), _window(route),
+             route.policy or 'any token', _name(route.handler))
+            for route in sorted(ROUTES, key=lambda route: (route.path, route.action or '', route.method, route.since))]
+
+
+def _window(route: Route) -> str:
+    """'2.26 to 2.104'."""
+    return f'{versions.text(route.since)} to {versions.text(route.until)}'
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    """'lock_server.lock'."""
+    return f'{handler.__module__.removeprefix("kilonova.api.v2.")}.{handler.__name__}'
+
+
+def text() -> str:
+    """The table in columns."""
+    table = [HEADER, *rows()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                     for row in table)

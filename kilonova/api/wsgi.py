@@ -65,7 +65,8 @@ class Route:
     ``policy`` ANYBODY: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
     the policy is asked, and what for (see ``services.lookup``). ``owner``: the variable of the path that names the
     project whose right is asked for, instead of the caller's. ``action``: the one key of the body that chooses this
-    row among those of its path. Outside ``since`` … ``until`` the route doesn't exist.
+    row among those of its path. ``asks``: rules besides ``policy`` that the handler asks about. Outside ``since`` …
+    ``until`` the route doesn't exist.
     """
 
     method: str
@@ -78,6 +79,7 @@ class Route:
     action: str | None = None
     server: str | None = None
     owner: str | None = None
+    asks: tuple[str, ...] = ()
     since: int = versions.MIN
     until: int = versions.MAX
 
@@ -166,19 +168,27 @@ class Call:
 
 
 class Paths:
-    """A table of routes as requests are matched with it: ``rows`` of each 'METHOD path'."""
+    """A table of routes as requests are matched with it: ``rows`` of each 'METHOD path'.
+
+    The order of the table says nothing: a path that names a segment goes before one that takes any there.
+    """
 
     def __init__(self, table: Iterable[Route]) -> None:
         self.rows: dict[str, list[Route]] = {}
         self.mapper = routes.Mapper(register=False, explicit=True)
         self.mapper.minimization = False
-        for route in table:
+        for route in sorted(table, key=_segments):
             key = f'{route.method} {route.path}'
             if key not in self.rows:
                 for prefix in ('', '/{project_id:[0-9a-f-]+}'):
                     self.mapper.connect(None, prefix + route.path, row_key=key, conditions={'method': [route.method]})
             self.rows.setdefault(key, []).append(route)
         self.mapper.create_regs([])
+
+
+def _segments(route: Route) -> list[bool]:
+    """The sort key of a path: for each segment whether it takes anything."""
+    return ['{' in segment for segment in route.path.split('/')]
 
 
 class Dispatcher:

@@ -5,10 +5,11 @@ What is expected comes from ``policy_facts`` alone; another project's things don
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import pathlib
 import re
-import sys
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.api import counts, examples, table
 from tests.api.policy_facts import RULES
 from tests.api.world import CALLERS, KEY, OTHER_PROJECT, OTHER_USER, PROJECT, UNKNOWN, World
 
+ROOT = pathlib.Path(policies.__file__).parents[3]
 ROWS = [route for route in ROUTES if not table.is_gone(route)]
 ASKED = frozenset(table.key(route) for route in ROWS)
 # Which callers a default lets through, if the thing asked for is of their project.
@@ -84,8 +86,14 @@ def expected(route, example, caller):
 
 
 @pytest.mark.parametrize('route', ROWS, ids=table.key)
-def test_who_may(world, route):
-    example, version = examples.of(route), route.until
+def test_who_may(world, route, monkeypatch):
+    example, version, asked = examples.of(route), route.until, set()
+    allows = policies.Policy.allows
+
+    def noted(self, ctxt, rule, target=None):
+        asked.add(rule)
+        return allows(self, ctxt, rule, target)
+    monkeypatch.setattr(policies.Policy, 'allows', noted)
     # The second name of a path has its first name's rule: whether that is asked shows with two of them.
     for caller in CALLERS if table.twin(route.path) == route.path else ('nothing', 'stranger'):
         examples.ready(world, example)
@@ -101,6 +109,8 @@ def test_who_may(world, route):
         if status in (403, 404):
             assert world.changed() == set(), f'{what}: {world.difference()}'
         world.restore()
+    # Documents about policies are made of these.
+    assert {rule for rule in asked if ':' in rule} <= {route.policy, *route.asks}
 
 
 def test_nothing_is_told_without_a_token(world):
@@ -292,22 +302,36 @@ def test_a_changed_policy_file_holds_without_a_restart(ruled):
 
 # --- rules in the code -----------------------------------------------------------------------------------------------
 def names_in_code():
-    """The rules whose constants anything but their own module and the route table reads."""
-    api = pathlib.Path(policies.__file__).parents[1]
-    constants = {}
-    for path in (api / 'policies').glob('*.py'):
-        module = sys.modules.get(f'{policies.__name__}.{path.stem}')
-        for name, value in vars(module).items() if module else ():
-            if isinstance(value, str) and value in RULES:
-                constants.setdefault((path.stem, name), value)
+    """The rules that functions of the API read, by the names of their constants."""
     found = set()
-    for path in [*api.glob('v2/*.py'), *api.glob('views/*.py'), *api.glob('services/*.py'), api / 'routes.py']:
-        tree = ast.parse(path.read_text())
-        modules = {alias.asname or alias.name: alias.name for node in ast.walk(tree)
-                   if isinstance(node, ast.ImportFrom) and node.module == 'kilonova.api.policies'
-                   for alias in node.names}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                rule = constants.get((modules.get(node.value.id, ''), node.attr))
-                found |= {rule} if rule else set()
+    for path in api_files():
+        module = importlib.import_module('.'.join(path.relative_to(ROOT).with_suffix('').parts))
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                values = [value_of(node, vars(module)) for node in ast.walk(function)]
+                found |= {value for value in values if isinstance(value, str) and value in RULES}
     return found
+
+
+def api_files():
+    """The files of the API's nouns and use cases."""
+    api = pathlib.Path(policies.__file__).parents[1]
+    return [path for folder in ('v2', 'views', 'services') for path in sorted((api / folder).rglob('*.py'))
+            if path.name != '__init__.py']
+
+
+def value_of(node, names):
+    """What a name of a module is, or one of a module that it imports."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        module = names.get(node.value.id)
+        return vars(module).get(node.attr) if isinstance(module, ModuleType) else None
+    return None
+
+
+def test_the_routes_say_what_their_handlers_ask():
+    """The other rules are those of rows: these are asked before a handler runs."""
+    asked = {rule for route in ROUTES for rule in route.asks}
+    assert asked <= names_in_code()
+    assert names_in_code() <= asked | {route.policy for route in ROUTES}

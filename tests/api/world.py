@@ -289,9 +289,9 @@ class World(Site):
             self.names.update({f'{host}_service': service['uuid'], f'{host}_number': str(service['id']),
                                f'{host}_node': uuid})
         self.names.update(service_id=self.names['gpu2_service'], hypervisor_id=self.names['gpu1_node'],
-                          pattern='gpu1', host_name='gpu1', keypair_name='mykey', image_id=IMAGE, tag='gpu',
-                          label='private', quota_class='default', alias='os-keypairs', migration_id='0',
-                          before_timestamp='2025-11-22 00:00:00')
+                          hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
+                          image_id=IMAGE, tag='gpu', network_label='private', quota_class='default',
+                          alias='os-keypairs', migration_id='0', before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
         with self.databases.api().write() as conn:

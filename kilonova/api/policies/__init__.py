@@ -19,7 +19,6 @@ from oslo_policy import policy as oslo_policy
 from kilonova.api.policies import (
     aggregates,
     availability_zones,
-    base,
     create_image,
     deferred_delete,
     extensions,
@@ -44,6 +43,7 @@ from kilonova.api.policies import (
     services,
     simple_tenant_usage,
 )
+from kilonova.api.rules import BASE, documented
 from kilonova.errors import PolicyNotAuthorized
 
 LOG = logging.getLogger(__name__)
@@ -51,15 +51,16 @@ LOG = logging.getLogger(__name__)
 # Seconds.
 BETWEEN_LOOKS = 1.0
 
-_MODULES = (base, servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
+_MODULES = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
             availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete,
             server_metadata, server_tags, server_parts, lock_server, server_external_events,
             server_groups, keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log)
 
 
 def list_rules() -> Iterable[oslo_policy.RuleDefault]:
-    """Every rule with its default, for the enforcer and the generated reference."""
-    return [rule for module in _MODULES for rule in module.list_rules()]
+    """Every rule with its default and the requests it is asked for, for the enforcer and the generated reference."""
+    from kilonova.api.routes import operations
+    return [*BASE, *(documented(rule, operations(rule.name)) for module in _MODULES for rule in module.RULES)]
 
 
 def _of_file(path: str) -> tuple[Any, ...]:

@@ -1,17 +1,12 @@
 """Rules of the daemons' records."""
 from __future__ import annotations
 
-from kilonova.api.policies.base import ADMIN, PREFIX, rule
+from kilonova.api.rules import ADMIN, PREFIX, rule
 
 LIST, UPDATE, DELETE = (f'{PREFIX}os-services:{verb}' for verb in ('list', 'update', 'delete'))
 
-_RULES = (
-    rule(LIST, ADMIN, 'List services.', 'GET /os-services'),
-    rule(UPDATE, ADMIN, 'Enable, disable or force down a service.', 'PUT /os-services/{service_id}'),
-    rule(DELETE, ADMIN, 'Delete a service.', 'DELETE /os-services/{service_id}'),
+RULES = (
+    rule(LIST, ADMIN, 'List services.'),
+    rule(UPDATE, ADMIN, 'Enable, disable or force down a service.'),
+    rule(DELETE, ADMIN, 'Delete a service.'),
 )
-
-
-def list_rules() -> tuple:
-    """Every rule of this resource."""
-    return _RULES

@@ -19,8 +19,8 @@ from kilonova.errors import Invalid, MarkerNotFound
 VALIDATED_SPECS_SINCE, NAME_FILTER_SINCE, STRICT_ACCESS_SINCE = 86, 102, 7
 
 
-def _look(call: Call) -> views.Look:
-    return views.Look(links=call.links, version=call.version, specs=call.may(policies.SPECS_INDEX))
+def _look(call: Call, detailed: bool = True) -> views.Look:
+    return views.Look(links=call.links, version=call.version, specs=detailed and call.may(policies.SPECS_INDEX))
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def _list(call: Call, detailed: bool) -> Any:
             conn, owner=owner, is_public=is_public, min_ram=min_ram,
             min_disk=min_disk, name=name, order=order, limit=limit, marker=marker, disabled=None if is_admin else False,
             specs=detailed and call.version >= 61) if limit else []
-    look = _look(call)
+    look = _look(call, detailed)
     body: dict[str, Any] = {'flavors': [views.show(row, look) if detailed else views.brief(row, look)
                                         for row in rows]}
     if rows and len(rows) == limit:

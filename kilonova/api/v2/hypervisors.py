@@ -78,7 +78,7 @@ def uptime(call: Call) -> Any:
 
 
 def _matching(call: Call) -> list[hosts.InCell]:
-    pattern = call.path['pattern']
+    pattern = call.path['hypervisor_hostname_pattern']
     nodes = hosts.list_nodes(call.backend, pattern=pattern)
     if not nodes:
         raise NotFound(f"No hypervisor matching '{pattern}' could be found.")
@@ -86,12 +86,12 @@ def _matching(call: Call) -> list[hosts.InCell]:
 
 
 def search(call: Call) -> Any:
-    """GET /os-hypervisors/{pattern}/search."""
+    """GET /os-hypervisors/{hypervisor_hostname_pattern}/search."""
     return {'hypervisors': _bodies(call, _matching(call), views.BRIEF, False)}
 
 
 def servers(call: Call) -> Any:
-    """GET /os-hypervisors/{pattern}/servers."""
+    """GET /os-hypervisors/{hypervisor_hostname_pattern}/servers."""
     return {'hypervisors': _bodies(call, _matching(call), views.BRIEF, True)}
 
 

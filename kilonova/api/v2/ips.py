@@ -19,9 +19,9 @@ def index(call: Call) -> Any:
 
 
 def show(call: Call) -> Any:
-    """GET /servers/{server_id}/ips/{label}."""
+    """GET /servers/{server_id}/ips/{network_label}."""
     server: Any = call.server
-    label = call.path['label']
+    label = call.path['network_label']
     networks = views.networks(server.row)
     if label not in networks:
         raise NoSuchNetwork

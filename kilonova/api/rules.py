@@ -1,5 +1,12 @@
-"""The rules that other rules are made of, and how a resource's rules are written down."""
+"""The rules that other rules are made of, and how a noun's rules are written down.
+
+    rule(LOCK, MEMBER, 'Lock a server.')
+
+Which requests a rule is asked for the routes say: see ``routes.list_rules``.
+"""
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from oslo_policy import policy
 
@@ -11,7 +18,7 @@ READER = 'rule:project_reader_or_admin'
 SERVICE = 'rule:service_or_admin'
 ANY = '@'
 
-_RULES = (
+BASE = tuple(policy.RuleDefault(*each) for each in (
     ('context_is_admin', 'role:admin', 'Decides what makes a caller an administrator.'),
     ('admin_api', 'is_admin:True', 'Default of administrative calls in older policy files.'),
     ('admin_or_owner', 'is_admin:True or project_id:%(project_id)s', 'Owner of a resource, for older policy files.'),
@@ -23,16 +30,16 @@ _RULES = (
     ('project_reader_or_admin', 'rule:project_reader_api or rule:context_is_admin', 'Reader or administrator.'),
     ('service_api', 'role:service', 'Another service.'),
     ('service_or_admin', 'rule:service_api or rule:context_is_admin', 'Another service or an administrator.'),
-)
+))
 
 
-def list_rules() -> list[policy.RuleDefault]:
-    """The base rules."""
-    return [policy.RuleDefault(name, check, description) for name, check, description in _RULES]
+def rule(name: str, default: str, description: str) -> policy.RuleDefault:
+    """A rule of the field's name and default."""
+    return policy.RuleDefault(name, default, description, scope_types=['project'])
 
 
-def rule(name: str, default: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
-    """A rule of the field's name; ``operations``: 'GET /servers' …"""
+def documented(made: policy.RuleDefault, operations: Iterable[tuple[str, str]]) -> policy.DocumentedRuleDefault:
+    """The rule with the requests it is asked for: method, and path with the action."""
     return policy.DocumentedRuleDefault(
-        name=name, check_str=default, description=description, scope_types=['project'],
-        operations=[{'method': method, 'path': path} for method, path in (each.split(' ', 1) for each in operations)])
+        made.name, made.check_str, made.description or '',
+        [{'method': method, 'path': path} for method, path in operations], scope_types=made.scope_types)
