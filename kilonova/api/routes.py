@@ -11,47 +11,28 @@ from typing import Any
 
 from kilonova.api import versions
 from kilonova.api.policies import aggregates as p_aggregates
-from kilonova.api.policies import availability_zones as p_zones
-from kilonova.api.policies import create_image as p_create_image
-from kilonova.api.policies import deferred_delete as p_deferred_delete
-from kilonova.api.policies import extensions as p_extensions
 from kilonova.api.policies import flavors as p_flavors
 from kilonova.api.policies import hypervisors as p_hypervisors
 from kilonova.api.policies import instance_actions as p_history
-from kilonova.api.policies import instance_usage_audit_log as p_audit_log
 from kilonova.api.policies import keypairs as p_keypairs
-from kilonova.api.policies import limits as p_limits
-from kilonova.api.policies import lock_server as p_lock
 from kilonova.api.policies import migrations as p_migrations
 from kilonova.api.policies import os_hosts as p_os_hosts
-from kilonova.api.policies import quota_class_sets as p_quota_classes
-from kilonova.api.policies import quota_sets as p_quotas
 from kilonova.api.policies import server_actions as p_actions
-from kilonova.api.policies import server_external_events as p_events
 from kilonova.api.policies import server_groups as p_groups
 from kilonova.api.policies import server_metadata as p_metadata
-from kilonova.api.policies import server_parts as p_parts
 from kilonova.api.policies import server_tags as p_tags
 from kilonova.api.policies import servers as p_servers
 from kilonova.api.policies import services as p_services
 from kilonova.api.policies import simple_tenant_usage as p_usage
 from kilonova.api.schemas import aggregates as s_aggregates
-from kilonova.api.schemas import console_output as s_console
-from kilonova.api.schemas import create_image as s_create_image
-from kilonova.api.schemas import deferred_delete as s_deferred_delete
 from kilonova.api.schemas import flavors as s_flavors
 from kilonova.api.schemas import hypervisors as s_hypervisors
 from kilonova.api.schemas import images as s_images
 from kilonova.api.schemas import instance_actions as s_history
 from kilonova.api.schemas import keypairs as s_keypairs
-from kilonova.api.schemas import limits as s_limits
-from kilonova.api.schemas import lock_server as s_lock
 from kilonova.api.schemas import migrations as s_migrations
 from kilonova.api.schemas import os_hosts as s_os_hosts
-from kilonova.api.schemas import quota_class_sets as s_quota_classes
-from kilonova.api.schemas import quota_sets as s_quotas
 from kilonova.api.schemas import server_actions as s_actions
-from kilonova.api.schemas import server_external_events as s_events
 from kilonova.api.schemas import server_groups as s_groups
 from kilonova.api.schemas import server_metadata as s_metadata
 from kilonova.api.schemas import server_tags as s_tags
@@ -116,7 +97,12 @@ def _action(key: str, handler: Callable[..., Any], policy: str, body: Schema, st
                  asks=asks)
 
 
+# In the order of the sample of policies.
+NOUNS = (availability_zones, limits, quota_sets, extensions, create_image, deferred_delete, ips, server_topology,
+         server_diagnostics, server_password, console_output, server_migrations, lock_server, server_external_events,
+         quota_class_sets, instance_usage_audit_log)
 _ROWS: tuple[Route, ...] = (
+    *(row for noun in NOUNS for row in noun.ROUTES),
     # servers
     Route('GET', _SERVER, servers.show, p_servers.SHOW, server=PARTIAL, asks=_SEEN),
     Route('GET', '/servers', servers.index, p_servers.INDEX, query=s_servers.INDEX,
@@ -138,12 +124,6 @@ _ROWS: tuple[Route, ...] = (
     _action('migrate', server_actions.migrate, p_actions.MIGRATE, s_actions.MIGRATE,
             asks=(p_actions.MIGRATE_HOST,)),
     _action('os-resetState', server_actions.reset_state, p_actions.RESET_STATE, s_actions.RESET_STATE),
-    _action('createImage', create_image.create_image, p_create_image.CREATE_IMAGE, s_create_image.CREATE_IMAGE),
-    _action('restore', deferred_delete.restore, p_deferred_delete.RESTORE, s_deferred_delete.RESTORE),
-    _action('forceDelete', deferred_delete.force_delete, p_deferred_delete.FORCE, s_deferred_delete.FORCE_DELETE),
-    _action('lock', lock_server.lock, p_lock.LOCK, s_lock.LOCK),
-    _action('unlock', lock_server.unlock, p_lock.UNLOCK, s_lock.UNLOCK, asks=(p_lock.UNLOCK_OVERRIDE,)),
-    _action('os-getConsoleOutput', console_output.get, p_parts.CONSOLE_OUTPUT, s_console.GET, status=200),
     # parts of servers
     Route('GET', _METADATA, server_metadata.index, p_metadata.INDEX, server=VIEW),
     Route('POST', _METADATA, server_metadata.create, p_metadata.CREATE, body=s_metadata.CREATE, server=VIEW),
@@ -159,25 +139,11 @@ _ROWS: tuple[Route, ...] = (
     Route('PUT', f'{_TAGS}/{{tag}}', server_tags.update, p_tags.UPDATE, body=s_tags.UPDATE, status=204, server=VIEW,
           since=26),
     Route('DELETE', f'{_TAGS}/{{tag}}', server_tags.delete, p_tags.DELETE, status=204, server=VIEW, since=26),
-    Route('GET', f'{_SERVER}/ips', ips.index, p_parts.IPS_INDEX, server=VIEW),
-    Route('GET', f'{_SERVER}/ips/{{network_label}}', ips.show, p_parts.IPS_SHOW, server=VIEW),
-    Route('GET', f'{_SERVER}/topology', server_topology.index, p_parts.TOPOLOGY, server=WORK, since=78,
-          asks=(p_parts.TOPOLOGY_HOST,)),
-    Route('GET', f'{_SERVER}/diagnostics', server_diagnostics.flat, p_parts.DIAGNOSTICS, server=WORK, until=47),
-    Route('GET', f'{_SERVER}/diagnostics', server_diagnostics.show, p_parts.DIAGNOSTICS, server=WORK, since=48),
-    Route('GET', _PASSWORD, server_password.index, p_parts.PASSWORD_SHOW, server=VIEW),
-    Route('DELETE', _PASSWORD, server_password.clear, p_parts.PASSWORD_CLEAR, status=204, server=VIEW),
-    Route('GET', f'{_SERVER}/migrations', server_migrations.index, p_parts.MIGRATIONS_INDEX, server=VIEW, since=23,
-          asks=(p_parts.MIGRATIONS_HOST,)),
-    Route('GET', f'{_SERVER}/migrations/{{migration_id}}', server_migrations.show, p_parts.MIGRATIONS_SHOW, server=VIEW,
-          since=23),
     # stories of servers
     Route('GET', _HISTORY, instance_actions.index, p_history.LIST, query=s_history.INDEX, server=HISTORY,
           asks=(p_history.EVENTS,)),
     Route('GET', f'{_HISTORY}/{{request_id}}', instance_actions.show, p_history.SHOW, server=HISTORY,
           asks=(p_history.EVENTS, p_history.DETAILS)),
-    # what other services tell
-    Route('POST', '/os-server-external-events', server_external_events.create, p_events.CREATE, body=s_events.CREATE),
     # flavors
     Route('GET', '/flavors', flavors.index, ANYBODY, query=s_flavors.INDEX),
     Route('GET', '/flavors/detail', flavors.detail, ANYBODY, query=s_flavors.INDEX, asks=(p_flavors.SPECS_INDEX,)),
@@ -244,31 +210,16 @@ _ROWS: tuple[Route, ...] = (
           body=s_aggregates.REMOVE_HOST, action='remove_host'),
     Route('POST', f'{_AGGREGATE}/action', aggregates.set_metadata, p_aggregates.SET_METADATA,
           body=s_aggregates.SET_METADATA, action='set_metadata'),
-    Route('GET', '/os-availability-zone', availability_zones.index, p_zones.LIST),
-    Route('GET', '/os-availability-zone/detail', availability_zones.detail, p_zones.DETAIL),
     # server groups
     Route('GET', '/os-server-groups', server_groups.index, p_groups.INDEX, query=s_groups.INDEX,
           asks=(p_groups.ALL_PROJECTS,)),
     Route('POST', '/os-server-groups', server_groups.create, p_groups.CREATE, body=s_groups.CREATE),
     Route('GET', _GROUP, server_groups.show, p_groups.SHOW),
     Route('DELETE', _GROUP, server_groups.delete, p_groups.DELETE, status=204),
-    # limits and quotas
-    Route('GET', '/limits', limits.show, p_limits.SHOW, query=s_limits.SHOW, asks=(p_limits.OTHER_PROJECT,)),
-    Route('GET', _QUOTAS, quota_sets.show, p_quotas.SHOW, query=s_quotas.SHOW, owner='tenant_id'),
-    Route('GET', f'{_QUOTAS}/detail', quota_sets.detail, p_quotas.DETAIL, query=s_quotas.SHOW, owner='tenant_id'),
-    Route('GET', f'{_QUOTAS}/defaults', quota_sets.defaults, p_quotas.DEFAULTS),
-    Route('PUT', _QUOTAS, quota_sets.update, p_quotas.UPDATE, query=s_quotas.SHOW, body=s_quotas.UPDATE,
-          owner='tenant_id'),
-    Route('DELETE', _QUOTAS, quota_sets.delete, p_quotas.DELETE, query=s_quotas.SHOW, status=202, owner='tenant_id'),
-    Route('GET', '/os-quota-class-sets/{quota_class}', quota_class_sets.show, p_quota_classes.SHOW),
-    Route('PUT', '/os-quota-class-sets/{quota_class}', quota_class_sets.update, p_quota_classes.UPDATE,
-          body=s_quota_classes.UPDATE),
     # usage
     Route('GET', '/os-simple-tenant-usage', simple_tenant_usage.index, p_usage.LIST, query=s_usage.INDEX),
     Route('GET', '/os-simple-tenant-usage/{tenant_id}', simple_tenant_usage.show, p_usage.SHOW, query=s_usage.SHOW,
           owner='tenant_id'),
-    Route('GET', '/os-instance_usage_audit_log', instance_usage_audit_log.index, p_audit_log.LIST),
-    Route('GET', '/os-instance_usage_audit_log/{before_timestamp}', instance_usage_audit_log.show, p_audit_log.SHOW),
     # key pairs
     Route('GET', '/os-keypairs', keypairs.index, p_keypairs.INDEX, query=s_keypairs.INDEX),
     Route('POST', '/os-keypairs', keypairs.create, p_keypairs.CREATE, body=s_keypairs.CREATE, until=1),
@@ -287,9 +238,6 @@ _ROWS: tuple[Route, ...] = (
     Route('GET', f'{_IMAGE_METADATA}/{{key}}', images.show_item, ANYBODY, until=38),
     Route('PUT', f'{_IMAGE_METADATA}/{{key}}', images.update_item, ANYBODY, body=s_images.META, until=38),
     Route('DELETE', f'{_IMAGE_METADATA}/{{key}}', images.delete_item, ANYBODY, status=204, until=38),
-    # extensions
-    Route('GET', '/extensions', extensions.index, p_extensions.READ),
-    Route('GET', '/extensions/{alias}', extensions.show, p_extensions.READ),
     # gone for good
     *(Route(method, path, gone.answer, ANYBODY, query=gone.ANY, status=410) for method, path in gone.PATHS),
     *(Route('POST', path, gone.answer, ANYBODY, query=gone.ANY, status=410, action=key) for path, key in gone.ACTIONS),

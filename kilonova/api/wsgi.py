@@ -20,17 +20,17 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import routes
 import webob
 
 from kilonova.api import faults, versions
-from kilonova.api.policies import Policy
 from kilonova.api.schemas.base import Query, Schema
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found, find_server
+from kilonova.api.services.lookup import WORK, Found, find_server
+from kilonova.context import RequestContext
 from kilonova.errors import Invalid, KilonovaError, NotFound
 
 ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
@@ -42,6 +42,8 @@ MOST_FLOORS = 64
 
 # The policy of routes that ask for no right but a token.
 ANYBODY = None
+# The path of a server.
+SERVER = '/servers/{server_id}'
 
 
 class Malformed(Invalid):
@@ -82,6 +84,21 @@ class Route:
     asks: tuple[str, ...] = ()
     since: int = versions.MIN
     until: int = versions.MAX
+
+
+def server_action(key: str, handler: Callable[[Call], Any], policy: str, body: Schema, status: int = 202,
+                  asks: tuple[str, ...] = ()) -> Route:
+    """The row of an action on a server: ``key`` is the one of its body."""
+    return Route('POST', f'{SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK,
+                 asks=asks)
+
+
+class Policy(Protocol):
+    """Who may do what, as ``policies.Policy`` knows it."""
+
+    def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool: ...
+
+    def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -132,7 +149,7 @@ class Call:
     links: Links
     backend: Backend
     policy: Policy
-    server: Found | None = None
+    found: Found | None = None
     application_url: str = ''
 
     def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
@@ -144,10 +161,17 @@ class Call:
         self.policy.authorise(self.ctxt, rule, target or self.target)
 
     @property
+    def server(self) -> Found:
+        """The server that the path names, on routes that have ``server``."""
+        if self.found is None:
+            raise TypeError(f'{self.route.path} names no server')
+        return self.found
+
+    @property
     def target(self) -> dict[str, Any]:
         """Whose resource this is about: the server's project and user, else the caller's."""
-        if self.server is not None:
-            return self.server.target
+        if self.found is not None:
+            return self.found.target
         owner = self.path[self.route.owner] if self.route.owner else self.ctxt.project_id
         return {'project_id': owner, 'user_id': self.ctxt.user_id}
 
@@ -234,7 +258,7 @@ class Dispatcher:
         if route.body is not None:
             call.body = route.body.check(body, version, relaxed=self._legacy)
         if route.server:
-            call.server = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
+            call.found = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
         if route.policy is not None:
             call.authorise(route.policy)
         return _render(route.handler(call), route.status)

@@ -18,32 +18,39 @@ from oslo_policy import policy as oslo_policy
 
 from kilonova.api.policies import (
     aggregates,
-    availability_zones,
-    create_image,
-    deferred_delete,
-    extensions,
     flavors,
     hypervisors,
     instance_actions,
-    instance_usage_audit_log,
     keypairs,
-    limits,
-    lock_server,
     migrations,
     os_hosts,
-    quota_class_sets,
-    quota_sets,
     server_actions,
-    server_external_events,
     server_groups,
     server_metadata,
-    server_parts,
     server_tags,
     servers,
     services,
     simple_tenant_usage,
 )
 from kilonova.api.rules import BASE, documented
+from kilonova.api.v2 import (
+    availability_zones,
+    console_output,
+    create_image,
+    deferred_delete,
+    extensions,
+    instance_usage_audit_log,
+    ips,
+    limits,
+    lock_server,
+    quota_class_sets,
+    quota_sets,
+    server_diagnostics,
+    server_external_events,
+    server_migrations,
+    server_password,
+    server_topology,
+)
 from kilonova.errors import PolicyNotAuthorized
 
 LOG = logging.getLogger(__name__)
@@ -53,8 +60,9 @@ BETWEEN_LOOKS = 1.0
 
 _MODULES = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
             availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete,
-            server_metadata, server_tags, server_parts, lock_server, server_external_events,
-            server_groups, keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log)
+            server_metadata, server_tags, ips, server_topology, server_diagnostics, server_password, console_output,
+            server_migrations, lock_server, server_external_events, server_groups, keypairs, quota_class_sets,
+            simple_tenant_usage, instance_usage_audit_log)
 
 
 def list_rules() -> Iterable[oslo_policy.RuleDefault]:

@@ -1,19 +1,55 @@
-"""Availability zones."""
+"""Availability zones (rest-api.md §2.6)."""
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kilonova.api.rules import ADMIN, ANY, PREFIX, rule
 from kilonova.api.services import hosts
-from kilonova.api.views import availability_zones as views
-from kilonova.api.wsgi import Call
+from kilonova.api.views.base import micro
+from kilonova.api.wsgi import Call, Route
+
+LIST, DETAIL = f'{PREFIX}os-availability-zone:list', f'{PREFIX}os-availability-zone:detail'
+RULES = (
+    rule(LIST, ANY, 'List availability zones.'),
+    rule(DETAIL, ADMIN, 'List availability zones with their hosts.'),
+)
+
+Zones = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+
+
+def _available(hosts: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """A zone is there as long as one of its services is enabled."""
+    return any(not row['disabled'] for rows in hosts.values() for row in rows)
+
+
+def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
+    """What everybody sees: names, without the zone of the other daemons."""
+    return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
+            for zone, hosts in sorted(zones.items()) if zone != internal]
+
+
+def _detailed(zones: Zones) -> list[dict[str, Any]]:
+    """With hosts and their services."""
+    return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)},
+             'hosts': {host: {row['binary']: {'active': not row['disabled'], 'available': bool(row['up']),
+                                              'updated_at': micro(row['last_seen_up'] or row['updated_at'])}
+                              for row in rows} for host, rows in hosts.items()}}
+            for zone, hosts in sorted(zones.items())]
 
 
 def index(call: Call) -> Any:
     """GET /os-availability-zone."""
     zones = hosts.list_zones(call.backend)
-    return {'availabilityZoneInfo': views.plain(zones, call.backend.options.internal_zone)}
+    return {'availabilityZoneInfo': _plain(zones, call.backend.options.internal_zone)}
 
 
 def detail(call: Call) -> Any:
     """GET /os-availability-zone/detail."""
-    return {'availabilityZoneInfo': views.detailed(hosts.list_zones(call.backend))}
+    return {'availabilityZoneInfo': _detailed(hosts.list_zones(call.backend))}
+
+
+ROUTES = (
+    Route('GET', '/os-availability-zone', index, LIST),
+    Route('GET', '/os-availability-zone/detail', detail, DETAIL),
+)

@@ -1,19 +1,33 @@
-"""Actions on soft-deleted servers: restore and forceDelete."""
+"""Actions on soft-deleted servers: restore and forceDelete (rest-api.md §2.2)."""
 from __future__ import annotations
 
-from typing import Any
-
+from kilonova.api.rules import MEMBER, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import delete
-from kilonova.api.wsgi import Call
+from kilonova.api.wsgi import Call, server_action
+
+RESTORE, FORCE = f'{PREFIX}os-deferred-delete:restore', f'{PREFIX}os-deferred-delete:force'
+RULES = (
+    rule(RESTORE, MEMBER, 'Bring a soft-deleted server back.'),
+    rule(FORCE, MEMBER, 'Delete a server at once, soft-deleted or not.'),
+)
+
+RESTORE_BODY = Obj(Prop('restore', t.ANYTHING, required=True))
+FORCE_BODY = Obj(Prop('forceDelete', t.ANYTHING, required=True))
 
 
 def restore(call: Call) -> None:
     """restore."""
-    server: Any = call.server
-    delete.restore(call.backend, call.ctxt, server)
+    delete.restore(call.backend, call.ctxt, call.server)
 
 
 def force_delete(call: Call) -> None:
     """forceDelete: also a server that isn't soft-deleted."""
-    server: Any = call.server
-    delete.delete(call.backend, call.ctxt, server, at_once=True)
+    delete.delete(call.backend, call.ctxt, call.server, at_once=True)
+
+
+ROUTES = (
+    server_action('restore', restore, RESTORE, RESTORE_BODY),
+    server_action('forceDelete', force_delete, FORCE, FORCE_BODY),
+)

@@ -17,7 +17,7 @@ PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE, DETAILS_SINCE = 58, 66, 51, 84
 
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/os-instance-actions."""
-    server: Any = call.server
+    server = call.server
     paged = call.version >= PAGED_SINCE
     limit = call.limit() if paged else call.backend.options.max_limit
     since, before = _window(call)
@@ -48,7 +48,7 @@ def _window(call: Call) -> tuple[Any, Any]:
 
 def show(call: Call) -> Any:
     """GET /servers/{server_id}/os-instance-actions/{request_id}."""
-    server: Any = call.server
+    server = call.server
     request_id = call.path['request_id']
     inside = call.may(policies.EVENTS)
     seen = inside or call.version >= OPEN_EVENTS_SINCE

@@ -1,28 +1,45 @@
-"""Addresses of a server, by the labels of its networks."""
+"""Addresses of a server, by the labels of its networks (rest-api.md §2.3)."""
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.api.views import ips as views
-from kilonova.api.wsgi import Call
+from kilonova.api.rules import PREFIX, READER, rule
+from kilonova.api.services.lookup import VIEW
+from kilonova.api.views.servers import addresses
+from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.errors import NotFound
+
+INDEX, SHOW = f'{PREFIX}ips:index', f'{PREFIX}ips:show'
+RULES = (
+    rule(INDEX, READER, 'List the addresses of a server.'),
+    rule(SHOW, READER, 'List the addresses of a server on one network.'),
+)
 
 
 class NoSuchNetwork(NotFound):
     msg_fmt = 'Instance is not a member of specified network'
 
 
-def index(call: Call) -> Any:
+def index(call: Call) -> dict[str, Any]:
     """GET /servers/{server_id}/ips."""
-    server: Any = call.server
-    return {'addresses': views.networks(server.row)}
+    return {'addresses': _networks(call)}
 
 
-def show(call: Call) -> Any:
+def show(call: Call) -> dict[str, Any]:
     """GET /servers/{server_id}/ips/{network_label}."""
-    server: Any = call.server
-    label = call.path['network_label']
-    networks = views.networks(server.row)
+    label, networks = call.path['network_label'], _networks(call)
     if label not in networks:
         raise NoSuchNetwork
     return {label: networks[label]}
+
+
+def _networks(call: Call) -> dict[str, list[dict[str, Any]]]:
+    """label → addresses, with no more than their version."""
+    return {label: [{'version': each['version'], 'addr': each['addr']} for each in found]
+            for label, found in addresses(call.server.row).items()}
+
+
+ROUTES = (
+    Route('GET', f'{SERVER}/ips', index, INDEX, server=VIEW),
+    Route('GET', f'{SERVER}/ips/{{network_label}}', show, SHOW, server=VIEW),
+)

@@ -1,19 +1,68 @@
-"""Limits: what a project may have and what it uses, at a glance."""
+"""Limits: what a project may have and what it uses, at a glance (rest-api.md §2.10)."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from kilonova.api.policies import limits as policies
+from kilonova.api.rules import ADMIN, ANY, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import quota
-from kilonova.api.views import limits as views
-from kilonova.api.wsgi import Call
+from kilonova.api.services.quota import Limits
+from kilonova.api.views.base import Field, Fields, column
+from kilonova.api.wsgi import Call, Route
+
+SHOW = f'{PREFIX}limits'
+OTHER_PROJECT = f'{PREFIX}limits:other_project'
+RULES = (
+    rule(SHOW, ANY, 'Show the limits of the own project.'),
+    rule(OTHER_PROJECT, ADMIN, 'Show the limits of another project.'),
+)
+
+# Nothing is reserved any more: the flag is taken and changes nothing.
+QUERY = Query.of(Prop('tenant_id', t.ANY_TEXT), Prop('reserved', t.ANY_TEXT))
+
+
+def _used(name: str) -> Any:
+    return lambda row, used: used[name]
+
+
+_FIELDS = Fields(
+    Field('maxTotalInstances', column('instances')),
+    Field('maxTotalCores', column('cores')),
+    Field('maxTotalRAMSize', column('ram')),
+    Field('maxTotalKeypairs', column('key_pairs')),
+    Field('maxServerMeta', column('metadata_items')),
+    Field('maxServerGroups', column('server_groups')),
+    Field('maxServerGroupMembers', column('server_group_members')),
+    Field('maxImageMeta', column('metadata_items'), until=38),
+    Field('maxPersonality', column('injected_files'), until=56),
+    Field('maxPersonalitySize', column('injected_file_content_bytes'), until=56),
+    Field('maxSecurityGroups', column('security_groups'), until=35),
+    Field('maxSecurityGroupRules', column('security_group_rules'), until=35),
+    Field('maxTotalFloatingIps', column('floating_ips'), until=35),
+    Field('totalInstancesUsed', _used('instances')),
+    Field('totalCoresUsed', _used('cores')),
+    Field('totalRAMUsed', _used('ram')),
+    Field('totalServerGroupsUsed', _used('server_groups')),
+    Field('totalSecurityGroupsUsed', lambda row, used: 0, until=35),
+    Field('totalFloatingIpsUsed', lambda row, used: 0, until=35),
+)
+
+
+def _body(limits: Limits, used: Mapping[str, int], version: int) -> dict[str, int]:
+    """The body of GET /limits: what a project may have, and what it uses."""
+    return _FIELDS.render(limits, used, version)
 
 
 def show(call: Call) -> Any:
     """GET /limits."""
     project_id = call.one('tenant_id') or call.ctxt.project_id
     if project_id != call.ctxt.project_id:
-        call.authorise(policies.OTHER_PROJECT, {'project_id': project_id, 'user_id': call.ctxt.user_id})
+        call.authorise(OTHER_PROJECT, {'project_id': project_id, 'user_id': call.ctxt.user_id})
     used = quota.usage_and_groups(call.backend, project_id).shared
-    absolute = views.absolute(quota.limits(call.backend, project_id), used, call.version)
-    return {'limits': {'rate': [], 'absolute': absolute}}
+    body = _body(quota.limits(call.backend, project_id), used, call.version)
+    return {'limits': {'rate': [], 'absolute': body}}
+
+
+ROUTES = (Route('GET', '/limits', show, SHOW, query=QUERY, asks=(OTHER_PROJECT,)),)

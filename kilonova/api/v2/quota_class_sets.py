@@ -1,11 +1,39 @@
-"""Quota classes. Only 'default' has an effect; others are kept and shown."""
+"""Quota classes (rest-api.md §2.10). Only 'default' has an effect; others are kept and shown."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import quota
-from kilonova.api.views import quota_class_sets as views
-from kilonova.api.wsgi import Call
+from kilonova.api.services.quota import NETWORK
+from kilonova.api.v2.quota_sets import LIMIT, RESOURCES
+from kilonova.api.views.base import Field, Fields, column
+from kilonova.api.wsgi import Call, Route
+
+SHOW, UPDATE = f'{PREFIX}os-quota-class-sets:show', f'{PREFIX}os-quota-class-sets:update'
+RULES = (
+    rule(SHOW, ADMIN, 'Show the quotas of a class.'),
+    rule(UPDATE, ADMIN, 'Change the quotas of a class: of "default", those of all projects without their own.'),
+)
+
+BODY = Obj(Prop('quota_class_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=49) for name in NETWORK)),
+                  required=True))
+
+_FIELDS = Fields(
+    *(Field(name, column(name)) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items')),
+    *(Field(name, column(name), since=50) for name in ('server_groups', 'server_group_members')),
+    *(Field(name, column(name), until=49) for name in NETWORK),
+    Field('injected_files', column('injected_files'), until=56),
+    Field('injected_file_content_bytes', column('injected_file_content_bytes'), until=56),
+    Field('injected_file_path_bytes', column('injected_file_path_length'), until=56),
+)
+
+
+def _shown(limits: Mapping[str, int], version: int) -> dict[str, Any]:
+    """Limits by resource."""
+    return _FIELDS.render(limits, None, version)
 
 
 def show(call: Call) -> Any:
@@ -21,4 +49,11 @@ def update(call: Call) -> Any:
 
 
 def _body(call: Call) -> dict[str, Any]:
-    return views.quota_class_set(quota.class_limits(call.backend, call.path['quota_class']), call.version)
+    return _shown(quota.class_limits(call.backend, call.path['quota_class']), call.version)
+
+
+_PATH = '/os-quota-class-sets/{quota_class}'
+ROUTES = (
+    Route('GET', _PATH, show, SHOW),
+    Route('PUT', _PATH, update, UPDATE, body=BODY),
+)

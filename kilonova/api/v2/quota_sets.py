@@ -1,20 +1,73 @@
-"""Quotas of projects and, with the query parameter user_id, of one of their users."""
+"""Quotas of projects and, with the query parameter user_id, of one of their users (rest-api.md §2.10)."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_utils import strutils
 
+from kilonova.api.rules import ADMIN, ANY, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import quota
-from kilonova.api.views import quota_sets as views
-from kilonova.api.wsgi import Call
+from kilonova.api.services.quota import NETWORK, Limits
+from kilonova.api.views.base import Field, Fields, column
+from kilonova.api.wsgi import Call, Route
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+SHOW, DETAIL, DEFAULTS, UPDATE, DELETE = (
+    f'{PREFIX}os-quota-sets:{verb}' for verb in ('show', 'detail', 'defaults', 'update', 'delete'))
+RULES = (
+    rule(SHOW, READER, 'Show the quotas of a project.'),
+    rule(DETAIL, READER, 'Show the quotas of a project and what it uses.'),
+    rule(DEFAULTS, ANY, 'Show the quotas of a project that has none of its own.'),
+    rule(UPDATE, ADMIN, 'Give quotas to a project or to one of its users.'),
+    rule(DELETE, ADMIN, 'Take the quotas of a project or of one of its users back.'),
+)
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+LIMIT = {'type': ['integer', 'string'], 'pattern': '^-?[0-9]+$', 'minimum': -1, 'maximum': t.MAX_INT, 'minLength': 1,
+         'maxLength': 20}
+RESOURCES = (
+    *(Prop(name, LIMIT) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items', 'server_groups',
+                                     'server_group_members')),
+    *(Prop(name, LIMIT, until=56) for name in ('injected_files', 'injected_file_content_bytes',
+                                               'injected_file_path_bytes')))
+
+QUERY = Query.of(Prop('user_id', t.ANY_TEXT))
+BODY = Obj(Prop('quota_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=35) for name in NETWORK),
+                                   Prop('force', t.BOOLEAN)), required=True))
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+_FIELDS = Fields(
+    *(Field(name, column(name)) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items',
+                                             'server_groups', 'server_group_members')),
+    *(Field(name, column(name), until=35) for name in NETWORK),
+    Field('injected_files', column('injected_files'), until=56),
+    Field('injected_file_content_bytes', column('injected_file_content_bytes'), until=56),
+    Field('injected_file_path_bytes', column('injected_file_path_length'), until=56),
+)
+
+
+def _shown(limits: Limits, version: int) -> dict[str, Any]:
+    """Limits by resource."""
+    return _FIELDS.render(limits, None, version)
+
+
+def _detailed(limits: Limits, used: Mapping[str, int], version: int) -> dict[str, Any]:
+    """The same with what is used of each; nothing is reserved."""
+    rows = {name: {'limit': limit, 'in_use': used.get(name, 0), 'reserved': 0} for name, limit in limits.items()}
+    return _FIELDS.render(rows, None, version)
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def show(call: Call) -> Any:
     """GET /os-quota-sets/{tenant_id}."""
     project_id, user_id = _whose(call)
     limits = quota.limits(call.backend, project_id, user_id)
-    return {'quota_set': {**views.quota_set(limits, call.version), 'id': project_id}}
+    return {'quota_set': {**_shown(limits, call.version), 'id': project_id}}
 
 
 def detail(call: Call) -> Any:
@@ -22,14 +75,14 @@ def detail(call: Call) -> Any:
     project_id, user_id = _whose(call)
     limits = quota.limits(call.backend, project_id, user_id)
     used = quota.usage_and_groups(call.backend, project_id, user_id)
-    body = views.quota_detail(limits, used.own if user_id else used.shared, call.version)
+    body = _detailed(limits, used.own if user_id else used.shared, call.version)
     return {'quota_set': {**body, 'id': project_id}}
 
 
 def defaults(call: Call) -> Any:
     """GET /os-quota-sets/{tenant_id}/defaults."""
     limits = quota.limits(call.backend, None)
-    return {'quota_set': {**views.quota_set(limits, call.version), 'id': call.path['tenant_id']}}
+    return {'quota_set': {**_shown(limits, call.version), 'id': call.path['tenant_id']}}
 
 
 def update(call: Call) -> Any:
@@ -39,7 +92,7 @@ def update(call: Call) -> Any:
     force = strutils.bool_from_string(body.pop('force', False))
     values = {name: int(value) for name, value in body.items()}
     quota.give(call.backend, project_id, user_id, values, force)
-    return {'quota_set': views.quota_set(quota.limits(call.backend, project_id, user_id), call.version)}
+    return {'quota_set': _shown(quota.limits(call.backend, project_id, user_id), call.version)}
 
 
 def delete(call: Call) -> None:
@@ -49,3 +102,14 @@ def delete(call: Call) -> None:
 
 def _whose(call: Call) -> tuple[str, str | None]:
     return call.path['tenant_id'], call.one('user_id') or None
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_PATH = '/os-quota-sets/{tenant_id}'
+ROUTES = (
+    Route('GET', _PATH, show, SHOW, query=QUERY, owner='tenant_id'),
+    Route('GET', f'{_PATH}/detail', detail, DETAIL, query=QUERY, owner='tenant_id'),
+    Route('GET', f'{_PATH}/defaults', defaults, DEFAULTS),
+    Route('PUT', _PATH, update, UPDATE, query=QUERY, body=BODY, owner='tenant_id'),
+    Route('DELETE', _PATH, delete, DELETE, query=QUERY, status=202, owner='tenant_id'),
+)

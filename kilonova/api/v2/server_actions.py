@@ -1,10 +1,9 @@
 """POST /servers/{id}/action: one handler an action."""
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.api.policies import server_actions as policies
 from kilonova.api.services import delete, power, resize
+from kilonova.api.services.lookup import Found
 from kilonova.api.wsgi import Call
 
 
@@ -53,5 +52,5 @@ def reset_state(call: Call) -> None:
     delete.reset_state(call.backend, call.ctxt, _server(call), call.body['os-resetState']['state'])
 
 
-def _server(call: Call) -> Any:
+def _server(call: Call) -> Found:
     return call.server

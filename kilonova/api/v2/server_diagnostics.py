@@ -1,20 +1,50 @@
-"""What the hypervisor measures of a server."""
+"""What the hypervisor measures of a server (rest-api.md §6)."""
 from __future__ import annotations
 
 from typing import Any
 
+from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.services import ask_host
-from kilonova.api.views import server_diagnostics as views
-from kilonova.api.wsgi import Call
+from kilonova.api.services.lookup import WORK
+from kilonova.api.wsgi import SERVER, Call, Route
+
+READ = f'{PREFIX}os-server-diagnostics'
+RULES = (rule(READ, ADMIN, 'See what the hypervisor measures of a server.'),)
+
+# The fields of ``objects.Diagnostics``, as they are shown from 2.48 on.
+_PLAIN = ('state', 'driver', 'hypervisor', 'hypervisor_os', 'uptime', 'config_drive', 'num_cpus', 'num_nics',
+          'num_disks')
+_MEMORY = ('maximum', 'used')
+_CPU = ('id', 'time', 'utilisation')
+_NIC = ('mac_address', 'rx_octets', 'rx_errors', 'rx_drop', 'rx_packets', 'rx_rate', 'tx_octets', 'tx_errors',
+        'tx_drop', 'tx_packets', 'tx_rate')
+_DISK = ('read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors_count')
+
+
+def _body(found: Any) -> dict[str, Any]:
+    """``found``: an objects.Diagnostics; what its driver couldn't tell is null."""
+    return {**_of(found, _PLAIN), 'memory_details': _of(found.memory_details, _MEMORY),
+            'cpu_details': [_of(cpu, _CPU) for cpu in found.cpu_details],
+            'nic_details': [_of(nic, _NIC) for nic in found.nic_details],
+            'disk_details': [_of(disk, _DISK) for disk in found.disk_details]}
+
+
+def _of(part: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(part, name) if name in part else None for name in names}
 
 
 def flat(call: Call) -> Any:
     """GET /servers/{server_id}/diagnostics, up to 2.47: what the driver calls it."""
-    server: Any = call.server
-    return ask_host.ask(call.backend, call.ctxt, server, 'get_diagnostics')
+    return ask_host.ask(call.backend, call.ctxt, call.server, 'get_diagnostics')
 
 
 def show(call: Call) -> Any:
     """GET /servers/{server_id}/diagnostics, from 2.48 on: the same keys of every driver."""
-    server: Any = call.server
-    return views.show(ask_host.ask(call.backend, call.ctxt, server, 'get_instance_diagnostics'))
+    return _body(ask_host.ask(call.backend, call.ctxt, call.server, 'get_instance_diagnostics'))
+
+
+_PATH = f'{SERVER}/diagnostics'
+ROUTES = (
+    Route('GET', _PATH, flat, READ, server=WORK, until=47),
+    Route('GET', _PATH, show, READ, server=WORK, since=48),
+)

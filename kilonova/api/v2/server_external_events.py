@@ -1,13 +1,134 @@
-"""Events that other services tell of servers."""
+"""Events of servers that other services tell (rest-api.md §2.11). Whoever tells one learns what became of it, event by
+event.
+
+``power-update`` says that somebody switched a server on or off behind our back: the server is started or stopped like
+by its user, so that its state, its host and its story agree again. All others are about ports, volumes and accelerator
+requests, which no server has here: they are refused, as nothing can be done with them.
+"""
 from __future__ import annotations
 
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kilonova.api.services import server_external_events as service
-from kilonova.api.wsgi import Call, Reply
+from kilonova import states
+from kilonova.api.rules import PREFIX, SERVICE, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import accept
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found
+from kilonova.api.wsgi import Call, Reply, Route
+from kilonova.db.queries import instance_mappings, instances
+from kilonova.errors import Conflict, NotFound
+
+LOG = logging.getLogger(__name__)
 
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+CREATE = f'{PREFIX}os-server-external-events:create'
+RULES = (rule(CREATE, SERVICE, 'Tell events of servers, as the network and volume services do.'),)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+_FIRST = ('network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted')
+_VOLUMES = (*_FIRST, 'volume-extended')
+_POWER = (*_VOLUMES, 'power-update')
+_ACCELERATORS = (*_POWER, 'accelerator-request-bound')
+_REIMAGED = (*_ACCELERATORS, 'volume-reimaged')
+
+BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'items': Obj(
+    Prop('name', t.one_of(*_FIRST), required=True, until=50),
+    Prop('name', t.one_of(*_VOLUMES), required=True, since=51, until=75),
+    Prop('name', t.one_of(*_POWER), required=True, since=76, until=81),
+    Prop('name', t.one_of(*_ACCELERATORS), required=True, since=82, until=92),
+    Prop('name', t.one_of(*_REIMAGED), required=True, since=93),
+    Prop('server_uuid', t.UUID, required=True),
+    Prop('status', t.one_of('failed', 'completed', 'in-progress')),
+    Prop('tag', {'type': 'string', 'maxLength': 255}))}, required=True))
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+POWER_UPDATE = 'power-update'
+# tag → (kind of the operation, its event, the vm state that it leads out of)
+POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
+         'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
+# Events that mean nothing without what they are about: a volume, an accelerator request.
+TAGGED = frozenset(('volume-extended', 'volume-reimaged', 'accelerator-request-bound'))
+# The last one: it has no host, or nothing that the event is about.
+ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
+
+
+def _dispatch(backend: Backend, ctxt: Any, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, or nothing
+    there that it could be about."""
+    servers = _find(backend, {event['server_uuid'] for event in events})
+    answers = []
+    for asked in events:
+        event = {'status': 'completed', **asked}
+        code = _code(event, servers)
+        server = servers.get(event['server_uuid'])
+        if code == ACCEPTED and server is not None:
+            _switch(backend, ctxt, server, event['tag'])
+        answers.append({**event, 'code': code, **({} if code == ACCEPTED else {'status': 'failed'})})
+    return answers
+
+
+def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
+    """uuid → server, None for one that no cell has yet. One statement of the API database and one a cell."""
+    with backend.api_db.read() as conn:
+        cells = instance_mappings.cells_of(conn, uuids)
+    found: dict[str, Found | None] = {uuid: None for uuid, cell_id in cells.items() if cell_id is None}
+    of_cell = defaultdict(list)
+    for uuid, cell_id in cells.items():
+        if cell_id is not None:
+            of_cell[cell_id].append(uuid)
+    for cell_id, members in of_cell.items():
+        cell = backend.cell(cell_id)
+        with cell.read() as conn:
+            rows = instances.by_uuids(conn, members)
+        found.update({uuid: Found(uuid, cell, row) for uuid, row in rows.items()})
+    return found
+
+
+def _code(event: dict[str, Any], servers: dict[str, Found | None]) -> int:
+    uuid, name, tag = event['server_uuid'], event['name'], event.get('tag')
+    if uuid not in servers:
+        return UNKNOWN
+    if (name == POWER_UPDATE and tag not in POWER) or (name in TAGGED and not tag):
+        return BAD_TAG
+    server = servers[uuid]
+    if server is None or not server.row['host'] or name != POWER_UPDATE:
+        return NOTHING_THERE
+    return ACCEPTED
+
+
+def _switch(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
+    """Start or stop a server whose state fits; one that is at something, or is so already, isn't touched.
+
+    The power has changed already, whoever locked the server: a lock keeps nothing from being true.
+    """
+    kind, event, vm_state, args = POWER[tag]
+    if server.row['vm_state'] != vm_state:
+        LOG.info('power-update %s of %s: it is %s already, or at something else', tag, server.uuid,
+                 server.row['vm_state'])
+        return
+    row = accept.operation(ctxt, server, kind, args)
+    try:
+        accept.accept(ctxt, server, event, row, kind)
+    except (Conflict, NotFound) as error:
+        LOG.info('power-update %s of %s has nothing to do: %s', tag, server.uuid, error)
+        return
+    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def create(call: Call) -> Any:
     """POST /os-server-external-events: 207 when one of them is refused."""
-    events = service.dispatch(call.backend, call.ctxt, call.body['events'])
+    events = _dispatch(call.backend, call.ctxt, call.body['events'])
     return Reply({'events': events}, status=200 if all(event['code'] == 200 for event in events) else 207)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+ROUTES = (Route('POST', '/os-server-external-events', create, CREATE, body=BODY),)

@@ -10,32 +10,32 @@ from kilonova.errors import Invalid
 
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/metadata."""
-    server: Any = call.server
+    server = call.server
     return {'metadata': service.read(server)}
 
 
 def create(call: Call) -> Any:
     """POST /servers/{server_id}/metadata: the other items stay."""
-    server: Any = call.server
+    server = call.server
     return {'metadata': service.merge(call.backend, call.ctxt, server, call.body['metadata'])}
 
 
 def update_all(call: Call) -> Any:
     """PUT /servers/{server_id}/metadata: the other items go."""
-    server: Any = call.server
+    server = call.server
     return {'metadata': service.replace(call.backend, call.ctxt, server, call.body['metadata'])}
 
 
 def show(call: Call) -> Any:
     """GET /servers/{server_id}/metadata/{key}."""
-    server: Any = call.server
+    server = call.server
     key = call.path['key']
     return {'meta': {key: service.item(server, key)}}
 
 
 def update(call: Call) -> Any:
     """PUT /servers/{server_id}/metadata/{key}."""
-    server: Any = call.server
+    server = call.server
     if call.path['key'] not in call.body['meta']:
         raise Invalid('Request body and URI mismatch')
     service.merge(call.backend, call.ctxt, server, call.body['meta'])
@@ -44,5 +44,5 @@ def update(call: Call) -> Any:
 
 def delete(call: Call) -> None:
     """DELETE /servers/{server_id}/metadata/{key}."""
-    server: Any = call.server
+    server = call.server
     service.delete(call.backend, call.ctxt, server, call.path['key'])

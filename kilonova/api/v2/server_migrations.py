@@ -1,23 +1,120 @@
-"""Live migrations of a server that are under way."""
+"""Live migrations of a server that are under way (rest-api.md §2.3)."""
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kilonova.api.policies import server_parts as policies
-from kilonova.api.services import server_migrations as service
-from kilonova.api.views import server_migrations as views
-from kilonova.api.wsgi import Call
+from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
+from kilonova.api.services.lookup import VIEW, Found
+from kilonova.api.views.base import Field, Fields, column, micro
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.queries import migrations
+from kilonova.errors import NotFound
+
+INDEX, SHOW = f'{PREFIX}servers:migrations:index', f'{PREFIX}servers:migrations:show'
+SEE_HOSTS = f'{INDEX}:host'
+RULES = (
+    rule(INDEX, MANAGER, 'List the live migrations of a server that are under way.'),
+    rule(SEE_HOSTS, ADMIN, 'See the hosts of the live migrations of a server.'),
+    rule(SHOW, ADMIN, 'Show a live migration of a server that is under way.'),
+)
 
 
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """``hosts``: whether the caller sees from where to where."""
+
+    hosts: bool
+
+
+def _host(name: str) -> Callable[[Row, Look], Any]:
+    return lambda row, look: row[name] if look.hosts else None
+
+
+def _bytes(what: str, part: str) -> Field:
+    return Field(f'{what}_{part}_bytes', column(f'{what}_{part}'))
+
+
+FIELDS = Fields(
+    Field('created_at', lambda row, look: micro(row['created_at'])),
+    Field('dest_compute', _host('dest_compute')),
+    Field('dest_host', _host('dest_host')),
+    Field('dest_node', _host('dest_node')),
+    *(_bytes('disk', part) for part in ('processed', 'remaining', 'total')),
+    Field('id', column('id')),
+    *(_bytes('memory', part) for part in ('processed', 'remaining', 'total')),
+    Field('server_uuid', column('instance_uuid')),
+    Field('source_compute', _host('source_compute')),
+    Field('source_node', _host('source_node')),
+    Field('status', column('status')),
+    Field('updated_at', lambda row, look: micro(row['updated_at'])),
+    Field('uuid', column('uuid'), since=59),
+    Field('user_id', column('user_id'), since=80),
+    Field('project_id', column('project_id'), since=80),
+)
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+LIVE = 'live-migration'
+
+
+class NotLive(NotFound):
+    msg_fmt = 'Migration %(id)s for server %(uuid)s is not live-migration.'
+
+
+class NotUnderWay(NotFound):
+    msg_fmt = 'Migration %(id)s for server %(uuid)s is not in progress.'
+
+
+class Unknown(NotFound):
+    msg_fmt = 'In-progress live migration %(id)s is not found for server %(uuid)s.'
+
+
+def _under_way(server: Found) -> list[dict[str, Any]]:
+    """The newest first."""
+    if server.cell is None:
+        return []
+    with server.cell.read() as conn:
+        return migrations.by_instance(conn, server.uuid, statuses=migrations.LIVE_RUNNING, types=(LIVE,))
+
+
+def _one(server: Found, identifier: str) -> dict[str, Any]:
+    """One of them by its number: Unknown, NotLive, NotUnderWay (all 404)."""
+    row = None
+    # No number of a row is longer; what is no number names none.
+    if server.cell is not None and identifier.isascii() and identifier.isdigit() and len(identifier) < 10:
+        with server.cell.read() as conn:
+            row = migrations.get(conn, migration_id=int(identifier))
+    if row is None or row['instance_uuid'] != server.uuid:
+        raise Unknown(id=identifier, uuid=server.uuid)
+    if row['migration_type'] != LIVE:
+        raise NotLive(id=identifier, uuid=server.uuid)
+    if row['status'] not in migrations.LIVE_RUNNING:
+        raise NotUnderWay(id=identifier, uuid=server.uuid)
+    return row
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/migrations."""
-    server: Any = call.server
-    look = views.Look(hosts=call.may(policies.MIGRATIONS_HOST))
-    return {'migrations': [views.FIELDS.render(row, look, call.version) for row in service.under_way(server)]}
+    look = Look(hosts=call.may(SEE_HOSTS))
+    return {'migrations': [FIELDS.render(row, look, call.version) for row in _under_way(call.server)]}
 
 
 def show(call: Call) -> Any:
     """GET /servers/{server_id}/migrations/{migration_id}."""
-    server: Any = call.server
-    row = service.one(server, call.path['migration_id'])
-    return {'migration': views.FIELDS.render(row, views.Look(hosts=True), call.version)}
+    row = _one(call.server, call.path['migration_id'])
+    return {'migration': FIELDS.render(row, Look(hosts=True), call.version)}
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_PATH = f'{SERVER}/migrations'
+ROUTES = (
+    Route('GET', _PATH, index, INDEX, server=VIEW, asks=(SEE_HOSTS,), since=23),
+    Route('GET', f'{_PATH}/{{migration_id}}', show, SHOW, server=VIEW, since=23),
+)

@@ -1,19 +1,50 @@
-"""The encrypted password that a server's guest left."""
+"""The encrypted administrator's password that a server's guest left for its owner (rest-api.md §2.3): system metadata
+password_0 … password_3."""
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.api.services import server_password as service
-from kilonova.api.wsgi import Call
+from kilonova.api.rules import MEMBER, PREFIX, READER, rule
+from kilonova.api.services.lookup import VIEW, Found
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db import engine
+from kilonova.db.queries import instances
+from kilonova.errors import InstanceNotReady
+
+SHOW, CLEAR = f'{PREFIX}os-server-password:show', f'{PREFIX}os-server-password:clear'
+RULES = (
+    rule(SHOW, READER, 'See the encrypted password of a server.'),
+    rule(CLEAR, MEMBER, 'Forget the encrypted password of a server.'),
+)
+# One value of the table holds 255 characters.
+KEYS = tuple(f'password_{part}' for part in range(4))
 
 
-def index(call: Call) -> Any:
-    """GET /servers/{server_id}/os-server-password."""
-    server: Any = call.server
-    return {'password': service.read(server)}
+def index(call: Call) -> dict[str, Any]:
+    """GET /servers/{server_id}/os-server-password: as the guest encrypted it; '' for none."""
+    server = call.server
+    if server.cell is None:
+        return {'password': ''}
+    with server.cell.read() as conn:
+        values = instances.get_system_metadata(conn, server.uuid)
+    return {'password': ''.join(values.get(key) or '' for key in KEYS)}
 
 
 def clear(call: Call) -> None:
-    """DELETE /servers/{server_id}/os-server-password."""
-    server: Any = call.server
-    service.clear(server)
+    """DELETE /servers/{server_id}/os-server-password: it is forgotten here; the guest's own password stays."""
+    if call.server.cell is None:
+        raise InstanceNotReady(instance_id=call.server.uuid)
+    _forget(call.server)
+
+
+@engine.retried
+def _forget(server: Found) -> None:
+    with server.cell.write() as conn:
+        instances.set_system_metadata(conn, server.uuid, dict.fromkeys(KEYS))
+
+
+_PATH = f'{SERVER}/os-server-password'
+ROUTES = (
+    Route('GET', _PATH, index, SHOW, server=VIEW),
+    Route('DELETE', _PATH, clear, CLEAR, status=204, server=VIEW),
+)

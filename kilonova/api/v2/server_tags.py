@@ -17,31 +17,31 @@ class InvalidTag(Invalid):
 
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/tags."""
-    server: Any = call.server
+    server = call.server
     return {'tags': service.read(server)}
 
 
 def update_all(call: Call) -> Any:
     """PUT /servers/{server_id}/tags."""
-    server: Any = call.server
+    server = call.server
     return {'tags': service.replace(call.backend, call.ctxt, server, call.body['tags'])}
 
 
 def delete_all(call: Call) -> None:
     """DELETE /servers/{server_id}/tags."""
-    server: Any = call.server
+    server = call.server
     service.clear(call.backend, call.ctxt, server)
 
 
 def show(call: Call) -> None:
     """GET /servers/{server_id}/tags/{tag}: there is nothing to say but that it has it."""
-    server: Any = call.server
+    server = call.server
     service.check(server, call.path['tag'])
 
 
 def update(call: Call) -> Reply:
     """PUT /servers/{server_id}/tags/{tag}."""
-    server: Any = call.server
+    server = call.server
     tag = call.path['tag']
     try:
         schemas.WORD.check({'tag': tag}, call.version)
@@ -54,5 +54,5 @@ def update(call: Call) -> Reply:
 
 def delete(call: Call) -> None:
     """DELETE /servers/{server_id}/tags/{tag}."""
-    server: Any = call.server
+    server = call.server
     service.remove(call.backend, call.ctxt, server, call.path['tag'])

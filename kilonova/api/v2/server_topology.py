@@ -1,15 +1,57 @@
-"""The NUMA topology of a server."""
+"""The NUMA topology of a server (rest-api.md §2.3)."""
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.api.policies import server_parts as policies
-from kilonova.api.views import server_topology as views
-from kilonova.api.wsgi import Call
+from kilonova.api.rules import ADMIN, READER, rule
+from kilonova.api.services.lookup import WORK
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.objects.base import KilonovaObject
+
+READ, SEE_HOST = 'compute:server:topology:index', 'compute:server:topology:host:index'
+RULES = (
+    rule(READ, READER, 'See the NUMA topology of a server.'),
+    rule(SEE_HOST, ADMIN, 'See on which NUMA nodes and CPUs of its host a server is.'),
+)
 
 
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/topology."""
-    server: Any = call.server
     # A server without a cell has asked for a topology at most: it has none yet.
-    return views.topology(server.row.get('extra_numa_topology'), host=call.may(policies.TOPOLOGY_HOST))
+    return _body(call.server.row.get('extra_numa_topology'), host=call.may(SEE_HOST))
+
+
+def _body(text: str | None, host: bool) -> dict[str, Any]:
+    """``text``: the column of instance_extra; ``host``: whether the caller sees where on the host the nodes are."""
+    found: Any = KilonovaObject.from_json(text, None) if text else None
+    cells = found.cells if found is not None else []
+    # One server has pages of one size.
+    return {'nodes': [_node(cell, host) for cell in cells],
+            'pagesize_kb': next((cell.pagesize for cell in cells if _value(cell, 'pagesize')), None)}
+
+
+def _node(cell: Any, host: bool) -> dict[str, Any]:
+    cpus = sorted(cell.total_cpus)
+    body: dict[str, Any] = {'memory_mb': cell.memory, 'vcpu_set': cpus, 'siblings': _siblings(cell)}
+    if host:
+        body['host_node'] = cell.id
+        body['cpu_pinning'] = {str(guest): cpu for guest, cpu in sorted((_value(cell, 'cpu_pinning_raw') or {}).items(),
+                                                                        key=lambda pair: int(pair[0]))}
+    return body
+
+
+def _siblings(cell: Any) -> list[list[int]]:
+    """Guest CPUs that are threads of one core; none without threads."""
+    layout = _value(cell, 'cpu_topology')
+    threads = layout.threads if layout is not None else 1
+    cpus = sorted(cell.total_cpus)
+    if not threads or threads < 2:
+        return []
+    return [cpus[first:first + threads] for first in range(0, len(cpus), threads)]
+
+
+def _value(cell: Any, name: str) -> Any:
+    return getattr(cell, name) if name in cell else None
+
+
+ROUTES = (Route('GET', f'{SERVER}/topology', index, READ, server=WORK, since=78, asks=(SEE_HOST,)),)

@@ -116,14 +116,14 @@ def _sees_hosts(call: Call) -> bool:
 # --- one server ------------------------------------------------------------------------------------------------------
 def show(call: Call) -> Any:
     """GET /servers/{id}."""
-    server: Any = call.server
+    server = call.server
     if server.silent:
         return {'server': views.silent(server.row, look(call))}
     return {'server': _body(call, views.SHOW)}
 
 
 def _body(call: Call, kind: str) -> dict[str, Any]:
-    server: Any = call.server
+    server = call.server
     row = server.row
     host_states: dict[str, str] = {}
     wishes: dict[str, dict[str, Any]] = {}
@@ -144,7 +144,7 @@ def _body(call: Call, kind: str) -> dict[str, Any]:
 
 def update(call: Call) -> Any:
     """PUT /servers/{id}."""
-    server: Any = call.server
+    server = call.server
     body = call.body['server']
     columns = {'name': 'display_name', 'description': 'display_description', 'accessIPv4': 'access_ip_v4',
                'accessIPv6': 'access_ip_v6', 'hostname': 'hostname'}
@@ -163,7 +163,7 @@ def update(call: Call) -> Any:
 
 def delete(call: Call) -> None:
     """DELETE /servers/{id}."""
-    server: Any = call.server
+    server = call.server
     deletion.delete(call.backend, call.ctxt, server)
 
 

@@ -9,7 +9,7 @@ from kilonova.api import policies, versions
 from kilonova.api.routes import ROUTES
 from kilonova.api.schemas.base import Query, Schema
 from kilonova.api.v2 import gone
-from kilonova.api.views.extensions import EXTENSIONS
+from kilonova.api.v2.extensions import EXTENSIONS
 from kilonova.api.wsgi import ANYBODY
 
 # Routes that whoever has a token may use (rest-api.md §2.4); who may do what to images the image service decides.

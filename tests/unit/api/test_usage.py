@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.api.services.instance_usage_audit_log import last_period
 from kilonova.db.models import cell as models
 from kilonova.db.queries.instances import mark_deleted
+from kilonova.objects.audit_period import last_period
 from tests.unit.api.conftest import moment
 
 PERIOD = 'start=2026-11-01T00:00:00&end=2026-11-11T00:00:00'
