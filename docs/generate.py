@@ -283,8 +283,6 @@ def _interface(interface: type[Interface]) -> str:
         for argument in list(inspect.signature(func).parameters.values())[2:]:
             text = argument.name if argument.default is argument.empty else f'{argument.name}={argument.default!r}'
             marks = [f'since {declared.args_since[argument.name]}'] if argument.name in declared.args_since else []
-            if argument.name in declared.objects_since:
-                marks.append(f'an object since {declared.objects_since[argument.name]}')
             arguments.append(code(text) + (f' ({", ".join(marks)})' if marks else ''))
         rows.append((code(name), declared.kind, declared.since, ', '.join(arguments)))
     where = f'Topic {code(interface.topic)}'

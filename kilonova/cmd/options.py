@@ -19,7 +19,6 @@ import kilonova.conf
 from kilonova.cmd import outages
 from kilonova.conf import wsgi
 from kilonova.rpc import versions
-from kilonova.rpc.interface import within
 
 LOG = logging.getLogger(__name__)
 
@@ -88,10 +87,6 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     return True
 
 
-# The oldest versions that anything works with: rows of operations, hosts' claims and saves, selects.
-NEEDED = {'compute_task': '1.27', 'conductor': '3.1', 'scheduler': '4.5'}
-
-
 def check_intervals(conf: cfg.ConfigOpts) -> None:
     """Raise a service_down_time that live services would not keep."""
     least = int(conf.report_interval * LATE_HEARTBEATS)
@@ -105,23 +100,19 @@ def check_intervals(conf: cfg.ConfigOpts) -> None:
 def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
     """The version to which [upgrade_levels] pins messages to an interface (a name of ``rpc.versions``); None: to none.
 
-    The option ``conductor`` is for both of the conductor's interfaces: 1.x for compute tasks, 3.x for the other.
+    The option ``conductor`` is for both of the conductor's interfaces: 1.x for compute tasks, 3.x for the other. What
+    no release has that works beside this one is refused (ConfigFileValueError).
     """
     option = 'conductor' if interface == 'compute_task' else interface
     value = conf.upgrade_levels[option]
     if not value or value == 'auto':
         return None
-    if interface == 'compute':
-        value = versions.RELEASES.get(value.lower(), value)
-    if not all(part.isdigit() for part in value.split('.')):
-        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: a version such as 6.0 is needed')
-    if interface == 'compute_task' and not value.startswith('1.'):
-        return None
-    needed = NEEDED.get(interface)
-    if needed is not None and not within(needed, value):
-        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: this release needs peers that accept '
-                                       f'{needed}')
-    return value
+    names = ('conductor', 'compute_task') if option == 'conductor' else (interface,)
+    accepted = {name: versions.accepted(name) for name in names}
+    if not any(value in known for known in accepted.values()):
+        words = ', '.join(version for known in accepted.values() for version in known)
+        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: accepted are auto, {words}')
+    return value if value in accepted[interface] else None
 
 
 def warn_unread(conf: cfg.ConfigOpts) -> None:

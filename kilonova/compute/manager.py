@@ -45,7 +45,7 @@ from kilonova.compute.report import Heartbeat, Send
 from kilonova.compute.timers import Timers
 from kilonova.compute.tracker import Tracker
 from kilonova.context import get_admin_context
-from kilonova.objects import Flavor, Instance, Migration, RequestSpec
+from kilonova.objects import BuildOrder, FinishResizeOrder, Instance, Migration, PrepResizeOrder, ResizeOrder
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver, HypervisorUnavailable
 
@@ -157,31 +157,20 @@ class ComputeManager:
                 self.stopping.wait(pause)
 
     # -- operations ----------------------------------------------------------------------------------------------------
-    def build_and_run_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None,
-                               request_spec: RequestSpec | None, filter_properties: dict[str, Any] | None,
-                               admin_password: str | None = None, injected_files: list[Any] | None = None,
-                               requested_networks: Any = None, security_groups: Any = None,
-                               block_device_mapping: Any = None, node: str | None = None, limits: Any = None,
-                               host_list: list[Any] | None = None, accel_uuids: list[str] | None = None,
-                               key: str | None = None, sealed: str | None = None) -> Any:
-        retry = (filter_properties or {}).get('retry') or {}
-        request = build.Request(instance, image or {}, request_spec, sealed, retry.get('num_attempts', 1),
-                                list(block_device_mapping or ()), limits)
-        return self._run('build_and_run_instance', ctxt, key, request,
-                         verdict=lambda error: build.verdict(error, instance.uuid))
+    def build_and_run_instance(self, ctxt: Any, order: BuildOrder, key: str) -> Any:
+        return self._run('build_and_run_instance', ctxt, key, order,
+                         verdict=lambda error: build.verdict(error, order.instance.uuid))
 
-    def terminate_instance(self, ctxt: Any, instance: Instance, bdms: Any, key: str | None = None) -> Any:
+    def terminate_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
         return self._run('terminate_instance', ctxt, key, instance)
 
-    def stop_instance(self, ctxt: Any, instance: Instance, clean_shutdown: bool = True,
-                      key: str | None = None) -> Any:
+    def stop_instance(self, ctxt: Any, instance: Instance, clean_shutdown: bool, key: str) -> Any:
         return self._run('stop_instance', ctxt, key, instance, clean_shutdown)
 
-    def start_instance(self, ctxt: Any, instance: Instance, key: str | None = None) -> Any:
+    def start_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
         return self._run('start_instance', ctxt, key, instance)
 
-    def reboot_instance(self, ctxt: Any, instance: Instance, block_device_info: Any, reboot_type: str,
-                        key: str | None = None) -> Any:
+    def reboot_instance(self, ctxt: Any, instance: Instance, reboot_type: str, key: str) -> Any:
         return self._run('reboot_instance', ctxt, key, instance, reboot_type)
 
     def soft_delete_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
@@ -196,34 +185,25 @@ class ComputeManager:
     def undo_snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any:
         return self._run('undo_snapshot_instance', ctxt, key, instance, image_id)
 
-    def prep_resize(self, ctxt: Any, image: dict[str, Any] | None, instance: Instance, flavor: Flavor,
-                    request_spec: RequestSpec, filter_properties: dict[str, Any] | None, node: str | None,
-                    clean_shutdown: bool, migration: Migration, host_list: list[Any] | None,
-                    key: str | None = None) -> Any:
-        limits = (filter_properties or {}).get('limits')
-        return self._run('prep_resize', ctxt, key, instance, flavor, request_spec, migration, limits, image)
+    def prep_resize(self, ctxt: Any, order: PrepResizeOrder, key: str) -> Any:
+        return self._run('prep_resize', ctxt, key, order)
 
-    def resize_instance(self, ctxt: Any, instance: Instance, image: dict[str, Any] | None, migration: Migration,
-                        flavor: Flavor, clean_shutdown: bool, request_spec: RequestSpec,
-                        disk: dict[str, Any] | None = None, key: str | None = None) -> Any:
-        return self._run('resize_instance', ctxt, key, instance, image, migration, flavor, clean_shutdown, disk)
+    def resize_instance(self, ctxt: Any, order: ResizeOrder, key: str) -> Any:
+        return self._run('resize_instance', ctxt, key, order)
 
-    def finish_resize(self, ctxt: Any, disk_info: dict[str, Any], image: dict[str, Any] | None, instance: Instance,
-                      migration: Migration, request_spec: RequestSpec, key: str | None = None) -> Any:
-        return self._run('finish_resize', ctxt, key, disk_info, image, instance, migration, request_spec)
+    def finish_resize(self, ctxt: Any, order: FinishResizeOrder, key: str) -> Any:
+        return self._run('finish_resize', ctxt, key, order)
 
-    def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str | None = None) -> Any:
+    def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
         return self._run('confirm_resize', ctxt, key, instance, migration)
 
     def check_revert(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
         return self._run('check_revert', ctxt, key, instance, migration)
 
-    def revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, request_spec: RequestSpec | None,
-                      key: str | None = None) -> Any:
+    def revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
         return self._run('revert_resize', ctxt, key, instance, migration)
 
-    def finish_revert_resize(self, ctxt: Any, instance: Instance, migration: Migration,
-                             request_spec: RequestSpec | None, key: str | None = None) -> Any:
+    def finish_revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
         return self._run('finish_revert_resize', ctxt, key, instance, migration)
 
     def undo_build(self, ctxt: Any, instance: Instance, key: str) -> Any:
@@ -263,7 +243,7 @@ class ComputeManager:
         if self.heartbeat is not None:
             self.heartbeat.again()
 
-    def set_host_enabled(self, ctxt: Any, host: str, enabled: bool) -> Any:
+    def set_host_enabled(self, ctxt: Any, enabled: bool) -> Any:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
         with known_errors('set_host_enabled'):
             self.node.set_disabled(not enabled)

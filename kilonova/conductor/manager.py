@@ -78,16 +78,10 @@ class ComputeTaskEndpoint:
     def __init__(self, runner: Runner, databases: Any) -> None:
         self._runner, self._databases = runner, databases
 
-    def schedule_and_build_instances(self, ctxt: Any, build_requests: Any, request_specs: Any, image: Any,
-                                     admin_password: str | None, injected_files: Any, requested_networks: Any,
-                                     block_device_mapping: Any, tags: Any = None,
-                                     operations: Sequence[str] | None = None) -> Any:
-        self._runner.wake(self._databases.api(), operations or [], fresh=True)
+    def schedule_and_build_instances(self, ctxt: Any, operations: Sequence[str]) -> Any:
+        self._runner.wake(self._databases.api(), operations, fresh=True)
 
-    def migrate_server(self, ctxt: Any, instance: Any, scheduler_hint: Any, live: bool, rebuild: bool, flavor: Any,
-                       block_migration: Any, disk_over_commit: Any, reservations: Any = None,
-                       clean_shutdown: bool = True, request_spec: Any = None, host_list: Any = None,
-                       operation: str | None = None) -> Any:
+    def migrate_server(self, ctxt: Any, operation: str) -> Any:
         self._wake(operation)
 
     def confirm_resize(self, ctxt: Any, operation: str) -> Any:
@@ -102,10 +96,9 @@ class ComputeTaskEndpoint:
     def run_operation(self, ctxt: Any, operation: str) -> Any:
         self._wake(operation)
 
-    def _wake(self, operation: str | None, urgent: bool = False) -> None:
+    def _wake(self, operation: str, urgent: bool = False) -> None:
         """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
-        if operation is not None:
-            self._runner.wake(self._databases.main(), [operation], urgent=urgent)
+        self._runner.wake(self._databases.main(), [operation], urgent=urgent)
 
 
 class ConductorManager:

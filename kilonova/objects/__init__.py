@@ -46,6 +46,7 @@ from kilonova.objects.migration_context import MigrationContext
 from kilonova.objects.monitor_metric import MonitorMetric, MonitorMetricList
 from kilonova.objects.network_request import NetworkRequest, NetworkRequestList
 from kilonova.objects.numa import NetworkMetadata, NUMACell, NUMAPagesTopology, NUMATopology, NUMATopologyLimits
+from kilonova.objects.orders import BuildOrder, FinishResizeOrder, PrepResizeOrder, ResizeOrder
 from kilonova.objects.pci_device import PciDevice, PciDeviceList
 from kilonova.objects.pci_device_pool import PciDevicePool, PciDevicePoolList
 from kilonova.objects.request_spec import (
@@ -66,18 +67,18 @@ from kilonova.objects.trusted_certs import TrustedCerts
 from kilonova.objects.vcpu_model import VirtCPUFeature, VirtCPUModel, VirtCPUTopology
 
 __all__ = (
-    'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildRequest', 'BuildRequestList',
-    'CellMapping', 'CellMappingList', 'ComputeNode', 'ComputeNodeList', 'CpuDiagnostics', 'Destination', 'DeviceBus',
-    'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata', 'EC2Ids', 'Flavor', 'FlavorList', 'HVSpec',
-    'HostMapping', 'HostMappingList', 'ImageMeta', 'ImageMetaProps', 'Instance', 'InstanceAction',
-    'InstanceActionEvent', 'InstanceActionEventList', 'InstanceActionList', 'InstanceDeviceMetadata',
-    'InstanceExternalEvent', 'InstanceFault', 'InstanceFaultList', 'InstanceGroup', 'InstanceGroupList',
-    'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList', 'InstanceNUMACell',
-    'InstanceNUMATopology', 'InstancePCIRequest', 'InstancePCIRequests', 'KeyPair', 'KeyPairList', 'LibvirtVPMEMDevice',
-    'MemoryDiagnostics', 'Migration', 'MigrationContext', 'MigrationList', 'MonitorMetric', 'MonitorMetricList',
-    'NUMACell', 'NUMAPagesTopology', 'NUMATopology', 'NUMATopologyLimits', 'NetworkInterfaceMetadata',
-    'NetworkMetadata', 'NetworkRequest', 'NetworkRequestList', 'NicDiagnostics', 'PCIDeviceBus', 'PciDevice',
-    'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList', 'RequestGroup', 'RequestLevelParams', 'RequestSpec',
-    'Resource', 'ResourceList', 'ResourceMetadata', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup',
-    'SecurityGroupList', 'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts',
-    'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')
+    'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',
+    'BuildRequestList', 'CellMapping', 'CellMappingList', 'ComputeNode', 'ComputeNodeList', 'CpuDiagnostics',
+    'Destination', 'DeviceBus', 'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata', 'EC2Ids',
+    'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
+    'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
+    'InstanceActionList', 'InstanceDeviceMetadata', 'InstanceExternalEvent', 'InstanceFault', 'InstanceFaultList',
+    'InstanceGroup', 'InstanceGroupList', 'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList',
+    'InstanceNUMACell', 'InstanceNUMATopology', 'InstancePCIRequest', 'InstancePCIRequests', 'KeyPair', 'KeyPairList',
+    'LibvirtVPMEMDevice', 'MemoryDiagnostics', 'Migration', 'MigrationContext', 'MigrationList', 'MonitorMetric',
+    'MonitorMetricList', 'NUMACell', 'NUMAPagesTopology', 'NUMATopology', 'NUMATopologyLimits',
+    'NetworkInterfaceMetadata', 'NetworkMetadata', 'NetworkRequest', 'NetworkRequestList', 'NicDiagnostics',
+    'PCIDeviceBus', 'PciDevice', 'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList', 'PrepResizeOrder',
+    'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'ResizeOrder', 'Resource', 'ResourceList', 'ResourceMetadata',
+    'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList', 'Selection', 'Service', 'ServiceList',
+    'Tag', 'TagList', 'TaskLog', 'TrustedCerts', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')

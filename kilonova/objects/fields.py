@@ -180,6 +180,17 @@ ExternalEventStatusField = enum('ExternalEventStatus', ('failed', 'completed', '
 MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migration', 'evacuation'))
 
 
+class Json(ovo.FieldType):
+    """Anything that JSON carries, as it is."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> Any:
+        return value
+
+
+class JsonField(AutoTypedField):
+    AUTO_TYPE = Json()
+
+
 class ResourceClass(ovo.StringPattern):
     """A resource class of Placement: a standard name or ``CUSTOM_…``."""
 
@@ -196,7 +207,7 @@ class ResourceClassField(AutoTypedField):
 
 
 SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNegativeFloat, ovo.Boolean, ovo.UUID,
-           ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass)
+           ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass, Json)
 
 
 def type_of(field: Any) -> Any:

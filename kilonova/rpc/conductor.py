@@ -1,7 +1,7 @@
 """What conductors answer: objects' remote calls, hosts' claims and saves (no namespace) and compute tasks.
 
-Methods with the field's names keep its arguments and versions (rpc-objects-db.md §1 'Conductor RPC'). Ours come after
-its last version. Compute tasks only wake somebody: the operation row is what counts, so a lost cast loses nothing.
+The names are the field's (rpc-objects-db.md §1 'Conductor RPC') where it has such a method. Compute tasks only wake
+somebody: the operation row is what counts, so a lost cast loses nothing.
 """
 from __future__ import annotations
 
@@ -43,20 +43,13 @@ class ComputeTask(Interface):
 
     topic = 'conductor'
     namespace = 'compute_task'
-    version = '1.27'
+    version = '1.28'
 
-    @cast('1.17', operations='1.27')
-    def schedule_and_build_instances(self, ctxt: Any, build_requests: Any, request_specs: Any, image: Any,
-                                     admin_password: str | None, injected_files: Any, requested_networks: Any,
-                                     block_device_mapping: Any, tags: Any = None,
-                                     operations: Sequence[str] | None = None) -> Any: ...
+    @cast('1.28')
+    def schedule_and_build_instances(self, ctxt: Any, operations: Sequence[str]) -> Any: ...
 
-    @cast('1.4', objects_since={'instance': '1.6', 'flavor': '1.10'}, clean_shutdown='1.11', request_spec='1.13',
-          host_list='1.20', operation='1.27')
-    def migrate_server(self, ctxt: Any, instance: Any, scheduler_hint: Any, live: bool, rebuild: bool, flavor: Any,
-                       block_migration: Any, disk_over_commit: Any, reservations: Any = None,
-                       clean_shutdown: bool = True, request_spec: Any = None, host_list: Any = None,
-                       operation: str | None = None) -> Any: ...
+    @cast('1.28')
+    def migrate_server(self, ctxt: Any, operation: str) -> Any: ...
 
     @cast('1.27')
     def confirm_resize(self, ctxt: Any, operation: str) -> Any: ...

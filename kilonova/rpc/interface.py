@@ -9,8 +9,8 @@
     client = Client(Scheduler, transport, cap='4.4')
     client.select_destinations(ctxt, spec_obj=spec, instance_uuids=[uuid])
 
-A client sends each message at the lowest version that carries its arguments. Under a cap it drops arguments that are
-newer (rpc-objects-db.md §1) and sends objects as plain dicts where the peer knows no objects yet.
+A client sends each message at the lowest version that carries its arguments. Under a cap it leaves out arguments that
+are newer (rpc-objects-db.md §1), and sends what has another form since as the release before said it (``before``).
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from kilonova.errors import KilonovaError
+from kilonova.rpc import before
 
 
 class VersionCapError(KilonovaError):
@@ -30,35 +31,33 @@ class VersionCapError(KilonovaError):
 
 @dataclass(frozen=True)
 class Declared:
-    """``kind``: cast, call or long. ``args_since``: argument → version it came with. ``objects_since``: argument →
-    version from which it travels as an object instead of a plain dict."""
+    """``kind``: cast, call or long. ``args_since``: argument → version it came with."""
 
     kind: str
     since: str
     args_since: dict[str, str] = field(default_factory=dict)
-    objects_since: dict[str, str] = field(default_factory=dict)
 
 
-def _declare(kind: str, since: str, objects_since: dict[str, str] | None, args_since: dict[str, str]) -> Callable:
+def _declare(kind: str, since: str, args_since: dict[str, str]) -> Callable:
     def mark(func: Callable) -> Callable:
-        func.rpc = Declared(kind, since, args_since, objects_since or {})  # type: ignore[attr-defined]
+        func.rpc = Declared(kind, since, args_since)  # type: ignore[attr-defined]
         return func
     return mark
 
 
-def cast(since: str, objects_since: dict[str, str] | None = None, **args_since: str) -> Callable:
+def cast(since: str, **args_since: str) -> Callable:
     """Fire and forget; losing it must not matter (a sweep finds the row)."""
-    return _declare('cast', since, objects_since, args_since)
+    return _declare('cast', since, args_since)
 
 
-def call(since: str, objects_since: dict[str, str] | None = None, **args_since: str) -> Callable:
+def call(since: str, **args_since: str) -> Callable:
     """Wait for the reply, rpc_response_timeout seconds at most."""
-    return _declare('call', since, objects_since, args_since)
+    return _declare('call', since, args_since)
 
 
-def long_call(since: str, objects_since: dict[str, str] | None = None, **args_since: str) -> Callable:
+def long_call(since: str, **args_since: str) -> Callable:
     """Wait for the reply as long as the server's heartbeats come, long_rpc_timeout seconds at most."""
-    return _declare('long', since, objects_since, args_since)
+    return _declare('long', since, args_since)
 
 
 class Interface:
@@ -74,10 +73,15 @@ class Interface:
         return {name: func for name, func in vars(cls).items() if hasattr(func, 'rpc')}
 
     @classmethod
+    def arguments(cls, method: str) -> frozenset[str]:
+        """The names of what a method takes besides the context."""
+        return frozenset(inspect.signature(cls.methods()[method]).parameters) - {'self', 'ctxt'}
+
+    @classmethod
     def fingerprint(cls) -> dict[str, list]:
         """What must not change without a new version (a test compares it)."""
         return {name: [func.rpc.kind, func.rpc.since, _plain(inspect.signature(func)),  # type: ignore[attr-defined]
-                       func.rpc.args_since, func.rpc.objects_since]  # type: ignore[attr-defined]
+                       func.rpc.args_since]  # type: ignore[attr-defined]
                 for name, func in cls.methods().items()}
 
     @classmethod
@@ -120,10 +124,6 @@ class Client:
         """The newest version that the peer accepts, as far as is known now."""
         return self._cap() if callable(self._cap) else self._cap
 
-    def can_send(self, version: str) -> bool:
-        """Whether the peer accepts a message of this version."""
-        return within(version, self.cap)
-
     def __getattr__(self, name: str) -> Callable:
         func = self.interface.methods().get(name)
         if func is None:
@@ -133,40 +133,29 @@ class Client:
 
         def send(ctxt: Any, *, server: str | None = None, **kwargs: Any) -> Any:
             signature.bind(self, ctxt, **kwargs)
-            version, args = self._fit(declared, kwargs)
+            version, args = self._fit(name, declared, kwargs)
             return self._transport.send(declared.kind, self.interface.topic, self.interface.namespace, server,
                                         version, ctxt, name, args)
         send.__name__ = name
         setattr(self, name, send)
         return send
 
-    def _fit(self, declared: Declared, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _fit(self, name: str, declared: Declared, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         cap = self.cap
         if not within(declared.since, cap):
-            raise VersionCapError(version=declared.since, cap=cap)
+            then = before.of(self.interface.__name__, name)
+            if then is None or not within(then.version, cap):
+                raise VersionCapError(version=declared.since, cap=cap)
+            return then.version, then.older(kwargs)
         version, args = declared.since, dict(kwargs)
-        for name, since in declared.args_since.items():
-            if name not in args:
+        for argument, since in declared.args_since.items():
+            if argument not in args:
                 continue
             if not within(since, cap):
-                del args[name]
-            elif args[name] is not None:
-                version = max(version, since, key=key)
-        for name, since in declared.objects_since.items():
-            if args.get(name) is not None and not within(since, cap):
-                args[name] = _primitive(args[name])
-            elif name in args:
+                del args[argument]
+            elif args[argument] is not None:
                 version = max(version, since, key=key)
         return version, args
-
-
-def _primitive(value: Any) -> Any:
-    """A versioned object as the plain dict of its set fields, which peers from before the objects take."""
-    if hasattr(value, 'obj_what_changed'):
-        return {name: _primitive(getattr(value, name)) for name in value.fields if value.obj_attr_is_set(name)}
-    if isinstance(value, (list, tuple)):
-        return [_primitive(item) for item in value]
-    return value
 
 
 def within(version: str, cap: str | None) -> bool:

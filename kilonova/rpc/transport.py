@@ -25,7 +25,7 @@ from oslo_serialization import jsonutils
 from kilonova import concurrency
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.errors import REMOTE_MODULES, KilonovaError, Unanswered, Unsent
-from kilonova.rpc import bounded
+from kilonova.rpc import before, bounded
 from kilonova.rpc.baseapi import Base, BaseApi
 from kilonova.rpc.interface import Interface, key
 
@@ -79,11 +79,11 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
     interface.check_server(implementation)
 
     def method(name: str) -> Callable:
-        target = getattr(implementation, name)
+        target, declared = getattr(implementation, name), interface.arguments(name)
 
         def handle(self: object, ctxt: RequestContext, **kwargs: Any) -> Any:
             try:
-                return target(ctxt, **kwargs)
+                return target(ctxt, **before.newer(interface.__name__, name, declared, kwargs))
             except KilonovaError as error:
                 LOG.debug('%s answers %s: %s', name, type(error).__name__, error)
                 answer = _for_the_bus(error)
@@ -297,22 +297,24 @@ class DirectTransport:
         ctxt = RequestContext.from_dict(context)
         if self.prepare:
             self.prepare(topic, name, ctxt)
-        implementation = self._find(servers[name], namespace, version, topic, method)
+        interface, implementation = self._find(servers[name], namespace, version, topic, method)
         kwargs = {arg: self._entities.deserialize_entity(ctxt, value) for arg, value in args.items()}
         try:
-            result = getattr(implementation, method)(ctxt, **kwargs)
+            result = getattr(implementation, method)(
+                ctxt, **before.newer(interface.__name__, method, interface.arguments(method), kwargs))
         except KilonovaError as error:
             raise self._as_remote(error) from error
         reply = jsonutils.dumps(self._entities.serialize_entity(ctxt, result))
         return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
     @staticmethod
-    def _find(endpoints: Sequence, namespace: str | None, version: str, topic: str, method: str) -> object:
+    def _find(endpoints: Sequence, namespace: str | None, version: str, topic: str,
+              method: str) -> tuple[type[Interface], object]:
         for interface, implementation in endpoints:
             if interface.namespace == namespace and method in interface.methods():
                 if key(version) > key(interface.version) or key(version)[0] != key(interface.version)[0]:
                     raise messaging.UnsupportedVersion(version, method=method)
-                return implementation
+                return interface, implementation
         raise messaging.NoSuchMethod(method)
 
     @staticmethod

@@ -167,7 +167,7 @@ def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud)
             a.runner.wake(cloud.cell, [args['operation']])
             return None
         if method == 'prep_resize':
-            sent.append(('A' if by(a) else 'B', args['instance'].uuid))
+            sent.append(('A' if by(a) else 'B', args['order'].instance.uuid))
             if by(a) and not at_it.is_set():
                 at_it.set()
                 hold.wait(60)

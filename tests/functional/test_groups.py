@@ -152,7 +152,7 @@ class Crossing:
                 return answer
         if method == 'build_and_run_instance':
             assert self.both.wait(30)
-            self.sent.append((args['instance'].uuid, server))
+            self.sent.append((args['order'].instance.uuid, server))
         return deliver()
 
 

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from kilonova.db.queries import operations
+from kilonova.objects.base import Serializer
 from kilonova.virt.driver import GuestFailed
 
 
@@ -22,12 +24,15 @@ def test_a_move_claims_the_new_flavors_amounts_and_says_so(cloud, caplog):
 
 
 def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
-    """Row 0.14: both are migrate_server with live and rebuild off; what tells them apart is the flavor."""
+    """Row 0.14: both are migrate_server; what tells them apart is in the row of the operation."""
     asked = []
 
     def on_message(kind, topic, server, method, args, deliver):
         if method == 'migrate_server':
-            asked.append((kind, args['live'], args['rebuild'], args['flavor'].flavorid))
+            with cloud.databases.main().read() as conn:
+                row = operations.get(conn, args['operation'])
+            asked.append((kind, row['args']['migration_type'],
+                          Serializer().deserialize_entity(None, row['args']['flavor']).flavorid))
         return deliver()
     cloud.on_message = on_message
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
@@ -38,18 +43,18 @@ def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
     cloud.action(server, 'confirmResize')
     cloud.action(server, 'migrate')
     assert cloud.status(server) == 'VERIFY_RESIZE'
-    assert asked == [('cast', False, False, large), ('cast', False, False, small), ('cast', False, False, small)]
+    assert asked == [('cast', 'resize', large), ('cast', 'resize', small), ('cast', 'migration', small)]
 
 
 def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
-    """Rows 0.21, 1.1, 1.12, 1.18, 1.21, 1.22: the field's methods in its order, the scheduler's a call; alternates with
-    the build."""
+    """Rows 0.21, 1.1, 1.12, 1.18, 1.21, 1.22: the field's methods in its order, the scheduler's a call; the alternates
+    stay with the conductor, which tells a host which attempt its build is."""
     cloud = make_cloud(periodic_enable=False, report_interval=3600)
     told = []
 
     def on_message(kind, topic, server, method, args, deliver):
         if method == 'build_and_run_instance':
-            told.append((server, args['node'], args['host_list'], args['filter_properties']['retry']['num_attempts']))
+            told.append((server, args['order'].attempt))
         return deliver()
     cloud.messages.clear()
     cloud.on_message = on_message
@@ -61,7 +66,7 @@ def test_the_steps_of_a_boot_in_order(make_cloud, caplog):
         ('cast', 'conductor', None, 'schedule_and_build_instances'), ('long', 'scheduler', None, 'select_destinations'),
         ('long', 'compute', host, 'build_and_run_instance'), ('call', 'conductor', None, 'claim_instance'),
         ('call', 'conductor', None, 'save_instance')]
-    assert told == [(host, host, [other], 1)]
+    assert told == [(host, 1)]
     assert f"Selected host: {host}; Selected node: {host}; Alternates: ['{other}']" in caplog.text
 
 

@@ -30,7 +30,7 @@ from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
 from tests.integration.site import Site
-from tests.unit.compute.cloud import Cloud, flavor, new_conf, new_context
+from tests.unit.compute.cloud import Cloud, build_order, flavor, new_conf, new_context
 from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance
 from tools.cloud import http
 
@@ -358,8 +358,7 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         manager, service = cloud.managers['gpu1'], cloud.cell.services['gpu1']
         server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
         manager.build_and_run_instance(
-            new_context(), instance=server, image=image_meta(disk_format='raw'), request_spec=None,
-            filter_properties={}, node='gpu1', key='boot/3.build/1')
+            new_context(), order=build_order(server, image_meta(disk_format='raw')), key='boot/3.build/1')
         row = cloud.cell.instances[server.uuid]
         assert (row['vm_state'], row['power_state']) == ('active', PowerState.RUNNING)
         until(lambda: 'GUEST-BOOT 1' in daemon.console('compute', server.uuid))
@@ -434,8 +433,8 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
                     alias_name='h100', is_new=False, request_id=str(uuid4()), requester_id=None,
                     numa_policy='preferred') for kind, count in wanted]).to_column()
             manager.build_and_run_instance(
-                new_context(), instance=cloud.cell.instance(server.uuid), image=image_meta(disk_format='raw'),
-                request_spec=None, filter_properties={}, node='gpus', key=f'{key}/3.build/1')
+                new_context(), order=build_order(cloud.cell.instance(server.uuid), image_meta(disk_format='raw')),
+                key=f'{key}/3.build/1')
             return server.uuid
 
         # 3. Claimed, and given to a guest that runs.
@@ -462,7 +461,7 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         assert statuses()[other] == 'available' and len(hypervisor.list_instance_uuids()) == 2
         taken.driver.destroy(stranger)
         # 5. Given back, to the kernel's driver as well.
-        manager.terminate_instance(new_context(), instance=cloud.cell.instance(server), bdms=[],
+        manager.terminate_instance(new_context(), instance=cloud.cell.instance(server),
                                    key='end/1.terminate/1')
         assert set(statuses().values()) == {'available'} and cloud.cell.held(server) == {}
         until(lambda: machine.driver_of(card) == machine.driver_of(other) == 'nvidia')

@@ -22,6 +22,7 @@ from kilonova.cmd import options
 from kilonova.conductor.manager import ComputeTaskEndpoint
 from kilonova.context import RequestContext
 from kilonova.objects.base import Serializer
+from kilonova.rpc.compute import Compute
 from kilonova.rpc.conductor import ComputeTask
 from kilonova.rpc.interface import Client
 from kilonova.rpc.transport import OsloTransport, _endpoint
@@ -49,18 +50,19 @@ def bus():
 def test_a_compute_task_on_the_bus(bus):
     """Row 0.15: topic, exchange, namespace, version and method, and objects as envelopes."""
     transport, sent = bus
-    flavor = objects.Flavor(id=1, name='tmp2', flavorid='tmp2', vcpus=16, memory_mb=65536)
-    Client(ComputeTask, transport).migrate_server(
-        RequestContext(overwrite=False), instance=None, scheduler_hint={}, live=False, rebuild=False, flavor=flavor,
-        block_migration=None, disk_over_commit=None, operation='o')
-    ((target, message),) = sent
+    instance = objects.Instance(uuid='3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11', memory_mb=65536)
+    Client(ComputeTask, transport).migrate_server(RequestContext(overwrite=False), operation='o')
+    Client(Compute, transport).external_instance_event(
+        RequestContext(overwrite=False), instances=[instance], events=[], server='gpu1')
+    (target, message), (host, event) = sent
     assert (target.topic, target.server, target.fanout) == ('conductor', None, None)
     assert transport._transport._driver._default_exchange == 'nova'
-    assert (message['namespace'], message['method'], message['version']) == ('compute_task', 'migrate_server', '1.27')
-    envelope = message['args']['flavor']
-    assert (envelope['nova_object.name'], envelope['nova_object.namespace']) == ('Flavor', 'nova')
-    assert envelope['nova_object.data']['vcpus'] == 16
-    assert message['args']['operation'] == 'o'
+    assert (message['namespace'], message['method'], message['version']) == ('compute_task', 'migrate_server', '1.28')
+    assert message['args'] == {'operation': 'o'}
+    assert (host.topic, host.server, event['method']) == ('compute', 'gpu1', 'external_instance_event')
+    (envelope,) = event['args']['instances']
+    assert (envelope['nova_object.name'], envelope['nova_object.namespace']) == ('Instance', 'nova')
+    assert envelope['nova_object.data']['memory_mb'] == 65536
 
 
 def test_nobody_can_ask_for_a_fanout(bus):
@@ -71,7 +73,7 @@ def test_nobody_can_ask_for_a_fanout(bus):
     assert sent == []
 
 
-@pytest.mark.parametrize(('version', 'accepted'), [('1.27', True), ('1.4', True), ('1.28', False), ('2.0', False)])
+@pytest.mark.parametrize(('version', 'accepted'), [('1.28', True), ('1.27', True), ('1.29', False), ('2.0', False)])
 def test_a_server_takes_messages_up_to_its_version(version, accepted):
     """Row 0.15: newer messages are refused by name of their version."""
     woken: list[str] = []

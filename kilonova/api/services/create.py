@@ -360,11 +360,7 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, allowed: quota.Limits, key
     quota.recheck(backend, allowed, wanted, withdraw)
     server_groups.recheck(backend, allowed, plan.group, withdraw)
     server_groups.tell_members(backend, ctxt, plan.group)
-    backend.conductor.schedule_and_build_instances(
-        ctxt, build_requests=requests, request_specs=specs, image=plan.image, admin_password=None,
-        injected_files=None, requested_networks=None,
-        block_device_mapping=[request.block_device_mappings for request in requests], tags=None,
-        operations=[row['uuid'] for row in rows])
+    backend.conductor.schedule_and_build_instances(ctxt, operations=[row['uuid'] for row in rows])
     return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
                    plan.reservation_id, password)
 

@@ -189,7 +189,7 @@ def _tell(backend: Backend, ctxt: Any, row: dict[str, Any]) -> None:
         return
     try:
         if backend.compute is not None:
-            backend.compute.set_host_enabled(ctxt, server=row['host'], host=row['host'], enabled=not row['disabled'])
+            backend.compute.set_host_enabled(ctxt, server=row['host'], enabled=not row['disabled'])
     except KilonovaError as error:
         LOG.warning('Compute service on host %s was %s, but could not be told: %s', row['host'], change, error)
 

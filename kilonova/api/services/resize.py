@@ -50,7 +50,6 @@ class _Move:
     spec: RequestSpec
     old_spec: RequestSpec
     image: dict[str, Any]
-    instance: Instance
     host: str | None = None
     allowed: quota.Limits | None = None
     more: dict[str, int] = field(default_factory=dict)
@@ -80,7 +79,7 @@ def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str, disk_con
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]
     spec.requested_destination = _destination(ctxt, server)
-    _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image, instance,
+    _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image,
                                          allowed=allowed, more=more, values=values))
 
 
@@ -100,7 +99,7 @@ def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> Non
     # A server is never migrated to where it is, whatever a resize may do.
     spec.ignore_hosts, spec.requested_destination = [instance.host], _destination(ctxt, server, host)
     _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
-                                         image, instance, host))
+                                         image, host))
 
 
 def _destination(ctxt: Any, server: Found, host: str | None = None) -> Destination:
@@ -179,10 +178,7 @@ def _accept(backend: Backend, ctxt: Any, server: Found, move: _Move) -> None:
         quota.recheck(backend, move.allowed, move.more, lambda: withdrawals.operation(
             server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='resize.failed',
             request_id=ctxt.request_id))
-    backend.conductor.migrate_server(
-        ctxt, instance=move.instance, scheduler_hint={'filter_properties': {'ignore_hosts': move.spec.ignore_hosts}},
-        live=False, rebuild=False, flavor=move.flavor, block_migration=None, disk_over_commit=None,
-        clean_shutdown=True, request_spec=move.spec, host_list=None, operation=row['uuid'])
+    backend.conductor.migrate_server(ctxt, operation=row['uuid'])
 
 
 # --- ending a move ---------------------------------------------------------------------------------------------------

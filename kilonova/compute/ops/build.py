@@ -4,7 +4,6 @@ Whatever fails is undone here: guest and files go, devices are given back. ``ver
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from oslo_log import log as logging
@@ -27,100 +26,71 @@ HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNot
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is to be built. ``image``: the image service's plain dict; ``sealed``: the admin password and files."""
-
-    instance: objects.Instance
-    image: dict[str, Any]
-    request_spec: objects.RequestSpec | None = None
-    sealed: str | None = None
-    attempt: int = 1
-    block_devices: list[objects.BlockDeviceMapping] = field(default_factory=list)
-    limits: objects.SchedulerLimits | None = None
-
-    @property
-    def pci_requests(self) -> objects.InstancePCIRequests | None:
-        """The instance's, else the request spec's; their specs name Placement's providers."""
-        for holder in (self.instance, self.request_spec):
-            if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
-                return holder.pci_requests
-        return None
-
-    @property
-    def numa_topology(self) -> objects.InstanceNUMATopology | None:
-        """What the server asks of the host's NUMA cells."""
-        for holder in (self.request_spec, self.instance):
-            if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
-                return holder.numa_topology
-        return None
+def run(host: Host, work: Work, ctxt: Any, order: objects.BuildOrder) -> dict[str, Any]:
+    """Build and run the order's server. Errors: see ``verdict``."""
+    with host.turn(work, order.instance.uuid), host.build_slots.hold(work):
+        return _build(host, work, ctxt, order)
 
 
-def run(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any]:
-    """Build and run ``request.instance``. Errors: see ``verdict``."""
-    with host.turn(work, request.instance.uuid), host.build_slots.hold(work):
-        return _build(host, work, ctxt, request)
-
-
-def _build(host: Host, work: Work, ctxt: Any, request: Request) -> dict[str, Any]:
-    instance, began = request.instance, host.clock()
+def _build(host: Host, work: Work, ctxt: Any, order: objects.BuildOrder) -> dict[str, Any]:
+    instance, began = order.instance, host.clock()
     LOG.info('Starting instance...', instance_uuid=instance.uuid)
     event = host.event('compute__do_build_and_run_instance')
     with Undo('build') as undo:
         # 1. A place: CPU, memory, disk, devices. Nothing to undo when this fails.
         work.check()
-        host.notify.emit(ctxt, 'instance.create.start', instance=instance, image_name=request.image.get('name') or '',
-                         bdms=request.block_devices)
+        host.notify.emit(ctxt, 'instance.create.start', instance=instance, image_name=order.image.get('name') or '',
+                         bdms=order.block_devices)
         undo.add(_refused, host, work, ctxt, instance, event, undo)
-        devices = claims.take(host, work, ctxt, instance.uuid, RUN, instance.flavor, request.pci_requests,
-                              request.numa_topology, **_claim(host, ctxt, request))
+        devices = claims.take(host, work, ctxt, instance.uuid, RUN, instance.flavor, order.pci_requests,
+                              order.numa_topology, **_claim(host, ctxt, order))
         instance.numa_topology = host.tracker.topology(instance.uuid, RUN)
         # 2. The guest.
         undo.add(_release, host, work, ctxt, instance, event, undo)
         work.check()
         move.check_present(host, instance, devices)
-        _spawn(host, ctxt, request, devices)
+        _spawn(host, ctxt, order, devices)
         # 3. The end state, and with it the operation's end.
         work.check()
-        _save(host, work, ctxt, request, event)
+        _save(host, work, ctxt, order, event)
     LOG.info('Took %0.2f seconds to build instance.', host.clock() - began, instance_uuid=instance.uuid)
     return {'host': host.name, 'node': host.tracker.nodename}
 
 
-def _claim(host: Host, ctxt: Any, request: Request) -> dict[str, Any]:
-    instance, node = request.instance, host.tracker.node
+def _claim(host: Host, ctxt: Any, order: objects.BuildOrder) -> dict[str, Any]:
+    instance, node = order.instance, host.tracker.node
     values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': node.id, 'launched_on': host.name}
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
     # The first attempt's providers are stored with the server; an alternate's are not.
-    requests = request.pci_requests
-    extra = {'pci_requests': requests.to_column()} if requests is not None and request.attempt > 1 else {}
+    requests = order.pci_requests
+    extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     return {'transition': 'build.claim', 'expect': {'host': [None, host.name]}, 'values': values, 'extra': extra,
-            'migration': None, 'limits': request.limits, 'group': claims.group_of(host, request.request_spec)}
+            'migration': None, 'limits': order.limits, 'group': claims.group_of(host, order.request_spec)}
 
 
-def _spawn(host: Host, ctxt: Any, request: Request, devices: list[objects.PciDevice]) -> None:
-    instance, began = request.instance, host.clock()
+def _spawn(host: Host, ctxt: Any, order: objects.BuildOrder, devices: list[objects.PciDevice]) -> None:
+    instance, began = order.instance, host.clock()
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
-    secrets = _open(host, request)
-    host.driver.spawn(ctxt, instance, request.image, pci_devices=devices, admin_password=secrets.admin_password,
-                      files=secrets.files, block_devices=request.block_devices)
+    secrets = _open(host, order)
+    host.driver.spawn(ctxt, instance, order.image, pci_devices=devices, admin_password=secrets.admin_password,
+                      files=secrets.files, block_devices=order.block_devices)
     LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
              instance_uuid=instance.uuid)
 
 
-def _open(host: Host, request: Request) -> sealing.Secrets:
+def _open(host: Host, order: objects.BuildOrder) -> sealing.Secrets:
     """The admin password and files, in clear for the driver alone. HostRejected: this host lacks the key."""
-    if request.sealed is None:
+    if order.sealed is None:
         return sealing.Secrets()
     try:
-        return sealing.Keys.read(host.conf.secrets.key_file).open(request.sealed, request.instance.uuid)
+        return sealing.Keys.read(host.conf.secrets.key_file).open(order.sealed, order.instance.uuid)
     except (sealing.NoKeys, sealing.NotOpened) as error:
         raise errors.HostRejected(f'{host.name} can not open the sealed password and files: {error}') from error
 
 
-def _save(host: Host, work: Work, ctxt: Any, request: Request, event: Event) -> None:
-    tracker, instance = host.tracker, request.instance
+def _save(host: Host, work: Work, ctxt: Any, order: objects.BuildOrder, event: Event) -> None:
+    tracker, instance = host.tracker, order.instance
     fields: dict[str, Any] = {
         'transition': 'build.done', 'expect': {'host': host.name}, 'event': event.success(), 'end': True,
         'values': {'power_state': host.driver.get_info(instance), 'launched_at': now()}}
@@ -133,7 +103,7 @@ def _save(host: Host, work: Work, ctxt: Any, request: Request, event: Event) -> 
         fields['usage'] = tracker.usage(plan)
         claims.tell(host, work, ctxt, instance.uuid, plan, **fields)
     home = {'host': host.name, 'node': tracker.nodename, 'launched_on': host.name}
-    host.notify.emit(ctxt, 'instance.create.end', instance=instance, moved='build.done', bdms=request.block_devices,
+    host.notify.emit(ctxt, 'instance.create.end', instance=instance, moved='build.done', bdms=order.block_devices,
                      values={**home, **fields['values']})
 
 

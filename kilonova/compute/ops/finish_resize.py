@@ -17,20 +17,20 @@ from kilonova.compute.undo import Undo
 LOG = logging.getLogger(__name__)
 
 
-def run(host: Host, work: Work, ctxt: Any, disk_info: dict[str, Any], image: dict[str, Any] | None,
-        instance: objects.Instance, migration: objects.Migration,
-        request_spec: objects.RequestSpec) -> dict[str, Any]:
+def run(host: Host, work: Work, ctxt: Any, order: objects.FinishResizeOrder) -> dict[str, Any]:
     """The new flavor is the request spec's, the new devices are those that ``prep_resize`` claimed here."""
+    instance, migration = order.instance, order.migration
     event, uuid, side = host.event('compute_finish_resize'), instance.uuid, side_of(migration)
     power_on, both = was_active(instance), move.same_host(migration)
     with host.turn(work, uuid), Undo('finish_resize') as undo:
-        extra = _become_new(host, instance, migration, request_spec)
+        extra = _become_new(host, instance, migration, order.request_spec)
         devices = host.tracker.devices(uuid, side)
         move.check_devices(host, instance, devices)
         host.notify.emit(ctxt, 'instance.resize_finish.start', instance=instance, moved='resize.finishing')
         undo.add(_failed, host, work, ctxt, instance, event, undo)
         undo.add(host.driver.cleanup_move_dest, instance, both)
-        host.driver.finish_migration(ctxt, instance, image_of(instance, image), devices, power_on, disk_info)
+        host.driver.finish_migration(ctxt, instance, image_of(instance, order.image), devices, power_on,
+                                     order.disk_info)
         work.check()
         power_state = host.driver.get_info(instance)
         with host.tracker.writing(ctxt):

@@ -20,10 +20,9 @@ from kilonova.compute.undo import Undo
 LOG = logging.getLogger(__name__)
 
 
-def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
-        request_spec: objects.RequestSpec, migration: objects.Migration,
-        limits: objects.SchedulerLimits | None = None, image: dict[str, Any] | None = None) -> dict[str, Any]:
+def run(host: Host, work: Work, ctxt: Any, order: objects.PrepResizeOrder) -> dict[str, Any]:
     """{'disk': where the source shall put the disk}. HostRejected: an alternate may take it."""
+    instance, flavor, migration = order.instance, order.flavor, order.migration
     event = host.event('compute_prep_resize')
     with host.turn(work, instance.uuid), Undo('prep_resize') as undo:
         host.notify.emit(ctxt, 'instance.exists', instance=instance)
@@ -31,12 +30,12 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
         undo.add(_failed, host, work, ctxt, instance, flavor, event, undo)
         check_host(host, instance, migration)
         disk = host.driver.prepare_move()
-        _claim(host, work, ctxt, instance, flavor, request_spec, migration, limits)
+        _claim(host, work, ctxt, order)
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
         undo.add(_free, host, work, ctxt, instance, migration, undo)
         work.check()
         if migration.source_compute != host.name:
-            _fetch_base(host, instance, image)
+            _fetch_base(host, instance, order.image)
             work.check()
         LOG.info('Migrating', instance_uuid=instance.uuid)
         claims.tell(host, work, ctxt, instance.uuid, event=event.success())
@@ -44,7 +43,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: o
     return {'disk': disk}
 
 
-def _fetch_base(host: Host, instance: objects.Instance, image: dict[str, Any] | None) -> None:
+def _fetch_base(host: Host, instance: objects.Instance, image: dict[str, Any]) -> None:
     """While the guest still runs. What can't be fetched the source carries."""
     try:
         host.driver.fetch_base(instance, image_of(instance, image))
@@ -72,9 +71,8 @@ def check_host(host: Host, instance: objects.Instance, migration: objects.Migrat
         raise errors.HostRejected(errors.UnableToMigrateToSelf(instance_id=instance.uuid, host=host.name).message)
 
 
-def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
-           request_spec: objects.RequestSpec, migration: objects.Migration,
-           limits: objects.SchedulerLimits | None) -> None:
+def _claim(host: Host, work: Work, ctxt: Any, order: objects.PrepResizeOrder) -> None:
+    instance, migration, request_spec = order.instance, order.migration, order.request_spec
     requests = request_spec.pci_requests if 'pci_requests' in request_spec else None
     node, side = host.tracker.node, side_of(migration)
     old = _old_devices(host, ctxt, instance, migration)
@@ -82,10 +80,10 @@ def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor
     def extra(devices: list[objects.PciDevice]) -> dict[str, str | None]:
         placed = host.tracker.topology(instance.uuid, side)
         return {'migration_context': _context(instance, request_spec, migration, old, devices, placed)}
-    claims.take(host, work, ctxt, instance.uuid, side, flavor, requests,
+    claims.take(host, work, ctxt, instance.uuid, side, order.flavor, requests,
                 request_spec.numa_topology if 'numa_topology' in request_spec else None,
                 expect={'host': migration.source_compute, 'task_state': ['resize_prep']}, values={}, extra=extra,
-                limits=limits,
+                limits=order.limits,
                 # A server that stays on its host changes nothing for its group.
                 group=claims.group_of(host, request_spec) if migration.source_compute != host.name else None,
                 migration={'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,

@@ -22,21 +22,20 @@ LOG = logging.getLogger(__name__)
 EVERY = 5.0
 
 
-def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image: dict[str, Any] | None,
-        migration: objects.Migration, flavor: objects.Flavor, clean_shutdown: bool,
-        disk: dict[str, Any] | None) -> dict[str, Any]:
-    """The ``disk_info`` for ``finish_resize``. ``disk``: what ``prep_resize`` said about where it goes."""
+def run(host: Host, work: Work, ctxt: Any, order: objects.ResizeOrder) -> dict[str, Any]:
+    """The ``disk_info`` for ``finish_resize``."""
+    instance, migration, disk = order.instance, order.migration, order.disk
     event = host.event('compute_resize_instance')
     if disk is None:
         raise errors.ResizeError(reason='the destination did not say where the disk shall go')
     with host.turn(work, instance.uuid), Undo('resize_instance') as undo:
         host.notify.emit(ctxt, 'instance.resize.start', instance=instance)
         undo.add(_failed, host, work, ctxt, instance, event, undo)
-        undo.add(_put_back, host, ctxt, instance, image, migration)
+        undo.add(_put_back, host, ctxt, instance, order.image, migration)
         undo.add(host.driver.discard_copy, instance, disk)
-        timeout, retry = host.shutdown_wait(instance, clean_shutdown)
+        timeout, retry = host.shutdown_wait(instance, order.clean_shutdown)
         with host.tracker.at_work(instance.uuid, 'move'):
-            info = host.driver.migrate_disk_and_power_off(instance, disk, flavor, timeout, retry,
+            info = host.driver.migrate_disk_and_power_off(instance, disk, order.flavor, timeout, retry,
                                                           _progress(host, work, ctxt, instance, migration))
         work.check()
         values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}

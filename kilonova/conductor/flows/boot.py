@@ -250,17 +250,11 @@ def build(work: Work) -> None:
     if work.env.notify.enabled:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
-    work.ask(host['host'], 'build_and_run_instance', instance=instance, image=work.args['image'], request_spec=spec,
-             filter_properties={'retry': {'num_attempts': attempt}}, admin_password=None, injected_files=None,
-             requested_networks=None, security_groups=None, block_device_mapping=_disks(work), node=host['node'],
-             limits=limits_of(host), host_list=alternates, sealed=work.args.get('sealed'))
+    work.ask(host['host'], 'build_and_run_instance', order=objects.BuildOrder(
+        instance=instance, image=work.args['image'] or {}, request_spec=spec, sealed=work.args.get('sealed'),
+        attempt=attempt, limits=limits_of(host), block_devices=list(objects.BlockDeviceMappingList.of_server(
+            work.ctxt, work.instance_uuid, work.args.get('bdms') or ()))))
     work.ended_by_host()
-
-
-def _disks(work: Work) -> objects.BlockDeviceMappingList | list[Any]:
-    """The disks that were asked for besides what flavor and image say."""
-    rows = work.args.get('bdms') or []
-    return objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, rows) if rows else []
 
 
 def undo_build(work: Work) -> None:

@@ -30,9 +30,9 @@ def terminate(work: Work) -> dict[str, Any]:
         hosts += [host for host in (row['source_compute'], row['dest_compute']) if host and host not in hosts]
     for host in hosts:
         try:
-            work.ask(host, 'terminate_instance', instance=instance, bdms=[])
+            work.ask(host, 'terminate_instance', instance=instance)
         except HostGone:
-            work.pend(host, 'terminate_instance', instance=instance, bdms=[])
+            work.pend(host, 'terminate_instance', instance=instance)
     return {'consumers': [row['uuid'] for row in unfinished]}
 
 

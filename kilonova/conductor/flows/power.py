@@ -8,6 +8,7 @@ from kilonova.conductor.flow import Flow
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db.queries import instances
 from kilonova.errors import Unanswered
+from kilonova.rpc.compute import Compute
 
 
 def _on_host(work: Work, method: str, **kwargs: Any) -> None:
@@ -27,7 +28,7 @@ def start_instance(work: Work) -> None:
 
 def reboot_instance(work: Work) -> None:
     """The guest is rebooted, soft or hard."""
-    _on_host(work, 'reboot_instance', block_device_info={}, reboot_type=work.args['reboot_type'])
+    _on_host(work, 'reboot_instance', reboot_type=work.args['reboot_type'])
 
 
 class OneStep(Flow):
@@ -73,7 +74,10 @@ def release(work: Work) -> None:
         work.env.drop_image(work.args['image_id'])
         return
     serializer = objects.base.Serializer()
-    kwargs = {name: serializer.deserialize_entity(work.ctxt, value) for name, value in work.args['kwargs'].items()}
+    # A row may have waited for its host since a release whose messages said more.
+    taken = Compute.arguments(work.args['method'])
+    kwargs = {name: serializer.deserialize_entity(work.ctxt, value) for name, value in work.args['kwargs'].items()
+              if name in taken}
     try:
         work.ask(work.args['host'], work.args['method'], **kwargs)
     except HostGone as error:

@@ -89,11 +89,9 @@ def _spec(work: Work) -> objects.RequestSpec:
 def prep_resize(work: Work) -> dict[str, Any]:
     """The destination claims for the new flavor and says where the disk shall go."""
     host = boot.chosen(work)
-    result = work.ask(host['host'], 'prep_resize', image=move.image(work), instance=work.instance(),
-                      flavor=new_flavor(work), request_spec=_spec(work), node=host['node'],
-                      filter_properties={'limits': boot.limits_of(host)},
-                      clean_shutdown=work.args.get('clean_shutdown', True), migration=move.migration(work),
-                      host_list=[other['host'] for other in boot.selections(work)[work.attempt:]])
+    result = work.ask(host['host'], 'prep_resize', order=objects.PrepResizeOrder(
+        instance=work.instance(), image=move.image(work), migration=move.migration(work), flavor=new_flavor(work),
+        request_spec=_spec(work), limits=boot.limits_of(host)))
     work.changed()
     return result
 
@@ -108,9 +106,10 @@ def undo_prep_resize(work: Work) -> None:
 def resize_instance(work: Work) -> dict[str, Any]:
     """The source powers the guest off and carries its disk."""
     source = move.migration(work)
-    result = work.ask(source.source_compute, 'resize_instance', instance=work.instance(), image=move.image(work),
-                      migration=source, flavor=new_flavor(work), clean_shutdown=work.args.get('clean_shutdown', True),
-                      request_spec=_spec(work), disk=(work.outputs.get('prep_resize') or {}).get('disk'))
+    result = work.ask(source.source_compute, 'resize_instance', order=objects.ResizeOrder(
+        instance=work.instance(), image=move.image(work), migration=source, flavor=new_flavor(work),
+        clean_shutdown=work.args.get('clean_shutdown', True),
+        disk=(work.outputs.get('prep_resize') or {}).get('disk')))
     work.changed()
     return result
 
@@ -126,8 +125,9 @@ def undo_resize_instance(work: Work) -> None:
 def finish_resize(work: Work) -> None:
     """The destination builds the guest from the new flavor and the new devices."""
     host = boot.chosen(work)
-    work.ask(host['host'], 'finish_resize', disk_info=work.outputs.get('resize_instance'), image=move.image(work),
-             instance=work.instance(), migration=move.migration(work), request_spec=_spec(work))
+    work.ask(host['host'], 'finish_resize', order=objects.FinishResizeOrder(
+        instance=work.instance(), image=move.image(work), migration=move.migration(work), request_spec=_spec(work),
+        disk_info=work.outputs.get('resize_instance')))
     work.changed()
 
 

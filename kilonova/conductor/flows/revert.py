@@ -10,29 +10,25 @@ from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db.queries import instances, migrations
 from kilonova.errors import HostRejected
 
-# The version of the compute's interface that has check_revert.
-CHECKED_SINCE = '6.9'
-
 
 def check_source(work: Work) -> None:
     """HostRejected: the source has no longer what the server held there. One that is down is asked again until it
     answers; meanwhile the server runs on at the destination."""
-    if work.env.compute.can_send(CHECKED_SINCE):
-        migration = move.migration(work)
-        work.ask(migration.source_compute, 'check_revert', instance=work.instance(), migration=migration)
+    migration = move.migration(work)
+    work.ask(migration.source_compute, 'check_revert', instance=work.instance(), migration=migration)
 
 
 def revert_dest(work: Work) -> None:
     """The destination destroys the new guest and frees the new devices; a dead one does it when it is back. One that
     may still run the guest is asked again until it answers or is forced down."""
-    migration, instance, spec = move.migration(work), work.instance(), None
+    migration, instance = move.migration(work), work.instance()
     try:
-        work.ask(migration.dest_compute, 'revert_resize', instance=instance, migration=migration, request_spec=spec)
+        work.ask(migration.dest_compute, 'revert_resize', instance=instance, migration=migration)
     except HostGone:
         second = move.second_guest(work, instance, migration.dest_compute)
         if second is not None:
             raise second from None
-        work.pend(migration.dest_compute, 'revert_resize', instance=instance, migration=migration, request_spec=spec)
+        work.pend(migration.dest_compute, 'revert_resize', instance=instance, migration=migration)
     work.changed()
 
 
@@ -45,8 +41,7 @@ def finish_revert(work: Work) -> None:
     """The source defines the guest from the old flavor and devices, and starts it if it ran. Without it no revert: a
     source that is down is asked again until it answers."""
     migration = move.migration(work)
-    work.ask(migration.source_compute, 'finish_revert_resize', instance=work.instance(), migration=migration,
-             request_spec=None)
+    work.ask(migration.source_compute, 'finish_revert_resize', instance=work.instance(), migration=migration)
     work.changed()
 
 

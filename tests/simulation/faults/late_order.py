@@ -19,12 +19,10 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def _claim(host: Host, work: Work, ctxt: Any, instance: objects.Instance, flavor: objects.Flavor,
-               request_spec: objects.RequestSpec, migration: objects.Migration,
-               limits: objects.SchedulerLimits | None) -> None:
+    def _claim(host: Host, work: Work, ctxt: Any, order: objects.PrepResizeOrder) -> None:
         with Undo('claim') as undo:
-            undo.add(prep_resize._free, host, work, ctxt, instance, migration, undo)
-            claim(host, work, ctxt, instance, flavor, request_spec, migration, limits)
+            undo.add(prep_resize._free, host, work, ctxt, order.instance, order.migration, undo)
+            claim(host, work, ctxt, order)
 
     def _check_attempt(conn: Any, key: str) -> None:
         pass

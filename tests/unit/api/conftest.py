@@ -242,6 +242,16 @@ class Site:
                 found += operations.of_instance(conn, uuid)
         return found
 
+    def asked(self) -> list[dict[str, Any]]:
+        """The operation rows that the last cast of a create names, in its order."""
+        with self.databases.api().read() as conn:
+            found = [operations.get(conn, uuid) for uuid in self.conductor.calls[-1][1]['operations']]
+        return [row for row in found if row is not None]
+
+    def asked_for(self, name: str) -> list[Any]:
+        """An object in the arguments of each of these rows: 'instance', 'request_spec'."""
+        return [objects.base.Serializer().deserialize_entity(None, row['args'][name]) for row in self.asked()]
+
     def row(self, uuid: str, cell: Any = None) -> dict[str, Any]:
         """The server's row in its cell."""
         with (cell or self.cell1).read() as conn:

@@ -68,7 +68,7 @@ def test_servers_are_members_from_create_to_delete(site, statements):
     assert site.ok('GET', f'/servers/{members[0]}', user='bob')['server']['server_groups'] == [made['id']]
     assert 'server_groups' not in site.ok('GET', '/servers/detail', user='bob')['servers'][0]
     assert 'server_groups' not in site.ok('GET', f'/servers/{members[0]}', user='bob', version='2.70')['server']
-    sent = site.conductor.calls[0][1]['request_specs'][0].instance_group
+    sent = site.asked_for('request_spec')[0].instance_group
     assert (sent.uuid, sent.policy) == (made['id'], 'affinity')
     assert site.request('DELETE', f'/servers/{members[0]}', user='bob').status_int == 204
     assert site.ok('GET', path, user='bob')['server_group']['members'] == members[1:]

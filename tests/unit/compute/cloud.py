@@ -365,6 +365,10 @@ class Cloud:
 
 def build(manager: ComputeManager, instance: objects.Instance, key: str | None = 'o/3.build/1', attempt: int = 1,
           image: dict | None = None) -> Any:
-    return manager.build_and_run_instance(
-        new_context(), instance=instance, image=image or {'id': None, 'properties': {}}, request_spec=None,
-        filter_properties={'retry': {'num_attempts': attempt}}, node=manager.host.tracker.nodename, key=key)
+    return manager.build_and_run_instance(new_context(), order=build_order(instance, image, attempt=attempt), key=key)
+
+
+def build_order(instance: objects.Instance, image: dict[str, Any] | None = None, **fields: Any) -> objects.BuildOrder:
+    return objects.BuildOrder(**{
+        'instance': instance, 'image': image or {'id': None, 'properties': {}}, 'request_spec': None, 'sealed': None,
+        'attempt': 1, 'block_devices': [], 'limits': None, **fields})

@@ -75,7 +75,7 @@ def test_a_guest_that_changes_is_known_at_once(cloud: Cloud, manager: Any, state
 
 def test_a_stopped_guest_that_somebody_starts_is_stopped_again(cloud: Cloud, manager: Any) -> None:
     server = cloud.boot(manager)
-    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off')
+    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off', True)
     by_itself(cloud, server.uuid, PowerState.RUNNING)
     until(lambda: cloud.drivers['gpu1'].domains[server.uuid].state == PowerState.SHUTDOWN)
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
@@ -101,13 +101,13 @@ def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manage
     cloud.cell.object_calls.clear()
     server = cloud.boot(manager)
     idle(manager)
-    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off')
+    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off', True)
     driver.listener.guest_changed(server.uuid)
     order(cloud, manager, 'start_instance', server.uuid, 'powering-on')
     driver.listener.guest_changed(server.uuid)
     idle(manager)
     calls = list(cloud.cell.object_calls)
-    order(cloud, manager, 'terminate_instance', server.uuid, 'deleting', [])
+    order(cloud, manager, 'terminate_instance', server.uuid, 'deleting')
     idle(manager)
     assert seen == ['spawn', 'power_off', 'power_on', 'destroy']
     assert calls == [] and 'InstanceList.get_uuids_with_operations' not in cloud.cell.object_calls
@@ -235,7 +235,7 @@ def test_what_an_administrator_disabled_stays_disabled(cloud: Cloud, service: An
         idle(manager)
     service.disabled, service.disabled_reason = True, reason
     service.obj_reset_changes()
-    manager.set_host_enabled(new_context(), 'gpu1', False)
+    manager.set_host_enabled(new_context(), False)
     if when == 'before':
         manager.hypervisor.hypervisor_lost(LOST)
         idle(manager)
@@ -251,7 +251,7 @@ def test_enabling_a_host_without_hypervisor_does_not_last(cloud: Cloud, service:
     idle(manager)
     service.disabled, service.disabled_reason = False, None
     service.obj_reset_changes()
-    manager.set_host_enabled(new_context(), 'gpu1', True)
+    manager.set_host_enabled(new_context(), True)
     idle(manager)
     assert shown(service) == (True, AUTO) and list(cloud.placement.disabled.values()) == [True]
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kilonova import errors
+from kilonova import errors, objects
 from kilonova.virt.fake import FakeDriver
 from tests.unit.compute.cloud import flavor, new_context, request_spec
 
@@ -44,19 +44,21 @@ class Resize:
 
     def prep(self):
         self.disk = self.dest.prep_resize(
-            new_context(), image=None, instance=self.instance, flavor=self.to, request_spec=self.spec,
-            filter_properties={}, node=self.dest.host.name, clean_shutdown=True, migration=self.migration, host_list=[],
-            key=self.key('3.prep_resize'))['disk']
+            new_context(), order=objects.PrepResizeOrder(
+                image={}, instance=self.instance, flavor=self.to, request_spec=self.spec, migration=self.migration,
+                limits=None), key=self.key('3.prep_resize'))['disk']
 
     def move(self):
         self.disk_info = self.source.resize_instance(
-            new_context(), instance=self.instance, image=None, migration=self.migration, flavor=self.to,
-            clean_shutdown=True, request_spec=self.spec, disk=self.disk, key=self.key('4.resize_instance'))
+            new_context(), order=objects.ResizeOrder(
+                instance=self.instance, image={}, migration=self.migration, flavor=self.to, clean_shutdown=True,
+                disk=self.disk), key=self.key('4.resize_instance'))
 
     def finish(self):
         return self.dest.finish_resize(
-            new_context(), disk_info=self.disk_info, image=None, instance=self.instance, migration=self.migration,
-            request_spec=self.spec, key=self.key('5.finish_resize'))
+            new_context(), order=objects.FinishResizeOrder(
+                disk_info=self.disk_info, image={}, instance=self.instance, migration=self.migration,
+                request_spec=self.spec), key=self.key('5.finish_resize'))
 
     def mark_resized(self):
         row = self.cell.instances[self.uuid]
@@ -84,11 +86,11 @@ class Resize:
 
     def revert_dest(self):
         self.cell.instances[self.uuid]['task_state'] = 'resize_reverting'
-        return self.dest.revert_resize(new_context(), self.instance, self.migration, None,
+        return self.dest.revert_resize(new_context(), self.instance, self.migration,
                                        key=f'r{self.migration.id}/0.revert_dest/1')
 
     def revert_source(self):
-        return self.source.finish_revert_resize(new_context(), self.instance, self.migration, None,
+        return self.source.finish_revert_resize(new_context(), self.instance, self.migration,
                                                 key=f'r{self.migration.id}/2.finish_revert/1')
 
     def undo(self, step):
@@ -497,7 +499,7 @@ def test_delete_in_the_middle(request, where, reached):
         step()
     instance = resize.instance
     for manager in {id(m): m for m in (resize.source, resize.dest)}.values():
-        manager.terminate_instance(new_context(), instance, [], key='d/0.terminate/1')
+        manager.terminate_instance(new_context(), instance, key='d/0.terminate/1')
     assert resize.cell.held(resize.uuid) == {}
     for driver in resize.cloud.drivers.values():
         assert (driver.domains, driver.disks) == ({}, {})

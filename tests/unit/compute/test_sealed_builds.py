@@ -10,7 +10,7 @@ import pytest
 from kilonova import errors, sealing
 from kilonova.conf import secrets
 from kilonova.sealing import Keys, Secrets
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cloud import build_order, new_context
 
 FILES = [('/etc/motd', base64.b64encode(b'hello').decode())]
 
@@ -39,8 +39,7 @@ def given(manager, monkeypatch):
 
 def build(manager, instance, sealed, **more):
     return manager.build_and_run_instance(
-        new_context(), instance=instance, image={'id': None, 'properties': {}}, request_spec=None, filter_properties={},
-        node=manager.host.tracker.nodename, key='o/3.build/1', sealed=sealed, **more)
+        new_context(), order=build_order(instance, sealed=sealed, **more), key='o/3.build/1')
 
 
 def test_the_driver_gets_what_was_sealed(cloud, manager, given, caplog):
@@ -55,12 +54,6 @@ def test_the_driver_gets_what_was_sealed(cloud, manager, given, caplog):
 def test_nothing_sealed_needs_no_keys(cloud, manager, given):
     os.unlink(manager.conf.secrets.key_file)
     build(manager, cloud.cell.new_instance(0), None)
-    assert given == [(None, ())]
-
-
-def test_clear_text_of_older_senders_is_left(cloud, manager, given):
-    """Nobody sends it any more; whoever does gets a server without a password."""
-    build(manager, cloud.cell.new_instance(0), None, admin_password='clear', injected_files=FILES)
     assert given == [(None, ())]
 
 

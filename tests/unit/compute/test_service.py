@@ -183,7 +183,7 @@ def test_providers_are_written_to_the_devices(cloud):
     pools = json.loads(manager.node.record.usage['pci_stats'])['nova_object.data']['objects']
     assert {pool['nova_object.data']['tags']['rp_uuid'] for pool in pools} == {f'rp-{a}' for a in GPUS}
     assert cloud.placement.disabled == {manager.node.record.uuid: False}
-    assert manager.set_host_enabled(new_context(), 'gpu1', False) == 'disabled'
+    assert manager.set_host_enabled(new_context(), False) == 'disabled'
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
 
 

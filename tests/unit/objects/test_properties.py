@@ -34,6 +34,7 @@ PLAIN = [
     (ovo_fields.Float, lambda kind: st.floats(allow_nan=False, allow_infinity=False, width=32)),
     (fields.NetworkModel, lambda kind: st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2)),
     (ovo_fields.String, lambda kind: TEXT),
+    (fields.Json, lambda kind: st.dictionaries(TEXT, st.lists(TEXT | st.integers(), max_size=2), max_size=2)),
 ]
 
 

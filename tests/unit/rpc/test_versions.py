@@ -30,23 +30,23 @@ def test_versions_only_grow():
 
 
 @pytest.mark.parametrize(('minimum', 'cap'), [
-    (0, None), (72, '6.6'), (73, '6.6'), (versions.SERVICE_VERSION, None), (versions.SERVICE_VERSION + 1, None)])
+    (0, None), (76, '6.10'), (77, '6.10'), (versions.SERVICE_VERSION, None), (versions.SERVICE_VERSION + 1, None)])
 def test_cap(minimum, cap):
     assert versions.cap('compute', minimum) == cap
 
 
 def test_a_client_asks_for_its_cap_with_each_message():
-    known = ['6.0', None]
+    known = ['6.10', None]
 
     class Sink:
         def send(self, kind, topic, namespace, server, version, ctxt, method, args):
-            return args
+            return version
 
     client = Client(compute.Compute, Sink(), lambda: known[0])
     arguments = {'server': 'gpu1', 'instance': object(), 'key': 'op/1/1'}
-    assert set(client.start_instance(None, **arguments)) == {'instance'}
+    assert client.terminate_instance(None, **arguments) == '6.10'
     known[0] = None
-    assert set(client.start_instance(None, **arguments)) == {'instance', 'key'}
+    assert client.terminate_instance(None, **arguments) == '6.11'
 
 
 def test_the_documentation_has_the_history():

@@ -1,0 +1,88 @@
+"""Orders: what a host is told to do where that takes more than three arguments (``rpc.compute``).
+
+``image`` is the image service's plain dict. All fields are set by who sends one.
+"""
+from __future__ import annotations
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, register
+from kilonova.objects.instance_numa import InstanceNUMATopology
+from kilonova.objects.instance_pci_requests import InstancePCIRequests
+
+
+@register
+class BuildOrder(KilonovaObject):
+    """Build a server. ``attempt`` counts its hosts from 1; ``sealed``: admin password and files (``sealing``);
+    ``limits``: how far the claim may go, where a filter said so; ``block_devices``: the disks that were asked for
+    besides what flavor and image say."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'request_spec': fields.ObjectField('RequestSpec', nullable=True),
+        'sealed': fields.StringField(nullable=True),
+        'attempt': fields.IntegerField(),
+        'block_devices': fields.ListOfObjectsField('BlockDeviceMapping'),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+    }
+
+    @property
+    def pci_requests(self) -> InstancePCIRequests | None:
+        """The instance's, else the request spec's; their specs name Placement's providers."""
+        for holder in (self.instance, self.request_spec):
+            if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
+                return holder.pci_requests
+        return None
+
+    @property
+    def numa_topology(self) -> InstanceNUMATopology | None:
+        """What the server asks of the host's NUMA cells."""
+        for holder in (self.request_spec, self.instance):
+            if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
+                return holder.numa_topology
+        return None
+
+
+@register
+class PrepResizeOrder(KilonovaObject):
+    """A move's destination claims; ``flavor``: the new one, ``limits`` as in ``BuildOrder``."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'migration': fields.ObjectField('Migration'),
+        'flavor': fields.ObjectField('Flavor'),
+        'request_spec': fields.ObjectField('RequestSpec'),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+    }
+
+
+@register
+class ResizeOrder(KilonovaObject):
+    """A move's source carries the disks; ``flavor``: the new one, ``disk``: where they go, as ``prep_resize`` said."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'migration': fields.ObjectField('Migration'),
+        'flavor': fields.ObjectField('Flavor'),
+        'clean_shutdown': fields.BooleanField(),
+        'disk': fields.JsonField(nullable=True),
+    }
+
+
+@register
+class FinishResizeOrder(KilonovaObject):
+    """A move's destination builds the guest; ``disk_info``: what ``resize_instance`` answered."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'migration': fields.ObjectField('Migration'),
+        'request_spec': fields.ObjectField('RequestSpec'),
+        'disk_info': fields.JsonField(nullable=True),
+    }
