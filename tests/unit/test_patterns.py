@@ -28,7 +28,7 @@ MADE = {
     ('api/schemas/extra_specs.py', 'spec.name'): 'those of SPECS, which are looked at here',
     ('api/schemas/extra_specs.py', "'|'.join((f'({name})' for name in (_NAMESPACES, *theirs)))"): 'of the whole table',
     ('api/schemas/keywords.py', "pattern[:-1] + '\\\\Z' if pattern.endswith('$') else pattern"): 'those of schemas',
-    ('api/services/instance_actions.py', "f'(?<![\\\\w-])(?:{known})(?![\\\\w-])'"): 'words that are escaped',
+    ('api/v2/instance_actions.py', "f'(?<![\\\\w-])(?:{known})(?![\\\\w-])'"): 'words that are escaped',
     ('objects/fields.py', 'self.PATTERN'): 'fixed',
     ('objects/image_meta.py', "f'{name}\\\\.([0-9]{{1,9}})'"): 'a word and a number',
     ('virt/hardware/constraints.py', "f'hw:{name}\\\\.(\\\\d{{1,9}})'"): 'a word and a number',

@@ -16,40 +16,38 @@ from typing import Any
 from oslo_config import cfg
 from oslo_policy import policy as oslo_policy
 
-from kilonova.api.policies import (
-    aggregates,
-    flavors,
-    hypervisors,
-    instance_actions,
-    keypairs,
-    migrations,
-    os_hosts,
-    server_actions,
-    server_groups,
-    server_metadata,
-    server_tags,
-    servers,
-    services,
-    simple_tenant_usage,
-)
+from kilonova.api.policies import servers
 from kilonova.api.rules import BASE, documented
 from kilonova.api.v2 import (
+    aggregates,
     availability_zones,
     console_output,
     create_image,
     deferred_delete,
     extensions,
+    flavors,
+    hypervisors,
+    instance_actions,
     instance_usage_audit_log,
     ips,
+    keypairs,
     limits,
     lock_server,
+    migrations,
+    os_hosts,
     quota_class_sets,
     quota_sets,
+    server_actions,
     server_diagnostics,
     server_external_events,
+    server_groups,
+    server_metadata,
     server_migrations,
     server_password,
+    server_tags,
     server_topology,
+    services,
+    simple_tenant_usage,
 )
 from kilonova.errors import PolicyNotAuthorized
 

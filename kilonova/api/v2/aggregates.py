@@ -1,17 +1,84 @@
-"""Host aggregates: named sets of hosts with metadata; those with an availability zone are zones."""
+"""Host aggregates: named sets of hosts with metadata; those with an availability zone are zones (rest-api.md §2.6)."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import FORMATS, Obj, Prop
 from kilonova.api.services import aggregates as service
-from kilonova.api.views import aggregates as views
-from kilonova.api.wsgi import Call
+from kilonova.api.views.base import Field, Fields, column, micro
+from kilonova.api.wsgi import Call, Route
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+INDEX, SHOW, CREATE, UPDATE, DELETE, ADD_HOST, REMOVE_HOST, SET_METADATA = (
+    f'{PREFIX}os-aggregates:{verb}' for verb in ('index', 'show', 'create', 'update', 'delete', 'add_host',
+                                                 'remove_host', 'set_metadata'))
+RULES = (
+    rule(INDEX, ADMIN, 'List aggregates.'),
+    rule(SHOW, ADMIN, 'Show an aggregate.'),
+    rule(CREATE, ADMIN, 'Create an aggregate.'),
+    rule(UPDATE, ADMIN, 'Give an aggregate another name or availability zone.'),
+    rule(DELETE, ADMIN, 'Delete an aggregate.'),
+    rule(ADD_HOST, ADMIN, 'Put a host into an aggregate.'),
+    rule(REMOVE_HOST, ADMIN, 'Take a host out of an aggregate.'),
+    rule(SET_METADATA, ADMIN, "Set or remove an aggregate's metadata."),
+)
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+@FORMATS.checks('zone_name', raises=ValueError)
+def _zone_name(value: object) -> bool:
+    # In a create ZONE:HOST:NODE forces a host.
+    if isinstance(value, str) and ':' in value:
+        raise ValueError('Availability zone names must not contain a colon.')
+    return True
+
+
+_ZONE = {'anyOf': [t.NULL, {'allOf': [t.ZONE, {'type': 'string', 'format': 'zone_name', 'maxLength': 255}]}]}
+_METADATA = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
+             'properties': {'availability_zone': _ZONE},
+             'patternProperties': {r'^[a-zA-Z0-9-_:. ]{1,255}$': {'type': ['string', 'null'], 'maxLength': 255}}}
+_NAME_AND_ZONE = (Prop('name', t.NAME), Prop('availability_zone', _ZONE))
+
+CREATE_BODY = Obj(Prop('aggregate', Obj(Prop('name', t.NAME, required=True), Prop('availability_zone', _ZONE)),
+                       required=True))
+UPDATE_BODY = Obj(Prop('aggregate', Obj(*_NAME_AND_ZONE, minProperties=1), required=True))
+ADD_HOST_BODY = Obj(Prop('add_host', Obj(Prop('host', t.HOST, required=True)), required=True))
+REMOVE_HOST_BODY = Obj(Prop('remove_host', Obj(Prop('host', t.HOST, required=True)), required=True))
+SET_METADATA_BODY = Obj(Prop('set_metadata', Obj(Prop('metadata', _METADATA, required=True)), required=True))
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+# A new aggregate is answered without what it can't have yet.
+WHOLE, CREATED = 'whole', 'created'
+_WHOLE = frozenset((WHOLE,))
+
+FIELDS = Fields(
+    Field('id', column('id')),
+    Field('name', column('name')),
+    Field('availability_zone', lambda row, look: row['metadata'].get('availability_zone')),
+    Field('hosts', column('hosts'), kinds=_WHOLE),
+    Field('metadata', column('metadata'), kinds=_WHOLE),
+    Field('created_at', lambda row, look: micro(row['created_at'])),
+    Field('updated_at', lambda row, look: micro(row['updated_at'])),
+    Field('deleted_at', lambda row, look: None),
+    Field('deleted', lambda row, look: False),
+    Field('uuid', column('uuid'), since=41),
+)
+
+
+def _aggregate(row: Mapping[str, Any], version: int, kind: str = WHOLE) -> dict[str, Any]:
+    """One aggregate, or the answer to its create."""
+    return FIELDS.render(row, None, version, kind)
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """GET /os-aggregates."""
     rows = service.list_aggregates(call.backend)
-    return {'aggregates': [views.aggregate(row, call.version) for row in rows]}
+    return {'aggregates': [_aggregate(row, call.version) for row in rows]}
 
 
 def show(call: Call) -> Any:
@@ -23,7 +90,7 @@ def create(call: Call) -> Any:
     """POST /os-aggregates."""
     body = call.body['aggregate']
     row = service.create(call.backend, call.ctxt, body['name'], body.get('availability_zone'))
-    return {'aggregate': views.aggregate(row, call.version, views.CREATED)}
+    return {'aggregate': _aggregate(row, call.version, CREATED)}
 
 
 def update(call: Call) -> Any:
@@ -57,4 +124,18 @@ def set_metadata(call: Call) -> Any:
 
 
 def _body(call: Call, row: dict[str, Any]) -> dict[str, Any]:
-    return {'aggregate': views.aggregate(row, call.version)}
+    return {'aggregate': _aggregate(row, call.version)}
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = '/os-aggregates', '/os-aggregates/{aggregate_id}'
+ROUTES = (
+    Route('GET', _ALL, index, INDEX),
+    Route('POST', _ALL, create, CREATE, body=CREATE_BODY),
+    Route('GET', _ONE, show, SHOW),
+    Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY),
+    Route('DELETE', _ONE, delete, DELETE),
+    Route('POST', f'{_ONE}/action', add_host, ADD_HOST, body=ADD_HOST_BODY, action='add_host'),
+    Route('POST', f'{_ONE}/action', remove_host, REMOVE_HOST, body=REMOVE_HOST_BODY, action='remove_host'),
+    Route('POST', f'{_ONE}/action', set_metadata, SET_METADATA, body=SET_METADATA_BODY, action='set_metadata'),
+)

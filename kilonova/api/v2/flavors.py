@@ -1,26 +1,129 @@
-"""Flavors, their extra specs and access to them."""
+"""Flavors, their extra specs and access to them (rest-api.md §2.4, §6)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oslo_utils import strutils
 
-from kilonova.api.policies import flavors as policies
+from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import extra_specs
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import flavors as service
-from kilonova.api.views import flavors as views
-from kilonova.api.wsgi import Call
+from kilonova.api.views.base import ABSENT, Field, Fields, column
+from kilonova.api.wsgi import ANYBODY, Call, Route
 from kilonova.db import expressions
 from kilonova.db.queries import flavors as queries
 from kilonova.db.queries import owners
+from kilonova.db.queries.flavors import SORT_KEYS
 from kilonova.errors import Invalid, MarkerNotFound
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+CREATE, UPDATE, DELETE = (f'{PREFIX}os-flavor-manage:{verb}' for verb in ('create', 'update', 'delete'))
+SPECS_INDEX, SPECS_SHOW, SPECS_CREATE, SPECS_UPDATE, SPECS_DELETE = (
+    f'{PREFIX}os-flavor-extra-specs:{verb}' for verb in ('index', 'show', 'create', 'update', 'delete'))
+ACCESS = f'{PREFIX}os-flavor-access'
+ADD_ACCESS, REMOVE_ACCESS = f'{ACCESS}:add_tenant_access', f'{ACCESS}:remove_tenant_access'
+RULES = (
+    rule(CREATE, ADMIN, 'Create a flavor.'),
+    rule(UPDATE, ADMIN, 'Update a flavor.'),
+    rule(DELETE, ADMIN, 'Delete a flavor.'),
+    rule(SPECS_INDEX, READER, 'See the extra specs of flavors.'),
+    rule(SPECS_SHOW, READER, 'See one extra spec.'),
+    rule(SPECS_CREATE, ADMIN, 'Set extra specs.'),
+    rule(SPECS_UPDATE, ADMIN, 'Change an extra spec.'),
+    rule(SPECS_DELETE, ADMIN, 'Remove an extra spec.'),
+    rule(ACCESS, ADMIN, 'See which projects may use a private flavor.'),
+    rule(ADD_ACCESS, ADMIN, 'Let a project use a private flavor.'),
+    rule(REMOVE_ACCESS, ADMIN, 'No longer let a project use a private flavor.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+_ID = {'type': ['string', 'integer', 'null'], 'pattern': r'^(?! )[a-zA-Z0-9. _-]+(?<! )$', 'minLength': 1,
+       'maxLength': 255, 'minimum': 0, 'maximum': t.MAX_INT}
+_FACTOR = {'type': ['number', 'string'], 'pattern': r'^[0-9]+(\.[0-9]+)?$', 'minimum': 1e-10, 'maximum': t.MAX_FLOAT,
+           'maxLength': 40}
+
+CREATE_BODY = Obj(Prop('flavor', Obj(
+    Prop('name', t.NAME, required=True), Prop('id', _ID), Prop('ram', t.integer(1), required=True),
+    Prop('vcpus', t.integer(1), required=True), Prop('disk', t.integer(0), required=True),
+    Prop('OS-FLV-EXT-DATA:ephemeral', t.integer(0)), Prop('swap', t.integer(0)),
+    Prop('rxtx_factor', _FACTOR, until=101), Prop('os-flavor-access:is_public', t.BOOLEAN),
+    Prop('description', t.LONG_TEXT, since=55)), required=True))
+
+UPDATE_BODY = Obj(Prop('flavor', Obj(Prop('description', t.LONG_TEXT, required=True)), required=True))
+
+_LIST = (Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT), Prop('is_public', t.ANY_TEXT),
+         Prop('minRam', t.ANY_TEXT), Prop('minDisk', t.ANY_TEXT),
+         Prop('sort_key', t.one_of(*SORT_KEYS)), Prop('sort_dir', t.one_of('asc', 'desc')))
+INDEX_QUERY = Query.of(*_LIST, Prop('name', t.REGEX_TEXT, since=102))
+
+_KEY = r'^[a-zA-Z0-9-_:. ]{1,255}$'
+# Numbers are accepted, and stored as they are written.
+_VALUE = {'type': ['string', 'number'], 'maxLength': 255, 'largest': 2 ** 63}
+_PAIRS = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
+          'patternProperties': {_KEY: _VALUE}}
+
+SPECS_CREATE_BODY = Obj(Prop('extra_specs', _PAIRS, required=True))
+SPECS_UPDATE_BODY = Obj(additional=False, patternProperties={_KEY: _VALUE}, minProperties=1, maxProperties=1)
+
+_TENANT = Obj(Prop('tenant', t.PROJECT_ID, required=True))
+ADD_ACCESS_BODY = Obj(Prop('addTenantAccess', _TENANT, required=True))
+REMOVE_ACCESS_BODY = Obj(Prop('removeTenantAccess', _TENANT, required=True))
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """``specs``: whether the caller may see extra specs."""
+
+    links: Any
+    version: int
+    specs: bool
+
+
+FIELDS = Fields(
+    Field('id', column('flavorid')),
+    Field('name', column('name')),
+    Field('ram', column('memory_mb')),
+    Field('disk', column('root_gb', 0)),
+    Field('swap', lambda row, look: row['swap'] or '', until=74),
+    Field('swap', column('swap', 0), since=75),
+    Field('OS-FLV-EXT-DATA:ephemeral', column('ephemeral_gb', 0)),
+    Field('OS-FLV-DISABLED:disabled', lambda row, look: bool(row['disabled']), until=101),
+    Field('vcpus', column('vcpus')),
+    Field('os-flavor-access:is_public', lambda row, look: bool(row['is_public'])),
+    Field('rxtx_factor', lambda row, look: '' if row['rxtx_factor'] is None else row['rxtx_factor'], until=101),
+    Field('links', lambda row, look: look.links.of('flavors', row['flavorid'])),
+    Field('description', column('description'), since=55),
+    Field('extra_specs', lambda row, look: row['extra_specs'] if look.specs else ABSENT, since=61),
+)
+
+
+def _body(row: Row, look: Look) -> dict[str, Any]:
+    """The whole body of a flavor."""
+    return FIELDS.render(row, look, look.version)
+
+
+def _brief(row: Row, look: Look) -> dict[str, Any]:
+    """An entry of a plain list."""
+    body = {'id': row['flavorid'], 'name': row['name'], 'links': look.links.of('flavors', row['flavorid'])}
+    return {**body, 'description': row['description']} if look.version >= 55 else body
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 VALIDATED_SPECS_SINCE, NAME_FILTER_SINCE, STRICT_ACCESS_SINCE = 86, 102, 7
 
 
-def _look(call: Call, detailed: bool = True) -> views.Look:
-    return views.Look(links=call.links, version=call.version, specs=detailed and call.may(policies.SPECS_INDEX))
+def _look(call: Call, detailed: bool = True) -> Look:
+    return Look(links=call.links, version=call.version, specs=detailed and call.may(SPECS_INDEX))
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -50,7 +153,7 @@ def _list(call: Call, detailed: bool) -> Any:
             min_disk=min_disk, name=name, order=order, limit=limit, marker=marker, disabled=None if is_admin else False,
             specs=detailed and call.version >= 61) if limit else []
     look = _look(call, detailed)
-    body: dict[str, Any] = {'flavors': [views.show(row, look) if detailed else views.brief(row, look)
+    body: dict[str, Any] = {'flavors': [_body(row, look) if detailed else _brief(row, look)
                                         for row in rows]}
     if rows and len(rows) == limit:
         path = 'flavors/detail' if detailed else 'flavors'
@@ -93,7 +196,7 @@ def _pattern(call: Call) -> str | None:
 def show(call: Call) -> Any:
     """GET /flavors/{flavor_id}."""
     row = service.get(call.backend, call.ctxt, call.path['flavor_id'])
-    return {'flavor': views.show(row, _look(call))}
+    return {'flavor': _body(row, _look(call))}
 
 
 def create(call: Call) -> Any:
@@ -105,13 +208,13 @@ def create(call: Call) -> Any:
         'ephemeral_gb': int(body.get('OS-FLV-EXT-DATA:ephemeral', 0)),
         'rxtx_factor': float(body.get('rxtx_factor', 1.0)), 'description': body.get('description'),
         'is_public': strutils.bool_from_string(body.get('os-flavor-access:is_public', True))})
-    return {'flavor': views.show(row, _look(call))}
+    return {'flavor': _body(row, _look(call))}
 
 
 def update(call: Call) -> Any:
     """PUT /flavors/{flavor_id}."""
     row = service.describe(call.backend, call.ctxt, call.path['flavor_id'], call.body['flavor']['description'])
-    return {'flavor': views.show(row, _look(call))}
+    return {'flavor': _body(row, _look(call))}
 
 
 def delete(call: Call) -> None:
@@ -183,3 +286,26 @@ def _tenant(call: Call, action: str) -> str:
 
 def _access(call: Call, projects: list[str]) -> Any:
     return {'flavor_access': [{'flavor_id': call.path['flavor_id'], 'tenant_id': project} for project in projects]}
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = '/flavors', '/flavors/{flavor_id}'
+_ALL_SPECS, _ONE_SPEC = f'{_ONE}/os-extra_specs', f'{_ONE}/os-extra_specs/{{key}}'
+_SEEN = (SPECS_INDEX,)
+ROUTES = (
+    Route('GET', _ALL, index, ANYBODY, query=INDEX_QUERY),
+    Route('GET', f'{_ALL}/detail', detail, ANYBODY, query=INDEX_QUERY, asks=_SEEN),
+    Route('GET', _ONE, show, ANYBODY, asks=_SEEN),
+    Route('POST', _ALL, create, CREATE, body=CREATE_BODY, asks=_SEEN),
+    Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, asks=_SEEN, since=55),
+    Route('DELETE', _ONE, delete, DELETE, status=202),
+    Route('GET', _ALL_SPECS, list_specs, SPECS_INDEX),
+    Route('POST', _ALL_SPECS, create_specs, SPECS_CREATE, body=SPECS_CREATE_BODY),
+    Route('GET', _ONE_SPEC, show_spec, SPECS_SHOW),
+    Route('PUT', _ONE_SPEC, update_spec, SPECS_UPDATE, body=SPECS_UPDATE_BODY),
+    Route('DELETE', _ONE_SPEC, delete_spec, SPECS_DELETE),
+    Route('GET', f'{_ONE}/os-flavor-access', list_access, ACCESS),
+    Route('POST', f'{_ONE}/action', add_access, ADD_ACCESS, body=ADD_ACCESS_BODY, action='addTenantAccess'),
+    Route('POST', f'{_ONE}/action', remove_access, REMOVE_ACCESS, body=REMOVE_ACCESS_BODY,
+          action='removeTenantAccess'),
+)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kilonova.api.schemas.base import Query
 from kilonova.api.versions import MAX
-from kilonova.api.wsgi import Call, NoRoute
+from kilonova.api.wsgi import ANYBODY, Call, NoRoute, Route
 from kilonova.errors import KilonovaError, NotFound
 
 
@@ -17,8 +17,7 @@ class Gone(KilonovaError):
     msg_fmt = 'This resource is no longer available. No forwarding address is given.'
     code = 410
     safe = True
-
-
+RULES = ()
 # Whatever is asked for, the answer is the same.
 ANY = Query.of(strict_since=MAX + 1)
 
@@ -80,3 +79,10 @@ def absent(call: Call) -> Any:
 def unknown_action(call: Call) -> Any:
     """PUT /os-services/{verb} until 2.52, for verbs that there aren't, or not yet."""
     raise NotFound('Unknown action')
+
+
+ROUTES = (
+    *(Route(method, path, answer, ANYBODY, query=ANY, status=410) for method, path in PATHS),
+    *(Route('POST', path, answer, ANYBODY, query=ANY, status=410, action=key) for path, key in ACTIONS),
+    *(Route(method, path, absent, ANYBODY, query=ANY, status=404, since=since) for method, path, since in REMOVED),
+)

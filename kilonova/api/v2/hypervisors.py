@@ -1,26 +1,125 @@
-"""Hypervisors: the compute nodes of all cells."""
+"""Hypervisors: the compute nodes of all cells (rest-api.md §2.7)."""
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from oslo_utils import strutils, uuidutils
 
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import hosts
-from kilonova.api.views import hypervisors as views
-from kilonova.api.wsgi import Call
+from kilonova.api.views.base import ABSENT, Field, Fields, column
+from kilonova.api.views.servers import instance_name
+from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid, NotFound
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+LIST, DETAIL, SHOW, STATISTICS, UPTIME, SEARCH, SERVERS = (
+    f'{PREFIX}os-hypervisors:{verb}'
+    for verb in ('list', 'list-detail', 'show', 'statistics', 'uptime', 'search', 'servers'))
+RULES = (
+    rule(LIST, ADMIN, 'List hypervisors.'),
+    rule(DETAIL, ADMIN, 'List hypervisors with details.'),
+    rule(SHOW, ADMIN, 'Show a hypervisor.'),
+    rule(STATISTICS, ADMIN, 'Show the sums over all hypervisors.'),
+    rule(UPTIME, ADMIN, 'Show the uptime of a hypervisor.'),
+    rule(SEARCH, ADMIN, 'Find hypervisors by name.'),
+    rule(SERVERS, ADMIN, 'List the servers of hypervisors.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+_HOSTNAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
+INDEX_QUERY = Query.of(
+    Prop('limit', t.NUMBER_TEXT, since=33), Prop('marker', t.ANY_TEXT, since=33),
+    Prop('hypervisor_hostname_pattern', _HOSTNAME, since=53), Prop('with_servers', t.BOOLEAN, since=53))
+SHOW_QUERY = Query.of(Prop('with_servers', t.BOOLEAN, since=53))
+NO_QUERY = Query.of()
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+BRIEF, WHOLE = 'brief', 'detail'
+_WHOLE = frozenset((WHOLE,))
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """``servers``: host → its servers, None where they weren't asked for; ``uptimes``: host → what it told."""
+
+    version: int
+    instance_name_template: str
+    servers: Mapping[str, Sequence[Row]] | None = None
+    uptimes: Mapping[str, str] = field(default_factory=dict)
+
+
+def _cpu_info(row: Row, look: Look) -> Any:
+    try:
+        return json.loads(row['cpu_info'] or '{}')
+    except ValueError:
+        return {}
+
+
+def _service(row: Row, look: Look) -> dict[str, Any]:
+    service = row['service']
+    return {'host': row['host'], 'id': service['uuid'] if look.version >= 53 else service['id'],
+            'disabled_reason': service['disabled_reason']}
+
+
+def _servers(row: Row, look: Look) -> Any:
+    if look.servers is None:
+        return ABSENT
+    found = [{'name': instance_name(look.instance_name_template, server), 'uuid': server['uuid']}
+             for server in look.servers.get(row['host'], ())]
+    # Before 2.75 a hypervisor without servers said nothing about them.
+    return found if found or look.version >= 75 else ABSENT
+
+
+def _number(name: str) -> Field:
+    return Field(name, column(name), until=87, kinds=_WHOLE)
+
+
+FIELDS = Fields(
+    Field('id', column('id'), until=52),
+    Field('id', column('uuid'), since=53),
+    Field('hypervisor_hostname', column('hypervisor_hostname')),
+    Field('state', lambda row, look: 'up' if row['service']['up'] else 'down'),
+    Field('status', lambda row, look: 'disabled' if row['service']['disabled'] else 'enabled'),
+    Field('hypervisor_type', column('hypervisor_type'), kinds=_WHOLE),
+    Field('hypervisor_version', column('hypervisor_version'), kinds=_WHOLE),
+    Field('host_ip', lambda row, look: None if row['host_ip'] is None else str(row['host_ip']), kinds=_WHOLE),
+    Field('service', _service, kinds=_WHOLE),
+    *(_number(name) for name in (
+        'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
+        'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')),
+    Field('cpu_info', column('cpu_info', ''), until=27, kinds=_WHOLE),
+    Field('cpu_info', _cpu_info, since=28, until=87, kinds=_WHOLE),
+    Field('uptime', lambda row, look: look.uptimes.get(row['host']), since=88, kinds=_WHOLE),
+    Field('servers', _servers),
+)
+
+
+def _body(row: Row, look: Look, kind: str) -> dict[str, Any]:
+    """The body of a node; its row has ``service``."""
+    return FIELDS.render(row, look, look.version, kind)
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 PAGED_SINCE, UUIDS_SINCE, UPTIME_SINCE = 33, 53, 88
 
 
 def index(call: Call) -> Any:
     """GET /os-hypervisors."""
-    return _list(call, views.BRIEF)
+    return _list(call, BRIEF)
 
 
 def detail(call: Call) -> Any:
     """GET /os-hypervisors/detail."""
-    return _list(call, views.DETAIL)
+    return _list(call, WHOLE)
 
 
 def _list(call: Call, kind: str) -> Any:
@@ -39,7 +138,7 @@ def _list(call: Call, kind: str) -> Any:
     body: dict[str, Any] = {'hypervisors': _bodies(call, nodes, kind, _with_servers(call))}
     if paged and nodes and len(nodes) == limit:
         last = nodes[-1].row
-        path = 'os-hypervisors/detail' if kind == views.DETAIL else 'os-hypervisors'
+        path = 'os-hypervisors/detail' if kind == WHOLE else 'os-hypervisors'
         body['hypervisors_links'] = call.links.next(
             path, call.query, last['uuid'] if call.version >= UUIDS_SINCE else last['id'])
     return body
@@ -51,15 +150,15 @@ def _with_servers(call: Call) -> bool:
 
 def _bodies(call: Call, nodes: list[hosts.InCell], kind: str, with_servers: bool) -> list[dict[str, Any]]:
     servers = hosts.servers_of(call.backend, nodes) if with_servers else None
-    told = kind == views.DETAIL and call.version >= UPTIME_SINCE
+    told = kind == WHOLE and call.version >= UPTIME_SINCE
     uptimes = hosts.uptimes(call.backend, call.ctxt, nodes) if told else {}
-    look = views.Look(call.version, call.backend.options.instance_name_template, servers, uptimes)
-    return [views.show(node.row, look, kind) for node in nodes]
+    look = Look(call.version, call.backend.options.instance_name_template, servers, uptimes)
+    return [_body(node.row, look, kind) for node in nodes]
 
 
 def show(call: Call) -> Any:
     """GET /os-hypervisors/{hypervisor_id}."""
-    return {'hypervisor': _bodies(call, [_find(call)], views.DETAIL, _with_servers(call))[0]}
+    return {'hypervisor': _bodies(call, [_find(call)], WHOLE, _with_servers(call))[0]}
 
 
 def _find(call: Call) -> hosts.InCell:
@@ -73,7 +172,7 @@ def uptime(call: Call) -> Any:
     """GET /os-hypervisors/{hypervisor_id}/uptime."""
     node = _find(call)
     told = hosts.uptime(call.backend, call.ctxt, node)
-    (body,) = _bodies(call, [node], views.BRIEF, False)
+    (body,) = _bodies(call, [node], BRIEF, False)
     return {'hypervisor': {**body, 'uptime': told}}
 
 
@@ -87,14 +186,28 @@ def _matching(call: Call) -> list[hosts.InCell]:
 
 def search(call: Call) -> Any:
     """GET /os-hypervisors/{hypervisor_hostname_pattern}/search."""
-    return {'hypervisors': _bodies(call, _matching(call), views.BRIEF, False)}
+    return {'hypervisors': _bodies(call, _matching(call), BRIEF, False)}
 
 
 def servers(call: Call) -> Any:
     """GET /os-hypervisors/{hypervisor_hostname_pattern}/servers."""
-    return {'hypervisors': _bodies(call, _matching(call), views.BRIEF, True)}
+    return {'hypervisors': _bodies(call, _matching(call), BRIEF, True)}
 
 
 def statistics(call: Call) -> Any:
     """GET /os-hypervisors/statistics."""
     return {'hypervisor_statistics': hosts.statistics(call.backend)}
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = '/os-hypervisors', '/os-hypervisors/{hypervisor_id}'
+_PATTERN = '/os-hypervisors/{hypervisor_hostname_pattern}'
+ROUTES = (
+    Route('GET', _ALL, index, LIST, query=INDEX_QUERY),
+    Route('GET', f'{_ALL}/detail', detail, DETAIL, query=INDEX_QUERY),
+    Route('GET', f'{_ALL}/statistics', statistics, STATISTICS, query=NO_QUERY, until=87),
+    Route('GET', _ONE, show, SHOW, query=SHOW_QUERY),
+    Route('GET', f'{_ONE}/uptime', uptime, UPTIME, query=NO_QUERY, until=87),
+    Route('GET', f'{_PATTERN}/search', search, SEARCH, query=NO_QUERY, until=52),
+    Route('GET', f'{_PATTERN}/servers', servers, SERVERS, query=NO_QUERY, until=52),
+)

@@ -1,43 +1,190 @@
-"""Images, which until 2.35 (their metadata until 2.38) could be asked for here too.
+"""Images, which until 2.35 (their metadata until 2.38) could be asked for here too (rest-api.md §3).
 
 Every request becomes one to the image service with the caller's token: what they may see and change is decided there.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kilonova.api.services import image_proxy, listing
-from kilonova.api.views import images as views
-from kilonova.api.wsgi import Call
-from kilonova.errors import Invalid
+from oslo_utils import strutils, uuidutils
 
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.services import images, listing, quota
+from kilonova.api.services.backend import Backend
+from kilonova.api.wsgi import ANYBODY, Call, Route
+from kilonova.errors import ImageNotFound, Invalid, NotFound
+
+# What callers may do is decided at the image service.
+RULES = ()
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+# Any other parameter is let through: properties are asked for by names of their own.
+QUERY = Query.of(
+    Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT), Prop('changes-since', t.DATE_TEXT),
+    *(Prop(name, t.ANY_TEXT) for name in ('name', 'status', 'server', 'type')),
+    *(Prop(name, t.NUMBER_TEXT) for name in ('minRam', 'minDisk')))
+
+METADATA_BODY = Obj(Prop('metadata', t.METADATA, required=True))
+META_BODY = Obj(Prop('meta', {**t.METADATA, 'minProperties': 1, 'maxProperties': 1}, required=True))
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Image = Mapping[str, Any]
+
+_STATUS = {'active': 'ACTIVE', 'queued': 'SAVING', 'saving': 'SAVING', 'importing': 'SAVING', 'uploading': 'SAVING',
+           'deleted': 'DELETED', 'pending_delete': 'DELETED', 'killed': 'ERROR'}
+_PROGRESS = {'queued': 25, 'saving': 50, 'importing': 50, 'uploading': 50, 'active': 100}
+# What the image service calls the states that this API knows.
+_WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:deleted,pending_delete', 'ERROR': 'killed'}
+
+
+@dataclass(frozen=True)
+class Look:
+    """``links``: wsgi.Links; ``url``: where an image is at the image service, by its id."""
+
+    links: Any
+    url: Callable[[str], str]
+
+
+def _links(image: Image, look: Look) -> list[dict[str, str]]:
+    alternate = {'rel': 'alternate', 'type': 'application/vnd.openstack.image', 'href': look.url(image['id'])}
+    return [*look.links.of('images', image['id']), alternate]
+
+
+def _brief(image: Image, look: Look) -> dict[str, Any]:
+    """An entry of the plain list."""
+    return {'id': image['id'], 'name': image['name'], 'links': _links(image, look)}
+
+
+def _body(image: Image, look: Look) -> dict[str, Any]:
+    """The whole body of an image."""
+    properties = image['properties']
+    body = {**_brief(image, look), 'minRam': image['min_ram'], 'minDisk': image['min_disk'],
+            'metadata': properties, 'created': image['created_at'], 'updated': image['updated_at'],
+            'status': _STATUS.get(image['status'], 'UNKNOWN'), 'progress': _PROGRESS.get(image['status'], 0),
+            'OS-EXT-IMG-SIZE:size': image['size']}
+    if 'auto_disk_config' in properties:
+        body['OS-DCF:diskConfig'] = 'AUTO' if strutils.bool_from_string(properties['auto_disk_config']) else 'MANUAL'
+    if properties.get('instance_uuid'):
+        server = properties['instance_uuid']
+        body['server'] = {'id': server, 'links': look.links.of('servers', server)}
+    return body
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+class NoSuchImage(NotFound):
+    msg_fmt = 'Image not found.'
+
+
+class NoSuchKey(NotFound):
+    msg_fmt = 'Metadata item was not found'
+
+
+def _find(backend: Backend, ctxt: Any, query: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+    """One page of images; ``query`` in the words of the image service. Invalid: it doesn't understand it."""
+    return [_plain(record) for record in backend.images.find(query, limit, ctxt)]
+
+
+def _get(backend: Backend, ctxt: Any, image_id: str) -> dict[str, Any]:
+    """One image. NoSuchImage also where the user may not see it."""
+    # Anything else could mean another path at the image service.
+    if not uuidutils.is_uuid_like(image_id):
+        raise NoSuchImage
+    try:
+        return _plain(backend.images.get(image_id, ctxt))
+    except ImageNotFound:
+        raise NoSuchImage from None
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    image = images.plain(record)
+    return {**image, 'properties': {name: str(value) for name, value in image['properties'].items()}}
+
+
+def _delete(backend: Backend, ctxt: Any, image_id: str) -> None:
+    """NoSuchImage; Forbidden: it is protected, or somebody else's."""
+    _get(backend, ctxt, image_id)
+    backend.images.delete(image_id, ctxt)
+
+
+def _item(backend: Backend, ctxt: Any, image_id: str, key: str) -> dict[str, str]:
+    """{key: value}; NoSuchImage, NoSuchKey."""
+    found = _get(backend, ctxt, image_id)['properties']
+    if key not in found:
+        raise NoSuchKey
+    return {key: found[key]}
+
+
+def _set(backend: Backend, ctxt: Any, image_id: str, metadata: Mapping[str, str], *,
+         replace: bool = False) -> dict[str, str]:
+    """Set these properties, with ``replace`` no others; all of them afterwards.
+
+    NoSuchImage; Invalid: the name of something else; Forbidden: too many, or somebody else's image.
+    """
+    for key in metadata:
+        if key in images.NO_PROPERTIES:
+            raise Invalid(f"'{key}' is not metadata of an image.")
+    before = _get(backend, ctxt, image_id)['properties']
+    after = dict(metadata) if replace else {**before, **metadata}
+    quota.check_metadata(quota.limits(backend, ctxt.project_id), after)
+    changes = [{'op': 'add', 'path': _pointer(key), 'value': value} for key, value in after.items()
+               if before.get(key) != value]
+    changes += [{'op': 'remove', 'path': _pointer(key)} for key in before if key not in after]
+    _change(backend, ctxt, image_id, changes)
+    return after
+
+
+def _delete_item(backend: Backend, ctxt: Any, image_id: str, key: str) -> None:
+    """NoSuchImage, NoSuchKey; Forbidden: somebody else's image."""
+    _item(backend, ctxt, image_id, key)
+    _change(backend, ctxt, image_id, [{'op': 'remove', 'path': _pointer(key)}])
+
+
+def _pointer(key: str) -> str:
+    return '/' + key.replace('~', '~0').replace('/', '~1')
+
+
+def _change(backend: Backend, ctxt: Any, image_id: str, changes: list[dict[str, Any]]) -> None:
+    if not changes:
+        return
+    try:
+        backend.images.update(image_id, changes, ctxt)
+    except ImageNotFound:
+        raise NoSuchImage from None
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 # Filters by name → what the image service calls them.
 _FILTERS = {'name': 'name', 'type': 'image_type', 'minRam': 'min_ram', 'minDisk': 'min_disk', 'marker': 'marker'}
 _PROPERTY = 'property-'
 
 
-def _look(call: Call) -> views.Look:
+def _look(call: Call) -> Look:
     prefix = call.backend.options.glance_link_prefix
 
     def url(image_id: str) -> str:
         return f"{prefix.rstrip('/')}/images/{image_id}" if prefix else call.backend.images.url(image_id, call.ctxt)
-    return views.Look(call.links, url)
+    return Look(call.links, url)
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """GET /images."""
-    return _list(call, 'images', views.brief)
+    return _list(call, 'images', _brief)
 
 
 def detail(call: Call) -> Any:
     """GET /images/detail."""
-    return _list(call, 'images/detail', views.show)
+    return _list(call, 'images/detail', _body)
 
 
 def _list(call: Call, path: str, render: Any) -> Any:
     limit, look = call.limit(), _look(call)
-    found = image_proxy.find(call.backend, call.ctxt, _wanted(call), limit) if limit else []
+    found = _find(call.backend, call.ctxt, _wanted(call), limit) if limit else []
     body: dict[str, Any] = {'images': [render(image, look) for image in found]}
     if found and len(found) == limit:
         body['images_links'] = call.links.next(path, call.query, found[-1]['id'])
@@ -50,7 +197,7 @@ def _wanted(call: Call) -> dict[str, str]:
     wanted.update((name.removeprefix(_PROPERTY), value) for name, value in given.items()
                   if name.startswith(_PROPERTY))
     if 'status' in given:
-        wanted['status'] = views.WANTED.get(given['status'].upper(), given['status'].lower())
+        wanted['status'] = _WANTED.get(given['status'].upper(), given['status'].lower())
     if 'changes-since' in given:
         wanted['updated_at'] = f"gte:{listing.when(given['changes-since']):%Y-%m-%dT%H:%M:%SZ}"
     if 'server' in given:
@@ -61,35 +208,35 @@ def _wanted(call: Call) -> dict[str, str]:
 
 def show(call: Call) -> Any:
     """GET /images/{image_id}."""
-    return {'image': views.show(image_proxy.get(call.backend, call.ctxt, call.path['image_id']), _look(call))}
+    return {'image': _body(_get(call.backend, call.ctxt, call.path['image_id']), _look(call))}
 
 
 def delete(call: Call) -> None:
     """DELETE /images/{image_id}."""
-    image_proxy.delete(call.backend, call.ctxt, call.path['image_id'])
+    _delete(call.backend, call.ctxt, call.path['image_id'])
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
 def list_metadata(call: Call) -> Any:
     """GET /images/{image_id}/metadata."""
-    return {'metadata': image_proxy.get(call.backend, call.ctxt, call.path['image_id'])['properties']}
+    return {'metadata': _get(call.backend, call.ctxt, call.path['image_id'])['properties']}
 
 
 def create_metadata(call: Call) -> Any:
     """POST /images/{image_id}/metadata."""
-    return {'metadata': image_proxy.set_metadata(call.backend, call.ctxt, call.path['image_id'],
-                                                 call.body['metadata'])}
+    return {'metadata': _set(call.backend, call.ctxt, call.path['image_id'],
+                             call.body['metadata'])}
 
 
 def update_metadata(call: Call) -> Any:
     """PUT /images/{image_id}/metadata."""
-    return {'metadata': image_proxy.set_metadata(call.backend, call.ctxt, call.path['image_id'], call.body['metadata'],
-                                                 replace=True)}
+    return {'metadata': _set(call.backend, call.ctxt, call.path['image_id'], call.body['metadata'],
+                             replace=True)}
 
 
 def show_item(call: Call) -> Any:
     """GET /images/{image_id}/metadata/{key}."""
-    return {'meta': image_proxy.item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])}
+    return {'meta': _item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])}
 
 
 def update_item(call: Call) -> Any:
@@ -97,10 +244,27 @@ def update_item(call: Call) -> Any:
     meta = call.body['meta']
     if call.path['key'] not in meta:
         raise Invalid('Request body and URI mismatch')
-    image_proxy.set_metadata(call.backend, call.ctxt, call.path['image_id'], meta)
+    _set(call.backend, call.ctxt, call.path['image_id'], meta)
     return {'meta': meta}
 
 
 def delete_item(call: Call) -> None:
     """DELETE /images/{image_id}/metadata/{key}."""
-    image_proxy.delete_item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])
+    _delete_item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ONE = '/images/{image_id}'
+_METADATA, _ITEM = f'{_ONE}/metadata', f'{_ONE}/metadata/{{key}}'
+ROUTES = (
+    Route('GET', '/images', index, ANYBODY, query=QUERY, until=35),
+    Route('GET', '/images/detail', detail, ANYBODY, query=QUERY, until=35),
+    Route('GET', _ONE, show, ANYBODY, until=35),
+    Route('DELETE', _ONE, delete, ANYBODY, status=204, until=35),
+    Route('GET', _METADATA, list_metadata, ANYBODY, until=38),
+    Route('POST', _METADATA, create_metadata, ANYBODY, body=METADATA_BODY, until=38),
+    Route('PUT', _METADATA, update_metadata, ANYBODY, body=METADATA_BODY, until=38),
+    Route('GET', _ITEM, show_item, ANYBODY, until=38),
+    Route('PUT', _ITEM, update_item, ANYBODY, body=META_BODY, until=38),
+    Route('DELETE', _ITEM, delete_item, ANYBODY, status=204, until=38),
+)

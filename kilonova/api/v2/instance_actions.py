@@ -1,17 +1,159 @@
-"""What was done to a server, by which request, and how it went."""
+"""What was done to a server, by which request, and how it went (rest-api.md §2.3)."""
 from __future__ import annotations
 
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kilonova.api.policies import instance_actions as policies
-from kilonova.api.services import instance_actions as service
+from kilonova.api.rules import ADMIN, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import listing
-from kilonova.api.views import choices
-from kilonova.api.views import instance_actions as views
-from kilonova.api.wsgi import Call
-from kilonova.db.queries import actions, decisions
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import HISTORY
+from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
+from kilonova.api.views.servers import host_id
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.queries import actions, cells, decisions
 from kilonova.errors import Invalid, NotFound, UnknownMarker
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+LIST, SHOW = f'{PREFIX}os-instance-actions:list', f'{PREFIX}os-instance-actions:show'
+EVENTS, DETAILS = f'{PREFIX}os-instance-actions:events', f'{PREFIX}os-instance-actions:events:details'
+RULES = (
+    rule(LIST, READER, 'List the actions on a server.'),
+    rule(SHOW, READER, 'Show an action on a server.'),
+    rule(EVENTS, ADMIN, 'See tracebacks and hosts of events; before 2.51 any event at all.'),
+    rule(DETAILS, ADMIN, 'See the details of events.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+# Lists took no parameters at all before 2.58; those that were sent were passed over.
+QUERY = Query.of(
+    Prop('limit', t.NUMBER_TEXT, since=58, single=True), Prop('marker', t.ANY_TEXT, since=58, single=True),
+    Prop('changes-since', t.DATE_TEXT, since=58, single=True),
+    Prop('changes-before', t.DATE_TEXT, since=66, single=True), strict_since=58)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+ACTION = Fields(
+    Field('action', column('action')),
+    Field('instance_uuid', column('instance_uuid')),
+    Field('request_id', column('request_id')),
+    Field('user_id', column('user_id')),
+    Field('project_id', column('project_id')),
+    Field('start_time', lambda row, look: micro(row['start_time'])),
+    Field('message', column('message')),
+    Field('updated_at', lambda row, look: micro(row['updated_at'] or row['created_at']), since=58),
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """``inside``: whether the caller sees tracebacks and hosts; ``details``: whether details."""
+
+    project_id: str
+    inside: bool
+    details: bool
+
+
+EVENT = Fields(
+    Field('event', column('event')),
+    Field('start_time', lambda row, look: micro(row['start_time'])),
+    Field('finish_time', lambda row, look: micro(row['finish_time'])),
+    Field('result', column('result')),
+    Field('traceback', lambda row, look: row['traceback'] if look.inside else ABSENT),
+    Field('hostId', lambda row, look: host_id(look.project_id, row['host']), since=62),
+    Field('host', lambda row, look: row['host'] if look.inside else ABSENT, since=62),
+    Field('details', lambda row, look: row['details'] if look.details else ABSENT, since=84),
+)
+
+
+def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the scheduler decided, in the form of an event's row. Nothing writes such events: they are made of the rows
+    of ``scheduler_decisions`` for those who see details, and gone with these."""
+    body = row['body'] or {}
+    began = row['created_at'] - dt.timedelta(seconds=body.get('seconds') or 0)
+    return {'event': 'select_destinations', 'start_time': began, 'finish_time': row['created_at'],
+            'created_at': row['created_at'], 'result': 'Success' if row['chosen'] else 'Error',
+            'traceback': None, 'host': None, 'details': '\n'.join(_lines(body))}
+
+
+def _lines(body: Mapping[str, Any]) -> list[str]:
+    """The story in lines: what was asked for, the choice, then why, host by host."""
+    said = ['asked for: ' + _pairs({name: value for name, value in (body.get('asked') or {}).items() if value}),
+            f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
+            + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else '')]
+    if body.get('failure'):
+        said.append(body['failure'])
+    if body.get('hosts'):
+        said += [f'{one["host"]}: {"; ".join(one["why"])}' for one in body['hosts']]
+    else:
+        said += [f'{step["filter"]}: {step["before"]} to {step["after"]} hosts'
+                 + (f', turned away {"; ".join(map(_host, step["fell"]))}' if step['fell'] else '')
+                 for step in body.get('filters') or ()]
+    said += [f'weight {round(one["weight"], 4)}: {_host(one)}' for one in body.get('weighed') or ()]
+    if body.get('claims_refused'):
+        said.append(f'claims refused: {", ".join(body["claims_refused"])}')
+    return said
+
+
+def _host(one: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in one.items() if name not in ('host', 'weight')}
+    return f'{one["host"]} ({_pairs(values)})'
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ', '.join(f'{name} {value}' for name, value in values.items())
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+FAILED = 'Error'
+# Characters, as many as the column has.
+LONGEST = 255
+_ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]+)(?![\w:])')
+
+
+def _explain(backend: Backend, cell: Any, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
+    """Give the messages of failed actions their reasons; ``hidden``: without hosts. One statement where one failed,
+    two more for those who may not see hosts."""
+    failed = [row for row in rows if row['message'] == FAILED]
+    if not failed:
+        return
+    with cell.read() as conn:
+        found = actions.reasons(conn, [row['id'] for row in failed])
+        names = actions.host_names(conn) if found and hidden else []
+    if found and hidden:
+        with backend.api_db.read() as conn:
+            names += [row['host'] for row in cells.get_hosts(conn)]
+    for row in failed:
+        if row['id'] in found:
+            reason = ' '.join(found[row['id']].split())
+            row['message'] = _cut(f'{FAILED}: {without_hosts(reason, names) if hidden else reason}')
+
+
+def without_hosts(text: str, names: Iterable[str]) -> str:
+    """``text`` with placeholders for the names of hosts, and for what looks like an address.
+
+    >>> without_hosts('gpu1 (192.0.2.10) does not answer, gpu10 does', ['gpu1'])
+    '<host> (<host>) does not answer, gpu10 does'
+    """
+    # The longest first: one name may begin another.
+    known = '|'.join(map(re.escape, sorted(set(names), key=len, reverse=True)))
+    text = _ADDRESS.sub('<host>', text)
+    return re.sub(rf'(?<![\w-])(?:{known})(?![\w-])', '<host>', text) if known else text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f'{text[:LONGEST - 1]}…'
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE, DETAILS_SINCE = 58, 66, 51, 84
 
 
@@ -30,8 +172,8 @@ def index(call: Call) -> Any:
     if rows is None or (server.cell is None and marker is not None):
         raise UnknownMarker(marker=marker)
     if rows:
-        service.explain(call.backend, server.cell, rows, hidden=not call.may(policies.EVENTS))
-    body: dict[str, Any] = {'instanceActions': [views.ACTION.render(row, None, call.version) for row in rows]}
+        _explain(call.backend, server.cell, rows, hidden=not call.may(EVENTS))
+    body: dict[str, Any] = {'instanceActions': [ACTION.render(row, None, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         path = f'servers/{server.uuid}/os-instance-actions'
         body['links'] = call.links.next(path, call.query, rows[-1]['request_id'])
@@ -50,7 +192,7 @@ def show(call: Call) -> Any:
     """GET /servers/{server_id}/os-instance-actions/{request_id}."""
     server = call.server
     request_id = call.path['request_id']
-    inside = call.may(policies.EVENTS)
+    inside = call.may(EVENTS)
     seen = inside or call.version >= OPEN_EVENTS_SINCE
     row, events = None, []
     if server.cell is not None:
@@ -59,13 +201,21 @@ def show(call: Call) -> Any:
             events = actions.list_events(conn, row['id']) if row is not None and seen else []
     if row is None:
         raise NotFound(f'Action {request_id} not found')
-    service.explain(call.backend, server.cell, [row], hidden=not inside)
-    body = views.ACTION.render(row, None, call.version)
+    _explain(call.backend, server.cell, [row], hidden=not inside)
+    body = ACTION.render(row, None, call.version)
     if seen:
-        look = views.Look(server.row['project_id'], inside, call.may(policies.DETAILS))
+        look = Look(server.row['project_id'], inside, call.may(DETAILS))
         if look.details and call.version >= DETAILS_SINCE:
             with call.backend.api_db.read() as conn:
                 told = decisions.of_action(conn, server.uuid, request_id)
-            events = sorted([*events, *map(choices.event, told)], key=lambda event: event['created_at'], reverse=True)
-        body['events'] = [views.EVENT.render(event, look, call.version) for event in events]
+            events = sorted([*events, *map(_decision, told)], key=lambda event: event['created_at'], reverse=True)
+        body['events'] = [EVENT.render(event, look, call.version) for event in events]
     return {'instanceAction': body}
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL = f'{SERVER}/os-instance-actions'
+ROUTES = (
+    Route('GET', _ALL, index, LIST, query=QUERY, server=HISTORY, asks=(EVENTS,)),
+    Route('GET', f'{_ALL}/{{request_id}}', show, SHOW, server=HISTORY, asks=(EVENTS, DETAILS)),
+)

@@ -1,17 +1,128 @@
-"""The moves of servers, all of them or a project's."""
+"""The moves of servers, all of them or a project's, over all cells, newest first (rest-api.md §2.11)."""
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oslo_utils import strutils
 
-from kilonova.api.policies import migrations as policies
+from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import listing
-from kilonova.api.services import migrations as service
-from kilonova.api.views import migrations as views
-from kilonova.api.wsgi import Call
-from kilonova.errors import Invalid
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
+from kilonova.api.wsgi import Call, Route
+from kilonova.db.queries import migrations
+from kilonova.errors import Invalid, UnknownMarker
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+INDEX = f'{PREFIX}os-migrations:index'
+ALL_PROJECTS, HOST = f'{INDEX}:all_projects', f'{INDEX}:host'
+RULES = (
+    rule(INDEX, MANAGER, 'List the migrations of a project.'),
+    rule(ALL_PROJECTS, ADMIN, 'List the migrations of all or of other projects.'),
+    rule(HOST, ADMIN, 'See the hosts of migrations.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+QUERY = Query.of(
+    Prop('hidden', t.ANY_TEXT), Prop('host', t.ANY_TEXT), Prop('instance_uuid', t.ANY_TEXT),
+    Prop('source_compute', t.ANY_TEXT), Prop('status', t.ANY_TEXT), Prop('migration_type', t.ANY_TEXT),
+    Prop('limit', t.NUMBER_TEXT, since=59, single=True), Prop('marker', t.UUID, since=59, single=True),
+    Prop('changes-since', t.DATE_TEXT, since=59, single=True),
+    Prop('changes-before', t.DATE_TEXT, since=66, single=True),
+    Prop('user_id', t.ANY_TEXT, since=80), Prop('project_id', t.ANY_TEXT, since=80), strict_since=59)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """``hosts``: whether the caller sees where servers come from and go to; ``links``: wsgi.Links."""
+
+    hosts: bool
+    links: Any = None
+
+
+# Live migrations that can still be looked at, forced or aborted below their server.
+_UNDER_WAY = frozenset(('queued', 'preparing', 'running', 'post-migrating'))
+
+
+def _links(row: Row, look: Look) -> Any:
+    if row['migration_type'] != 'live-migration' or row['status'] not in _UNDER_WAY:
+        return ABSENT
+    return look.links.of(f"servers/{row['instance_uuid']}/migrations", row['id'])
+
+
+def _host(name: str) -> Callable[[Row, Look], Any]:
+    return lambda row, look: row[name] if look.hosts else None
+
+
+FIELDS = Fields(
+    Field('created_at', lambda row, look: micro(row['created_at'])),
+    Field('dest_compute', _host('dest_compute')),
+    Field('dest_host', _host('dest_host')),
+    Field('dest_node', _host('dest_node')),
+    Field('id', column('id')),
+    Field('instance_uuid', column('instance_uuid')),
+    Field('new_instance_type_id', column('new_instance_type_id')),
+    Field('old_instance_type_id', column('old_instance_type_id')),
+    Field('source_compute', _host('source_compute')),
+    Field('source_node', _host('source_node')),
+    Field('status', column('status')),
+    Field('updated_at', lambda row, look: micro(row['updated_at'])),
+    Field('migration_type', column('migration_type'), since=23),
+    Field('links', _links, since=23),
+    Field('uuid', column('uuid'), since=59),
+    Field('user_id', column('user_id'), since=80),
+    Field('project_id', column('project_id'), since=80),
+)
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+def _page(backend: Backend, filters: dict[str, Any], *, limit: int | None,
+          marker: str | None = None, seen_by: str | None = None) -> list[dict[str, Any]]:
+    """One page of the cells that answer, or with ``limit`` None all. ``marker``: the uuid of the last one seen, by
+    the project ``seen_by`` (None: by somebody who sees all); UnknownMarker: no cell has it.
+    """
+    rows: list[dict[str, Any]] = []
+    last = _find(backend, marker, seen_by) if marker is not None else None
+
+    def ask(cell: Any) -> list[dict[str, Any]]:
+        with cell.read() as conn:
+            known = last is not None and migrations.get(conn, uuid=marker) is not None
+            found = migrations.list_migrations(conn, filters=filters, limit=None if last and not known else limit,
+                                               marker=marker if known else None)
+        return [row for row in found if known or last is None or _rank(row) < _rank(last)]
+    for _, found in ask_cells(backend.compute_cells(), ask, []):
+        rows.extend(found)
+    rows.sort(key=_rank, reverse=True)
+    return rows[:limit]
+
+
+def _find(backend: Backend, uuid: str, seen_by: str | None) -> dict[str, Any]:
+    def ask(cell: Any) -> dict[str, Any] | None:
+        with cell.read() as conn:
+            return migrations.get(conn, uuid=uuid)
+    silent: list[Any] = []
+    for _, found in ask_cells(backend.compute_cells(), ask, silent):
+        if found is not None and seen_by in (None, found['project_id']):
+            return found
+    refuse_if_any(silent)
+    raise UnknownMarker(marker=uuid)
+
+
+def _rank(row: dict[str, Any]) -> tuple[Any, int]:
+    return row['created_at'], row['id']
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 PAGED_SINCE, BEFORE_SINCE, OWNERS_SINCE = 59, 66, 80
 _PLAIN = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type')
 
@@ -20,15 +131,15 @@ def index(call: Call) -> Any:
     """GET /os-migrations."""
     filters: dict[str, Any] = {name: call.one(name) for name in _PLAIN if call.one(name) is not None}
     filters.update(_hidden(call), **_changed(call))
-    everything = call.may(policies.ALL_PROJECTS)
+    everything = call.may(ALL_PROJECTS)
     filters.update(_owner(call, everything))
     paged = call.version >= PAGED_SINCE
     limit = call.limit() if paged else None
-    rows = [] if limit == 0 else service.list_migrations(call.backend, filters, limit=limit,
-                                                         marker=call.one('marker') if paged else None,
-                                                         seen_by=None if everything else call.ctxt.project_id)
-    look = views.Look(hosts=call.may(policies.HOST), links=call.links)
-    body: dict[str, Any] = {'migrations': [views.FIELDS.render(row, look, call.version) for row in rows]}
+    rows = [] if limit == 0 else _page(call.backend, filters, limit=limit,
+                                       marker=call.one('marker') if paged else None,
+                                       seen_by=None if everything else call.ctxt.project_id)
+    look = Look(hosts=call.may(HOST), links=call.links)
+    body: dict[str, Any] = {'migrations': [FIELDS.render(row, look, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         body['migrations_links'] = call.links.next('os-migrations', call.query, rows[-1]['uuid'])
     return body
@@ -56,5 +167,9 @@ def _owner(call: Call, everything: bool) -> dict[str, str]:
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}
     if owner.get('project_id') != call.ctxt.project_id and not everything:
-        call.authorise(policies.ALL_PROJECTS)
+        call.authorise(ALL_PROJECTS)
     return owner
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+ROUTES = (Route('GET', '/os-migrations', index, INDEX, query=QUERY, asks=(ALL_PROJECTS, HOST)),)

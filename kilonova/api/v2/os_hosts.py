@@ -1,29 +1,78 @@
-"""Hosts as they were known before hypervisors and services took over, until 2.42.
+"""Hosts as they were known before hypervisors and services took over, until 2.42 (rest-api.md §2.7, §3, §6).
 
 Power and maintenance of whole hosts are nothing that the libvirt driver does: who may ask for them gets the field's
 answer of such drivers.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import hosts
-from kilonova.api.views import os_hosts as views
-from kilonova.api.wsgi import Call
+from kilonova.api.wsgi import Call, Route
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+LIST, SHOW, UPDATE, START, SHUTDOWN, REBOOT = (
+    f'{PREFIX}os-hosts:{verb}' for verb in ('list', 'show', 'update', 'start', 'shutdown', 'reboot'))
+RULES = (
+    rule(LIST, ADMIN, 'List hosts with their services.'),
+    rule(SHOW, ADMIN, 'Show what a host has and what is used of it.'),
+    rule(UPDATE, ADMIN, 'Enable or disable a host.'),
+    rule(START, ADMIN, 'Power a host on, which no driver does.'),
+    rule(SHUTDOWN, ADMIN, 'Power a host off, which no driver does.'),
+    rule(REBOOT, ADMIN, 'Reboot a host, which no driver does.'),
+)
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+_SWITCH = t.one_of('enable', 'disable', 'Enable', 'Disable', 'ENABLE', 'DISABLE')
+
+QUERY = Query.of(Prop('zone', t.ANY_TEXT))
+BODY = Obj(Prop('status', _SWITCH), Prop('maintenance_mode', _SWITCH), minProperties=1)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+
+def _brief(row: Row) -> dict[str, Any]:
+    """An entry of the list: one for each service."""
+    return {'host_name': row['host'], 'service': row['topic'], 'zone': row['zone']}
+
+
+def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
+    """What the host has, what its compute counts as used, what its servers were promised, and that by project."""
+    nodes, projects = list(nodes), list(projects)
+
+    def line(name: str, cpu: int, memory: int, disk: int) -> dict[str, Any]:
+        return {'resource': {'host': host, 'project': name, 'cpu': cpu, 'memory_mb': memory, 'disk_gb': disk}}
+
+    def sums(rows: list[Row], *names: str) -> list[int]:
+        return [sum(int(row[name] or 0) for row in rows) for name in names]
+    promised = ('vcpus', 'memory_mb', 'disk_gb')
+    return [
+        line('(total)', *sums(nodes, 'vcpus', 'memory_mb', 'local_gb')),
+        line('(used_now)', *sums(nodes, 'vcpus_used', 'memory_mb_used', 'local_gb_used')),
+        line('(used_max)', *sums(projects, *promised)),
+        *(line(row['project_id'], *sums([row], *promised)) for row in projects)]
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """GET /os-hosts: a line for each service that is enabled."""
     rows = [service.row for service in hosts.list_services(call.backend, silent=[]) if not service.row['disabled']]
     zone = call.one('zone')
-    return {'hosts': [views.brief(row) for row in rows if not zone or row['zone'] == zone]}
+    return {'hosts': [_brief(row) for row in rows if not zone or row['zone'] == zone]}
 
 
 def show(call: Call) -> Any:
     """GET /os-hosts/{host_name}."""
     host = call.path['host_name']
     nodes, projects = hosts.resources(call.backend, host)
-    return {'host': views.resources(host, nodes, projects)}
+    return {'host': _resources(host, nodes, projects)}
 
 
 def update(call: Call) -> Any:
@@ -45,3 +94,15 @@ def power(call: Call) -> None:
 
 def _compute(call: Call) -> hosts.InCell:
     return hosts.find_binary(call.backend, call.path['host_name'], hosts.COMPUTE)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = '/os-hosts', '/os-hosts/{host_name}'
+ROUTES = (
+    Route('GET', _ALL, index, LIST, query=QUERY, until=42),
+    Route('GET', _ONE, show, SHOW, until=42),
+    Route('PUT', _ONE, update, UPDATE, body=BODY, until=42),
+    Route('GET', f'{_ONE}/startup', power, START, status=501, until=42),
+    Route('GET', f'{_ONE}/shutdown', power, SHUTDOWN, status=501, until=42),
+    Route('GET', f'{_ONE}/reboot', power, REBOOT, status=501, until=42),
+)

@@ -19,7 +19,7 @@ RULES = (
 )
 
 BODY = Obj(Prop('quota_class_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=49) for name in NETWORK)),
-                  required=True))
+                required=True))
 
 _FIELDS = Fields(
     *(Field(name, column(name)) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items')),

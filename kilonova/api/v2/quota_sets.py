@@ -37,7 +37,7 @@ RESOURCES = (
 
 QUERY = Query.of(Prop('user_id', t.ANY_TEXT))
 BODY = Obj(Prop('quota_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=35) for name in NETWORK),
-                                   Prop('force', t.BOOLEAN)), required=True))
+                                 Prop('force', t.BOOLEAN)), required=True))
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

@@ -1,31 +1,81 @@
-"""POST /servers/{id}/action: one handler an action."""
+"""Actions on servers: start, stop, reboot, resize, migrate, reset the state (rest-api.md §2.2)."""
 from __future__ import annotations
 
-from kilonova.api.policies import server_actions as policies
-from kilonova.api.services import delete, power, resize
-from kilonova.api.services.lookup import Found
-from kilonova.api.wsgi import Call
+from typing import Any
+
+from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Window, Windows
+from kilonova.api.services import accept, delete, resize
+from kilonova.api.wsgi import Call, server_action
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+START, STOP, REBOOT = (f'{PREFIX}servers:{verb}' for verb in ('start', 'stop', 'reboot'))
+RESIZE, CONFIRM_RESIZE, REVERT_RESIZE = (f'{PREFIX}servers:{verb}'
+                                         for verb in ('resize', 'confirm_resize', 'revert_resize'))
+MIGRATE, MIGRATE_HOST = f'{PREFIX}os-migrate-server:migrate', f'{PREFIX}os-migrate-server:migrate:host'
+RESET_STATE = f'{PREFIX}os-admin-actions:reset_state'
+RULES = (
+    rule(START, MEMBER, 'Start a server.'),
+    rule(STOP, MEMBER, 'Stop a server.'),
+    rule(REBOOT, MEMBER, 'Reboot a server.'),
+    rule(RESIZE, MEMBER, 'Resize a server.'),
+    rule(CONFIRM_RESIZE, MEMBER, 'Confirm a resize or a cold migration.'),
+    rule(REVERT_RESIZE, MEMBER, 'Revert a resize or a cold migration.'),
+    rule(MIGRATE, MANAGER, 'Migrate a server cold.'),
+    rule(MIGRATE_HOST, ADMIN, 'Migrate a server cold to a named host.'),
+    rule(RESET_STATE, ADMIN, 'Set the state of a server by hand.'),
+)
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+START_BODY = Obj(Prop('os-start', t.ANYTHING, required=True))
+STOP_BODY = Obj(Prop('os-stop', t.ANYTHING, required=True))
+REBOOT_BODY = Obj(Prop('reboot', Obj(
+    Prop('type', t.one_of('HARD', 'Hard', 'hard', 'SOFT', 'Soft', 'soft'), required=True)), required=True))
+RESIZE_BODY = Obj(Prop('resize', Obj(
+    Prop('flavorRef', {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0,
+                       'maximum': t.MAX_INT}, required=True),
+    Prop('OS-DCF:diskConfig', t.DISK_CONFIG)), required=True))
+CONFIRM_RESIZE_BODY = Obj(Prop('confirmResize', t.ANYTHING, required=True))
+REVERT_RESIZE_BODY = Obj(Prop('revertResize', t.ANYTHING, required=True))
+MIGRATE_BODY = Obj(Prop('migrate', Windows(
+    Window(t.ANYTHING, until=55),
+    Window({'oneOf': [t.NULL, Obj(Prop('host', t.HOST_OR_NONE, required=True))]}, since=56)), required=True))
+RESET_STATE_BODY = Obj(Prop('os-resetState', Obj(Prop('state', t.one_of('active', 'error'), required=True)),
+                            required=True))
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def start(call: Call) -> None:
-    """os-start."""
-    power.start(call.backend, call.ctxt, _server(call))
+    """os-start: the guest, with the same devices."""
+    _run(call, 'start', 'start.start', {})
 
 
 def stop(call: Call) -> None:
-    """os-stop."""
-    power.stop(call.backend, call.ctxt, _server(call))
+    """os-stop: shut the guest down; devices and disks stay."""
+    _run(call, 'stop', 'stop.start', {'clean_shutdown': True})
 
 
 def reboot(call: Call) -> None:
-    """reboot."""
-    power.reboot(call.backend, call.ctxt, _server(call), call.body['reboot']['type'].upper())
+    """reboot: SOFT asks the guest, HARD makes a new one of the same disks and devices."""
+    kind = call.body['reboot']['type'].upper()
+    _run(call, 'reboot', 'reboot_hard.start' if kind == 'HARD' else 'reboot.start', {'reboot_type': kind})
+
+
+def _run(call: Call, kind: str, event: str, args: dict[str, Any]) -> None:
+    """One step on the server's host."""
+    ctxt, server = call.ctxt, call.server
+    accept.check(ctxt, server, event)
+    row = accept.operation(ctxt, server, kind, args)
+    accept.accept(ctxt, server, event, row, kind)
+    call.backend.conductor.run_operation(ctxt, operation=row['uuid'])
 
 
 def resize_server(call: Call) -> None:
     """resize."""
     body = call.body['resize']
-    resize.resize(call.backend, call.ctxt, _server(call), str(body['flavorRef']), body.get('OS-DCF:diskConfig'))
+    resize.resize(call.backend, call.ctxt, call.server, str(body['flavorRef']), body.get('OS-DCF:diskConfig'))
 
 
 def migrate(call: Call) -> None:
@@ -33,24 +83,33 @@ def migrate(call: Call) -> None:
     body = call.body['migrate']
     host = body.get('host') if isinstance(body, dict) and call.version >= 56 else None
     if host is not None:
-        call.authorise(policies.MIGRATE_HOST)
-    resize.migrate(call.backend, call.ctxt, _server(call), host)
+        call.authorise(MIGRATE_HOST)
+    resize.migrate(call.backend, call.ctxt, call.server, host)
 
 
 def confirm(call: Call) -> None:
     """confirmResize."""
-    resize.confirm(call.backend, call.ctxt, _server(call))
+    resize.confirm(call.backend, call.ctxt, call.server)
 
 
 def revert(call: Call) -> None:
     """revertResize."""
-    resize.revert(call.backend, call.ctxt, _server(call))
+    resize.revert(call.backend, call.ctxt, call.server)
 
 
 def reset_state(call: Call) -> None:
     """os-resetState."""
-    delete.reset_state(call.backend, call.ctxt, _server(call), call.body['os-resetState']['state'])
+    delete.reset_state(call.backend, call.ctxt, call.server, call.body['os-resetState']['state'])
 
 
-def _server(call: Call) -> Found:
-    return call.server
+# --- routes ----------------------------------------------------------------------------------------------------------
+ROUTES = (
+    server_action('os-start', start, START, START_BODY),
+    server_action('os-stop', stop, STOP, STOP_BODY),
+    server_action('reboot', reboot, REBOOT, REBOOT_BODY),
+    server_action('resize', resize_server, RESIZE, RESIZE_BODY),
+    server_action('confirmResize', confirm, CONFIRM_RESIZE, CONFIRM_RESIZE_BODY, status=204),
+    server_action('revertResize', revert, REVERT_RESIZE, REVERT_RESIZE_BODY),
+    server_action('migrate', migrate, MIGRATE, MIGRATE_BODY, asks=(MIGRATE_HOST,)),
+    server_action('os-resetState', reset_state, RESET_STATE, RESET_STATE_BODY),
+)

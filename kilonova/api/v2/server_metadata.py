@@ -1,48 +1,149 @@
-"""Metadata of a server."""
+"""Metadata of a server: read, merge, replace, delete a key (rest-api.md §2.3)."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from kilonova.api.services import server_metadata as service
-from kilonova.api.wsgi import Call
-from kilonova.errors import Invalid
+from kilonova.api.rules import MEMBER, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import quota
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import VIEW, Found, check_editable, check_lock
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.queries import metadata
+from kilonova.errors import Invalid, NotFound
+from kilonova.rpc import updates
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+_ROOT = f'{PREFIX}server-metadata:'
+INDEX, CREATE, UPDATE_ALL = f'{_ROOT}index', f'{_ROOT}create', f'{_ROOT}update_all'
+SHOW, UPDATE, DELETE = f'{_ROOT}show', f'{_ROOT}update', f'{_ROOT}delete'
+RULES = (
+    rule(INDEX, READER, 'List the metadata of a server.'),
+    rule(CREATE, MEMBER, 'Add metadata to a server.'),
+    rule(UPDATE_ALL, MEMBER, 'Replace the metadata of a server.'),
+    rule(SHOW, READER, 'Show one metadata item of a server.'),
+    rule(UPDATE, MEMBER, 'Set one metadata item of a server.'),
+    rule(DELETE, MEMBER, 'Delete one metadata item of a server.'),
+)
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+CREATE_BODY = Obj(Prop('metadata', t.METADATA, required=True))
+UPDATE_ALL_BODY = CREATE_BODY
+UPDATE_BODY = Obj(Prop('meta', {**t.METADATA, 'minProperties': 1, 'maxProperties': 1}, required=True))
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+UPDATING, DELETING = 'update metadata', 'delete metadata'
+
+
+class MetadataNotFound(NotFound):
+    msg_fmt = 'Metadata item was not found'
+
+
+def _read(server: Found) -> dict[str, str]:
+    """All pairs."""
+    if server.cell is None:
+        return server.row['metadata']
+    with server.cell.read() as conn:
+        return metadata.get(conn, server.uuid)
+
+
+def _item(server: Found, key: str) -> str:
+    """One value. MetadataNotFound (404)."""
+    pairs = _read(server)
+    if key not in pairs:
+        raise MetadataNotFound
+    return pairs[key]
+
+
+def _merge(backend: Backend, ctxt: Any, server: Found, pairs: dict[str, str]) -> dict[str, str]:
+    """Set these keys, keep the others; returns all. MetadataLimitExceeded (403)."""
+    return _write(backend, ctxt, server, lambda before: {**before, **pairs})
+
+
+def _replace(backend: Backend, ctxt: Any, server: Found, pairs: dict[str, str]) -> dict[str, str]:
+    """These pairs and no others. MetadataLimitExceeded (403)."""
+    return _write(backend, ctxt, server, lambda before: dict(pairs))
+
+
+def _write(backend: Backend, ctxt: Any, server: Found,
+           make: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
+    check_lock(ctxt, server)
+    check_editable(server, UPDATING)
+    allowed = quota.limits(backend, server.row['project_id'])
+
+    def decide(before: dict[str, str]) -> dict[str, str]:
+        after = make(before)
+        quota.check_metadata(allowed, after)
+        return after
+    after = metadata.change(server.cell, server.uuid, decide, method=UPDATING)
+    _notify(backend, ctxt, server)
+    return after
+
+
+def _notify(backend: Backend, ctxt: Any, server: Found) -> None:
+    if backend.notify.on_states is not None:
+        updates.server_changed(backend.notify, ctxt, server.cell, server.uuid)
+
+
+def _forget(backend: Backend, ctxt: Any, server: Found, key: str) -> None:
+    """Forget one pair. MetadataNotFound (404)."""
+    check_lock(ctxt, server)
+    check_editable(server, DELETING)
+
+    def decide(before: dict[str, str]) -> dict[str, str]:
+        if key not in before:
+            raise MetadataNotFound
+        return {name: value for name, value in before.items() if name != key}
+    metadata.change(server.cell, server.uuid, decide, method=DELETING)
+    _notify(backend, ctxt, server)
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/metadata."""
-    server = call.server
-    return {'metadata': service.read(server)}
+    return {'metadata': _read(call.server)}
 
 
 def create(call: Call) -> Any:
     """POST /servers/{server_id}/metadata: the other items stay."""
-    server = call.server
-    return {'metadata': service.merge(call.backend, call.ctxt, server, call.body['metadata'])}
+    return {'metadata': _merge(call.backend, call.ctxt, call.server, call.body['metadata'])}
 
 
 def update_all(call: Call) -> Any:
     """PUT /servers/{server_id}/metadata: the other items go."""
-    server = call.server
-    return {'metadata': service.replace(call.backend, call.ctxt, server, call.body['metadata'])}
+    return {'metadata': _replace(call.backend, call.ctxt, call.server, call.body['metadata'])}
 
 
 def show(call: Call) -> Any:
     """GET /servers/{server_id}/metadata/{key}."""
-    server = call.server
     key = call.path['key']
-    return {'meta': {key: service.item(server, key)}}
+    return {'meta': {key: _item(call.server, key)}}
 
 
 def update(call: Call) -> Any:
     """PUT /servers/{server_id}/metadata/{key}."""
-    server = call.server
     if call.path['key'] not in call.body['meta']:
         raise Invalid('Request body and URI mismatch')
-    service.merge(call.backend, call.ctxt, server, call.body['meta'])
+    _merge(call.backend, call.ctxt, call.server, call.body['meta'])
     return {'meta': call.body['meta']}
 
 
 def delete(call: Call) -> None:
     """DELETE /servers/{server_id}/metadata/{key}."""
-    server = call.server
-    service.delete(call.backend, call.ctxt, server, call.path['key'])
+    _forget(call.backend, call.ctxt, call.server, call.path['key'])
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = f'{SERVER}/metadata', f'{SERVER}/metadata/{{key}}'
+ROUTES = (
+    Route('GET', _ALL, index, INDEX, server=VIEW),
+    Route('POST', _ALL, create, CREATE, body=CREATE_BODY, server=VIEW),
+    Route('PUT', _ALL, update_all, UPDATE_ALL, body=UPDATE_ALL_BODY, server=VIEW),
+    Route('GET', _ONE, show, SHOW, server=VIEW),
+    Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, server=VIEW),
+    Route('DELETE', _ONE, delete, DELETE, status=204, server=VIEW),
+)

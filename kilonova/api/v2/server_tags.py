@@ -1,15 +1,100 @@
-"""Tags of a server."""
+"""Tags of a server (rest-api.md §2.3). A lock doesn't keep anybody from changing them, as the field has it."""
 from __future__ import annotations
 
 from typing import Any
 
-from kilonova.api.schemas import server_tags as schemas
-from kilonova.api.schemas.base import ValidationError
-from kilonova.api.services import server_tags as service
-from kilonova.api.wsgi import Call, Reply
-from kilonova.errors import Invalid
+from kilonova.api.rules import MEMBER, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, ValidationError, Window, Windows
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import VIEW, Found, check_editable
+from kilonova.api.wsgi import SERVER, Call, Reply, Route
+from kilonova.db.queries import tags
+from kilonova.errors import Invalid, NotFound
+from kilonova.rpc import updates
+from kilonova.rpc.notify import API
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+_ROOT = f'{PREFIX}os-server-tags:'
+INDEX, UPDATE_ALL, DELETE_ALL = f'{_ROOT}index', f'{_ROOT}update_all', f'{_ROOT}delete_all'
+SHOW, UPDATE, DELETE = f'{_ROOT}show', f'{_ROOT}update', f'{_ROOT}delete'
+RULES = (
+    rule(INDEX, READER, 'List the tags of a server.'),
+    rule(UPDATE_ALL, MEMBER, 'Replace the tags of a server.'),
+    rule(DELETE_ALL, MEMBER, 'Delete all tags of a server.'),
+    rule(SHOW, READER, 'Ask whether a server has a tag.'),
+    rule(UPDATE, MEMBER, 'Add a tag to a server.'),
+    rule(DELETE, MEMBER, 'Delete a tag of a server.'),
+)
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+# How many a server may have.
+LIMIT = 50
+
+UPDATE_ALL_BODY = Obj(Prop('tags', {'type': 'array', 'items': t.TAG, 'maxItems': LIMIT}, required=True))
+# The tag stands in the path.
+UPDATE_BODY = Windows(Window(t.NULL))
+_WORD = Obj(Prop('tag', t.TAG))
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+class TagNotFound(NotFound):
+    msg_fmt = "Server %(uuid)s has no tag '%(tag)s'"
+
+
+def _read(server: Found) -> list[str]:
+    """All tags, sorted."""
+    if server.cell is None:
+        return server.row['tags']
+    with server.cell.read() as conn:
+        return tags.words(conn, server.uuid)
+
+
+def _check(server: Found, tag: str) -> None:
+    """TagNotFound (404) unless the server has it."""
+    if tag not in _read(server):
+        raise TagNotFound(uuid=server.uuid, tag=tag)
+
+
+def _replace(backend: Backend, ctxt: Any, server: Found, wanted: list[str]) -> list[str]:
+    """These and no others; returns them as a list shows them."""
+    check_editable(server, 'update tags')
+    tags.replace(server.cell, server.uuid, wanted)
+    _notify(backend, ctxt, server)
+    return sorted(set(wanted))
+
+
+def _add(backend: Backend, ctxt: Any, server: Found, tag: str) -> bool:
+    """Whether it is new. TooManyTags (400)."""
+    check_editable(server, 'update tag')
+    if not tags.add(server.cell, server.uuid, tag, LIMIT):
+        return False
+    _notify(backend, ctxt, server)
+    return True
+
+
+def _remove(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
+    """TagNotFound (404) when the server doesn't have it."""
+    check_editable(server, 'delete tag')
+    if not tags.remove(server.cell, server.uuid, tag):
+        raise TagNotFound(uuid=server.uuid, tag=tag)
+    _notify(backend, ctxt, server)
+
+
+def _clear(backend: Backend, ctxt: Any, server: Found) -> None:
+    """None is left."""
+    check_editable(server, 'delete tags')
+    tags.clear(server.cell, server.uuid)
+    _notify(backend, ctxt, server)
+
+
+def _notify(backend: Backend, ctxt: Any, server: Found) -> None:
+    """Other than states, changes of tags are always told."""
+    updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, binary=API)
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 class InvalidTag(Invalid):
     msg_fmt = ("Tag '%(tag)s' is invalid. It must be a non empty string without characters '/' and ','. "
                'Validation error message: %(reason)s')
@@ -17,26 +102,22 @@ class InvalidTag(Invalid):
 
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/tags."""
-    server = call.server
-    return {'tags': service.read(server)}
+    return {'tags': _read(call.server)}
 
 
 def update_all(call: Call) -> Any:
     """PUT /servers/{server_id}/tags."""
-    server = call.server
-    return {'tags': service.replace(call.backend, call.ctxt, server, call.body['tags'])}
+    return {'tags': _replace(call.backend, call.ctxt, call.server, call.body['tags'])}
 
 
 def delete_all(call: Call) -> None:
     """DELETE /servers/{server_id}/tags."""
-    server = call.server
-    service.clear(call.backend, call.ctxt, server)
+    _clear(call.backend, call.ctxt, call.server)
 
 
 def show(call: Call) -> None:
     """GET /servers/{server_id}/tags/{tag}: there is nothing to say but that it has it."""
-    server = call.server
-    service.check(server, call.path['tag'])
+    _check(call.server, call.path['tag'])
 
 
 def update(call: Call) -> Reply:
@@ -44,15 +125,26 @@ def update(call: Call) -> Reply:
     server = call.server
     tag = call.path['tag']
     try:
-        schemas.WORD.check({'tag': tag}, call.version)
+        _WORD.check({'tag': tag}, call.version)
     except ValidationError as error:
         raise InvalidTag(tag=tag, reason=error) from error
-    if not service.add(call.backend, call.ctxt, server, tag):
+    if not _add(call.backend, call.ctxt, server, tag):
         return Reply(status=204)
     return Reply(None, (('Location', call.links.to(f'servers/{server.uuid}/tags', tag)),), 201)
 
 
 def delete(call: Call) -> None:
     """DELETE /servers/{server_id}/tags/{tag}."""
-    server = call.server
-    service.remove(call.backend, call.ctxt, server, call.path['tag'])
+    _remove(call.backend, call.ctxt, call.server, call.path['tag'])
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = f'{SERVER}/tags', f'{SERVER}/tags/{{tag}}'
+ROUTES = (
+    Route('GET', _ALL, index, INDEX, server=VIEW, since=26),
+    Route('PUT', _ALL, update_all, UPDATE_ALL, body=UPDATE_ALL_BODY, server=VIEW, since=26),
+    Route('DELETE', _ALL, delete_all, DELETE_ALL, status=204, server=VIEW, since=26),
+    Route('GET', _ONE, show, SHOW, status=204, server=VIEW, since=26),
+    Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, status=204, server=VIEW, since=26),
+    Route('DELETE', _ONE, delete, DELETE, status=204, server=VIEW, since=26),
+)

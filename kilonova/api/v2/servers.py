@@ -163,8 +163,7 @@ def update(call: Call) -> Any:
 
 def delete(call: Call) -> None:
     """DELETE /servers/{id}."""
-    server = call.server
-    deletion.delete(call.backend, call.ctxt, server)
+    deletion.delete(call.backend, call.ctxt, call.server)
 
 
 # --- create ----------------------------------------------------------------------------------------------------------

@@ -1,15 +1,78 @@
-"""Services of the cloud's daemons."""
+"""Services of the cloud's daemons (rest-api.md §2.8)."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_utils import strutils, uuidutils
 
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import hosts
-from kilonova.api.views import services as views
-from kilonova.api.wsgi import Call
+from kilonova.api.v2 import gone
+from kilonova.api.views.base import Field, Fields, column, micro
+from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+LIST, UPDATE, DELETE = (f'{PREFIX}os-services:{verb}' for verb in ('list', 'update', 'delete'))
+RULES = (
+    rule(LIST, ADMIN, 'List services.'),
+    rule(UPDATE, ADMIN, 'Enable, disable or force down a service.'),
+    rule(DELETE, ADMIN, 'Delete a service.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+_REASON = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'text'}
+_BINARY = {'type': 'string', 'minLength': 1, 'maxLength': 255}
+_OF_HOST = (Prop('host', t.HOST, required=True), Prop('binary', _BINARY, required=True))
+
+QUERY = Query.of(Prop('host', t.ANY_TEXT), Prop('binary', t.ANY_TEXT))
+ENABLE_BODY = Obj(*_OF_HOST)
+ANY_VERB_BODY = Obj(*_OF_HOST, Prop('disabled_reason', _REASON), Prop('forced_down', t.BOOLEAN, since=11))
+DISABLE_BODY = Obj(*_OF_HOST)
+DISABLE_LOG_REASON_BODY = Obj(*_OF_HOST, Prop('disabled_reason', _REASON, required=True))
+FORCE_DOWN_BODY = Obj(*_OF_HOST, Prop('forced_down', t.BOOLEAN, required=True))
+UPDATE_BODY = Obj(Prop('status', t.one_of('enabled', 'disabled')), Prop('disabled_reason', _REASON),
+                  Prop('forced_down', t.BOOLEAN))
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+Row = Mapping[str, Any]
+
+
+def _seen(row: Row, look: Any) -> str | None:
+    seen = row['last_seen_up'] or row['updated_at'] or row['created_at']
+    return micro(seen)
+
+
+FIELDS = Fields(
+    Field('id', column('id'), until=52),
+    Field('id', column('uuid'), since=53),
+    Field('binary', column('binary')),
+    Field('host', column('host')),
+    Field('zone', column('zone')),
+    Field('status', lambda row, look: 'disabled' if row['disabled'] else 'enabled'),
+    Field('state', lambda row, look: 'up' if row['up'] else 'down'),
+    Field('updated_at', _seen),
+    Field('disabled_reason', column('disabled_reason')),
+    Field('forced_down', lambda row, look: bool(row['forced_down']), since=11),
+)
+
+
+def _body(row: Row, version: int) -> dict[str, Any]:
+    """The body of a service; its row has ``zone`` and ``up``."""
+    return FIELDS.render(row, None, version)
+
+
+def _unknown(host: str) -> dict[str, Any]:
+    """The compute service of a host whose cell doesn't answer (2.69)."""
+    return {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'}
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 UUIDS_SINCE, PARTIAL_SINCE = 53, 69
 
 
@@ -18,9 +81,9 @@ def index(call: Call) -> Any:
     host, binary = call.one('host'), call.one('binary')
     silent: list[Any] = []
     rows = hosts.list_services(call.backend, host, binary, silent)
-    bodies = [views.show(service.row, call.version) for service in rows]
+    bodies = [_body(service.row, call.version) for service in rows]
     if silent and call.version >= PARTIAL_SINCE:
-        bodies += [views.unknown(name) for name in hosts.unknown_hosts(call.backend, silent, host, binary)]
+        bodies += [_unknown(name) for name in hosts.unknown_hosts(call.backend, silent, host, binary)]
     return {'services': bodies}
 
 
@@ -63,7 +126,7 @@ def update(call: Call) -> Any:
         raise Invalid(f"Updating a {service.row['binary']} service is not supported. Only nova-compute services can be "
                       'updated.')
     row = hosts.change(call.backend, call.ctxt, service, values)
-    return {'service': views.show(hosts.with_zone(call.backend, row), call.version)}
+    return {'service': _body(hosts.with_zone(call.backend, row), call.version)}
 
 
 def _values(body: dict[str, Any]) -> dict[str, Any]:
@@ -96,3 +159,18 @@ def _find(call: Call) -> hosts.InCell:
     if number is None:
         raise Invalid(f"An invalid 'service_id' value was provided: '{identifier}' is not an integer.")
     return hosts.find_service(call.backend, number=number)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = '/os-services', '/os-services/{service_id}'
+ROUTES = (
+    Route('GET', _ALL, index, LIST, query=QUERY),
+    Route('PUT', f'{_ALL}/enable', enable, UPDATE, body=ENABLE_BODY, until=52),
+    Route('PUT', f'{_ALL}/disable', disable, UPDATE, body=DISABLE_BODY, until=52),
+    Route('PUT', f'{_ALL}/disable-log-reason', disable_log_reason, UPDATE, body=DISABLE_LOG_REASON_BODY, until=52),
+    Route('PUT', f'{_ALL}/force-down', force_down, UPDATE, body=FORCE_DOWN_BODY, since=11, until=52),
+    Route('PUT', f'{_ALL}/force-down', gone.unknown_action, UPDATE, body=ANY_VERB_BODY, status=404, until=10),
+    Route('PUT', _ONE, gone.unknown_action, UPDATE, body=ANY_VERB_BODY, status=404, until=52),
+    Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, since=53),
+    Route('DELETE', _ONE, delete, DELETE, status=204),
+)

@@ -1,14 +1,175 @@
-"""Usage reports of all projects or of one."""
+"""Usage of all projects or of one (rest-api.md §2.10): servers, hours, and what their flavors hold times hours."""
 from __future__ import annotations
 
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova.api.services import simple_tenant_usage as service
-from kilonova.api.views import simple_tenant_usage as views
-from kilonova.api.wsgi import Call
-from kilonova.db.queries import owners
+from kilonova.api.rules import ADMIN, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.views.base import Field, Fields, column, micro
+from kilonova.api.wsgi import Call, Route
+from kilonova.db.queries import owners, usages
 from kilonova.db.queries.instances import utcnow
+from kilonova.db.queries.owners import Owner
+from kilonova.errors import Invalid, UnknownMarker
 
+# --- rules -----------------------------------------------------------------------------------------------------------
+LIST, SHOW = f'{PREFIX}os-simple-tenant-usage:list', f'{PREFIX}os-simple-tenant-usage:show'
+RULES = (
+    rule(LIST, ADMIN, 'See what all projects used.'),
+    rule(SHOW, READER, 'See what a project used.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+_PERIOD = (Prop('start', t.ANY_TEXT), Prop('end', t.ANY_TEXT))
+_PAGE = (Prop('limit', t.NUMBER_TEXT, since=40), Prop('marker', t.ANY_TEXT, since=40))
+
+INDEX_QUERY = Query.of(*_PERIOD, Prop('detailed', t.ANY_TEXT), *_PAGE)
+SHOW_QUERY = Query.of(*_PERIOD, *_PAGE)
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+_FORMS = ('%Y-%m-%dT%H:%M:%S', '%Y-%m-%dT%H:%M:%S.%f', '%Y-%m-%d %H:%M:%S.%f')
+
+
+class InvalidStrTime(Invalid):
+    msg_fmt = 'Invalid datetime string: Datetime is in invalid format'
+
+
+class InvalidPeriod(Invalid):
+    msg_fmt = 'Invalid start time. The start time cannot occur after the end time.'
+
+
+@dataclass(frozen=True)
+class Period:
+    """``start`` and ``stop`` in naive UTC, and the moment at which was asked."""
+
+    start: datetime.datetime
+    stop: datetime.datetime
+    now: datetime.datetime
+
+
+@dataclass
+class Total:
+    """What one project used; ``servers`` are rows with 'hours', 'uptime' (seconds), 'state' and 'local_gb'."""
+
+    tenant_id: str
+    hours: float = 0.0
+    vcpus: float = 0.0
+    memory_mb: float = 0.0
+    local_gb: float = 0.0
+    servers: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _read_period(start: str | None, stop: str | None, now: datetime.datetime) -> Period:
+    """What is left out is now. InvalidStrTime, InvalidPeriod (400)."""
+    period = Period(_time(start, now), _time(stop, now), now)
+    if period.start > period.stop or (period.start == period.stop and (start or stop)):
+        raise InvalidPeriod
+    return period
+
+
+def _time(text: str | None, now: datetime.datetime) -> datetime.datetime:
+    if not text:
+        return now
+    for form in _FORMS:
+        try:
+            # Naive UTC, as the database holds it.
+            return datetime.datetime.strptime(text, form)  # noqa: DTZ007
+        except ValueError:
+            continue
+    raise InvalidStrTime
+
+
+def _servers(backend: Backend, period: Period, *, owner: Owner, limit: int, marker: str | None = None,
+             detailed: bool = False) -> list[dict[str, Any]]:
+    """At most ``limit`` servers of the period, cell by cell in the order of their ids, behind the server ``marker``;
+    those of a cell that doesn't answer are left out.
+
+    One statement a cell, and one more in each up to the marker's. UnknownMarker (400).
+    """
+    found: list[dict[str, Any]] = []
+
+    def ask(cell: Any) -> None:
+        nonlocal marker
+        if len(found) >= limit:
+            return
+        with cell.read() as conn:
+            after: int | None = 0
+            if marker is not None:
+                after = usages.position(conn, marker, owner)
+                if after is None:
+                    return
+                marker = None
+            found.extend(usages.active(conn, period.start, period.stop, owner=owner,
+                                       limit=limit - len(found), after=after or 0, with_flavor=detailed))
+    silent: list[Any] = []
+    ask_cells(backend.all_cells(), ask, silent)
+    if marker is not None and limit:
+        refuse_if_any(silent)
+        raise UnknownMarker(marker=marker)
+    return found
+
+
+def _totals(rows: Iterable[dict[str, Any]], period: Period) -> list[Total]:
+    """By project, in the order in which they come."""
+    found: dict[str, Total] = {}
+    for row in rows:
+        total = found.setdefault(row['project_id'], Total(row['project_id']))
+        hours = _seconds(row, period) / 3600
+        local_gb = (row['root_gb'] or 0) + (row['ephemeral_gb'] or 0)
+        total.hours += hours
+        total.vcpus += (row['vcpus'] or 0) * hours
+        total.memory_mb += (row['memory_mb'] or 0) * hours
+        total.local_gb += local_gb * hours
+        ended = row['terminated_at']
+        total.servers.append({
+            **row, 'hours': hours, 'local_gb': local_gb, 'state': 'terminated' if ended else row['vm_state'],
+            'uptime': int(((ended or period.now) - row['launched_at']).total_seconds())})
+    return list(found.values())
+
+
+def _seconds(row: dict[str, Any], period: Period) -> float:
+    begin = max(row['launched_at'], period.start)
+    end = min(row['terminated_at'] or period.stop, period.stop)
+    return max((end - begin).total_seconds(), 0.0)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+_SERVER = Fields(
+    Field('instance_id', column('uuid')),
+    Field('name', column('display_name')),
+    Field('tenant_id', column('project_id')),
+    Field('flavor', column('flavor')),
+    Field('vcpus', column('vcpus')),
+    Field('memory_mb', column('memory_mb')),
+    Field('local_gb', column('local_gb')),
+    Field('hours', column('hours')),
+    Field('uptime', column('uptime')),
+    Field('state', column('state')),
+    Field('started_at', lambda row, look: micro(row['launched_at'])),
+    Field('ended_at', lambda row, look: micro(row['terminated_at'])),
+)
+
+
+def _body(total: Total, period: Period, version: int, detailed: bool) -> dict[str, Any]:
+    """What a project used; ``detailed``: with its servers."""
+    body: dict[str, Any] = {
+        'tenant_id': total.tenant_id, 'total_hours': total.hours, 'total_vcpus_usage': total.vcpus,
+        'total_memory_mb_usage': total.memory_mb, 'total_local_gb_usage': total.local_gb,
+        'start': micro(period.start), 'stop': micro(period.stop)}
+    if detailed:
+        body['server_usages'] = [_SERVER.render(row, None, version) for row in total.servers]
+    return body
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
 PAGES_SINCE = 40
 
 
@@ -28,12 +189,20 @@ def show(call: Call) -> Any:
 
 def _report(call: Call, owner: owners.Owner, detailed: bool, path: str) -> tuple[list[dict[str, Any]], Any]:
     """Usages by project, and the link to the next page: totals are those of the page's servers."""
-    period = service.read_period(call.one('start'), call.one('end'), utcnow())
+    period = _read_period(call.one('start'), call.one('end'), utcnow())
     # Before there were pages the first one was all that was answered.
     paged = call.version >= PAGES_SINCE
     limit = call.limit() if paged else call.backend.options.max_limit
-    rows = service.servers(call.backend, period, owner=owner, limit=limit, detailed=detailed,
-                           marker=call.one('marker') if paged else None)
-    usages = [views.usage(total, period, call.version, detailed) for total in service.totals(rows, period)]
+    rows = _servers(call.backend, period, owner=owner, limit=limit, detailed=detailed,
+                    marker=call.one('marker') if paged else None)
+    usages = [_body(total, period, call.version, detailed) for total in _totals(rows, period)]
     full = paged and rows and len(rows) == limit
     return usages, call.links.next(path, call.query, rows[-1]['uuid']) if full else None
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_PATH = '/os-simple-tenant-usage'
+ROUTES = (
+    Route('GET', _PATH, index, LIST, query=INDEX_QUERY),
+    Route('GET', f'{_PATH}/{{tenant_id}}', show, SHOW, query=SHOW_QUERY, owner='tenant_id'),
+)
