@@ -57,7 +57,7 @@ class ComputePart:
         from kilonova.rpc.compute import Compute
         self._patience = conf.manager_shutdown_timeout * ORDERS_SHARE
         self._manager, self._transport = manager, transport
-        self._server = transport.serve('compute', conf.host, [(Compute, manager)])
+        self._server = transport.serve('compute', conf.host, [(Compute, manager.endpoint)])
         self._serving = False
         self.checks, self._ended = checks, ended
 

@@ -25,7 +25,7 @@ Name = tuple[str, str]
 class Work:
     """One piece of running work. ``check()`` is called at each step's boundary."""
 
-    def __init__(self, key: str | None, cancellable: bool = True) -> None:
+    def __init__(self, key: str, cancellable: bool = True) -> None:
         self.key, self.cancellable = key, cancellable
         # Asks whether the operation stands at the key; None where the first write of the work is that question.
         self.verify: Callable[[], Any] | None = None
@@ -44,18 +44,10 @@ class Work:
         if self.cancellable:
             self._cancelled.set()
 
-    def run(self, act: Callable[[Work], Any]) -> None:
-        """Do it and keep how it ended, for everybody who waits."""
-        try:
-            self._result = act(self)
-        except Exception as error:  # noqa: BLE001 - whatever it is, all who wait for this work get it
-            self.error = error
-        except BaseException:
-            # The thread is being ended from outside: to those who wait that is silence.
-            self.error = errors.Unanswered(who='this host', reason='it stops')
-            raise
-        finally:
-            self._done.set()
+    def end(self, result: Any = None, error: Exception | None = None) -> None:
+        """It is over; everybody who waits gets how it ended."""
+        self._result, self.error = result, error
+        self._done.set()
 
     def outcome(self) -> Any:
         """Wait for the end; the result, or the error raised."""
@@ -65,9 +57,9 @@ class Work:
         return self._result
 
 
-def matches(key: str | None, prefix: str) -> bool:
+def matches(key: str, prefix: str) -> bool:
     """Whole parts only: 'o/1.build/1' is no prefix of 'o/1.build/10'."""
-    return key is not None and (key == prefix or key.startswith(prefix.rstrip('/') + '/'))
+    return key == prefix or key.startswith(prefix.rstrip('/') + '/')
 
 
 class Keys:
@@ -81,14 +73,12 @@ class Keys:
         self._finished: collections.OrderedDict[Name, tuple[float, Work]] = collections.OrderedDict()
         self._cancelled: collections.OrderedDict[str, float] = collections.OrderedDict()
 
-    def run(self, method: str, key: str | None, act: Callable[[Work], Any], *, cancellable: bool = True,
+    def run(self, method: str, key: str, act: Callable[[Work], Any], *, cancellable: bool = True,
             remember_errors: bool = True) -> Any:
-        """Do ``act(work)`` once a key. Without a key (a peer from before the keys) just do it.
+        """Do ``act(work)`` once a key.
 
         ``remember_errors`` False: a step that only goes forward is tried again after a failure under the same key.
         """
-        if key is None:
-            return act(Work(None, cancellable))
         name = (method, key)
         with self._lock:
             self._prune()
@@ -100,7 +90,13 @@ class Keys:
         if known is not None:
             return known.outcome()
         try:
-            work.run(act)
+            work.end(act(work))
+        except Exception as error:  # noqa: BLE001 - whatever it is, all who wait for this work get it
+            work.end(error=error)
+        except BaseException:
+            # The thread is being ended from outside: to those who wait that is silence.
+            work.end(error=errors.Unanswered(who='this host', reason='it stops'))
+            raise
         finally:
             with self._lock:
                 del self._running[name]

@@ -1,4 +1,4 @@
-"""The compute service: what it answers over RPC, one line a method, and how it starts and stops.
+"""The compute service: what it is made of, and how it starts and stops.
 
     manager = ComputeManager(conf, driver=driver, conductor=client, placement=placement)
     manager.start(server.start)           # looks at its host, listens, reports up
@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import upcalls
-from kilonova.compute.dispatch import Check, Dispatcher, Order, known_errors
+from kilonova.compute.dispatch import Endpoint
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import BuildSlots, Host
 from kilonova.compute.hypervisor import Hypervisor
@@ -29,6 +29,7 @@ from kilonova.compute.ops import (
     build,
     confirm,
     console,
+    describe,
     diagnostics,
     external_events,
     finish_resize,
@@ -45,7 +46,6 @@ from kilonova.compute.report import Heartbeat, Send
 from kilonova.compute.timers import Timers
 from kilonova.compute.tracker import Tracker
 from kilonova.context import get_admin_context
-from kilonova.objects import BuildOrder, FinishResizeOrder, Instance, Migration, PrepResizeOrder, ResizeOrder
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver, HypervisorUnavailable
 
@@ -58,29 +58,9 @@ AUDIT_PERIOD = 60
 # Seconds that timers get to end.
 STOP_TIMEOUT = 10.0
 
-ORDERS = {
-    'build_and_run_instance': Order(build.run, checks=Check.WRITE),
-    # A server that is being deleted never comes back, so what is still here may go; its save looks.
-    'terminate_instance': Order(terminate.run, checks=Check.WRITE, forward=True),
-    'stop_instance': Order(power.stop),
-    'start_instance': Order(power.start),
-    'reboot_instance': Order(power.reboot),
-    'soft_delete_instance': Order(soft_delete.run, forward=True),
-    'restore_instance': Order(soft_delete.restore),
-    'snapshot_instance': Order(snapshot.run, checks=Check.WRITE),
-    'undo_snapshot_instance': Order(snapshot.undo, checks=Check.UNDO, forward=True),
-    'prep_resize': Order(prep_resize.run, checks=Check.WRITE),
-    'resize_instance': Order(resize_instance.run),
-    'finish_resize': Order(finish_resize.run),
-    'confirm_resize': Order(confirm.run, forward=True),
-    'check_revert': Order(revert.check),
-    'revert_resize': Order(revert.destination, forward=True),
-    'finish_revert_resize': Order(revert.source, forward=True),
-    'undo_build': Order(build.undo, checks=Check.UNDO, forward=True),
-    'undo_prep_resize': Order(prep_resize.undo, checks=Check.UNDO, forward=True),
-    'undo_resize_instance': Order(resize_instance.undo, checks=Check.UNDO, forward=True),
-    'undo_finish_resize': Order(finish_resize.undo, checks=Check.UNDO, forward=True),
-}
+# Whose functions do what ``rpc.compute`` declares.
+OPERATIONS = (build, confirm, console, describe, diagnostics, external_events, finish_resize, power, prep_resize,
+              resize_instance, revert, snapshot, soft_delete, terminate)
 
 
 class ComputeManager:
@@ -102,7 +82,8 @@ class ComputeManager:
         self.timers = Timers(self.stopping)
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
-        self._run = Dispatcher(self.host, self.keys, ORDERS).run
+        self.endpoint = Endpoint(self.host, self.keys, OPERATIONS,
+                                 own=(self.cancel, self.report_again, self.set_host_enabled))
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
@@ -156,112 +137,18 @@ class ComputeManager:
                 LOG.warning('Not started yet: %s; trying again in %s s', error, pause)
                 self.stopping.wait(pause)
 
-    # -- operations ----------------------------------------------------------------------------------------------------
-    def build_and_run_instance(self, ctxt: Any, order: BuildOrder, key: str) -> Any:
-        return self._run('build_and_run_instance', ctxt, key, order,
-                         verdict=lambda error: build.verdict(error, order.instance.uuid))
-
-    def terminate_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
-        return self._run('terminate_instance', ctxt, key, instance)
-
-    def stop_instance(self, ctxt: Any, instance: Instance, clean_shutdown: bool, key: str) -> Any:
-        return self._run('stop_instance', ctxt, key, instance, clean_shutdown)
-
-    def start_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
-        return self._run('start_instance', ctxt, key, instance)
-
-    def reboot_instance(self, ctxt: Any, instance: Instance, reboot_type: str, key: str) -> Any:
-        return self._run('reboot_instance', ctxt, key, instance, reboot_type)
-
-    def soft_delete_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
-        return self._run('soft_delete_instance', ctxt, key, instance)
-
-    def restore_instance(self, ctxt: Any, instance: Instance, key: str) -> Any:
-        return self._run('restore_instance', ctxt, key, instance)
-
-    def snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any:
-        return self._run('snapshot_instance', ctxt, key, instance, image_id)
-
-    def undo_snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any:
-        return self._run('undo_snapshot_instance', ctxt, key, instance, image_id)
-
-    def prep_resize(self, ctxt: Any, order: PrepResizeOrder, key: str) -> Any:
-        return self._run('prep_resize', ctxt, key, order)
-
-    def resize_instance(self, ctxt: Any, order: ResizeOrder, key: str) -> Any:
-        return self._run('resize_instance', ctxt, key, order)
-
-    def finish_resize(self, ctxt: Any, order: FinishResizeOrder, key: str) -> Any:
-        return self._run('finish_resize', ctxt, key, order)
-
-    def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('confirm_resize', ctxt, key, instance, migration)
-
-    def check_revert(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('check_revert', ctxt, key, instance, migration)
-
-    def revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('revert_resize', ctxt, key, instance, migration)
-
-    def finish_revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('finish_revert_resize', ctxt, key, instance, migration)
-
-    def undo_build(self, ctxt: Any, instance: Instance, key: str) -> Any:
-        return self._run('undo_build', ctxt, key, instance)
-
-    def undo_prep_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('undo_prep_resize', ctxt, key, instance, migration)
-
-    def undo_resize_instance(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('undo_resize_instance', ctxt, key, instance, migration)
-
-    def undo_finish_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any:
-        return self._run('undo_finish_resize', ctxt, key, instance, migration)
-
-    # -- the rest ------------------------------------------------------------------------------------------------------
-    def cancel(self, ctxt: Any, key_prefix: str) -> Any:
+    # -- what is declared in ``rpc.compute`` and needs more than the host --------------------------------------------
+    def cancel(self, ctxt: Any, key_prefix: str) -> None:
         """Running work of this operation (or step) stops at its next boundary; it isn't waited for."""
         LOG.info('Cancelled %s: %d at work', key_prefix, self.keys.cancel(key_prefix))
 
-    def get_diagnostics(self, ctxt: Any, instance: Instance) -> Any:
-        with known_errors('get_diagnostics'):
-            return diagnostics.flat(self.host, instance)
-
-    def get_instance_diagnostics(self, ctxt: Any, instance: Instance) -> Any:
-        with known_errors('get_instance_diagnostics'):
-            return diagnostics.standard(self.host, instance)
-
-    def get_console_output(self, ctxt: Any, instance: Instance, tail_length: int | None) -> Any:
-        with known_errors('get_console_output'):
-            return console.output(self.host, instance, tail_length)
-
-    def external_instance_event(self, ctxt: Any, instances: list[Instance], events: list[Any]) -> Any:
-        external_events.handle(instances, events)
-
-    def report_again(self, ctxt: Any) -> Any:
+    def report_again(self, ctxt: Any) -> None:
         """This host had counted as down when it was heard, or nobody knows its record."""
         if self.heartbeat is not None:
             self.heartbeat.again()
 
-    def set_host_enabled(self, ctxt: Any, enabled: bool) -> Any:
+    def set_host_enabled(self, ctxt: Any, enabled: bool) -> str:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
-        with known_errors('set_host_enabled'):
-            self.node.set_disabled(not enabled)
-            self.hypervisor.look_again()
+        self.node.set_disabled(not enabled)
+        self.hypervisor.look_again()
         return 'enabled' if enabled else 'disabled'
-
-    def get_host_uptime(self, ctxt: Any) -> Any:
-        """What uptime(1) says here; None: the driver can't tell."""
-        with known_errors('get_host_uptime'):
-            return self.host.driver.uptime()
-
-    def describe_host(self, ctxt: Any) -> Any:
-        """What really is here, for the audit: domains with their devices, the servers' directories, and which devices
-        that servers hold are not here any more."""
-        driver = self.host.driver
-        with known_errors('describe_host'):
-            held = sorted(address for addresses in self.host.tracker.ledger.owners().values() for address in addresses)
-            return {'missing_devices': driver.missing_devices(held),
-                    'host': self.host.name, 'node': self.host.tracker.nodename,
-                    'instances_path': self.conf.instances_path, 'domains': driver.describe(),
-                    'directories': driver.list_directories()}

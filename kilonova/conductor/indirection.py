@@ -1,6 +1,6 @@
 """The conductor's side of objects' remote calls: whoever has no database calls their methods here.
 
-    class Manager(ObjectCalls): ...            # or: calls = ObjectCalls(); calls.object_action(ctxt, …)
+    class Endpoint(ObjectCalls): ...           # or: calls = ObjectCalls(); calls.object_action(ctxt, …)
 
 The caller is ``objects.base.remotable``. Only methods marked remotable can be called. Replies are primitives: the
 envelopes that the caller's versions (its manifest) understand.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kilonova import errors
+from kilonova.conductor.environment import silence
 from kilonova.objects.base import KilonovaObject, object_versions
 
 
@@ -45,15 +46,22 @@ def _key(version: str) -> tuple[int, ...]:
 
 
 class ObjectCalls:
-    """The three methods (rpc-objects-db.md §1); they take no lock and keep nothing."""
+    """The three methods (rpc-objects-db.md §1); they take no lock and keep nothing. ``databases``: the objects' home is
+    the main one; None: where the context says."""
 
+    def __init__(self, databases: Any = None) -> None:
+        self._databases = databases
+
+    @silence()
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
                                      args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call a class method; the result as ``object_versions`` (name → the caller's version) says."""
+        self._be_at_home(ctxt)
         cls = KilonovaObject.obj_class_from_name(objname, object_versions[objname])
         result = _remotable(cls, objname, objmethod)(ctxt, *args, **kwargs)
         return _reply(result, object_versions)
 
+    @silence()
     def object_action(self, ctxt: Any, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Call a method of the object that came along.
@@ -61,6 +69,7 @@ class ObjectCalls:
         Returns ({field: primitive} of what the method changed, with ``obj_what_changed``: the fields that are still
         marked changed; the method's result).
         """
+        self._be_at_home(ctxt)
         method = _remotable(objinst, objinst.obj_name(), objmethod)
         before = objinst.primitive_data()
         result = method(*args, **kwargs)
@@ -68,6 +77,10 @@ class ObjectCalls:
                    if name not in before or before[name] != value}
         updates['obj_what_changed'] = sorted(objinst.obj_what_changed())
         return updates, _reply(result, {})
+
+    def _be_at_home(self, ctxt: Any) -> None:
+        if self._databases is not None:
+            ctxt.cell = self._databases.main()
 
     def object_backport_versions(self, ctxt: Any, objinst: KilonovaObject,
                                  object_versions: dict[str, str]) -> dict[str, Any]:

@@ -29,47 +29,30 @@ from kilonova.rpc.reports import PERIOD, Broker, Collector
 LOG = logging.getLogger(__name__)
 
 
-class ConductorEndpoint:
+class ConductorEndpoint(ObjectCalls):
     """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor; a database that
     is silent makes the conductor silent, so that hosts ask again and undo nothing (operations.md rules 13 and 16)."""
 
     def __init__(self, databases: Any, cells: Any = None) -> None:
-        self._databases, self._cells = databases, cells
-        self._objects = ObjectCalls()
+        super().__init__(databases)
+        self._cells = cells
 
-    def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
-                                     args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        with silence():
-            return self._objects.object_class_action_versions(self._here(ctxt), objname, objmethod, object_versions,
-                                                              args, kwargs)
-
-    def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
-                      kwargs: dict[str, Any]) -> Any:
-        with silence():
-            return self._objects.object_action(self._here(ctxt), objinst, objmethod, args, kwargs)
-
-    def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any:
-        return self._objects.object_backport_versions(self._here(ctxt), objinst, object_versions)
-
+    @silence()
     def check_key(self, ctxt: Any, key: str, undo: bool = False, host: str | None = None) -> Any:
         """KeyGone when no operation stands at the key, or, for an ``undo``, is being undone there."""
-        with silence(), self._databases.main().read() as conn:
+        with self._databases.main().read() as conn:
             claims.check(conn, key, undo, host)
         return {}
 
+    @silence()
     def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any:
-        with silence():
-            if claim.get('group'):
-                return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), claim)
-            return claims.claim(self._databases.main(), claim)
+        if claim.get('group'):
+            return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), claim)
+        return claims.claim(self._databases.main(), claim)
 
+    @silence()
     def save_instance(self, ctxt: Any, save: dict[str, Any]) -> Any:
-        with silence():
-            return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
-
-    def _here(self, ctxt: Any) -> Any:
-        ctxt.cell = self._databases.main()
-        return ctxt
+        return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
 
 
 class ComputeTaskEndpoint:
@@ -79,26 +62,18 @@ class ComputeTaskEndpoint:
         self._runner, self._databases = runner, databases
 
     def schedule_and_build_instances(self, ctxt: Any, operations: Sequence[str]) -> Any:
+        """These rows wait in the api database, and are taken together."""
         self._runner.wake(self._databases.api(), operations, fresh=True)
 
-    def migrate_server(self, ctxt: Any, operation: str) -> Any:
-        self._wake(operation)
+    def run_operation(self, ctxt: Any, operation: str) -> Any:
+        """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
+        self._runner.wake(self._databases.main(), [operation], urgent=False)
 
-    def confirm_resize(self, ctxt: Any, operation: str) -> Any:
-        self._wake(operation)
-
-    def revert_resize(self, ctxt: Any, operation: str) -> Any:
-        self._wake(operation)
+    migrate_server = confirm_resize = revert_resize = run_operation
 
     def terminate_instance(self, ctxt: Any, operation: str) -> Any:
-        self._wake(operation, urgent=True)
-
-    def run_operation(self, ctxt: Any, operation: str) -> Any:
-        self._wake(operation)
-
-    def _wake(self, operation: str, urgent: bool = False) -> None:
-        """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
-        self._runner.wake(self._databases.main(), [operation], urgent=urgent)
+        """As the others, before them."""
+        self._runner.wake(self._databases.main(), [operation], urgent=True)
 
 
 class ConductorManager:

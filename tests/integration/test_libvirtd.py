@@ -357,7 +357,7 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         starting.join(WAIT)
         manager, service = cloud.managers['gpu1'], cloud.cell.services['gpu1']
         server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
-        manager.build_and_run_instance(
+        manager.endpoint.build_and_run_instance(
             new_context(), order=build_order(server, image_meta(disk_format='raw')), key='boot/3.build/1')
         row = cloud.cell.instances[server.uuid]
         assert (row['vm_state'], row['power_state']) == ('active', PowerState.RUNNING)
@@ -432,7 +432,7 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
                     count=count, spec=[{'vendor_id': '10de', 'product_id': '2330', 'dev_type': kind}],
                     alias_name='h100', is_new=False, request_id=str(uuid4()), requester_id=None,
                     numa_policy='preferred') for kind, count in wanted]).to_column()
-            manager.build_and_run_instance(
+            manager.endpoint.build_and_run_instance(
                 new_context(), order=build_order(cloud.cell.instance(server.uuid), image_meta(disk_format='raw')),
                 key=f'{key}/3.build/1')
             return server.uuid
@@ -461,7 +461,7 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         assert statuses()[other] == 'available' and len(hypervisor.list_instance_uuids()) == 2
         taken.driver.destroy(stranger)
         # 5. Given back, to the kernel's driver as well.
-        manager.terminate_instance(new_context(), instance=cloud.cell.instance(server),
+        manager.endpoint.terminate_instance(new_context(), instance=cloud.cell.instance(server),
                                    key='end/1.terminate/1')
         assert set(statuses().values()) == {'available'} and cloud.cell.held(server) == {}
         until(lambda: machine.driver_of(card) == machine.driver_of(other) == 'nvidia')

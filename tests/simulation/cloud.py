@@ -348,7 +348,7 @@ class Cloud:
         manager = ComputeManager(
             conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context,
             report=lambda service_id, host: self.bus.report(name, service_id, host))
-        manager.start(transport.serve('compute', name, [(Compute, manager)]).start)
+        manager.start(transport.serve('compute', name, [(Compute, manager.endpoint)]).start)
         return manager
 
     def _guests_changed(self, host: str) -> None:

@@ -10,12 +10,14 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects, sealing
 from kilonova.compute import claims, records
+from kilonova.compute.dispatch import Check, order
 from kilonova.compute.events import Event, now, readable
 from kilonova.compute.host import Host, metadata
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN
 from kilonova.compute.undo import Undo
+from kilonova.rpc.compute import Compute
 from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNot
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
+@order(Compute.build_and_run_instance, checks=Check.WRITE,
+       verdict=lambda error, order: verdict(error, order.instance.uuid))
 def run(host: Host, work: Work, ctxt: Any, order: objects.BuildOrder) -> dict[str, Any]:
     """Build and run the order's server. Errors: see ``verdict``."""
     with host.turn(work, order.instance.uuid), host.build_slots.hold(work):
@@ -138,6 +142,7 @@ def destroy(host: Host, work: Work, ctxt: Any, instance: objects.Instance, **fie
                      values={'host': None, 'node': None, 'compute_id': None, 'launched_on': None}, **fields)
 
 
+@order(Compute.undo_build, checks=Check.UNDO, forward=True)
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """The flow's undo: safe when the build never ran, failed here already, or was lost with an earlier process."""
     with host.turn(work, instance.uuid):

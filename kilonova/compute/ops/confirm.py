@@ -5,11 +5,14 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.compute import claims
+from kilonova.compute.dispatch import order
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
+from kilonova.rpc.compute import Compute
 
 
+@order(Compute.confirm_resize, forward=True)
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
         migration: objects.Migration) -> dict[str, Any]:
     """The server's end state is the flow's, and so is the notification of it; on one host the guest stays untouched."""

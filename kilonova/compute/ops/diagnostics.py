@@ -5,16 +5,20 @@ from collections.abc import Callable
 from typing import Any
 
 from kilonova import errors, objects
+from kilonova.compute.dispatch import answer
 from kilonova.compute.host import Host
+from kilonova.rpc.compute import Compute
 from kilonova.states import POWER_WORDS, PowerState
 
 
-def flat(host: Host, instance: objects.Instance) -> dict[str, Any]:
+@answer(Compute.get_diagnostics)
+def flat(host: Host, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """The driver's own names. InstanceInvalidState (409) for a guest that doesn't run."""
     return _of_running(host, instance, host.driver.get_diagnostics)
 
 
-def standard(host: Host, instance: objects.Instance) -> objects.Diagnostics:
+@answer(Compute.get_instance_diagnostics)
+def standard(host: Host, ctxt: Any, instance: objects.Instance) -> objects.Diagnostics:
     """The same keys of every driver. InstanceInvalidState (409) for a guest that doesn't run."""
     return _of_running(host, instance, host.driver.get_instance_diagnostics)
 

@@ -5,15 +5,21 @@ No step of ours waits for one yet: a server has no ports, volumes or accelerator
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.compute.dispatch import answer
+from kilonova.compute.host import Host
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
-def handle(instances: Iterable[objects.Instance], events: Iterable[objects.InstanceExternalEvent]) -> None:
+@answer(Compute.external_instance_event)
+def handle(host: Host, ctxt: Any, instances: Iterable[objects.Instance],
+           events: Iterable[objects.InstanceExternalEvent]) -> None:
     """Say that they came."""
     known = {instance.uuid: instance for instance in instances}
     for event in events:

@@ -7,16 +7,19 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims, records
+from kilonova.compute.dispatch import Check, order
 from kilonova.compute.events import Event
 from kilonova.compute.host import Host, image_of, was_active
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
 from kilonova.compute.undo import Undo
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
+@order(Compute.finish_resize)
 def run(host: Host, work: Work, ctxt: Any, order: objects.FinishResizeOrder) -> dict[str, Any]:
     """The new flavor is the request spec's, the new devices are those that ``prep_resize`` claimed here."""
     instance, migration = order.instance, order.migration
@@ -62,6 +65,7 @@ def _failed(host: Host, work: Work, ctxt: Any, instance: objects.Instance, event
     claims.tell(host, work, ctxt, instance.uuid, undo=True, event=event.failure(undo.error), undone=undone)
 
 
+@order(Compute.undo_finish_resize, checks=Check.UNDO, forward=True)
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
          migration: objects.Migration) -> dict[str, Any]:
     """The guest and the copy of its disks go, the columns say the old flavor. The claim is ``undo_prep_resize``'s."""

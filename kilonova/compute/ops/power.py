@@ -11,10 +11,12 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims
+from kilonova.compute.dispatch import order
 from kilonova.compute.events import readable
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
+from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
@@ -23,6 +25,7 @@ LOG = logging.getLogger(__name__)
 TOLD_AS = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot'}
 
 
+@order(Compute.stop_instance)
 def stop(host: Host, work: Work, ctxt: Any, instance: objects.Instance, clean_shutdown: bool) -> dict[str, Any]:
     """Shut the guest down, or cut its power when it doesn't go in time."""
     def act() -> None:
@@ -31,6 +34,7 @@ def stop(host: Host, work: Work, ctxt: Any, instance: objects.Instance, clean_sh
     return _run(host, work, ctxt, instance, 'stop', act)
 
 
+@order(Compute.start_instance)
 def start(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Start the guest from a fresh domain with the devices that it holds."""
     def act() -> None:
@@ -38,6 +42,7 @@ def start(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict
     return _run(host, work, ctxt, instance, 'start', act)
 
 
+@order(Compute.reboot_instance)
 def reboot(host: Host, work: Work, ctxt: Any, instance: objects.Instance, reboot_type: str) -> dict[str, Any]:
     """``reboot_type`` SOFT or HARD."""
     def act() -> None:

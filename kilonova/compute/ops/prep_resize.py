@@ -10,16 +10,19 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims, records
+from kilonova.compute.dispatch import Check, order
 from kilonova.compute.events import Event
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
 from kilonova.compute.undo import Undo
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
+@order(Compute.prep_resize, checks=Check.WRITE)
 def run(host: Host, work: Work, ctxt: Any, order: objects.PrepResizeOrder) -> dict[str, Any]:
     """{'disk': where the source shall put the disk}. HostRejected: an alternate may take it."""
     instance, flavor, migration = order.instance, order.flavor, order.migration
@@ -129,6 +132,7 @@ def _free(host: Host, work: Work, ctxt: Any, instance: objects.Instance, migrati
                      undone=claims.why(undo.error))
 
 
+@order(Compute.undo_prep_resize, checks=Check.UNDO, forward=True)
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
          migration: objects.Migration) -> dict[str, Any]:
     """Give the claim back, and what had arrived of the disk. On one host guest and disk are the source's: untouched."""

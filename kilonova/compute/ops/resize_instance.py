@@ -8,12 +8,14 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims, records
+from kilonova.compute.dispatch import Check, order
 from kilonova.compute.events import Event
 from kilonova.compute.host import Host, image_of, was_active
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import build, move
 from kilonova.compute.tracker import side_of
 from kilonova.compute.undo import Undo
+from kilonova.rpc.compute import Compute
 from kilonova.virt.driver import Progress
 
 LOG = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ LOG = logging.getLogger(__name__)
 EVERY = 5.0
 
 
+@order(Compute.resize_instance)
 def run(host: Host, work: Work, ctxt: Any, order: objects.ResizeOrder) -> dict[str, Any]:
     """The ``disk_info`` for ``finish_resize``."""
     instance, migration, disk = order.instance, order.migration, order.disk
@@ -84,6 +87,7 @@ def _put_back(host: Host, ctxt: Any, instance: objects.Instance, image: dict[str
     host.driver.finish_revert_migration(ctxt, instance, image_of(instance, image), devices, power_on)
 
 
+@order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
          migration: objects.Migration) -> dict[str, Any]:
     """The server is the source's again: disk, devices, power state, and its columns in the database.

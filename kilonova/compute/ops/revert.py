@@ -8,14 +8,17 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.compute import claims
+from kilonova.compute.dispatch import order
 from kilonova.compute.host import Host, image_of, metadata, was_active
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
+@order(Compute.check_revert)
 def check(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
           migration: objects.Migration) -> dict[str, Any]:
     """HostRejected: this host has no longer all the devices that the server held here. Changes nothing."""
@@ -25,6 +28,7 @@ def check(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
     return {}
 
 
+@order(Compute.revert_resize, forward=True)
 def destination(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
                 migration: objects.Migration) -> dict[str, Any]:
     """The new guest, the copy of the disks and the new devices go."""
@@ -40,6 +44,7 @@ def destination(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
     return {}
 
 
+@order(Compute.finish_revert_resize, forward=True)
 def source(host: Host, work: Work, ctxt: Any, instance: objects.Instance,
            migration: objects.Migration) -> dict[str, Any]:
     """The kept disks, the old flavor, the old devices; started if it ran before the move."""

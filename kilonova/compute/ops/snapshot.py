@@ -11,12 +11,15 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims
+from kilonova.compute.dispatch import Check, order
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Work
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
+@order(Compute.snapshot_instance, checks=Check.WRITE)
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id: str) -> dict[str, Any]:
     """The root disk of ``instance`` becomes the data of image ``image_id``; the server's end state is saved here."""
     event, uuid = host.event('compute_snapshot_instance'), instance.uuid
@@ -50,6 +53,7 @@ def _forget(host: Host, instance: objects.Instance, image_id: str) -> None:
         LOG.exception('What is left of snapshot %s could not be removed', image_id, instance_uuid=instance.uuid)
 
 
+@order(Compute.undo_snapshot_instance, checks=Check.UNDO, forward=True)
 def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id: str) -> dict[str, Any]:
     """The flow's undo: safe when nothing was begun."""
     with host.turn(work, instance.uuid):

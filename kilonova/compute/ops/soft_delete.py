@@ -7,14 +7,17 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import claims
+from kilonova.compute.dispatch import order
 from kilonova.compute.events import readable
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.keys import Work
 from kilonova.compute.ops import move
+from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
+@order(Compute.soft_delete_instance, forward=True)
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Power off and say so. Only forward: a failure is tried again, as with a delete."""
     event = host.event('compute_soft_delete_instance')
@@ -29,6 +32,7 @@ def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[s
     return {'power_state': power_state}
 
 
+@order(Compute.restore_instance)
 def restore(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Start the guest with the devices that it kept. The save ends the operation whether that went well or not."""
     event = host.event('compute_restore_instance')

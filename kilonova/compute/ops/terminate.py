@@ -5,10 +5,14 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.compute import claims
+from kilonova.compute.dispatch import Check, order
 from kilonova.compute.host import Host
 from kilonova.compute.keys import Work
+from kilonova.rpc.compute import Compute
 
 
+# A server that is being deleted never comes back, so what is still here may go; its save looks.
+@order(Compute.terminate_instance, checks=Check.WRITE, forward=True)
 def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
     """Both sides of an unconfirmed move go as well, if they are here. The server's end state is the flow's,
     and so are the notifications of its begin and end."""

@@ -104,7 +104,7 @@ class Manager:
     """The compute manager as far as its part sees it."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.endpoint = [], None
         self.host = types.SimpleNamespace(notify=types.SimpleNamespace(stop=lambda: None))
 
     def start(self, serve):

@@ -365,7 +365,8 @@ class Cloud:
 
 def build(manager: ComputeManager, instance: objects.Instance, key: str | None = 'o/3.build/1', attempt: int = 1,
           image: dict | None = None) -> Any:
-    return manager.build_and_run_instance(new_context(), order=build_order(instance, image, attempt=attempt), key=key)
+    return manager.endpoint.build_and_run_instance(new_context(), order=build_order(instance, image, attempt=attempt),
+                                                   key=key)
 
 
 def build_order(instance: objects.Instance, image: dict[str, Any] | None = None, **fields: Any) -> objects.BuildOrder:

@@ -52,7 +52,7 @@ def by_itself(cloud: Cloud, uuid: str, state: PowerState) -> None:
 def order(cloud: Cloud, manager: Any, name: str, uuid: str, task_state: str, *args: Any) -> None:
     """One that a conductor sends."""
     cloud.cell.instances[uuid]['task_state'] = task_state
-    getattr(manager, name)(new_context(), cloud.cell.instance(uuid), *args, key=f'{name}/1.do/1')
+    getattr(manager.endpoint, name)(new_context(), cloud.cell.instance(uuid), *args, key=f'{name}/1.do/1')
 
 
 def idle(manager: Any) -> None:
@@ -235,7 +235,7 @@ def test_what_an_administrator_disabled_stays_disabled(cloud: Cloud, service: An
         idle(manager)
     service.disabled, service.disabled_reason = True, reason
     service.obj_reset_changes()
-    manager.set_host_enabled(new_context(), False)
+    manager.endpoint.set_host_enabled(new_context(), False)
     if when == 'before':
         manager.hypervisor.hypervisor_lost(LOST)
         idle(manager)
@@ -251,7 +251,7 @@ def test_enabling_a_host_without_hypervisor_does_not_last(cloud: Cloud, service:
     idle(manager)
     service.disabled, service.disabled_reason = False, None
     service.obj_reset_changes()
-    manager.set_host_enabled(new_context(), True)
+    manager.endpoint.set_host_enabled(new_context(), True)
     idle(manager)
     assert shown(service) == (True, AUTO) and list(cloud.placement.disabled.values()) == [True]
 

@@ -59,12 +59,6 @@ def test_failures_that_are_no_outcome_are_tried_again(error, remember):
     assert keys.run('m', 'k', lambda work: 'now', remember_errors=remember) == 'now'
 
 
-def test_without_a_key_nothing_is_remembered():
-    keys = Keys()
-    assert [keys.run('m', None, lambda work, n=n: n) for n in (1, 2)] == [1, 2]
-    assert len(keys) == 0
-
-
 def test_the_registry_is_bounded_in_time_and_number():
     clock = Clock()
     keys = Keys(clock, keep_seconds=600, keep_count=3)
@@ -108,7 +102,7 @@ def test_cancel_reaches_running_work_of_the_operation_only():
 
 @pytest.mark.parametrize(('key', 'prefix', 'same'), [
     ('o/1.build/1', 'o', True), ('o/1.build/1', 'o/', True), ('o/1.build/1', 'o/1.build/1', True),
-    ('o/1.build/10', 'o/1.build/1', False), ('other/1.build/1', 'o', False), (None, 'o', False)])
+    ('o/1.build/10', 'o/1.build/1', False), ('other/1.build/1', 'o', False)])
 def test_prefixes_are_whole_parts(key, prefix, same):
     assert matches(key, prefix) is same
 

@@ -43,19 +43,19 @@ class Resize:
         return f'm{self.migration.id}/{step}/{self.attempt}'
 
     def prep(self):
-        self.disk = self.dest.prep_resize(
+        self.disk = self.dest.endpoint.prep_resize(
             new_context(), order=objects.PrepResizeOrder(
                 image={}, instance=self.instance, flavor=self.to, request_spec=self.spec, migration=self.migration,
                 limits=None), key=self.key('3.prep_resize'))['disk']
 
     def move(self):
-        self.disk_info = self.source.resize_instance(
+        self.disk_info = self.source.endpoint.resize_instance(
             new_context(), order=objects.ResizeOrder(
                 instance=self.instance, image={}, migration=self.migration, flavor=self.to, clean_shutdown=True,
                 disk=self.disk), key=self.key('4.resize_instance'))
 
     def finish(self):
-        return self.dest.finish_resize(
+        return self.dest.endpoint.finish_resize(
             new_context(), order=objects.FinishResizeOrder(
                 disk_info=self.disk_info, image={}, instance=self.instance, migration=self.migration,
                 request_spec=self.spec), key=self.key('5.finish_resize'))
@@ -73,7 +73,7 @@ class Resize:
         self.mark_resized()
 
     def confirm(self):
-        return self.source.confirm_resize(new_context(), self.instance, self.migration,
+        return self.source.endpoint.confirm_resize(new_context(), self.instance, self.migration,
                                           key=f'c{self.migration.id}/0.confirm_source/1')
 
     def mark_confirmed(self):
@@ -86,16 +86,17 @@ class Resize:
 
     def revert_dest(self):
         self.cell.instances[self.uuid]['task_state'] = 'resize_reverting'
-        return self.dest.revert_resize(new_context(), self.instance, self.migration,
+        return self.dest.endpoint.revert_resize(new_context(), self.instance, self.migration,
                                        key=f'r{self.migration.id}/0.revert_dest/1')
 
     def revert_source(self):
-        return self.source.finish_revert_resize(new_context(), self.instance, self.migration,
+        return self.source.endpoint.finish_revert_resize(new_context(), self.instance, self.migration,
                                                 key=f'r{self.migration.id}/2.finish_revert/1')
 
     def undo(self, step):
         manager = self.source if step == 'resize_instance' else self.dest
-        return getattr(manager, f'undo_{step}')(new_context(), self.instance, self.migration, key=self.key(f'9.{step}'))
+        return getattr(manager.endpoint, f'undo_{step}')(new_context(), self.instance, self.migration,
+                                                         key=self.key(f'9.{step}'))
 
     def undo_all(self):
         for step in ('finish_resize', 'resize_instance', 'prep_resize'):
@@ -433,7 +434,7 @@ def test_cancel_during_the_disk_move(two):
 
     def cancelled(*args):
         info = FakeDriver.migrate_disk_and_power_off(driver, *args)
-        two.source.cancel(new_context(), f'm{two.migration.id}')
+        two.source.endpoint.cancel(new_context(), f'm{two.migration.id}')
         return info
     driver.migrate_disk_and_power_off = cancelled
     with pytest.raises(errors.Cancelled):
@@ -448,7 +449,7 @@ def test_source_that_returns_to_a_deleted_server_destroys_it(two):
     two.move()
     instance, migration = two.instance, two.migration
     del two.cell.instances[two.uuid]
-    two.source.undo_resize_instance(new_context(), instance, migration, key='p/0.release/1')
+    two.source.endpoint.undo_resize_instance(new_context(), instance, migration, key='p/0.release/1')
     driver = two.cloud.drivers['gpu1']
     assert (driver.domains, driver.disks) == ({}, {})
     assert '0000:08:00.0' not in two.cell.held(two.uuid)
@@ -472,8 +473,8 @@ def test_a_late_undo_leaves_a_newer_move_alone(two):
     two.migration.status = 'error'
     again = Resize(two.cloud, two.instance, two.source, two.dest)
     again.all()
-    two.dest.undo_prep_resize(new_context(), again.instance, late, key='late/3.prep_resize/1')
-    two.dest.undo_finish_resize(new_context(), again.instance, late, key='late/5.finish_resize/1')
+    two.dest.endpoint.undo_prep_resize(new_context(), again.instance, late, key='late/3.prep_resize/1')
+    two.dest.endpoint.undo_finish_resize(new_context(), again.instance, late, key='late/5.finish_resize/1')
     assert again.cloud.drivers['gpu2'].domains[two.uuid].hostdevs == OTHER_GPUS
     assert again.cell.held(two.uuid) == dict.fromkeys([GPUS[0], *OTHER_GPUS], 'allocated')
 
@@ -499,7 +500,7 @@ def test_delete_in_the_middle(request, where, reached):
         step()
     instance = resize.instance
     for manager in {id(m): m for m in (resize.source, resize.dest)}.values():
-        manager.terminate_instance(new_context(), instance, key='d/0.terminate/1')
+        manager.endpoint.terminate_instance(new_context(), instance, key='d/0.terminate/1')
     assert resize.cell.held(resize.uuid) == {}
     for driver in resize.cloud.drivers.values():
         assert (driver.domains, driver.disks) == ({}, {})

@@ -38,7 +38,7 @@ def given(manager, monkeypatch):
 
 
 def build(manager, instance, sealed, **more):
-    return manager.build_and_run_instance(
+    return manager.endpoint.build_and_run_instance(
         new_context(), order=build_order(instance, sealed=sealed, **more), key='o/3.build/1')
 
 

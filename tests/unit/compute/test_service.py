@@ -8,7 +8,9 @@ import threading
 import pytest
 
 from kilonova import errors
-from kilonova.compute.manager import ComputeManager
+from kilonova.compute.dispatch import Endpoint
+from kilonova.compute.manager import OPERATIONS, ComputeManager
+from kilonova.compute.ops import power
 from kilonova.compute.records import InvalidNodeConfiguration
 from kilonova.compute.report import Heartbeat
 from kilonova.compute.tracker import RUN, Capacity, Tracker, Usage
@@ -58,7 +60,19 @@ class Placement:
 
 
 def test_the_endpoint_is_what_the_interface_declares(cloud):
-    Compute.check_server(cloud.host('gpu1'))
+    manager = cloud.host('gpu1')
+    Compute.check_server(manager.endpoint)
+    own = (manager.cancel, manager.report_again, manager.set_host_enabled)
+    Endpoint(manager.host, manager.keys, OPERATIONS, own)
+    with pytest.raises(TypeError, match=r'compute\.stop_instance has no implementation'):
+        Endpoint(manager.host, manager.keys, [module for module in OPERATIONS if module is not power], own)
+    with pytest.raises(TypeError, match=r'compute\.cancel has no implementation'):
+        Endpoint(manager.host, manager.keys, OPERATIONS, own[1:])
+
+    def cancel(ctxt, prefix): ...
+
+    with pytest.raises(TypeError, match=r'compute\.cancel: .*prefix.* is not .*key_prefix'):
+        Endpoint(manager.host, manager.keys, OPERATIONS, (cancel, *own[1:]))
 
 
 def test_start_makes_the_records(cloud, caplog):
@@ -183,7 +197,7 @@ def test_providers_are_written_to_the_devices(cloud):
     pools = json.loads(manager.node.record.usage['pci_stats'])['nova_object.data']['objects']
     assert {pool['nova_object.data']['tags']['rp_uuid'] for pool in pools} == {f'rp-{a}' for a in GPUS}
     assert cloud.placement.disabled == {manager.node.record.uuid: False}
-    assert manager.set_host_enabled(new_context(), False) == 'disabled'
+    assert manager.endpoint.set_host_enabled(new_context(), False) == 'disabled'
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
 
 
@@ -407,14 +421,14 @@ def test_a_report_that_was_sent_too_late_is_a_call():
 def test_the_conductor_asks_by_a_message(cloud, monkeypatch):
     manager, looked = cloud.host('gpu1'), []
     monkeypatch.setattr(manager.node, 'follow', lambda: looked.append('record'))
-    manager.report_again(new_context())
+    manager.endpoint.report_again(new_context())
     assert looked == []
     manager.heartbeat.beat()
     assert looked == ['record']
 
 
 def test_uptime(cloud):
-    assert 'load average' in cloud.host('gpu1').get_host_uptime(new_context())
+    assert 'load average' in cloud.host('gpu1').endpoint.get_host_uptime(new_context())
 
 
 def test_without_reporting_placement_gets_no_devices(cloud):
@@ -428,14 +442,14 @@ def test_a_hypervisor_that_is_gone_is_told_as_such(cloud):
     manager = cloud.host('gpu1')
     cloud.drivers['gpu1'].fail('describe', HypervisorUnavailable(host='gpu1', reason='gone'))
     with pytest.raises(errors.Unavailable, match='gone') as caught:
-        manager.describe_host(new_context())
+        manager.endpoint.describe_host(new_context())
     assert type(caught.value) is errors.Unavailable
 
 
 def test_describe_host(cloud):
     manager = cloud.host('gpu1', GPUS)
     server = cloud.boot(manager)
-    view = manager.describe_host(new_context())
+    view = manager.endpoint.describe_host(new_context())
     assert (view['host'], view['node'], view['directories']) == ('gpu1', 'gpu1', [server.uuid])
     domain, = view['domains']
     assert domain['hostdevs'] == list(cloud.cell.held(server.uuid)) and domain['state'] == 1
@@ -457,7 +471,7 @@ def test_host_boot_without_resume_says_shutoff_and_start_brings_the_devices_back
     row = cloud.cell.instances[server.uuid]
     assert (row['vm_state'], row['power_state']) == ('stopped', 4) and cloud.drivers['gpu1'].domains == {}
     row['task_state'] = 'powering-on'
-    manager.start_instance(new_context(), cloud.cell.instance(server.uuid), key='s/0.start/1')
+    manager.endpoint.start_instance(new_context(), cloud.cell.instance(server.uuid), key='s/0.start/1')
     assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
 
 

@@ -136,7 +136,7 @@ def test_a_move_that_is_undone_is_over(cloud):
     with pytest.raises(errors.ResizeError):
         move.move()
     assert (under_way(source), under_way(dest)) == (0, 1)
-    dest.undo_prep_resize(new_context(), instance=move.instance, migration=move.migration, key='x/3.undo/1')
+    dest.endpoint.undo_prep_resize(new_context(), instance=move.instance, migration=move.migration, key='x/3.undo/1')
     assert under_way(dest) == 0 and written(cloud.cell.saves[-1]['usage']) == (0, 0, 0)
 
 
@@ -147,7 +147,7 @@ def test_an_image_of_a_server_counts_while_it_is_made(cloud, during):
     seen = during(manager, 'snapshot')
     cloud.drivers['gpu1'].fail('snapshot', errors.ImageNotFound(image_id='i'))
     with pytest.raises(errors.ImageNotFound):
-        manager.snapshot_instance(new_context(), instance=cloud.cell.instance(server.uuid), image_id='i',
+        manager.endpoint.snapshot_instance(new_context(), instance=cloud.cell.instance(server.uuid), image_id='i',
                                   key='i/0.snapshot_instance/1')
     assert seen == [1] and under_way(manager) == 0
 
