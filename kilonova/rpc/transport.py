@@ -79,11 +79,11 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
     interface.check_server(implementation)
 
     def method(name: str) -> Callable:
-        target, declared = getattr(implementation, name), interface.arguments(name)
+        target = understood(interface, name, implementation)
 
         def handle(self: object, ctxt: RequestContext, **kwargs: Any) -> Any:
             try:
-                return target(ctxt, **before.newer(interface.__name__, name, declared, kwargs))
+                return target(ctxt, **kwargs)
             except KilonovaError as error:
                 LOG.debug('%s answers %s: %s', name, type(error).__name__, error)
                 answer = _for_the_bus(error)
@@ -96,6 +96,12 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
     members: dict[str, Any] = {name: method(name) for name in interface.methods()}
     members['target'] = messaging.Target(namespace=interface.namespace, version=interface.version)
     return type(interface.__name__ + 'Endpoint', (), members)()
+
+
+def understood(interface: type[Interface], method: str, implementation: object) -> Callable:
+    """A method that takes what the release before says, too."""
+    answer, declared = getattr(implementation, method), interface.arguments(method)
+    return lambda ctxt, **given: answer(ctxt, **before.newer(interface.__name__, method, declared, given))
 
 
 def _for_the_bus(error: KilonovaError) -> KilonovaError:
@@ -297,24 +303,23 @@ class DirectTransport:
         ctxt = RequestContext.from_dict(context)
         if self.prepare:
             self.prepare(topic, name, ctxt)
-        interface, implementation = self._find(servers[name], namespace, version, topic, method)
+        handle = self.handler(servers[name], namespace, version, topic, method)
         kwargs = {arg: self._entities.deserialize_entity(ctxt, value) for arg, value in args.items()}
         try:
-            result = getattr(implementation, method)(
-                ctxt, **before.newer(interface.__name__, method, interface.arguments(method), kwargs))
+            result = handle(ctxt, **kwargs)
         except KilonovaError as error:
             raise self._as_remote(error) from error
         reply = jsonutils.dumps(self._entities.serialize_entity(ctxt, result))
         return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
     @staticmethod
-    def _find(endpoints: Sequence, namespace: str | None, version: str, topic: str,
-              method: str) -> tuple[type[Interface], object]:
+    def handler(endpoints: Sequence, namespace: str | None, version: str, topic: str, method: str) -> Callable:
+        """What answers a message: ``handler(ctxt, **arguments)``."""
         for interface, implementation in endpoints:
             if interface.namespace == namespace and method in interface.methods():
                 if key(version) > key(interface.version) or key(version)[0] != key(interface.version)[0]:
                     raise messaging.UnsupportedVersion(version, method=method)
-                return interface, implementation
+                return understood(interface, method, implementation)
         raise messaging.NoSuchMethod(method)
 
     @staticmethod

@@ -230,10 +230,10 @@ class Bus:
         self.prepare(server.topic, server.name, ctxt)
         entities = server.transport.entities
         try:
-            implementation = DirectTransport._find(server.endpoints, message.namespace, message.version, message.topic,
-                                                   message.method)
+            handle = DirectTransport.handler(server.endpoints, message.namespace, message.version, message.topic,
+                                             message.method)
             kwargs = {arg: entities.deserialize_entity(ctxt, value) for arg, value in args.items()}
-            result = getattr(implementation, message.method)(ctxt, **kwargs)
+            result = handle(ctxt, **kwargs)
         except KilonovaError as error:
             return 'error', DirectTransport._as_remote(error)
         except Exception as error:  # noqa: BLE001 - as oslo.messaging
