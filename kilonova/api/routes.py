@@ -1,7 +1,7 @@
-"""Every route of the API, in ONE table: ``make routes`` prints it. What isn't built has no row.
+"""Every route of the API, put together from the nouns: ``make routes`` prints the table. What isn't built has no row.
 
-A row: method, path, handler, policy; then what may be asked (``query``, ``body``), the status of success, and in which
-versions it exists. Rows of actions share a path and differ by the key of their body.
+A noun is a module, or a folder of them, with its ``ROUTES`` and the ``RULES`` that these ask. The order of rows says
+nothing; rows of actions share a path and differ by the key of their body.
 """
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from kilonova.api import versions
-from kilonova.api.policies import servers as p_servers
-from kilonova.api.schemas import servers as s_servers
-from kilonova.api.services.lookup import PARTIAL, VIEW, WORK
 from kilonova.api.v2 import (
     aggregates,
     availability_zones,
@@ -47,37 +44,20 @@ from kilonova.api.v2 import (
     services,
     simple_tenant_usage,
 )
-from kilonova.api.wsgi import Route
+from kilonova.api.wsgi import SERVER, Route
 
-_SERVER = '/servers/{server_id}'
-# What of a server not everybody sees.
-_SEEN = (p_servers.HOST_STATUS, p_servers.HOST_STATUS_UNKNOWN, p_servers.FLAVOR_EXTRA_SPECS,
-         p_servers.EXTENDED_ATTRIBUTES)
-
-# In the order of the sample of policies.
-NOUNS = (server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates, availability_zones,
-         limits, quota_sets, os_hosts, extensions, create_image, deferred_delete, server_metadata, server_tags, ips,
-         server_topology, server_diagnostics, server_password, console_output, server_migrations, lock_server,
-         server_external_events, server_groups, keypairs, quota_class_sets, simple_tenant_usage,
+# Their rules stand in this order in the sample of policies.
+NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
+         availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete, server_metadata,
+         server_tags, ips, server_topology, server_diagnostics, server_password, console_output, server_migrations,
+         lock_server, server_external_events, server_groups, keypairs, quota_class_sets, simple_tenant_usage,
          instance_usage_audit_log, images, gone)
-_ROWS: tuple[Route, ...] = (
-    *(row for noun in NOUNS for row in noun.ROUTES),
-    # servers
-    Route('GET', _SERVER, servers.show, p_servers.SHOW, server=PARTIAL, asks=_SEEN),
-    Route('GET', '/servers', servers.index, p_servers.INDEX, query=s_servers.INDEX,
-          asks=(p_servers.INDEX_ALL, p_servers.ALL_FILTERS)),
-    Route('GET', '/servers/detail', servers.detail, p_servers.DETAIL, query=s_servers.INDEX,
-          asks=(p_servers.DETAIL_ALL, p_servers.ALL_FILTERS, *_SEEN)),
-    Route('POST', '/servers', servers.create, p_servers.CREATE, body=s_servers.CREATE, status=202,
-          asks=(p_servers.FORCED_HOST, p_servers.REQUESTED_DESTINATION, p_servers.ATTACH_VOLUME,
-                p_servers.ATTACH_NETWORK, p_servers.TRUSTED_CERTS, p_servers.ZERO_DISK)),
-    Route('PUT', _SERVER, servers.update, p_servers.UPDATE, body=s_servers.UPDATE, server=VIEW, asks=_SEEN),
-    Route('DELETE', _SERVER, servers.delete, p_servers.DELETE, status=204, server=WORK),
-)
+RULES = tuple(rule for noun in NOUNS for rule in noun.RULES)
+_ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
 # Until 2.102 servers had a second name, from when booting from volumes was an extension.
 _SECOND = tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
                 for route in _ROWS if route.since <= 102
-                and route.path in ('/servers', '/servers/detail', _SERVER, f'{_SERVER}/action'))
+                and route.path in ('/servers', '/servers/detail', SERVER, f'{SERVER}/action'))
 ROUTES = _ROWS + _SECOND
 
 

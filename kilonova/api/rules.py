@@ -2,11 +2,9 @@
 
     rule(LOCK, MEMBER, 'Lock a server.')
 
-Which requests a rule is asked for the routes say: see ``routes.list_rules``.
+Which requests a rule is asked for the routes say: see ``routes.operations``.
 """
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from oslo_policy import policy
 
@@ -36,10 +34,3 @@ BASE = tuple(policy.RuleDefault(*each) for each in (
 def rule(name: str, default: str, description: str) -> policy.RuleDefault:
     """A rule of the field's name and default."""
     return policy.RuleDefault(name, default, description, scope_types=['project'])
-
-
-def documented(made: policy.RuleDefault, operations: Iterable[tuple[str, str]]) -> policy.DocumentedRuleDefault:
-    """The rule with the requests it is asked for: method, and path with the action."""
-    return policy.DocumentedRuleDefault(
-        made.name, made.check_str, made.description or '',
-        [{'method': method, 'path': path} for method, path in operations], scope_types=made.scope_types)

@@ -39,8 +39,8 @@ def is_gone(route: Route) -> bool:
 
 
 def noun(route: Route) -> str:
-    """The resource's name: that of its handlers' file."""
-    return route.handler.__module__.rpartition('.')[2].replace('_', '-')
+    """The resource's name: that of its handlers' file, or of the folder that this is in."""
+    return route.handler.__module__.removeprefix('kilonova.api.v2.').partition('.')[0].replace('_', '-')
 
 
 def sample_name(route: Route) -> str:
@@ -75,10 +75,10 @@ def _edges(value: Any) -> Iterator[int]:
             yield from _edges(item)
 
 
-def _views(module: ModuleType) -> list[ModuleType]:
-    """The view modules that a handlers' module works with."""
+def _neighbours(module: ModuleType) -> list[ModuleType]:
+    """The modules of nouns that a handlers' module works with."""
     return [value for value in vars(module).values()
-            if isinstance(value, ModuleType) and value.__name__.startswith('kilonova.api.views.')]
+            if isinstance(value, ModuleType) and value.__name__.startswith('kilonova.api.v2.')]
 
 
 def _tables(module: ModuleType) -> Iterator[int]:
@@ -98,7 +98,7 @@ def changes(route: Route) -> set[int]:
     module = sys.modules[route.handler.__module__]
     found = {route.since, route.until + 1, route.query.strict_since, schemas.STRICT_SINCE}
     found.update(_edges(route.query.props), _edges(route.body))
-    for each in (module, *_views(module)):
+    for each in (module, *_neighbours(module)):
         found.update(_tables(each))
     return found
 

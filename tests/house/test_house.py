@@ -51,7 +51,7 @@ def test_operations(tracer: Tracer, make_cloud: Callable[..., Cloud]) -> None:
         print(f'{name:<10}{len(found[name].files):>8}{len(found[name].functions):>12}{len(found[name].deepest):>10}')
     deepest = max(found.values(), key=lambda each: len(each.deepest)).deepest
     print('the deepest stack of ours: ' + ' > '.join(deepest))
-    assert 'api/v2/servers.py' in found['boot'].files and 'compute/ops/build.py' in found['boot'].files
+    assert 'api/v2/servers/create.py' in found['boot'].files and 'compute/ops/build.py' in found['boot'].files
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import listing
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import HISTORY
+from kilonova.api.v2.servers.show import host_id
 from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
-from kilonova.api.views.servers import host_id
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import actions, cells, decisions
 from kilonova.errors import Invalid, NotFound, UnknownMarker

@@ -5,7 +5,7 @@ from typing import Any
 
 from kilonova.api.rules import PREFIX, READER, rule
 from kilonova.api.services.lookup import VIEW
-from kilonova.api.views.servers import addresses
+from kilonova.api.v2.servers.show import addresses
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.errors import NotFound
 

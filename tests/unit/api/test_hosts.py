@@ -94,7 +94,7 @@ def test_the_verbs_of_old_versions(site, hosts):
     (row,) = site.ok('GET', '/os-services?host=h1')['services']
     assert (row['status'], row['state'], row['forced_down'], row['disabled_reason']) == ('enabled', 'down', True, None)
     assert [call for _, call in site.compute.calls] == [
-        {'server': 'h1', 'host': 'h1', 'enabled': enabled} for enabled in (False, False, True)]
+        {'server': 'h1', 'enabled': enabled} for enabled in (False, False, True)]
     body = {'host': 'nosuch', 'binary': 'nova-compute'}
     assert site.fault('PUT', '/os-services/enable', body, version='2.1') == (
         404, "Host 'nosuch' is not mapped to any cell")
@@ -151,7 +151,7 @@ def test_a_host_is_told_again_when_it_is_no_longer_forced_down(site, hosts):
     assert site.compute.calls == []
     row = site.ok('PUT', path, {'forced_down': False})['service']
     assert (row['state'], row['status']) == ('up', 'disabled')
-    assert site.compute.calls == [('set_host_enabled', {'server': 'h1', 'host': 'h1', 'enabled': False})]
+    assert site.compute.calls == [('set_host_enabled', {'server': 'h1', 'enabled': False})]
 
 
 def test_evacuated_hosts_stay_forced_down_until_they_are_cleaned(site, hosts):

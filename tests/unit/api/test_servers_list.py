@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import exc
 
-from kilonova.api.schemas import servers as schemas
+from kilonova.api.v2.servers import lists
 from kilonova.db.queries import instances, services
 from tests.unit.api.conftest import IMAGE, OTHER, moment
 
@@ -250,7 +250,7 @@ def test_every_sort_key(site):
     first = site.server(flavor=flavor, created_at=at(1))
     site.server(site.cell2, flavor=flavor, created_at=at(2))
     before = site.row(first)
-    for key in sorted(set(schemas.SORT_KEYS) - {'uuid'}):
+    for key in sorted(set(lists.SORT_KEYS) - {'uuid'}):
         with site.cell1.write() as conn:
             conn.execute(table.update().where(table.c.uuid == first).values({key: SORT_VALUES.get(key, 'zzz')}))
         query = f'?all_tenants=1&sort_key={key}&sort_dir='

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.api.views.servers import host_id
+from kilonova.api.v2.servers.show import host_id
 from kilonova.db.queries import instances, servers, services
 from kilonova.errors import Unanswered
 from tests.unit.api.conftest import OTHER, moment

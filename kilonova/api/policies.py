@@ -10,45 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_config import cfg
 from oslo_policy import policy as oslo_policy
 
-from kilonova.api.policies import servers
-from kilonova.api.rules import BASE, documented
-from kilonova.api.v2 import (
-    aggregates,
-    availability_zones,
-    console_output,
-    create_image,
-    deferred_delete,
-    extensions,
-    flavors,
-    hypervisors,
-    instance_actions,
-    instance_usage_audit_log,
-    ips,
-    keypairs,
-    limits,
-    lock_server,
-    migrations,
-    os_hosts,
-    quota_class_sets,
-    quota_sets,
-    server_actions,
-    server_diagnostics,
-    server_external_events,
-    server_groups,
-    server_metadata,
-    server_migrations,
-    server_password,
-    server_tags,
-    server_topology,
-    services,
-    simple_tenant_usage,
-)
+from kilonova.api import routes
+from kilonova.api.rules import BASE
 from kilonova.errors import PolicyNotAuthorized
 
 LOG = logging.getLogger(__name__)
@@ -56,17 +25,17 @@ LOG = logging.getLogger(__name__)
 # Seconds.
 BETWEEN_LOOKS = 1.0
 
-_MODULES = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
-            availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete,
-            server_metadata, server_tags, ips, server_topology, server_diagnostics, server_password, console_output,
-            server_migrations, lock_server, server_external_events, server_groups, keypairs, quota_class_sets,
-            simple_tenant_usage, instance_usage_audit_log)
 
-
-def list_rules() -> Iterable[oslo_policy.RuleDefault]:
+def list_rules() -> list[oslo_policy.RuleDefault]:
     """Every rule with its default and the requests it is asked for, for the enforcer and the generated reference."""
-    from kilonova.api.routes import operations
-    return [*BASE, *(documented(rule, operations(rule.name)) for module in _MODULES for rule in module.RULES)]
+    return [*BASE, *map(_documented, routes.RULES)]
+
+
+def _documented(rule: oslo_policy.RuleDefault) -> oslo_policy.DocumentedRuleDefault:
+    return oslo_policy.DocumentedRuleDefault(
+        rule.name, rule.check_str, rule.description or '',
+        [{'method': method, 'path': path} for method, path in routes.operations(rule.name)],
+        scope_types=rule.scope_types)
 
 
 def _of_file(path: str) -> tuple[Any, ...]:
@@ -80,7 +49,7 @@ def _of_file(path: str) -> tuple[Any, ...]:
 def loaded(conf: cfg.ConfigOpts) -> oslo_policy.Enforcer:
     """Our rules and those of the files, whatever they are."""
     made = oslo_policy.Enforcer(conf)
-    made.register_defaults(list(list_rules()))
+    made.register_defaults(list_rules())
     made.load_rules()
     return made
 

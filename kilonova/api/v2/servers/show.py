@@ -1,6 +1,7 @@
-"""Bodies of servers (rest-api.md §1.7).
+"""One server, as it is shown to whom (rest-api.md §1.7).
 
-Bodies are of three kinds: 'show', 'detail' (a list's) and 'update' (what PUT answers: before 2.75 only the first part).
+Bodies are of three kinds: what GET answers, what stands in a list with details, and what PUT answers (before 2.75 only
+the first part).
 """
 from __future__ import annotations
 
@@ -11,10 +12,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova import states
-from kilonova.api.policies import servers as policies
+from kilonova.api.rules import ADMIN, PREFIX, READER, rule
+from kilonova.api.services import listing, server_groups
+from kilonova.api.services.lookup import PARTIAL
 from kilonova.api.views.base import ABSENT, Field, Fields, column, micro, zulu
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.queries import servers as queries
 
-SHOW, DETAIL, UPDATE = 'show', 'detail', 'update'
+# --- rules -----------------------------------------------------------------------------------------------------------
+SHOW = f'{PREFIX}servers:show'
+HOST_STATUS, HOST_STATUS_UNKNOWN = f'{SHOW}:host_status', f'{SHOW}:host_status:unknown-only'
+FLAVOR_EXTRA_SPECS = f'{SHOW}:flavor-extra-specs'
+EXTENDED_ATTRIBUTES = f'{PREFIX}os-extended-server-attributes'
+RULES = (
+    rule(SHOW, READER, 'Show a server.'),
+    rule(HOST_STATUS, ADMIN, 'See the state of the host of a server.'),
+    rule(HOST_STATUS_UNKNOWN, ADMIN, 'See of the host of a server only whether its state is unknown.'),
+    rule(FLAVOR_EXTRA_SPECS, READER, 'See the extra specs of the flavor of a server.'),
+    rule(EXTENDED_ATTRIBUTES, ADMIN, 'See where a server is and under which names.'),
+)
+# What of a server not everybody sees.
+SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTES)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+ONE, LISTED, CHANGED = 'show', 'detail', 'update'
 _PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING'))
 _FAULTY = frozenset(('ERROR', 'DELETED'))
 # The flavor's own names, and those under which a server shows them.
@@ -74,7 +96,7 @@ def _flavor_link(row: Row, look: Look) -> dict[str, Any]:
 def _flavor(row: Row, look: Look) -> dict[str, Any]:
     flavor = row['flavor']
     body = {name: flavor.get(key) for name, key in _FLAVOR}
-    if look.allows(policies.FLAVOR_EXTRA_SPECS, row):
+    if look.allows(FLAVOR_EXTRA_SPECS, row):
         body['extra_specs'] = flavor.get('extra_specs') or {}
     return body
 
@@ -127,9 +149,9 @@ def _zone(row: Row, look: Look) -> str:
 
 def _host_status(row: Row, look: Look) -> Any:
     status = look.host_states.get(row['host'], '') if row['host'] else ''
-    if look.allows(policies.HOST_STATUS, row):
+    if look.allows(HOST_STATUS, row):
         return status
-    return status if status == 'UNKNOWN' and look.allows(policies.HOST_STATUS_UNKNOWN, row) else ABSENT
+    return status if status == 'UNKNOWN' and look.allows(HOST_STATUS_UNKNOWN, row) else ABSENT
 
 
 def _certificates(row: Row, look: Look) -> list[str] | None:
@@ -145,16 +167,16 @@ def _hints(row: Row, look: Look) -> dict[str, Any]:
 
 def _attribute(read: Callable[[Row, Look], Any]) -> Callable[[Row, Look], Any]:
     """A reader of what only administrators see."""
-    return lambda row, look: read(row, look) if look.allows(policies.EXTENDED_ATTRIBUTES, row) else ABSENT
+    return lambda row, look: read(row, look) if look.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
 # The second part of PUT's answer came with 2.75.
-_LATER = frozenset((SHOW, DETAIL))
+_LATER = frozenset((ONE, LISTED))
 
 
 def _extended(name: str, read: Callable[[Row, Look], Any], since: int = 1) -> tuple[Field, ...]:
     return (Field(name, read, since=since, kinds=_LATER),
-            Field(name, read, since=max(since, 75), kinds=frozenset((UPDATE,))))
+            Field(name, read, since=max(since, 75), kinds=frozenset((CHANGED,))))
 
 
 FIELDS = Fields(
@@ -195,7 +217,7 @@ FIELDS = Fields(
     *_extended('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89,
-          kinds=frozenset((UPDATE,))),
+          kinds=frozenset((CHANGED,))),
     Field('OS-EXT-SRV-ATTR:hostname', column('hostname'), since=90),
     *_extended('OS-EXT-STS:task_state', column('task_state')),
     *_extended('OS-EXT-STS:vm_state', column('vm_state')),
@@ -206,14 +228,14 @@ FIELDS = Fields(
     Field('description', column('display_description'), since=19),
     Field('tags', column('tags'), since=26),
     Field('trusted_image_certificates', _certificates, since=63),
-    Field('server_groups', lambda row, look: list(look.groups), since=71, kinds=frozenset((SHOW, UPDATE))),
+    Field('server_groups', lambda row, look: list(look.groups), since=71, kinds=frozenset((ONE, CHANGED))),
     Field('locked_reason', lambda row, look: row.get('locked_reason'), since=73),
     Field('pinned_availability_zone', lambda row, look: look.wishes.get(row['uuid'], {}).get('zone'), since=96),
     Field('scheduler_hints', _hints, since=100),
 )
 
 
-def show(row: Row, look: Look, kind: str = SHOW) -> dict[str, Any]:
+def render(row: Row, look: Look, kind: str = ONE) -> dict[str, Any]:
     """The whole body of a server."""
     return FIELDS.render(row, look, look.version, kind)
 
@@ -229,19 +251,55 @@ def unknown(row: Row, look: Look, detailed: bool) -> dict[str, Any]:
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
 
 
-def silent(row: Row, look: Look) -> dict[str, Any]:
+def _silent(row: Row, look: Look) -> dict[str, Any]:
     """The server itself of whose cell nothing is heard (from 2.69)."""
     return {**unknown(row, look, detailed=True), 'user_id': row['user_id'] or '', 'flavor': _flavor(row, look),
             'image': _image(row, look), 'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
             'OS-EXT-STS:power_state': int(states.PowerState.NOSTATE)}
 
 
-def created(rows: Sequence[Row], look: Look, password: str | None, groups: list[str]) -> dict[str, Any]:
-    """The answer to a create."""
-    row = rows[0]
-    body = {'id': row['uuid'], 'links': look.links.of('servers', row['uuid']),
-            'OS-DCF:diskConfig': 'AUTO' if row['auto_disk_config'] else 'MANUAL',
-            'security_groups': [{'name': name} for name in groups]}
-    if password is not None:
-        body['adminPass'] = password
-    return body
+# --- handlers --------------------------------------------------------------------------------------------------------
+GROUPS_SINCE = 71
+
+
+def look(call: Call, **facts: Any) -> Look:
+    """What the views need of this request."""
+    options = call.backend.options
+    return Look(links=call.links, may=call.may, is_admin=call.ctxt.is_admin, version=call.version,
+                default_zone=options.default_zone, instance_name_template=options.instance_name_template, **facts)
+
+
+def sees_hosts(call: Call) -> bool:
+    return call.may(HOST_STATUS) or call.may(HOST_STATUS_UNKNOWN)
+
+
+def show(call: Call) -> Any:
+    """GET /servers/{id}."""
+    server = call.server
+    if server.silent:
+        return {'server': _silent(server.row, look(call))}
+    return {'server': body(call, ONE)}
+
+
+def body(call: Call, kind: str) -> dict[str, Any]:
+    server = call.server
+    row = server.row
+    host_states: dict[str, str] = {}
+    wishes: dict[str, dict[str, Any]] = {}
+    if server.cell is not None:
+        with server.cell.read() as conn:
+            listing.add_facts(conn, [row], call.version)
+            if row['host'] and call.version >= 16 and sees_hosts(call):
+                host_states = queries.host_states(conn, [row['host']], call.backend.options.service_down_time)
+    asked = call.version >= GROUPS_SINCE
+    if call.version >= 96:
+        with call.backend.api_db.read() as conn:
+            wishes = queries.wishes(conn, [server.uuid])
+        # Nobody gets into a group but by the hint.
+        asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
+    groups = server_groups.of_server(call.backend, server.uuid) if asked else []
+    return render(row, look(call, host_states=host_states, wishes=wishes, groups=groups), kind)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+ROUTES = (Route('GET', SERVER, show, SHOW, server=PARTIAL, asks=SEEN),)

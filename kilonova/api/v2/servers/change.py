@@ -1,0 +1,120 @@
+"""Change what a server is called and how it is reached, and delete one (rest-api.md §2.1)."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.api.rules import MEMBER, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import delete as deletion
+from kilonova.api.services import images
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import VIEW, WORK, Found
+from kilonova.api.v2.servers import show
+from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.queries import instances, request_specs, servers
+from kilonova.errors import Conflict, InstanceNotFound, InstanceNotReady
+from kilonova.objects import RequestSpec
+from kilonova.rpc import updates
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+UPDATE, DELETE = f'{PREFIX}servers:update', f'{PREFIX}servers:delete'
+RULES = (
+    rule(UPDATE, MEMBER, 'Update a server.'),
+    rule(DELETE, MEMBER, 'Delete a server.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+BODY = Obj(Prop('server', Obj(
+    Prop('name', t.NAME), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
+    Prop('accessIPv4', t.IPV4), Prop('accessIPv6', t.IPV6), Prop('description', t.TEXT, since=19),
+    Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94),
+    Prop('pinned_availability_zone', {'oneOf': [t.ZONE, t.NULL]}, since=104)), required=True))
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+def update(call: Call) -> Any:
+    """PUT /servers/{id}."""
+    server = call.server
+    body = call.body['server']
+    columns = {'name': 'display_name', 'description': 'display_description', 'accessIPv4': 'access_ip_v4',
+               'accessIPv6': 'access_ip_v6', 'hostname': 'hostname'}
+    values = {column: body[name] for name, column in columns.items() if name in body}
+    if 'OS-DCF:diskConfig' in body:
+        values['auto_disk_config'] = _disk_config(server, body['OS-DCF:diskConfig'])
+    pinned = 'pinned_availability_zone' in body
+    if pinned:
+        _check_pin(call.backend, server, body['pinned_availability_zone'])
+    _write(call.backend, call.ctxt, server, values)
+    if pinned:
+        # Last: what the cell refuses leaves no pin.
+        _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
+    return {'server': show.body(call, show.CHANGED)}
+
+
+def delete(call: Call) -> None:
+    """DELETE /servers/{id}."""
+    deletion.delete(call.backend, call.ctxt, call.server)
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+class CannotPin(Conflict):
+    msg_fmt = 'Cannot pin instance %(uuid)s to availability zone %(zone)s: it is in %(now)s.'
+
+
+def _write(backend: Backend, ctxt: Any, server: Found, values: dict[str, Any]) -> None:
+    """``values``: columns of instances. InstanceNotReady (409) while no cell has the server."""
+    if not values:
+        return
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+    if not servers.update(server.cell, server.uuid, values):
+        raise InstanceNotFound(instance_id=server.uuid)
+    if backend.notify.on_states is not None:
+        old = server.row['display_name'] if 'display_name' in values else None
+        updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, old_display_name=old)
+    server.row.update(values)
+
+
+def _disk_config(server: Found, wanted: str) -> bool:
+    """The column of AUTO and MANUAL. InstanceNotReady; DiskConfigDisabled (400): its image doesn't allow AUTO."""
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+    with server.cell.read() as conn:
+        kept = instances.get_system_metadata(conn, server.uuid)
+    return images.disk_config_of_server(kept, server.row['image_ref'], wanted)
+
+
+# How often a request spec is read again that a move changed before it was written.
+PINS = 5
+
+
+def _check_pin(backend: Backend, server: Found, zone: str | None) -> None:
+    """CannotPin (409) for another zone than the one that the server is in."""
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
+    now = server.row['availability_zone'] or backend.options.default_zone
+    if zone is not None and zone != now:
+        raise CannotPin(uuid=server.uuid, zone=zone, now=now)
+
+
+def _pin(backend: Backend, ctxt: Any, server: Found, zone: str | None) -> None:
+    """Pin a server to the zone that it is in (``check_pin``), or let it go anywhere (None)."""
+    for _ in range(PINS):
+        with backend.api_db.write() as conn:
+            stored = request_specs.get(conn, server.uuid)
+            spec = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
+            if stored is None or spec is None:
+                return
+            spec.availability_zone = zone
+            if request_specs.save(conn, stored, spec.to_json()):
+                return
+    raise InstanceNotReady(instance_id=server.uuid)
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+ROUTES = (
+    Route('PUT', SERVER, update, UPDATE, body=BODY, server=VIEW, asks=show.SEEN),
+    Route('DELETE', SERVER, delete, DELETE, status=204, server=WORK),
+)
