@@ -1,8 +1,7 @@
 """Write choices into Placement, take up what an earlier, unanswered select wrote, give back one's own.
 
-    claims = Claims(client, neighbours, query, asker, project_id=…, user_id=…, host_of=…)
-    claims.room = Room(summaries, neighbours, asked)
-    plan = select(…, claim=claims.claim, recover=claims.existing)
+    claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
+    plan = Select(…, claims).plan(uuids)
     kept = claims.confirm(uuids)            # whom the answer is for; Cancelled: nobody
 
 A consumer that has an allocation already makes the claim fail with 409: then what is there counts (operations.md
@@ -28,9 +27,9 @@ from kilonova.clients.placement import (
     same_allocations,
 )
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.plan import Choice
 from kilonova.scheduler.query import Query
-from kilonova.scheduler.room import Neighbours, Request, Room, uses
-from kilonova.scheduler.select import Choice
+from kilonova.scheduler.reservations import Request, uses
 
 LOG = logging.getLogger(__name__)
 
@@ -69,12 +68,10 @@ class Asker:
 class Claims:
     """The claims of one select. ``host_of(provider uuids)``: the HostState that one of them is, or None."""
 
-    def __init__(self, placement: PlacementClient, neighbours: Neighbours, query: Query, asker: Asker, *,
-                 project_id: str, user_id: str, host_of: Callable[[Collection[str]], HostState | None]) -> None:
-        self._placement, self._neighbours, self.query, self._asker = placement, neighbours, query, asker
+    def __init__(self, placement: PlacementClient, query: Query, asker: Asker, *, project_id: str, user_id: str,
+                 host_of: Callable[[Collection[str]], HostState | None]) -> None:
+        self._placement, self.query, self._asker = placement, query, asker
         self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
-        # What Placement's last answer had room for.
-        self.room = Room({})
         # The same question to hosts that report no dedicated CPUs.
         self.fallback: Query | None = None
         # What this select put and has not given back: {server: allocations}.
@@ -82,23 +79,18 @@ class Claims:
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
         """Allocate ``request`` to the server. None: there is no room after all; the next candidate may have some."""
-        with self._neighbours.claiming(request, self.room) as mark:
-            if mark is None:
-                return None
-            try:
-                self.put(uuid, request)
-            except errors.PlacementConflict as error:
-                self._neighbours.failed(mark)
-                if is_consumer_conflict(error):
-                    return self.existing(uuid)
-                LOG.debug('Unable to claim %(request)s on %(host)s: %(error)s',
-                          {'request': request, 'host': host, 'error': error})
-                return None
-            except PlacementInvalid as error:
-                # A provider went away since Placement named it.
-                self._neighbours.failed(mark)
-                LOG.warning('Placement refuses an allocation on %(host)s: %(error)s', {'host': host, 'error': error})
-                return None
+        try:
+            self.put(uuid, request)
+        except errors.PlacementConflict as error:
+            if is_consumer_conflict(error):
+                return self.existing(uuid)
+            LOG.debug('Unable to claim %(request)s on %(host)s: %(error)s',
+                      {'request': request, 'host': host, 'error': error})
+            return None
+        except PlacementInvalid as error:
+            # A provider went away since Placement named it.
+            LOG.warning('Placement refuses an allocation on %(host)s: %(error)s', {'host': host, 'error': error})
+            return None
         return Choice(host, request)
 
     def put(self, uuid: str, request: Request) -> None:

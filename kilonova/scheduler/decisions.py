@@ -25,9 +25,9 @@ from oslo_config import cfg
 
 from kilonova import concurrency, errors
 from kilonova.db.queries import decisions as rows
+from kilonova.scheduler.plan import Plan
 from kilonova.scheduler.query import Spec
 from kilonova.scheduler.reasons import Report
-from kilonova.scheduler.select import Choice, Plan
 
 LOG = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ PRUNE_EVERY = 600.0
 STOP_TIMEOUT = 5.0
 # Hosts with their values: one list a value, as a table has columns. ``rows.told`` tells it host by host.
 Columns = dict[str, list[Any]]
-# Columns of the table, and attributes of a HostState, that filters compare and weighers weigh.
+# Columns of the table that filters compare and weighers weigh.
 VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
 _FLAGS = ('disabled', 'up', 'pci_free')
 
@@ -63,40 +63,20 @@ class Trace:
         """Another way is gone: Placement is asked for candidates."""
         self.considered, self.steps, self.survivors = None, [], {}
 
-    # -- of one host after the other
-    def listed(self, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """A filter left these of those."""
+    def start(self, considered: int) -> None:
+        """So many hosts there are before the first filter."""
         if self.considered is None:
-            self.considered = len(before)
-        if len(before) == len(after):
-            self._step(name, len(before), len(after), {})
-            return
-        kept = {id(host) for host in after}
-        fell: list[Any] = []
-        for host in before:
-            if id(host) not in kept:
-                fell.append(host)
-                if len(fell) == self._most:
-                    break
-        self._step(name, len(before), len(after), _values(fell))
+            self.considered = considered
 
-    def weighed(self, hosts: Sequence[Any]) -> None:
-        """WeighedHosts, best first; those of the first server stand for all."""
-        if not self.survivors:
-            best = hosts[:self._most]
-            self.survivors = {**_values([one.obj for one in best]), 'weight': [one.weight for one in best]}
-
-    # -- of all hosts at once
     def masked(self, name: str, table: Any, before: Any, after: Any) -> None:
-        """The same of a filter's array."""
+        """A filter left these of those."""
         count, left = int(np.count_nonzero(before)), int(np.count_nonzero(after))
-        if self.considered is None:
-            self.considered = count
-        self._step(name, count, left,
-                   self._told(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else {})
+        self.steps.append({
+            'filter': name, 'before': count, 'after': left,
+            'fell': self._told(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else {}})
 
-    def weighed_places(self, table: Any, places: Any, weights: Any) -> None:
-        """Places and their weights, best first."""
+    def weighed(self, table: Any, places: Any, weights: Any) -> None:
+        """Places and their weights, best first; those of the first server stand for all."""
         if not self.survivors:
             self.survivors = {**self._told(table, places[:self._most]), 'weight': weights[:self._most].tolist()}
 
@@ -105,33 +85,14 @@ class Trace:
         if len(self.refused) < self._most:
             self.refused.append(host)
 
-    def claiming(self, claim: Callable[[str, Any, Any], Choice | None]) -> Callable[[str, Any, Any], Choice | None]:
-        """A claim that notes refusals."""
-        def noting(uuid: str, host: Any, request: Any) -> Choice | None:
-            choice = claim(uuid, host, request)
-            if choice is None:
-                self.refuse(host.host)
-            return choice
-        return noting
-
     def end(self) -> None:
         """The select is over."""
         self.took = time.perf_counter() - self._began
-
-    def _step(self, name: str, before: int, after: int, fell: Columns) -> None:
-        self.steps.append({'filter': name, 'before': before, 'after': after, 'fell': fell})
 
     @staticmethod
     def _told(table: Any, places: Any) -> Columns:
         return {'host': [table.host(place) for place in places.tolist()],
                 **{name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)}}
-
-
-def _values(hosts: Sequence[Any]) -> Columns:
-    return {'host': [host.host for host in hosts],
-            **{name: [getattr(host, name) for host in hosts] for name in VALUES},
-            'disabled': [bool(host.service.get('disabled')) for host in hosts],
-            'up': [bool(host.service.get('up', True)) for host in hosts]}
 
 
 def asked(spec: Spec) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.scheduler.query import Group, Query
-from kilonova.scheduler.room import Request, Room
+from kilonova.scheduler.reservations import Request
+from kilonova.scheduler.room import Room
 
 # Choices composed for one host and one set of other groups: enough for filters to find one they like.
 MAX_CHOICES = 64

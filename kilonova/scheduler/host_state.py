@@ -1,13 +1,14 @@
 """HostState: one compute node as filters and weighers see it (scheduler.md §2).
 
 The names are the field's, so that filters written for it work. What costs parsing or a statement is made when it is
-first read. A HostState belongs to one select, which takes from it what it gives away (``consume``).
+first read. It shows a host as it stands when it is made: a row of the table, less what this scheduler gave away there.
 """
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from kilonova import objects
 from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.query import Spec
-from kilonova.virt.hardware import constraints
+from kilonova.scheduler.reservations import Request, Reservation
 from kilonova.virt.hardware.numa import Devices, Limits, fit, used
 
 LOG = logging.getLogger(__name__)
@@ -31,8 +32,16 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
                                    sockets_of(objects.NUMATopology.from_column(topology)))
 
 
-def less(pools: PciPools, taken: Iterable[Any]) -> None:
-    """Take from the pools what Placement doesn't count of what was given away (``requests`` of ``table.Taken``)."""
+def less(pools: PciPools, taken: Iterable[Reservation]) -> None:
+    """Take from the pools what was given away: devices of Placement's providers, then what it doesn't count."""
+    taken = list(taken)
+    gone: Counter[str | None] = Counter()
+    for one in taken:
+        gone.update(one.devices)
+    for pool in pools.pools:
+        number = min(pool.count, gone[pool.rp_uuid])
+        pool.count -= number
+        gone[pool.rp_uuid] -= number
     for one in taken:
         cells = one.topology.cells if one.topology is not None else None
         for request in one.requests:
@@ -61,12 +70,15 @@ class HostState:
     """Memory in MiB, disk in MiB or GiB as named. ``service`` is the row of the compute service, with ``up``."""
 
     def __init__(self, node: dict[str, Any], cell_uuid: str, aggregates: list[dict[str, Any]] | None = None,
-                 servers_of: ServersOf | None = None, taken: Sequence[Any] = ()) -> None:
+                 servers_of: ServersOf | None = None, taken: Mapping[str, Reservation] = MappingProxyType({}),
+                 offered: Callable[[HostState], list[Request] | None] = lambda host: []) -> None:
         """``node``: a row of ``compute_nodes`` with its ``service``; ``servers_of(host)``: rows of its servers;
-        ``taken``: what this scheduler gave away there (``table.Taken``) and the row doesn't count yet."""
+        ``taken``: what this scheduler gave away there and the row doesn't count yet; ``offered``: the host's
+        allocation requests in Placement's answer, None where that wasn't asked."""
         self._node = node
         self._taken = taken
         self._servers_of = servers_of
+        self._offered = offered
         self.host: str = node['host']
         self.nodename: str = node['hypervisor_hostname']
         self.hypervisor_hostname = self.nodename
@@ -81,9 +93,6 @@ class HostState:
         self.limits: dict[str, Any] = {}
         # Whether NUMA cells in use are filled first; NUMATopologyFilter says so.
         self.pack_cells = False
-        # {server: where on the host's NUMA cells this select put it}
-        self.placed: dict[str, objects.InstanceNUMATopology] = {}
-        self.allocation_candidates: list[dict[str, Any]] | None = []
         known = ratios(node)
         self.cpu_allocation_ratio = known['cpu_allocation_ratio']
         self.ram_allocation_ratio = known['ram_allocation_ratio']
@@ -103,13 +112,18 @@ class HostState:
         self.free_disk_mb: int = (free_disk_gb if least is None else min(least, free_disk_gb)) * 1024
         self.vcpus_total: int = node['vcpus']
         self.vcpus_used: int = node['vcpus_used']
-        for one in self._taken:
+        for one in self._taken.values():
             self.free_ram_mb -= one.memory_mb
             self.free_disk_mb -= one.disk_mb
             self.disk_mb_used += one.disk_mb
             self.vcpus_used += one.vcpus
 
     # What is parsed or fetched when somebody reads it
+
+    @cached_property
+    def allocation_candidates(self) -> list[Request] | None:
+        """What Placement offers of the host; filters may leave some out. None: it wasn't asked."""
+        return self._offered(self)
 
     @cached_property
     def stats(self) -> dict[str, str]:
@@ -121,7 +135,8 @@ class HostState:
 
     @cached_property
     def num_io_ops(self) -> int:
-        return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + len(self._taken)
+        return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + sum(
+            one.building for one in self._taken.values())
 
     @cached_property
     def failed_builds(self) -> int:
@@ -136,7 +151,7 @@ class HostState:
     def numa(self) -> objects.NUMATopology | None:
         """The same as an object, with what was just given away; not to be changed."""
         host = parsed_topology(self.numa_topology)
-        given = [one.topology for one in self._taken if one.topology is not None]
+        given = [one.topology for one in self._taken.values() if one.topology is not None]
         return used(host, given) if host is not None and given else host
 
     @property
@@ -146,9 +161,9 @@ class HostState:
 
     @cached_property
     def pci_stats(self) -> PciPools:
-        """Free devices. Those that were just given away are still among them where Placement's answer knows."""
+        """Free devices."""
         pools = parsed_pools(self._node.get('pci_stats'), self.numa_topology).copy()
-        less(pools, self._taken)
+        less(pools, self._taken.values())
         return pools
 
     @cached_property
@@ -172,10 +187,11 @@ class HostState:
 
     @cached_property
     def instances(self) -> dict[str, objects.Instance]:
-        """The servers of the host by uuid, without their extras."""
+        """The servers of the host by uuid, without their extras; those that were just sent there have a uuid only."""
         rows = self._servers_of(self.host) if self._servers_of is not None else []
-        return {row['uuid']: objects.Instance.from_row(None, row) for row in rows
-                if row['node'] in (None, self.nodename)}
+        return {**{uuid: objects.Instance(uuid=uuid) for uuid in self._taken},
+                **{row['uuid']: objects.Instance.from_row(None, row) for row in rows
+                   if row['node'] in (None, self.nodename)}}
 
     @cached_property
     def image_properties(self) -> dict[str, dict[str, str]]:
@@ -207,40 +223,15 @@ class HostState:
         return next((pool.keys['numa_node'] for pool in self.pci_stats.pools
                      if pool.rp_uuid == provider and pool.keys.get('numa_node') is not None), -1)
 
-    def consume(self, spec: Spec, allocation: dict[str, Any] | None = None, uuid: str | None = None) -> None:
-        """Take what the request takes; devices of the providers in ``allocation``'s mappings where it has any.
-
-        ``uuid``: the server, to be found in ``placed`` afterwards if it asks for NUMA cells.
-        """
-        disk_mb = (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0)
-        self.free_ram_mb -= spec.memory_mb
-        self.free_disk_mb -= disk_mb
-        self.disk_mb_used += disk_mb
-        self.num_instances += 1
-        self.num_io_ops += 1
-        requests = spec.pci_requests if 'pci_requests' in spec else None
+    def topology_of(self, spec: Spec, request: Request | None) -> objects.InstanceNUMATopology | None:
+        """Where on the host's NUMA cells a server of this request goes with this allocation; None: nowhere special, or
+        there is no room (a forced host isn't filtered)."""
         wanted = spec.numa_topology if 'numa_topology' in spec else None
-        self.vcpus_used += constraints.shared_cpus(spec, wanted)
-        if wanted is not None:
-            self._place(wanted, requests, (allocation or {}).get('mappings'), uuid)
-        if requests is not None and requests.requests:
-            try:
-                self.pci_stats.apply_requests(requests, provider_mapping=(allocation or {}).get('mappings'))
-            except PciDeviceRequestFailed:
-                # A forced host wasn't filtered, and a host may have taken the devices of an earlier claim already.
-                LOG.debug('%s has no free devices for %s', self, requests)
-
-    def _place(self, wanted: objects.InstanceNUMATopology, requests: Any, mapping: Any, uuid: str | None) -> None:
-        host = self.numa
-        placed = fit(host, wanted, self.numa_limits, Devices(
-            self.pci_stats, requests, mapping)) if host is not None else None
-        if host is None or placed is None:
-            LOG.debug('%s has no place on its NUMA cells for %s', self, wanted)
-            return
-        self.numa = used(host, [placed])
-        self.numa_topology = self.numa.to_json()
-        if uuid is not None:
-            self.placed[uuid] = placed
+        if wanted is None or self.numa is None:
+            return None
+        requests = spec.pci_requests if 'pci_requests' in spec else None
+        return fit(self.numa, wanted, self.numa_limits,
+                   Devices(self.pci_stats, requests, (request or {}).get('mappings')))
 
     def __repr__(self) -> str:
         return (f'({self.host}, {self.nodename}) ram: {self.free_ram_mb}MB disk: {self.free_disk_mb}MB '

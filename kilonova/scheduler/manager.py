@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,15 +26,16 @@ from kilonova.clients.providers import MANAGED_PCI
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
-from kilonova.scheduler import expand, filters, groups, plugins, prefilters, reasons
+from kilonova.scheduler import filters, groups, plugins, prefilters, reasons
 from kilonova.scheduler import query as queries
+from kilonova.scheduler.candidates import Answer, Offered, Staying, only_cell
 from kilonova.scheduler.claims import Asker, Claims
 from kilonova.scheduler.decisions import Decisions, Trace
-from kilonova.scheduler.direct import Direct, claimed
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.own_view import OwnView
+from kilonova.scheduler.plan import Choice, Plan
 from kilonova.scheduler.query import Spec
-from kilonova.scheduler.room import Neighbours, Request, Room
-from kilonova.scheduler.select import NOT_ENOUGH, Choice, NotEnough, Plan, Settings, only_cell, select
+from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, Settings
 from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
@@ -45,14 +47,17 @@ PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Candidates:
-    """All that Placement offers for a request: its summaries, and each host with its requests. ``query`` and ``clones``
-    are what ``expand`` needs."""
+    """All that Placement offers for a request. ``asked``: when, by the monotonic clock; ``silent``: cells that don't
+    answer, whose hosts aren't among them."""
 
-    summaries: dict[str, Any]
-    hosts: list[tuple[HostState, list[Request]]]
-    query: queries.Query
-    clones: dict[str, list[str]]
+    snapshot: Snapshot
+    answer: Answer
+    asked: float
     silent: list[str]
+
+    def offers(self, spec: Spec) -> Offered:
+        """The hosts, less what was claimed since."""
+        return Offered(self.snapshot, spec, self.answer, self.asked)
 
 
 class SchedulerManager:
@@ -64,7 +69,6 @@ class SchedulerManager:
         """Loads filters and weighers by the options unless they are given; an unknown name raises."""
         self._conf, self._placement, self.notify = conf, placement, notify
         self._snapshot = Snapshot(conf, databases, cells)
-        self._neighbours = Neighbours()
         self._filters = list(plugins.load_filters(conf) if enabled_filters is None else enabled_filters)
         self._weighers = list(plugins.load_weighers(conf) if weighers is None else weighers)
         self._prefilters = tuple(plugins.load_prefilters(conf))
@@ -130,50 +134,48 @@ class SchedulerManager:
         """The enabled filters, in their order."""
         return self._filters
 
-    def _select(self, spec_obj: Spec, alternates: int, trace: Trace | None) -> _Select:
-        return _Select(self._conf, self._snapshot, self._placement, self._neighbours, self._filters, self._weighers,
-                       self._prefilters, spec_obj, alternates, trace)
+    def _select(self, spec_obj: Spec, alternates: int, trace: Trace | None) -> _Request:
+        return _Request(self._conf, self._snapshot, self._placement, self._filters, self._weighers, self._prefilters,
+                        spec_obj, alternates, trace)
 
     @staticmethod
-    def _plan(select: _Select, uuids: list[str], claim: bool, asker: Asker) -> Plan:
+    def _plan(select: _Request, uuids: list[str], claim: bool, asker: Asker) -> Plan:
         try:
             return select.rebuild() if select.is_rebuild else select.run(uuids, claim, asker)
         except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
             raise errors.NoValidHost(reason=str(error)) from error
-        except NotEnough as error:
-            raise errors.NoValidHost(error.message) from error
 
 
-class _Select:
+class _Request:
     """One call of select_destinations."""
 
-    def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, neighbours: Neighbours,
-                 enabled: Sequence[Any], weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter], spec: Spec,
-                 alternates: int, trace: Trace | None) -> None:
-        self._conf, self._snapshot, self._placement, self._neighbours = conf, snapshot, placement, neighbours
-        self._spec, self._prefilters = spec, ahead
+    def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, enabled: Sequence[Any],
+                 weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter], spec: Spec, alternates: int,
+                 trace: Trace | None) -> None:
+        self._conf, self._snapshot, self._placement = conf, snapshot, placement
+        self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # Who names no host is no rebuild, whatever the hints say: it would get its host without an allocation.
         self._trace, self.is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
-        settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
-        # Roots of hosts that are only taken when no better one weighs as much.
-        self._late: set[str] = set()
-        self._how: dict[str, Any] = {'filters': enabled, 'weighers': weighers, 'settings': settings}
+        self._settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
 
     def run(self, uuids: list[str], claim: bool, asker: Asker) -> Plan:
         """1. read what changed of the hosts  2. choose among them and claim, or else  3. ask Placement who might do."""
         silent = self._snapshot.refresh()
         self._look_at_group(uuids)
         query = self._query()
-        claims = Claims(self._placement, self._neighbours, query, asker, project_id=self._spec.project_id,
-                        user_id=self._spec.user_id, host_of=self._host_of)
+        if not claim:
+            return self._by_candidates(query, uuids, None)
+        claims = Claims(self._placement, query, asker, project_id=self._spec.project_id, user_id=self._spec.user_id,
+                        host_of=self._host_of)
         try:
-            plan = self._direct(query, uuids, claims) if claim and not silent else None
-            if plan is not None:
-                return plan
-            if claim and not silent:
+            if not silent:
+                plan = self._from_own_view(query, uuids, claims)
+                if plan is not None:
+                    return plan
+                claims.give_back()
                 self._start_over(uuids)
-            return self._by_candidates(query, uuids, claim, claims)
+            return self._by_candidates(query, uuids, claims)
         except errors.Unanswered:
             claims.leave()
             raise
@@ -188,51 +190,62 @@ class _Select:
             self._trace.restart()
 
     def _look_at_group(self, uuids: list[str]) -> None:
-        groups.prepare(self._spec, uuids, self._snapshot, self._how['filters'], self._how['weighers'])
+        groups.prepare(self._spec, uuids, self._snapshot, self._filters, self._weighers)
 
-    def _direct(self, query: queries.Query, uuids: list[str], claims: Claims) -> Plan | None:
-        """From our own view; Placement is asked only about the hosts that are chosen."""
-        direct = Direct(self._snapshot, self._placement, self._how['filters'], self._how['weighers'])
-        return direct.select(self._spec, query, uuids, claims, self._how['settings'])
+    def _from_own_view(self, query: queries.Query, uuids: list[str], claims: Claims) -> Plan | None:
+        """Placement is asked only about the hosts that are chosen."""
+        offers = OwnView.of(self._snapshot, self._placement, self._spec, query, claims)
+        return None if offers is None else self._choose(offers, uuids, claims)
 
-    def _by_candidates(self, query: queries.Query, uuids: list[str], claim: bool, claims: Claims,
-                       tries: int = 1) -> Plan:
-        asked = self._neighbours.now()
-        found, asking, clones, claims.fallback = self._ask(query)
-        room = claims.room = Room(found['provider_summaries'], self._neighbours, asked)
-        hosts, silent = self._hosts(found, asking, clones, room)
-        how = {**self._how, 'room': room}
-        if claim:
-            how |= {'claim': claims.claim if self._trace is None else self._trace.claiming(claims.claim),
-                    'recover': claims.existing}
-        try:
-            plan = select(self._spec, hosts, uuids, **how)
-            if claim:
-                claimed(self._snapshot.table, self._spec, plan, uuids, claims.confirm(uuids))
+    def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> Plan | None:
+        """A plan for all servers, each claimed; None: there are not enough hosts, and what was claimed stands."""
+        select = Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
+        kept: Collection[str] = ()
+        # Who only looks lets nobody see what he counts meanwhile.
+        with self._snapshot.table.lock if claims is None else nullcontext():
+            try:
+                plan = select.plan(uuids)
+                if plan is not None and claims is not None:
+                    kept = claims.confirm(uuids)
+                return plan
+            finally:
+                select.forget(but=kept)
+
+    def _by_candidates(self, query: queries.Query, uuids: list[str], claims: Claims | None, tries: int = 1) -> Plan:
+        asked = time.monotonic()
+        answer, fallback = self._ask(query)
+        if claims is not None:
+            claims.fallback = fallback
+        offers = Offered(self._snapshot, self._spec, answer, asked)
+        silent = self._snapshot.silent
+        plan = self._choose(offers, uuids, claims)
+        if plan is not None:
             return plan
-        except NotEnough as error:
-            if silent:
-                raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent') from error
+        if silent:
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent')
+        if claims is not None:
             claims.give_back()
-            if tries > 1 or not self._snapshot.outdated():
-                offered = self._hosts(found, asking, clones, Room(found['provider_summaries']))[0] if hosts else []
-                report = self._report(query, offered, uuids)
-                if not claim or tries == TRIES or not report.lost_races:
-                    raise self._refusal(query, report) from error
-                # Whoever took it may have given it up by then: a server that ended elsewhere, or nowhere.
-                time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
-        claims.check_time()
+        if tries > 1 or not self._snapshot.outdated():
+            report = self._report(query, answer, uuids)
+            if claims is None or tries == TRIES or not report.lost_races:
+                raise self._refusal(query, report)
+            # Whoever took it may have given it up by then: a server that ended elsewhere, or nowhere.
+            time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
+        if claims is not None:
+            claims.check_time()
         self._snapshot.refresh()
         self._start_over(uuids)
-        return self._by_candidates(query, uuids, claim, claims, tries + 1)
+        return self._by_candidates(query, uuids, claims, tries + 1)
 
-    def _report(self, query: queries.Query, offered: Sequence[HostState], uuids: list[str]) -> reasons.Report:
-        """Why there is no host; ``offered``: the hosts of Placement's answer."""
+    def _report(self, query: queries.Query, answer: Answer, uuids: list[str]) -> reasons.Report:
+        """Why there is no host."""
         self._look_at_group(uuids)
         self._spec.instance_uuid = uuids[0]
+        with self._snapshot.table.lock:
+            offered = dict(Offered(self._snapshot, self._spec, answer, None).states())
         return reasons.explain(
-            self._snapshot, self._placement, self._spec, query, self._how['filters'],
-            offered={host.uuid: host.allocation_candidates for host in offered if host.allocation_candidates},
+            self._snapshot, self._placement, self._spec, query, self._filters,
+            offered={host.uuid: host.allocation_candidates for host in offered.values() if host.allocation_candidates},
             servers=len(uuids), named=self._named_nodes() if self._names_hosts() else None)
 
     def _refusal(self, query: queries.Query, report: reasons.Report) -> errors.NoValidHost:
@@ -250,28 +263,32 @@ class _Select:
         self._look_at_group([self._spec.instance_uuid])
         query = self._query()
         query.limit = None
-        found, asking, clones, _ = self._ask(query)
-        by_root = _by_root(found)
-        hosts, silent = self._hosts(found, asking, {}, Room({}))
-        return Candidates(found['provider_summaries'], [(host, by_root[host.uuid]) for host in hosts], asking, clones,
-                          silent or self._snapshot.silent)
+        asked = time.monotonic()
+        answer, _ = self._ask(query)
+        return Candidates(self._snapshot, answer, asked, self._snapshot.silent)
 
-    def _ask(self, query: queries.Query) -> tuple[dict[str, Any], queries.Query, dict[str, list[str]],
-                                                  queries.Query | None]:
-        """Placement's candidates, the question that they answer, what was left out of it, and the second question."""
+    def _ask(self, query: queries.Query) -> tuple[Answer, queries.Query | None]:
+        """Placement's candidates, and the second question, if there was one."""
         asking, clones = query.collapsed()
-        found = self._placement.allocation_candidates(asking.pairs())
+        answer = Answer(self._placement.allocation_candidates(asking.pairs()), asking, clones)
         fallback = None
         if queries.wants_dedicated_cpus(self._spec) and not self._conf.workarounds.disable_fallback_pcpu_query:
             fallback = self._query(pinning=False)
             fallback.limit = query.limit
-            self._add_fallback(found, fallback)
-        return found, asking, clones, fallback
+            self._add_fallback(answer, fallback)
+        if not answer.found['allocation_requests']:
+            LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
+                     'or a temporary occurrence as compute nodes start up.')
+        elif unknown := answer.by_root().keys() - self._snapshot.known():
+            # A host that came a moment ago, or the provider of a shared disk.
+            self._snapshot.refresh()
+            self._snapshot.tell_serviceless(unknown)
+        return answer, fallback
 
-    def _add_fallback(self, found: dict[str, Any], query: queries.Query) -> None:
+    def _add_fallback(self, answer: Answer, query: queries.Query) -> None:
         """Hosts without any PCPU, for computes that pin and don't report it yet; after those that do."""
         LOG.debug('Requesting fallback allocation candidates with VCPU instead of PCPU')
-        more = self._placement.allocation_candidates(query.collapsed()[0].pairs())
+        found, more = answer.found, self._placement.allocation_candidates(query.collapsed()[0].pairs())
         summaries = more['provider_summaries']
         pinning = {summary['root_provider_uuid'] for summary in summaries.values() if 'PCPU' in summary['resources']}
         known = set(found['provider_summaries'])
@@ -279,17 +296,19 @@ class _Select:
             roots = {summaries[rp]['root_provider_uuid'] for rp in request['allocations']}
             if not roots & (pinning | known):
                 found['allocation_requests'].append(request)
-                self._late |= roots
+                answer.late |= roots
         found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
     def rebuild(self) -> Plan:
         """The server stays on its host: no allocation, and only filters that look at rebuilds."""
         destination = self._spec.requested_destination if 'requested_destination' in self._spec else None
-        hosts, _ = self._snapshot.all_of([destination.host] if destination is not None else [])
-        for host in hosts.values():
-            host.allocation_candidates = None
+        self._snapshot.refresh()
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
-        return select(self._spec, list(hosts.values()), [uuid], room=Room({}), **self._how)
+        offers = Staying(self._snapshot, [destination.host] if destination is not None else [])
+        plan = self._choose(offers, [uuid], None)
+        if plan is None:
+            raise errors.NoValidHost(reason=NOT_ENOUGH)
+        return plan
 
     def _query(self, pinning: bool = True) -> queries.Query:
         nodes = self._named_nodes()
@@ -333,44 +352,11 @@ class _Select:
             nodes = [destination.node] if 'node' in destination and destination.node else []
         return self._snapshot.named(hosts, nodes) if hosts or nodes else []
 
-    def _hosts(self, found: dict[str, Any], query: queries.Query, clones: dict[str, list[str]],
-               room: Room) -> tuple[list[HostState], list[str]]:
-        """The hosts of Placement's answer, each with its candidates; and cells that are silent."""
-        if not found['allocation_requests']:
-            LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
-                     'or a temporary occurrence as compute nodes start up.')
-            return [], []
-        by_root = _by_root(found)
-        cell = only_cell(self._spec)
-        states, silent = self._snapshot.states(by_root), self._snapshot.silent
-        if states.keys() != by_root.keys():
-            # A host that came a moment ago, or the provider of a shared disk.
-            states, silent = self._snapshot.by_uuids(by_root.keys())
-        for root, state in states.items():
-            state.allocation_candidates = by_root[root]
-            if clones:
-                state.allocation_candidates = expand.expand(by_root[root], query, clones, room, state.may_give,
-                                                            state.cell_of)
-        # In the order of our own view, so that of equal hosts the same one comes first whichever way is taken.
-        roots = sorted(states.keys() & by_root.keys(),
-                       key=lambda root: (root in self._late, self._snapshot.table.place(root) or 0))
-        return [states[root] for root in roots if cell in (None, states[root].cell_uuid)], silent
-
     def _host_of(self, providers: Collection[str]) -> HostState | None:
         states, silent = self._snapshot.by_uuids(providers)
         if not states and silent:
             raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent')
         return next(iter(states.values()), None)
-
-
-def _by_root(found: dict[str, Any]) -> dict[str, list[Request]]:
-    """{root of a provider tree: the requests of Placement's answer that take from it}."""
-    by_root: dict[str, list[Request]] = {}
-    for request in found['allocation_requests']:
-        # A provider that is shared over trees is nobody's root alone.
-        for root in {found['provider_summaries'][rp]['root_provider_uuid'] for rp in request['allocations']}:
-            by_root.setdefault(root, []).append(request)
-    return by_root
 
 
 def _selection(choice: Choice) -> objects.Selection:

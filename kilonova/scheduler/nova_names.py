@@ -48,6 +48,7 @@ from kilonova.scheduler.filters import (
     numa_topology,
     pci_passthrough,
 )
+from kilonova.scheduler.guard import Guard
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import RequestFilterFailed
 from kilonova.scheduler.weighers import amounts, groups, hosts, images, moves
@@ -90,7 +91,13 @@ class BaseFilterHandler:
     def get_filtered_objects(self, filters_: Sequence[filters.BaseFilter], objs: Iterable[Any], spec_obj: Any,
                              index: int = 0) -> list[Any]:
         """Those that pass all of them; ``index``: of the server in its request."""
-        return filters.run(filters_, list(objs), spec_obj, index)
+        left = list(objs)
+        for one in filters_:
+            guard = Guard('Filter', one, spec_obj)
+            if left and guard.call(one.run_filter_for_index, index, default=True):
+                left = filters.passing(one, left, spec_obj, guard) or []
+                guard.report()
+        return left
 
 
 def _public(module: types.ModuleType) -> dict[str, Any]:

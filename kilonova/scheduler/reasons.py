@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
 from kilonova.scheduler import filters as filtering
-from kilonova.scheduler.direct import Look
+from kilonova.scheduler.candidates import only_cell
 from kilonova.scheduler.guard import Guard
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.prefilters.compute_status import DISABLED
 from kilonova.scheduler.prefilters.owner import OWNER
 from kilonova.scheduler.query import Group, Query, Spec
-from kilonova.scheduler.room import Request
-from kilonova.scheduler.select import only_cell
+from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.scheduler.table import Mask
 
@@ -271,9 +271,8 @@ class _Why:
         for one in self._enabled:
             if _is(one, 'ComputeFilter'):
                 continue
-            form = filtering.array_form(one)
-            mask = Guard('Filter', one).call(form, self._look, self._spec, default=filtering.LOOP) \
-                if form is not None and not _is(one, 'PciPassthroughFilter') else filtering.LOOP
+            mask = filtering.LOOP if getattr(one, 'at_most', False) else filtering.mask_of(
+                one, self._look, self._spec, Guard('Filter', one))
             if mask is filtering.LOOP:
                 single.append(one)
             elif mask is not None:
@@ -286,9 +285,8 @@ class _Why:
             for state in states.values():
                 state.allocation_candidates = list(self._offered.get(state.uuid, ()))
             kept = {id(state) for state in _kept(one, list(states.values()), self._spec)}
-            failing = np.zeros(len(self._considered), np.bool_)
-            failing[[place for place, state in states.items() if id(state) not in kept]] = True
-            self._add(_name(one), _filter_words(one), failing)
+            self._add(_name(one), _filter_words(one), self._snapshot.table.mask(
+                [place for place, state in states.items() if id(state) not in kept]))
 
     # -- Placement -----------------------------------------------------------------------------------------------------
     def ask_placement(self) -> None:

@@ -1,236 +1,520 @@
-"""Choose hosts: filter, weigh, take the first that can be claimed, consume, next (scheduler.md §1, §2).
+"""Choose hosts: filter and weigh all at once, take the first that can be claimed, count it, next (scheduler.md §1, §2).
 
-    plan = select(spec, hosts, uuids, filters=filters, weighers=weighers, settings=settings, room=room, claim=claim)
+    select = Select(snapshot, spec, filters, weighers, settings, offers, claims)
+    plan = select.plan(uuids)               # None: not enough hosts; what was claimed is the caller's to give back
+    select.forget(but=kept)                 # no longer count what was chosen for other servers
 
-Pure but for ``claim``, which the caller passes in: nothing here asks Placement or a database.
+``offers`` says which hosts there are and with what allocation each of them takes a server: ``own_view.OwnView``,
+``candidates.Offered``, ``candidates.Staying``. What is chosen counts in the table before it is claimed, so that whoever
+chooses meanwhile sees it gone.
 """
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from kilonova import errors, objects
+import numpy as np
+from numpy.typing import NDArray
+
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
+from kilonova.scheduler.claims import Claims
+from kilonova.scheduler.decisions import Trace
+from kilonova.scheduler.guard import Guard
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
+from kilonova.scheduler.plan import Choice, Plan
 from kilonova.scheduler.query import Spec
-from kilonova.scheduler.room import Request, Room
+from kilonova.scheduler.reservations import Request, reserve
+from kilonova.scheduler.room import Room
+from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler.table import Mask, Row, Values
 
 LOG = logging.getLogger(__name__)
 
-# Candidates of one host that are tried before the next host; further ones are likely to be gone as well.
-TRIES_PER_HOST = 16
 NOT_ENOUGH = 'There are not enough hosts available.'
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A host, and what to allocate there (None: nothing, the server is on it already).
-
-    ``held``: an earlier select for the same server allocated it; Placement's answer counted it as used.
-    """
-
-    host: HostState
-    request: Request | None = None
-    held: bool = False
-
-
-# (instance uuid, host, request) → the choice that stands, which may be another than asked for, or None: not possible.
-Claim = Callable[[str, HostState, Request], Choice | None]
+# Hosts that a DEBUG line names.
+SHOWN = 50
+# Seconds that a choice waits for claims that may take the same away; then Placement decides.
+WAIT = 10.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``alternates``: how many further hosts each choice gets. ``trace``: a ``decisions.Trace`` that is told what
-    happens, or None."""
+    """``alternates``: how many further hosts each choice gets. ``trace`` is told what happens."""
 
     alternates: int = 0
     subset_size: int = 1
     shuffle_best: bool = False
-    trace: Any = None
+    trace: Trace | None = None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One choice a server, in the order asked for, and as many lists of alternates."""
+class Offers(Protocol):
+    """Which hosts there are, and with what allocation each takes a server.
 
-    choices: list[Choice]
-    alternates: list[list[Choice]]
+    ``final``: what isn't found here isn't there, so the log tells why. ``most``: so many of the best hosts are tried;
+    None: all. ``refusals``: after so many hosts whose claim was refused it is over; None: no end. ``tries``: requests
+    of one host that are claimed before the next host's. ``room``: what Placement's answer has left; None: the table
+    knows. ``late``: hosts that come after those of the same weight.
+    """
+
+    final: bool
+    most: int | None
+    refusals: int | None
+    tries: int
+
+    @property
+    def room(self) -> Room | None: ...
+
+    @property
+    def late(self) -> Mask | None: ...
+
+    def hosts(self) -> Mask:
+        """Those that there are; one's own to change."""
+        ...
+
+    def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
+        """What else hosts must have, with its name; ``first``: for the first server of the request."""
+        ...
+
+    def candidates(self, host: HostState) -> list[Request] | None:
+        """The host's requests as filters see them; None: Placement wasn't asked."""
+        ...
+
+    def requests(self, place: int, host: HostState) -> list[Request] | None:
+        """The allocations with which it may take a server; None: none is needed."""
+        ...
+
+    def qualifies(self, host: HostState) -> bool:
+        """Asked before the claim, without the table's lock."""
+        ...
 
 
-class NotEnough(errors.NoValidHost):
-    """A server got no host; those before it may have been claimed."""
+class Select:
+    """One select. Without ``claims`` it only looks: the caller holds the table's lock all the time. ``building``: what
+    is chosen counts among the hosts' builds under way."""
+
+    def __init__(self, snapshot: Snapshot, spec: Spec, filters: Sequence[Any], weighers: Sequence[Any],
+                 settings: Settings, offers: Offers, claims: Claims | None = None, *, building: bool = True,
+                 rng: Any = random) -> None:
+        self._snapshot, self._table, self._spec = snapshot, snapshot.table, spec
+        self._filters, self._weighers, self._settings = filters, weighers, settings
+        self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
+        self._look = Look(snapshot)
+        self._states: dict[int, HostState] = {}
+        # Shared by all hosts: whoever asks for servers reads them once.
+        self._servers_of = snapshot.servers_of()
+        # What the filters that ran for the servers before left.
+        self._passed: Mask | None = None
+        # Filters of which only an upper bound was asked yet.
+        self._exact: list[filtering.BaseHostFilter] = []
+        self._refused: set[int] = set()
+        # What the last choice was made from, best first.
+        self._order: list[int] = []
+        self._made: list[str] = []
+
+    def plan(self, uuids: Sequence[str]) -> Plan | None:
+        """A choice for each server, or None."""
+        chosen: list[tuple[int | None, Choice]] = []
+        for index, uuid in enumerate(uuids):
+            found = self._one(uuid, index)
+            if found is None:
+                if self._offers.final:
+                    LOG.debug('There are %(hosts)d hosts available but %(num_instances)d instances requested to build.',
+                              {'hosts': len(chosen), 'num_instances': len(uuids)})
+                return None
+            LOG.debug('Selected host: %(host)s', {'host': found[1].host})
+            chosen.append(found)
+            self._remember(uuid, found[1].host)
+        choices = [choice for _, choice in chosen]
+        if not self._settings.alternates:
+            return Plan(choices, [[] for _ in choices])
+        with self._table.lock:
+            # What the only server takes changes nothing for the other hosts.
+            if len(uuids) > 1:
+                self._order = self._best(len(uuids))
+            taken = {place for place, _ in chosen}
+            return Plan(choices, [self._alternates(choice, taken) for choice in choices])
+
+    def forget(self, but: Collection[str] = ()) -> None:
+        """No longer count what was chosen for servers that get nothing here."""
+        with self._table.lock:
+            for uuid in self._made:
+                if uuid not in but:
+                    self._table.give_back(uuid)
+            self._made = [uuid for uuid in self._made if uuid in but]
+
+    # -- one server ----------------------------------------------------------------------------------------------------
+    def _one(self, uuid: str, index: int) -> tuple[int | None, Choice] | None:
+        # Filters of server groups ask which of the servers it is.
+        self._spec.instance_uuid = uuid
+        tried = _Tried()
+        with self._table.lock:
+            self._order = self._best(index)
+            self._draw(self._order)
+            left = deque(self._order)
+            found = self._reserve(uuid, left, tried)
+        while found is not None:
+            place, host, request = found
+            choice = self._claim(uuid, host, request)
+            if choice is not None:
+                self._states.pop(place, None)
+                return (self._moved(uuid, choice) if choice.held else place), choice
+            if self._settings.trace is not None:
+                self._settings.trace.refuse(host.host)
+            self._refused.add(place)
+            with self._table.lock:
+                self._table.give_back(uuid)
+                if self._offers.refusals is not None and len(self._refused) > self._offers.refusals:
+                    return None
+                found = self._reserve(uuid, left, tried)
+        held = self._claims.existing(uuid) if self._claims is not None and self._offers.final else None
+        return None if held is None else (self._moved(uuid, held), held)
+
+    def _reserve(self, uuid: str, order: deque[int], tried: _Tried) -> tuple[int, HostState, Request | None] | None:
+        """The next host and request, which count from now on; None: there is no further one."""
+        until = time.monotonic() + WAIT
+        while order:
+            place = order[0]
+            host = self._state(place)
+            requests = self._requests(place, host) if host is not None else []
+            if host is not None and requests is None:
+                order.popleft()
+                return place, host, None
+            room = self._offers.room
+            fitting = [one for one in requests or () if room is None or room.fits(one)]
+            if not fitting and host is not None and not tried.of(place):
+                LOG.debug('Skipping host %s: it has no allocation request that still fits.', host)
+            left = tried.others(place, fitting, self._offers.tries)
+            request = next((one for one in left if room is None or not room.contested(one)), None)
+            if host is None or not left:
+                order.popleft()
+                continue
+            if request is None:
+                if self._table.reservations.wait(until - time.monotonic()):
+                    continue
+                request = left[0]
+            tried.add(place, request)
+            self._table.take(uuid, reserve(place, self._spec, request, host.topology_of(self._spec, request),
+                                           self._building))
+            self._made.append(uuid)
+            return place, host, request
+        return None
+
+    def _requests(self, place: int, host: HostState) -> list[Request] | None:
+        """Those that the filters, asked about this very host, leave."""
+        if host.allocation_candidates is not None:
+            for one in self._exact:
+                guard = Guard('Filter', one, self._spec)
+                passes = guard.call(one._filter_one, host, self._spec, default=False)  # noqa: SLF001
+                guard.report()
+                if not passes:
+                    return []
+        return self._offers.requests(place, host)
+
+    def _claim(self, uuid: str, host: HostState, request: Request | None) -> Choice | None:
+        if request is None:
+            return Choice(host)
+        choice: Choice | None = Choice(host, request)
+        if self._claims is not None:
+            choice = self._claims.claim(uuid, host, request) if self._offers.qualifies(host) else None
+        if choice is not None and not choice.held:
+            with self._table.lock:
+                self._table.reservations.made(uuid)
+        return choice
+
+    def _moved(self, uuid: str, choice: Choice) -> int | None:
+        """Where an earlier select's choice is: counted there, and not where this one wanted to go. None: unknown."""
+        assert choice.request is not None
+        with self._table.lock:
+            place = self._table.place(choice.host.uuid)
+            self._table.give_back(uuid)
+            if place is not None:
+                self._table.take(uuid, reserve(place, self._spec, choice.request, choice.host.topology_of(
+                    self._spec, choice.request), self._building))
+                # Placement's answer has counted it.
+                self._table.reservations.made(uuid, 0.0)
+                self._made.append(uuid)
+            self._states.pop(place if place is not None else -1, None)
+        return place
+
+    def _remember(self, uuid: str, host: HostState) -> None:
+        group = self._spec.instance_group if 'instance_group' in self._spec else None
+        if group is not None:
+            # The next server of the request is to see this one.
+            group.put(uuid, host.host)
+
+    def _alternates(self, choice: Choice, taken: Collection[int | None]) -> list[Choice]:
+        """Further hosts of the same cell that nobody of this request was given."""
+        found: list[Choice] = []
+        for place in self._order:
+            if len(found) == self._settings.alternates:
+                break
+            host = self._state(place) if place not in taken else None
+            if host is None or host.cell_uuid != choice.host.cell_uuid:
+                continue
+            requests, room = self._requests(place, host), self._offers.room
+            if requests is None:
+                found.append(Choice(host))
+                continue
+            request = next((one for one in requests if room is None or room.fits(one)), None)
+            if request is not None:
+                found.append(Choice(host, request))
+        return found
+
+    def _state(self, place: int) -> HostState | None:
+        state = self._states.get(place)
+        if state is None:
+            state = self._snapshot.state(place, self._servers_of, self._offers.candidates)
+            if state is not None:
+                self._states[place] = state
+        return state
+
+    # -- filter and weigh ----------------------------------------------------------------------------------------------
+    def _best(self, index: int) -> list[int]:
+        """The places of the best hosts that pass, best first."""
+        places = np.flatnonzero(self._filter(index))
+        if self._offers.late is not None:
+            places = places[np.argsort(self._offers.late[places], kind='stable')]
+        if not len(places):
+            return []
+        weights = self._weigh(places)
+        weighable = weights > -np.inf
+        if not weighable.any():
+            LOG.info('Weighing left no host of %d', len(places))
+        places, weights, count = places[weighable], weights[weighable], self._offers.most
+        if count is not None and len(places) > count:
+            # Those of the least weight that still counts in the order of their places, like all of equal weight.
+            least = np.partition(weights, len(weights) - count)[len(weights) - count]
+            places, weights = places[weights >= least], weights[weights >= least]
+        if self._settings.shuffle_best:
+            mixed = list(range(len(places)))
+            self._rng.shuffle(mixed)
+            places, weights = places[mixed], weights[mixed]
+        order = np.argsort(-weights, kind='stable')[:count]
+        if self._settings.trace is not None:
+            self._settings.trace.weighed(self._table, places[order], weights[order])
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug('Weighed %(hosts)s', {'hosts': [
+                weighing.WeighedHost(self._state(int(places[at])), float(weights[at])) for at in order[:SHOWN]]})
+        return [int(place) for place in places[order]]
+
+    def _draw(self, order: list[int]) -> None:
+        """Move one of the first ``subset_size`` to the front."""
+        if self._settings.subset_size > 1 and order:
+            order.insert(0, order.pop(self._rng.randrange(min(self._settings.subset_size, len(order)))))
+
+    def _filter(self, index: int) -> Mask:
+        first = self._passed is None
+        # What the first server of a request meets stands for all.
+        steps = _Steps(self, self._settings.trace if first else None)
+        passing = self._offers.hosts() if self._passed is None else self._passed.copy()
+        passing, forced = self._named(passing)
+        steps.start(passing)
+        for name, mask in self._offers.masks(self._look, first):
+            passing = steps.took(name, passing, passing & mask)
+        if not forced:
+            passing = self._run_filters(index, passing, steps)
+        self._passed = passing.copy()
+        if self._offers.refusals is not None:
+            passing[list(self._refused)] = False
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug('Filtered %(hosts)s', {'hosts': [
+                self._state(int(place)) for place in np.flatnonzero(passing)[:SHOWN]]})
+        return passing
+
+    def _run_filters(self, index: int, passing: Mask, steps: _Steps) -> Mask:
+        """First those that answer for all hosts at once, then the others about hosts that are left."""
+        single: list[Any] = []
+        self._exact = []
+        for one in self._filters:
+            guard = Guard('Filter', one, self._spec)
+            if not guard.call(one.run_filter_for_index, index, default=True):
+                continue
+            mask = filtering.mask_of(one, self._look, self._spec, guard)
+            guard.report()
+            if mask is filtering.LOOP:
+                single.append(one)
+                continue
+            if getattr(one, 'at_most', False):
+                self._exact.append(one)
+            passing = steps.took(type(one).__name__, passing, passing if mask is None else passing & mask)
+        for one in single:
+            if not passing.any():
+                break
+            places = [place for place in np.flatnonzero(passing).tolist() if self._state(place) is not None]
+            guard = Guard('Filter', one, self._spec)
+            kept = filtering.passing(one, [self._states[place] for place in places], self._spec, guard)
+            guard.report()
+            if kept is None:
+                LOG.debug('Filter %s says to stop filtering', type(one).__name__)
+                return passing & False
+            left = {id(state) for state in kept}
+            passing = steps.took(type(one).__name__, passing, self._table.mask(
+                [place for place in places if id(self._states[place]) in left]))
+        return passing
+
+    def _named(self, passing: Mask) -> tuple[Mask, bool]:
+        """Hosts that the request names or leaves out; whether they are forced: those aren't filtered, a requested one
+        is (scheduler.md §9)."""
+        ignored = {name.lower() for name in self._names('ignore_hosts')}
+        if ignored:
+            left = self._only(passing, lambda node: node['host'].lower() not in ignored)
+            if (dropped := passing & ~left).any():
+                LOG.info('Host filter ignoring hosts: %s', ', '.join(sorted(set(self._hosts(dropped)))))
+            passing = left
+        passing = self._requested(passing)
+        forced = False
+        for name, column, what in (('force_hosts', 'host', 'hosts'),
+                                   ('force_nodes', 'hypervisor_hostname', 'nodes')):
+            names = self._names(name)
+            if not names:
+                continue
+            forced, wanted = True, {one.lower() for one in names}
+            passing = self._table.mask([place for place in np.flatnonzero(passing).tolist()
+                                        if self._table.row(place)[column].lower() in wanted])
+            if passing.any():
+                LOG.info('Host filter forcing available %s to %s', what, ', '.join(self._hosts(passing, column)))
+            else:
+                LOG.info("No hosts matched due to not matching '%s' value of '%s'", name, ', '.join(names))
+        return passing, forced
+
+    def _requested(self, passing: Mask) -> Mask:
+        destination = self._spec.requested_destination if 'requested_destination' in self._spec else None
+        host = destination.host if destination is not None and 'host' in destination else None
+        node = destination.node if destination is not None and 'node' in destination else None
+        if not host and not node:
+            return passing
+        LOG.info('Host filter only checking host %(host)s and node %(node)s', {'host': host, 'node': node})
+        found = self._only(passing, lambda row: (not host or row['host'].lower() == host.lower()) and (
+            not node or row['hypervisor_hostname'].lower() == node.lower()))
+        if not found.any():
+            LOG.info('No hosts matched due to not matching requested destination (%(host)s, %(node)s)',
+                     {'host': host, 'node': node})
+        return found
+
+    def _names(self, name: str) -> list[str]:
+        return list((getattr(self._spec, name) if name in self._spec else None) or ())
+
+    def _only(self, passing: Mask, wanted: Callable[[Row], bool]) -> Mask:
+        return self._table.mask([place for place in np.flatnonzero(passing).tolist()
+                                 if wanted(self._table.row(place))])
+
+    def _hosts(self, mask: Mask, column: str = 'host') -> list[str]:
+        return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
+
+    def _weigh(self, places: NDArray[np.int64]) -> Values:
+        """The hosts' weights; -inf for those for which a weigher raises."""
+        total = np.zeros(len(places))
+        if len(places) < 2:
+            return total
+        for weigher in self._weighers:
+            guard = Guard('Weigher', weigher, self._spec)
+            multiplier = self._multiplier(weigher, places, guard)
+            if np.any(multiplier):
+                form = weighing.array_form(weigher)
+                values = guard.call(form, self._look, self._spec, default=weighing.LOOP) if form else weighing.LOOP
+                if values is weighing.LOOP:
+                    values = np.asarray(weighing.values_of(weigher, [
+                        weighing.WeighedHost(self._state(int(place))) for place in places], self._spec, guard),
+                        np.float64)
+                else:
+                    values = values[places]
+                total += _weights(values, multiplier, weigher)
+            guard.report()
+        return total
+
+    def _multiplier(self, weigher: Any, places: NDArray[np.int64], guard: Guard) -> Any:
+        """One number for all hosts, or an array where aggregates or the weigher itself say otherwise."""
+        if type(weigher).weight_multiplier is not weighing.BaseHostWeigher.weight_multiplier:
+            return np.asarray(weighing.multipliers_of(
+                weigher, [self._state(int(place)) for place in places], guard))
+        if weigher.multiplier is None:
+            return 1.0
+        configured = weigher.configured_multiplier()
+        overridden = self._snapshot.overridden(weigher.multiplier)
+        if not overridden:
+            return configured
+        others = self._table.places_named(overridden)
+        return np.asarray([weigher.weight_multiplier(self._state(int(place))) if int(place) in others else configured
+                           for place in places])
+
+
+class _Tried:
+    """The requests of hosts that were claimed for one server."""
 
     def __init__(self) -> None:
-        super().__init__(reason=NOT_ENOUGH)
+        self._of: dict[int, list[Request]] = {}
+
+    def of(self, place: int) -> list[Request]:
+        return self._of.get(place, [])
+
+    def add(self, place: int, request: Request) -> None:
+        self._of.setdefault(place, []).append(request)
+
+    def others(self, place: int, requests: Sequence[Request], most: int) -> list[Request]:
+        """Those that weren't; none after ``most`` of the host."""
+        tried = self.of(place)
+        return [] if len(tried) >= most else [one for one in requests if not any(one is other for other in tried)]
 
 
-def select(spec: Spec, hosts: Sequence[HostState], uuids: Sequence[str], *,
-           filters: Sequence[Any], weighers: Sequence[Any], settings: Settings, room: Room,
-           claim: Claim = lambda uuid, host, request: Choice(host, request),
-           recover: Callable[[str], Choice | None] = lambda uuid: None, rng: Any = random) -> Plan:
-    """A plan for all servers, or NotEnough.
+class _Steps:
+    """Tells trace and log what each filter left."""
 
-    ``hosts`` carry their ``allocation_candidates`` (None: no allocation is needed) and are consumed. ``recover`` is
-    asked for a server that no host can take: an earlier call may have claimed one for it. ``rng`` shuffles.
-    """
-    choices: list[Choice] = []
-    left: list[HostState] = list(hosts)
-    for index, uuid in enumerate(uuids):
-        # Filters of server groups ask which of the servers it is.
-        spec.instance_uuid = uuid
-        left = _sorted_hosts(spec, left, index, filters, weighers, settings, rng)
-        choice = _first_possible(left, uuid, room, claim) or recover(uuid)
-        if choice is None:
-            LOG.debug('There are %(hosts)d hosts available but %(num_instances)d instances requested to build.',
-                      {'hosts': len(choices), 'num_instances': len(uuids)})
-            raise NotEnough
-        LOG.debug('Selected host: %(host)s', {'host': choice.host})
-        choices.append(choice)
-        _consume(spec, choice, room, uuid)
-    if not settings.alternates:
-        return Plan(choices, [[] for _ in choices])
-    if len(uuids) > 1:
-        left = _sorted_hosts(spec, left, len(uuids), filters, weighers, settings, rng)
-    taken = {choice.host.uuid for choice in choices}
-    return Plan(choices, [_alternates(choice, left, taken, room, settings.alternates) for choice in choices])
+    def __init__(self, select: Select, trace: Trace | None) -> None:
+        self._table, self._trace = select._table, trace  # noqa: SLF001 - the same module
+        self._spec, self._final = select._spec, select._offers.final  # noqa: SLF001
+        self._short: list[str] = []
+        self._left: list[tuple[str, Mask]] = []
+        self._before = 0
 
+    def start(self, passing: Mask) -> None:
+        self._before = int(np.count_nonzero(passing))
+        LOG.debug('Starting with %d host(s)', self._before)
+        if self._trace is not None:
+            self._trace.start(self._before)
 
-def _sorted_hosts(spec: Spec, hosts: Sequence[HostState], index: int, filters: Sequence[Any],
-                  weighers: Sequence[Any], settings: Settings, rng: Any) -> list[HostState]:
-    """The hosts that pass, best first, with one of the first ``subset_size`` moved to the front."""
-    trace = settings.trace
-    passing = filtered(spec, hosts, index, filters, trace.listed if trace is not None and not index else None)
-    LOG.debug('Filtered %(hosts)s', {'hosts': passing})
-    if not passing:
-        return []
-    weighed = weighing.weigh(weighers, passing, spec)
-    if not weighed:
-        LOG.info('Weighing left no host of %d', len(passing))
-        return []
-    if settings.shuffle_best:
-        best = [one for one in weighed if one.weight == weighed[0].weight]
-        rng.shuffle(best)
-        weighed[:len(best)] = best
-    LOG.debug('Weighed %(hosts)s', {'hosts': weighed})
-    if trace is not None:
-        trace.weighed(weighed)
-    ordered = [one.obj for one in weighed]
-    pick = rng.choice(ordered[:settings.subset_size]) if settings.subset_size > 1 else ordered[0]
-    return [pick, *(host for host in ordered if host is not pick)]
-
-
-def filtered(spec: Spec, hosts: Sequence[HostState], index: int, filters: Sequence[Any],
-             seen: Callable[[str, Sequence[Any], Sequence[Any]], None] | None = None) -> list[HostState]:
-    """The hosts that may take the request: a forced host is not filtered, a requested one is (scheduler.md §9)."""
-    hosts = _only_requested(spec, _without_ignored(spec, hosts))
-    forced = _forced(spec, hosts)
-    if forced is not None:
-        return forced
-    return filtering.run(filters, hosts, spec, index, seen)
-
-
-def _names(spec: Spec, name: str) -> list[str]:
-    return list((getattr(spec, name) if name in spec else None) or ())
-
-
-def _only_requested(spec: Spec, hosts: Sequence[HostState]) -> Sequence[HostState]:
-    destination = spec.requested_destination if 'requested_destination' in spec else None
-    host = destination.host if destination is not None and 'host' in destination else None
-    node = destination.node if destination is not None and 'node' in destination else None
-    if not host and not node:
-        return hosts
-    LOG.info('Host filter only checking host %(host)s and node %(node)s', {'host': host, 'node': node})
-    matching = [state for state in hosts if _is(state.host, host) and _is(state.nodename, node)]
-    if not matching:
-        LOG.info('No hosts matched due to not matching requested destination (%(host)s, %(node)s)',
-                 {'host': host, 'node': node})
-    return matching
-
-
-def only_cell(spec: Spec) -> str | None:
-    """The uuid of the cell that a move may not leave."""
-    destination = spec.requested_destination if 'requested_destination' in spec else None
-    if destination is None or 'cell' not in destination or destination.cell is None:
-        return None
-    if 'allow_cross_cell_move' in destination and destination.allow_cross_cell_move:
-        return None
-    return str(destination.cell.uuid)
-
-
-def _is(name: str, wanted: str | None) -> bool:
-    return not wanted or name.lower() == wanted.lower()
-
-
-def _without_ignored(spec: Spec, hosts: Sequence[HostState]) -> Sequence[HostState]:
-    ignored = {name.lower() for name in _names(spec, 'ignore_hosts')}
-    dropped = sorted({state.host for state in hosts if state.host.lower() in ignored})
-    if not dropped:
-        return hosts
-    LOG.info('Host filter ignoring hosts: %s', ', '.join(dropped))
-    return [state for state in hosts if state.host.lower() not in ignored]
-
-
-def _forced(spec: Spec, hosts: Sequence[HostState]) -> list[HostState] | None:
-    """The hosts that match force_hosts and force_nodes; None when nothing is forced."""
-    wanted = {name: {one.lower() for one in _names(spec, name)} for name in ('force_hosts', 'force_nodes')}
-    if not any(wanted.values()):
-        return None
-    for name, attribute, what in (('force_hosts', 'host', 'hosts'), ('force_nodes', 'nodename', 'nodes')):
-        if not wanted[name]:
-            continue
-        value = ', '.join(_names(spec, name))
-        hosts = [state for state in hosts if getattr(state, attribute).lower() in wanted[name]]
-        if hosts:
-            LOG.info('Host filter forcing available %s to %s', what,
-                     ', '.join(getattr(state, attribute) for state in hosts))
+    def took(self, name: str, before: Mask, after: Mask) -> Mask:
+        """``after``, when it is told."""
+        if self._trace is not None:
+            self._trace.masked(name, self._table, before, after)
+        count = int(np.count_nonzero(after))
+        if not self._before:
+            return after
+        self._short.append(f'{name}: (start: {self._before}, end: {count})')
+        self._left.append((name, after))
+        self._before = count
+        if count or not self._final:
+            LOG.debug('Filter %(name)s returned %(count)d host(s)', {'name': name, 'count': count})
         else:
-            LOG.info("No hosts matched due to not matching '%s' value of '%s'", name, value)
-    return list(hosts)
+            LOG.info('Filter %s returned 0 hosts', name)
+            self._nothing_left()
+        return after
+
+    def _nothing_left(self) -> None:
+        message = ("Filtering removed all hosts for the request with instance ID '%(uuid)s'. "
+                   'Filter results: %(results)s')
+        uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else None
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug(message, {'uuid': uuid, 'results': [
+                (name, [(row['host'], row['hypervisor_hostname'])
+                        for row in map(self._table.row, np.flatnonzero(left).tolist())])
+                for name, left in self._left]})
+        LOG.info(message, {'uuid': uuid, 'results': self._short})
 
 
-def _first_possible(hosts: Sequence[HostState], uuid: str, room: Room, claim: Claim) -> Choice | None:
-    for host in hosts:
-        if host.allocation_candidates is None:
-            return Choice(host)
-        fitting = [request for request in host.allocation_candidates if room.fits(request)]
-        if not fitting:
-            LOG.debug('Skipping host %s: it has no allocation request that still fits.', host)
-            continue
-        for request in sorted(fitting, key=room.contested)[:TRIES_PER_HOST]:
-            choice = claim(uuid, host, request)
-            if choice is not None:
-                return choice
-    return None
-
-
-def _consume(spec: Spec, choice: Choice, room: Room, uuid: str) -> None:
-    choice.host.consume(spec, choice.request, uuid)
-    if choice.request is not None and not choice.held:
-        room.take(choice.request)
-    group = spec.instance_group if 'instance_group' in spec else None
-    if group is None:
-        return
-    # The next server of the request is to see this one.
-    choice.host.instances[uuid] = objects.Instance(uuid=uuid)
-    group.put(uuid, choice.host.host)
-
-
-def _alternates(choice: Choice, hosts: Sequence[HostState], taken: set[str], room: Room, count: int) -> list[Choice]:
-    """Further hosts of the same cell that nobody of this request was given (``taken``: node uuids)."""
-    found: list[Choice] = []
-    for host in hosts:
-        if len(found) == count:
-            break
-        if host.cell_uuid != choice.host.cell_uuid or host.uuid in taken:
-            continue
-        if host.allocation_candidates is None:
-            found.append(Choice(host))
-            continue
-        request = next((one for one in host.allocation_candidates if room.fits(one)), None)
-        if request is not None:
-            found.append(Choice(host, request))
+def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:
+    """What a weigher adds to each host's weight; -inf where it gave no number."""
+    good = ~np.isnan(values + multiplier)
+    if good.all():
+        return weighing.normalize(values, weigher.minval, weigher.maxval) * multiplier
+    found = np.full(len(values), -np.inf)
+    if good.any():
+        found[good] = weighing.normalize(values[good], weigher.minval, weigher.maxval) * np.broadcast_to(
+            multiplier, good.shape)[good]
     return found

@@ -25,6 +25,7 @@ from kilonova.db import engine
 from kilonova.db.queries import aggregates, build_requests, changes, instance_groups, snapshot
 from kilonova.db.queries.operations import waiting_boots
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.table import Row, Table
 
 LOG = logging.getLogger(__name__)
@@ -278,6 +279,20 @@ class Snapshot:
         silent = self.refresh()
         return self.states(uuids), silent
 
+    def known(self) -> set[str]:
+        """uuids of the nodes that may get servers."""
+        with self.table.lock:
+            usable = self.table.usable(self.cells)
+            return {node['uuid'] for place, node in self.table.nodes() if usable[place]}
+
+    def tell_serviceless(self, uuids: Iterable[str]) -> None:
+        """Log which of these nodes have no service: nobody would start a server there."""
+        with self.table.lock:
+            places = [place for place in map(self.table.place, uuids) if place is not None]
+            hosts = [self.table.host(place) for place in places if not self.table['live'][place]]
+        for host in hosts:
+            LOG.warning('No compute service record found for host %s', host)
+
     def states(self, uuids: Iterable[str]) -> dict[str, HostState]:
         """The same of what was read last."""
         cells, found = self.cells, {}
@@ -290,16 +305,14 @@ class Snapshot:
                     found[state.uuid] = state
         return found
 
-    def state(self, place: int, servers_of: Callable[[str], list[Row]] | None = None) -> HostState | None:
+    def state(self, place: int, servers_of: Callable[[str], list[Row]] | None = None,
+              offered: Callable[[HostState], list[Request] | None] = lambda host: []) -> HostState | None:
         """One host as filters see it; None without a service or a host mapping."""
         cell_uuid, node = self.table.node(place)
-        if node['service'] is None:
-            LOG.warning('No compute service record found for host %s', node['host'])
-            return None
-        if not node['mapped']:
+        if node['service'] is None or not node['mapped']:
             return None
         return HostState(node, cell_uuid, self._aggregates_of.get(node['host']),
-                         servers_of or self.servers_of(), self.table.taken_at(place))
+                         servers_of or self.servers_of(), self.table.taken_at(place), offered)
 
     def servers_of(self, hosts: Collection[str] = ()) -> Callable[[str], list[Row]]:
         """Reads the servers of these hosts (none given: of all), once a request and only when asked."""

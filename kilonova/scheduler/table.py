@@ -3,10 +3,10 @@
     table = Table()
     table.put(cell_uuid, node_row); table.put_service(cell_uuid, service_row)
     alive = table.usable(cells) & ~table['disabled'] & table['up']
-    table.take(uuid, Taken(...))            # what was just given away, until the host itself says so
+    table.take(uuid, Reservation(...))      # what was just given away, until the host itself says so
 
 A host has a *place* (its index in all columns) as long as it lives. What a scheduler has claimed counts at once:
-``take`` subtracts it and ``settle`` forgets it when the host's own row contains it. Callers hold ``lock``.
+``take`` subtracts it and ``give_back`` forgets it when the host's own row contains it. Callers hold ``lock``.
 """
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kilonova.objects import InstanceNUMATopology, InstancePCIRequest
 from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciPools
 from kilonova.pci.request import PLACEMENT_KEYS
 from kilonova.scheduler.host_state import less, parsed_pools
+from kilonova.scheduler.reservations import Reservation, Reservations
 
 Row = dict[str, Any]
 Mask = NDArray[np.bool_]
@@ -40,29 +39,11 @@ COLUMNS: Mapping[str, Any] = MappingProxyType({
     'cpu_ratio': np.float64, 'num_instances': np.int64, 'num_io_ops': np.int64, 'failed_builds': np.int64,
     'hypervisor_version': np.int64, 'pci_free': np.int64, 'supported': np.int32, 'ram_room_mb': np.float64,
     'disk_room_mb': np.float64})
-# A claim that no host has taken after so many seconds was given up by others.
-FORGET_AFTER = 60.0
 # Texts that many hosts share are kept once; more than so many a host are swept.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 # The address tells pools apart but is nothing that requests ask for; the provider is the host's own.
 _OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname'))
-
-
-@dataclass
-class Taken:
-    """What one server was given on a host. ``vcpus``: shared ones; ``devices``: {provider uuid: number}; ``topology``:
-    its place on the host's NUMA cells, if it asked for one; ``requests``: PCI requests whose devices Placement doesn't
-    count, so that only the host will say which they are. ``at`` by the monotonic clock."""
-
-    place: int
-    vcpus: int
-    memory_mb: int
-    disk_mb: int
-    devices: Counter
-    at: float = field(default_factory=time.monotonic)
-    topology: InstanceNUMATopology | None = None
-    requests: tuple[InstancePCIRequest, ...] = ()
 
 
 class Table:
@@ -82,8 +63,7 @@ class Table:
         self._cells: list[str] = []
         self._texts: dict[str, str] = {}
         self._kinds: list[str] = []
-        self._taken: dict[str, Taken] = {}
-        self._here: dict[int, dict[str, Taken]] = {}
+        self.reservations = Reservations(self.lock)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
@@ -126,8 +106,7 @@ class Table:
         self._by_host[cell_uuid, node['host']].discard(place)
         for values in self._columns.values():
             values[place] = 0
-        for uuid in self._here.pop(place, {}):
-            self._taken.pop(uuid, None)
+        self.reservations.drop(place)
         self._free.append(place)
         return node
 
@@ -204,9 +183,10 @@ class Table:
         column['supported'][place] = self._kind_code(node['supported_instances'] or '[]')
         self._write_pools(place, node['pci_stats'])
         self._write_service(place, self._services.get((cell_uuid, node['host'])))
-        for taken in self._here.get(place, {}).values():
-            self._count(taken, 1)
-        if self._here.get(place):
+        taken = self.reservations.on(place)
+        for one in taken.values():
+            self._count(one, 1)
+        if taken:
             self._count_devices(place)
 
     def _write_service(self, place: int, service: Row | None) -> None:
@@ -241,50 +221,42 @@ class Table:
         return self._kinds.index(text)
 
     # -- what was just given away --------------------------------------------------------------------------------------
-    def take(self, uuid: str, taken: Taken) -> None:
+    def take(self, uuid: str, taken: Reservation) -> None:
         """Count what a server gets; what it was counted with before is forgotten."""
         self.give_back(uuid)
-        self._taken[uuid] = taken
-        self._here.setdefault(taken.place, {})[uuid] = taken
+        self.reservations.put(uuid, taken)
         self._count(taken, 1)
         if taken.devices or taken.requests:
             self._count_devices(taken.place)
 
     def give_back(self, uuid: str) -> None:
         """A server that doesn't get it after all, or whose host counts it itself now."""
-        taken = self._taken.pop(uuid, None)
+        taken = self.reservations.pop(uuid)
         if taken is not None:
-            self._here[taken.place].pop(uuid)
             self._count(taken, -1)
             if taken.devices or taken.requests:
                 self._count_devices(taken.place)
 
     def forget_old(self, now: float | None = None) -> None:
         """Drop servers that nobody will ever take."""
-        now = time.monotonic() if now is None else now
-        old = []
-        # The oldest come first.
-        for uuid, taken in self._taken.items():
-            if now - taken.at <= FORGET_AFTER:
-                break
-            old.append(uuid)
-        for uuid in old:
+        for uuid in self.reservations.old(time.monotonic() if now is None else now):
             self.give_back(uuid)
 
     def unsettled(self, cell_uuid: str) -> list[str]:
         """Servers of a cell whose hosts may not count them yet."""
-        return [uuid for uuid, taken in self._taken.items()
-                if self._cells[self._columns['cell'][taken.place]] == cell_uuid]
+        return [uuid for uuid, place in self.reservations.places().items()
+                if self._cells[self._columns['cell'][place]] == cell_uuid]
 
-    def taken_at(self, place: int) -> list[Taken]:
-        """What was given away on a host and isn't in its row yet."""
-        return list(self._here.get(place, {}).values())
+    def taken_at(self, place: int) -> dict[str, Reservation]:
+        """{server: what it was given} on a host and isn't in its row yet."""
+        return dict(self.reservations.on(place))
 
     def sent_to(self, uuid: str) -> list[int]:
         """Where a server was just sent, if it was."""
-        return [self._taken[uuid].place] if uuid in self._taken else []
+        taken = self.reservations.get(uuid)
+        return [] if taken is None else [taken.place]
 
-    def _count(self, taken: Taken, sign: int) -> None:
+    def _count(self, taken: Reservation, sign: int) -> None:
         place, column = taken.place, self._columns
         column['free_ram_mb'][place] -= sign * taken.memory_mb
         column['free_disk_mb'][place] -= sign * taken.disk_mb
@@ -292,7 +264,7 @@ class Table:
         column['disk_room_mb'][place] -= sign * taken.disk_mb
         column['vcpus_used'][place] += sign * taken.vcpus
         column['num_instances'][place] += sign
-        column['num_io_ops'][place] += sign
+        column['num_io_ops'][place] += sign * taken.building
 
     def _count_devices(self, place: int) -> None:
         """Write down how many devices are left, whatever was counted before: who gives back leaves no trace."""
@@ -307,13 +279,15 @@ class Table:
 
     def _left(self, place: int) -> list[int]:
         """The free devices of each pool of the host's row, less what was just given away."""
-        taken = self.taken_at(place)
+        taken = self.reservations.on(place).values()
         if any(one.requests for one in taken):
             stored = self._stored_pools(place)
             # A pool that is gone has a relative that is taken. Copies share the keys.
             left = {id(pool.keys): pool.count for pool in _less_taken(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]
-        gone = _providers(taken)
+        gone: Counter[str | None] = Counter()
+        for one in taken:
+            gone.update(one.devices)
         found = []
         for _, provider, count in self._pools[place]:
             number = min(count, gone[provider]) if provider is not None else 0
@@ -346,6 +320,16 @@ class Table:
         """Where the nodes of these hosts stand, whatever their cell."""
         return {place for cell in self._cells for host in hosts for place in self.places_of(cell, host)}
 
+    def mask(self, places: Collection[int]) -> Mask:
+        """Just these places."""
+        found = np.zeros(len(self._nodes), np.bool_)
+        found[list(places)] = True
+        return found
+
+    def these(self, uuids: Iterable[str]) -> Mask:
+        """The places of those of these nodes that are here."""
+        return self.mask([self._by_uuid[uuid] for uuid in uuids if uuid in self._by_uuid])
+
     def nodes(self) -> Iterator[tuple[int, Row]]:
         """All places with their rows."""
         for place, node in enumerate(self._nodes):
@@ -354,14 +338,18 @@ class Table:
 
     def host(self, place: int) -> str:
         """A place's host."""
+        host: str = self.row(place)['host']
+        return host
+
+    def row(self, place: int) -> Row:
+        """A place's row of ``compute_nodes``."""
         node = self._nodes[place]
         assert node is not None
-        return node['host']
+        return node
 
     def node(self, place: int) -> tuple[str, Row]:
         """A place's cell and row, with ``service`` as HostState wants it."""
-        node = self._nodes[place]
-        assert node is not None
+        node = self.row(place)
         cell = self._cells[self._columns['cell'][place]]
         return cell, {**node, 'service': self._services.get((cell, node['host']))}
 
@@ -377,7 +365,7 @@ class Table:
 
     def pools(self, place: int) -> PciPools:
         """The host's free devices, less what was just given away; one's own to change."""
-        return _less_taken(self._stored_pools(place), self.taken_at(place))
+        return _less_taken(self._stored_pools(place), self.reservations.on(place).values())
 
     def _stored_pools(self, place: int) -> PciPools:
         _, node = self.node(place)
@@ -394,21 +382,9 @@ class Table:
             map(sys.getsizeof, self._texts))
 
 
-def _providers(taken: Iterable[Taken]) -> Counter:
-    """{provider: devices} that Placement counts."""
-    gone: Counter = Counter()
-    for one in taken:
-        gone.update(one.devices)
-    return gone
-
-
-def _less_taken(stored: PciPools, taken: Sequence[Taken]) -> PciPools:
+def _less_taken(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
     """A copy of the pools without what was given away."""
-    pools, gone = stored.copy(), _providers(taken)
-    for pool in pools.pools:
-        number = min(pool.count, gone[pool.rp_uuid])
-        pool.count -= number
-        gone[pool.rp_uuid] -= number
+    pools = stored.copy()
     less(pools, taken)
     return pools
 

@@ -23,12 +23,12 @@ from kilonova.context import get_admin_context
 from kilonova.objects import Flavor, ImageMeta, InstanceGroup, InstancePCIRequests, RequestSpec
 from kilonova.pci import request as pci_request
 from kilonova.pci.pools import numa_policy_of
-from kilonova.scheduler import expand
+from kilonova.scheduler.candidates import Offered
 from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.manager import Candidates, SchedulerManager
+from kilonova.scheduler.manager import SchedulerManager
 from kilonova.scheduler.query import Spec
-from kilonova.scheduler.room import Request, Room, uses
-from kilonova.scheduler.select import NotEnough, Settings, select
+from kilonova.scheduler.select import Select, Settings
+from kilonova.scheduler.snapshot import Snapshot
 from kilonova.virt.hardware import constraints
 
 LOG = logging.getLogger(__name__)
@@ -98,39 +98,36 @@ def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: Spec,
         return Capacity()
     found = Capacity(silent=list(candidates.silent))
     free: dict[tuple[str, str], Counter[str]] = {}
-    for host, requests in candidates.hosts:
-        _count_devices(spec, host, free)
-        number = _fits_on(manager.filters, spec, host, requests, candidates)
-        zone = host.availability_zone or conf.default_availability_zone
-        cell = cell_names.get(host.cell_uuid, host.cell_uuid)
-        found.total += number
-        for where, name in ((found.hosts, host.host), (found.zones, zone), (found.cells, cell)):
-            where[name] = where.get(name, 0) + number
+    offers = candidates.offers(spec)
+    with candidates.snapshot.table.lock:
+        hosts = dict(offers.states())
+        for place, host in hosts.items():
+            _count_devices(spec, host, free)
+            number = _fits_on(manager.filters, spec, place, offers, candidates.snapshot)
+            zone = host.availability_zone or conf.default_availability_zone
+            cell = cell_names.get(host.cell_uuid, host.cell_uuid)
+            found.total += number
+            for where, name in ((found.hosts, host.host), (found.zones, zone), (found.cells, cell)):
+                where[name] = where.get(name, 0) + number
     for (alias, policy), counts in free.items():
         found.devices.setdefault(alias, {})[policy] = dict(counts)
     return found
 
 
-def _fits_on(filters: list[Any], spec: Spec, host: HostState, requests: list[Request],
-             candidates: Candidates) -> int:
-    """Servers that one host takes, one after the other; Placement would be asked anew for each."""
-    for number in range(MOST):
-        room = Room(candidates.summaries)
-        host.allocation_candidates = list(requests) if not candidates.clones else expand.expand(
-            requests, candidates.query, candidates.clones, room, host.may_give, host.cell_of)
-        try:
-            plan = select(spec, [host], [uuidutils.generate_uuid()], filters=filters, weighers=(), settings=Settings(),
-                          room=room)
-        except NotEnough:
-            return number
-        request = plan.choices[0].request
-        if request is None:
-            return number
-        # Each is booted alone: when the next one comes, it no longer builds.
-        host.num_io_ops -= 1
-        for (provider, name), amount in uses(request).items():
-            candidates.summaries[provider]['resources'][name]['used'] += amount
-    return MOST
+def _fits_on(filters: list[Any], spec: Spec, place: int, offers: Offered, snapshot: Snapshot) -> int:
+    """Servers that one host takes, one after the other. The caller holds the table's lock."""
+    selects: list[Select] = []
+    try:
+        for number in range(MOST):
+            # Each is booted alone: when the next one comes, it no longer builds.
+            selects.append(Select(snapshot, spec, filters, (), Settings(), offers.only(place), building=False))
+            plan = selects[-1].plan([uuidutils.generate_uuid()])
+            if plan is None or plan.choices[0].request is None:
+                return number
+        return MOST
+    finally:
+        for one in selects:
+            one.forget()
 
 
 def _count_devices(spec: Spec, host: HostState, free: dict[tuple[str, str], Counter[str]]) -> None:

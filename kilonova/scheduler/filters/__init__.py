@@ -18,7 +18,7 @@ A filter that raises rejects the host, for this request; the log tells it once (
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import Any, ClassVar
 
@@ -57,9 +57,11 @@ class BaseFilter:
 
 
 class BaseHostFilter(BaseFilter):
-    """Base of host filters. ``conf`` is set before the first use. ``RUN_ON_REBUILD``: look at rebuilds in place too."""
+    """Base of host filters. ``conf`` is set before the first use. ``RUN_ON_REBUILD``: look at rebuilds in place too.
+    ``at_most``: ``mask`` is an upper bound; ``host_passes`` is asked about the host that would be taken."""
 
     RUN_ON_REBUILD: ClassVar[bool] = False
+    at_most: ClassVar[bool] = False
     conf: cfg.ConfigOpts
 
     def _filter_one(self, obj: Any, spec_obj: Any) -> bool:
@@ -91,40 +93,19 @@ def array_form(one: Any) -> Any:
     return one.mask if owner is not None and 'mask' in vars(owner) else None
 
 
-def run(filters: Sequence[BaseFilter], hosts: Sequence[Any], spec_obj: Any, index: int = 0,
-        seen: Callable[[str, Sequence[Any], Sequence[Any]], None] | None = None) -> list[Any]:
-    """The hosts that pass all filters, in their order; logs who sorted out how many, and tells ``seen`` (filter, hosts
-    before, hosts after)."""
-    passing = list(hosts)
-    LOG.debug('Starting with %d host(s)', len(hosts))
-    results: list[tuple[str, list[tuple[str, str]]]] = []
-    short: list[str] = []
-    before = len(hosts)
-    for one in filters:
-        name, guard = type(one).__name__, Guard('Filter', one, spec_obj)
-        if not guard.call(one.run_filter_for_index, index, default=True):
-            continue
-        found = _passing(one, passing, spec_obj, guard)
-        guard.report()
-        if found is None:
-            LOG.debug('Filter %s says to stop filtering', name)
-            return []
-        if seen is not None:
-            seen(name, passing, found)
-        passing = found
-        short.append(f'{name}: (start: {before}, end: {len(passing)})')
-        results.append((name, [(host.host, host.nodename) for host in passing]))
-        before = len(passing)
-        if not passing:
-            LOG.info('Filter %s returned 0 hosts', name)
-            _log_nothing_left(spec_obj, short, results)
-            break
-        LOG.debug('Filter %(name)s returned %(count)d host(s)', {'name': name, 'count': len(passing)})
-    return passing
+def mask_of(one: BaseFilter, look: Any, spec_obj: Any, guard: Guard) -> Any:
+    """The hosts that pass, None: all of them, or LOOP: the filter looks at one host after the other."""
+    form = array_form(one)
+    if form is None:
+        return LOOP
+    if is_rebuild(spec_obj) and not getattr(one, 'RUN_ON_REBUILD', False):
+        return None
+    return guard.call(form, look, spec_obj, default=LOOP)
 
 
-def _passing(one: BaseFilter, hosts: list[Any], spec_obj: Any, guard: Guard) -> list[Any] | None:
-    """The hosts that pass one filter; those for which it raises don't."""
+def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: Any, guard: Guard) -> list[Any] | None:
+    """The hosts that pass a filter which looks at one after the other; those for which it raises don't. None: no
+    further filter shall run."""
     if type(one).filter_all is BaseFilter.filter_all:
         return [host for host in hosts if guard.call(one._filter_one, host, spec_obj, default=False)]  # noqa: SLF001
     kept: list[Any] = []
@@ -136,11 +117,3 @@ def _passing(one: BaseFilter, hosts: list[Any], spec_obj: Any, guard: Guard) -> 
             kept.extend(found)
         return found is not None
     return kept if guard.call(all_at_once, default=True) else None
-
-
-def _log_nothing_left(spec_obj: Any, short: list[str], results: list[tuple[str, list[tuple[str, str]]]]) -> None:
-    message = ("Filtering removed all hosts for the request with instance ID '%(uuid)s'. "
-               'Filter results: %(results)s')
-    uuid = spec_obj.instance_uuid if 'instance_uuid' in spec_obj else None
-    LOG.debug(message, {'uuid': uuid, 'results': results})
-    LOG.info(message, {'uuid': uuid, 'results': short})

@@ -15,6 +15,8 @@ class PciPassthroughFilter(BaseHostFilter):
     The pools may know better than Placement: a device that is still being given back has no allocation any more.
     """
 
+    at_most = True
+
     def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         if requests is None or not requests.requests:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from oslo_config import cfg
 
 from kilonova.scheduler.guard import Guard
@@ -101,26 +103,6 @@ def array_form(one: Any) -> Any:
     return one.values if owner is not None and 'values' in vars(owner) else None
 
 
-def weigh(weighers: Sequence[BaseHostWeigher], hosts: Sequence[Any], spec_obj: Any) -> list[WeighedHost]:
-    """The hosts with their weights, best first; equal ones stay in their order, those that raise are left out."""
-    weighed = [WeighedHost(host) for host in hosts]
-    if len(weighed) < 2:
-        return weighed
-    lost: set[int] = set()
-    for weigher in weighers:
-        guard = Guard('Weigher', weigher, spec_obj)
-        multipliers = multipliers_of(weigher, hosts, guard)
-        values = values_of(weigher, weighed, spec_obj, guard) if any(multipliers) else []
-        guard.report()
-        good = [index for index, value in enumerate(values) if not math.isnan(value + multipliers[index])]
-        lost.update(set(range(len(values))).difference(good))
-        scaled = normalize([values[index] for index in good], weigher.minval, weigher.maxval)
-        for index, value in zip(good, scaled, strict=True):
-            weighed[index].weight += value * multipliers[index]
-    return sorted((one for index, one in enumerate(weighed) if index not in lost),
-                  key=lambda one: one.weight, reverse=True)
-
-
 def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard) -> list[float]:
     """The weigher's multiplier for each host; NaN where it raised."""
     return [guard.call(lambda host: _finite(weigher.weight_multiplier(host)), host, default=math.nan)
@@ -148,12 +130,11 @@ def _finite(value: Any) -> float:
     return number
 
 
-def normalize(values: Sequence[float], minval: float | None = None, maxval: float | None = None) -> list[float]:
+def normalize(values: Any, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
     """Scale to 0..1; all 0 when the ends are equal. A value beyond a fixed end moves that end."""
-    if not values:
-        return []
-    low = min(values) if minval is None else min(minval, *values)
-    high = max(values) if maxval is None else max(maxval, *values)
-    if low == high:
-        return [0.0] * len(values)
-    return [(value - low) / (high - low) for value in values]
+    given = np.asarray(values, np.float64)
+    if not len(given):
+        return given
+    low = given.min() if minval is None else min(minval, given.min())
+    high = given.max() if maxval is None else max(maxval, given.max())
+    return (given - low) / (high - low) if high != low else np.zeros(len(given))

@@ -3,14 +3,21 @@ from __future__ import annotations
 
 import json
 import uuid as uuids
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from oslo_config import cfg
 
 from kilonova import objects
 from kilonova.conf import base, base_api, compute, filter_scheduler, metrics, scheduler, workarounds
 from kilonova.context import RequestContext
+from kilonova.scheduler.candidates import Answer, Offered
+from kilonova.scheduler.decisions import Trace
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.query import Group, Query
+from kilonova.scheduler.select import Select, Settings
+from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler.table import Table
 
 GPU = 'CUSTOM_PCI_10DE_13F1'
 CELL = str(uuids.uuid5(uuids.NAMESPACE_DNS, 'cell1'))
@@ -107,3 +114,87 @@ def candidate(host: str = 'host1', devices: dict[str, str] | None = None, **reso
         allocations[device(host, address)] = {'resources': {GPU: 1}}
         mappings[group] = [device(host, address)]
     return {'allocations': allocations, 'mappings': mappings}
+
+
+class View(Snapshot):
+    """What a scheduler read of these hosts (``host(…)``), without databases. ``sent``: {server: host}."""
+
+    def __init__(self, *hosts: Host, sent: dict[str, str] | None = None) -> None:
+        self.table, self._sent = Table(), sent or {}
+        self.aggregates: list[dict[str, Any]] = [
+            {'id': number, 'uuid': uuid(f'aggregate {number}'), 'name': str(number), 'metadata': one.metadata,
+             'hosts': [one.row['host']]} for number, one in enumerate(hosts) if one.metadata]
+        self._aggregates_of = {row['hosts'][0]: [row] for row in self.aggregates}
+        for number, one in enumerate(hosts, 1):
+            row = {**one.row, 'id': number, 'deleted': 0}
+            service = {**row.pop('service'), 'id': number, 'deleted': 0}
+            self.table.put_service(one.cell, service)
+            self.table.put(one.cell, row)
+            self.table.put_down(one.cell, {number} if not service['up'] else ())
+        self._hosts = hosts
+
+    @property
+    def cells(self) -> set[str]:
+        return {one.cell for one in self._hosts}
+
+    def refresh(self) -> list[str]:
+        return []
+
+    def servers_of(self, hosts: Any = ()) -> Any:
+        return _Servers({one.row['host']: one.images for one in self._hosts})
+
+    def hosts_of(self, uuids: Any) -> dict[str, tuple[str, str | None]]:
+        return {one: (self._sent[one], None) for one in uuids if one in self._sent}
+
+    def answer(self, **vcpus: int) -> Answer:
+        """Placement's: the hosts' candidates. ``vcpus``: capacities of hosts; of others, and of devices, it says
+        nothing."""
+        requests = [request for one in self._hosts for request in one.candidates]
+        roots = {rp: one.row['uuid'] for one in self._hosts for request in one.candidates
+                 for rp in request['allocations']}
+        capacity = {uuid(name): amount for name, amount in vcpus.items()}
+        summaries = {rp: {'root_provider_uuid': root, 'traits': [], 'resources': {
+            'VCPU': {'capacity': capacity[rp], 'used': 0}} if rp in capacity else {}} for rp, root in roots.items()}
+        return Answer({'allocation_requests': requests, 'provider_summaries': summaries},
+                      Query(groups={'': Group(resources={})}), {})
+
+
+class Host(NamedTuple):
+    """A node's row with its service, its cell, what Placement offers of it, the metadata of its aggregate, and {server:
+    properties of its image}."""
+
+    row: dict[str, Any]
+    cell: str
+    candidates: list[dict[str, Any]]
+    metadata: dict[str, str]
+    images: dict[str, dict[str, str]]
+
+
+class _Servers:
+    """No servers, but their images."""
+
+    def __init__(self, images: dict[str, dict[str, dict[str, str]]]) -> None:
+        self._images = images
+
+    def __call__(self, host: str) -> list[dict[str, Any]]:
+        return []
+
+    def image_properties(self, host: str) -> dict[str, dict[str, str]]:
+        return self._images[host]
+
+
+def host(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, cell: str = CELL,
+         metadata: dict[str, str] | None = None, images: dict[str, dict[str, str]] | None = None,
+         stats: dict[str, Any] | None = None, **values: Any) -> Host:
+    """For a View; with one plain candidate unless told otherwise."""
+    return Host(node(name, stats=json.dumps(stats or {}), **values), cell,
+                [candidate(name)] if candidates is None else candidates, metadata or {}, images or {})
+
+
+def looked_at(hosts: Sequence[Host], request: Any = None, *, filters: Sequence[Any] = (),
+              weighers: Sequence[Any] = ()) -> list[tuple[str, float]]:
+    """[(host, weight)] of the hosts that pass, best first, as a select finds them."""
+    view, request, trace = View(*hosts), request or spec(), Trace(100)
+    offers = Offered(view, request, view.answer(), 0.0)
+    Select(view, request, filters, weighers, Settings(trace=trace), offers).plan([uuid()])
+    return list(zip(trace.survivors.get('host', ()), trace.survivors.get('weight', ()), strict=True))

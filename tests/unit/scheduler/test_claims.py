@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from kilonova import errors
 from kilonova.scheduler.claims import Asker, Claims, mappings_of
 from kilonova.scheduler.query import Group, Query
-from kilonova.scheduler.room import Neighbours, Room
 
 
 def question(**groups):
@@ -87,16 +86,11 @@ def test_a_refused_claim_is_the_next_hosts_turn_and_a_failure_gives_all_back():
     nothing of anybody else."""
     placement = Placement('gone')
     placement.held['somebody'] = amounts(other={'GPU': 1})
-    summaries = {rp: {'resources': {'GPU': {'capacity': 1, 'used': 0}}} for rp in ('gone', 'free', 'last')}
-    neighbours = Neighbours()
-    claims = Claims(placement, neighbours, question(), Asker(), project_id='p', user_id='u', host_of=lambda rps: None)
-    claims.room = Room(summaries, neighbours, neighbours.now())
+    claims = Claims(placement, question(), Asker(), project_id='p', user_id='u', host_of=lambda rps: None)
     assert claims.claim('s1', 'host1', wanting('gone')) is None
     choice = claims.claim('s1', 'host2', wanting('free'))
     assert (choice.host, choice.request) == ('host2', wanting('free'))
     assert claims.claim('s2', 'host3', wanting('last')).host == 'host3'
     assert set(placement.held) == {'somebody', 's1', 's2'}
-    # Others reckon with what was claimed, not with what was refused.
-    assert {rp for rp, _ in neighbours.since(0.0)[0]} == {'free', 'last'}
     claims.give_back()
     assert set(placement.held) == {'somebody'} and placement.taken == {'gone'}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova import objects
-from kilonova.scheduler import filters
+from kilonova.scheduler import filters, nova_names
 from kilonova.scheduler.filters import extra_specs
 from kilonova.scheduler.filters.affinity import (
     DifferentHostFilter,
@@ -321,7 +321,7 @@ def test_a_filter_of_an_operator_sees_every_field():
     one = Dump()
     host = state(running_vms=3, memory_mb_used=1024, disk_available_least=10, metadata={'rack': 'r1'},
                  servers=[server('a')])
-    assert filters.run([one], [host], spec()) == [host]
+    assert nova_names.BaseFilterHandler().get_filtered_objects([one], [host], spec()) == [host]
     seen = one.seen
     assert seen['repr'] == ('(host1, host1) ram: 261120MB disk: 10240MB io_ops: 0 instances: 3, '
                             'allocation_candidates: 1')
@@ -369,7 +369,7 @@ def test_ratios_are_the_hosts_own(cpu, ram, disk):
 def test_a_filter_that_runs_once_is_left_out_for_further_servers():
     """Row 0.22."""
     one = Dump()
-    filters.run([one], [state()], spec(), index=1)
+    nova_names.BaseFilterHandler().get_filtered_objects([one], [state()], spec(), index=1)
     assert not hasattr(one, 'seen')
 
 
@@ -400,7 +400,8 @@ def test_what_the_base_classes_let_a_filter_decide():
     each, listed, numbered = Dump(), Listed(), ByNumber()
 
     def passing(index):
-        return [host.host for host in filters.run([each, listed, numbered], hosts, request, index)]
+        handler = nova_names.BaseFilterHandler()
+        return [host.host for host in handler.get_filtered_objects([each, listed, numbered], hosts, request, index)]
     assert passing(0) == ['a', 'c']
     assert each.seen['host'] == 'c'
     assert listed.asked == [(['a', 'b', 'c'], request)] and numbered.asked == []
@@ -422,35 +423,3 @@ def test_rebuild_runs_only_filters_that_look_at_rebuilds():
     assert filters.is_rebuild(rebuild)
     assert passes(ComputeFilter, state(service={'disabled': True}), rebuild)
     assert not passes(ImagePropertiesFilter, state(), rebuild)
-
-
-class Refuse(filters.BaseHostFilter):
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        return False
-
-
-class Stop(filters.BaseHostFilter):
-    def filter_all(self, filter_obj_list: Any, spec_obj: Any) -> Any:
-        return None
-
-
-def test_the_log_says_who_sorted_out_how_many(caplog):
-    """Row 3.15."""
-    caplog.set_level(logging.DEBUG, 'kilonova.scheduler.filters')
-    request = spec()
-    assert filters.run([Dump(), Refuse(), Dump()], [state('a'), state('b')], request) == []
-    lines = [record.getMessage() for record in caplog.records]
-    nothing = (f"Filtering removed all hosts for the request with instance ID '{request.instance_uuid}'. "
-               'Filter results: ')
-    assert lines == [
-        'Starting with 2 host(s)', 'Filter Dump returned 2 host(s)', 'Filter Refuse returned 0 hosts',
-        nothing + "[('Dump', [('a', 'a'), ('b', 'b')]), ('Refuse', [])]",
-        nothing + "['Dump: (start: 2, end: 2)', 'Refuse: (start: 2, end: 0)']"]
-    assert [record.levelname for record in caplog.records][2:] == ['INFO', 'DEBUG', 'INFO']
-
-
-def test_a_filter_may_stop_filtering(caplog):
-    """Row 0.22."""
-    caplog.set_level(logging.DEBUG, 'kilonova.scheduler.filters')
-    assert filters.run([Stop(), Dump()], [state()], spec()) == []
-    assert 'Filter Stop says to stop filtering' in caplog.text

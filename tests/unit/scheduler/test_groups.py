@@ -11,10 +11,11 @@ from kilonova import errors, objects
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import groups
 from kilonova.scheduler import weighers as weighing
-from kilonova.scheduler.direct import Look
 from kilonova.scheduler.filters.affinity import ServerGroupAffinityFilter, ServerGroupAntiAffinityFilter
 from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.table import Table, Taken
+from kilonova.scheduler.look import Look
+from kilonova.scheduler.reservations import Reservation
+from kilonova.scheduler.table import Table
 from kilonova.scheduler.weighers.groups import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
 from tests.unit.scheduler.builders import CELL, conf, node, spec, uuid
 
@@ -65,7 +66,7 @@ def test_members_and_hosts_are_read_anew():
 def test_what_was_just_sent_to_a_host_is_there():
     known = Known(members=[uuid('1'), uuid('own')])
     for name in ('1', 'own'):
-        known.table.take(uuid(name), Taken(known.table.place(uuid('host2')), 1, 1, 1, {}))
+        known.table.take(uuid(name), Reservation(known.table.place(uuid('host2')), 1, 1, 1, {}))
     assert prepared(known).instance_group.places == {uuid('1'): {'host2'}}
 
 

@@ -8,16 +8,14 @@ import pytest
 
 from kilonova import objects
 from kilonova.scheduler import filters as filtering
-from kilonova.scheduler.direct import claimed
+from kilonova.scheduler.candidates import Offered
 from kilonova.scheduler.filters.numa_topology import NUMATopologyFilter
-from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import build, wants_dedicated_cpus
-from kilonova.scheduler.room import Room
-from kilonova.scheduler.select import Settings, select
-from kilonova.scheduler.table import TEXTS, Table, Taken
+from kilonova.scheduler.select import Select, Settings
+from kilonova.scheduler.table import TEXTS, Table
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
-from tests.unit.scheduler.builders import CELL, candidate, conf, device, node, spec, state, uuid
+from tests.unit.scheduler.builders import CELL, View, candidate, conf, device, host, node, spec, state, uuid
 
 SHARED, DEDICATED = frozenset({0, 1, 4, 5}), frozenset({2, 3, 6, 7})
 HOST = numa.topology_of(numa.spread(2, 1, 2, 2, 65536), Offer(SHARED, DEDICATED)).to_json()     # type: ignore[union-attr]
@@ -50,10 +48,10 @@ def gpu_pools(*cells: int) -> str:
     ({}, None, True), (PINNED, None, False), (PINNED, HOST, True), ({'hw:numa_nodes': '2'}, HOST, True),
     ({'hw:mem_page_size': 'large'}, HOST, False), ({**PINNED, 'hw:cpu_thread_policy': 'isolate'}, HOST, False)])
 def test_filter(specs: dict[str, str], topology: str | None, passes: bool) -> None:
-    host = state(numa_topology=topology)
-    assert numa_filter().host_passes(host, request(specs)) == passes
+    seen = state(numa_topology=topology)
+    assert numa_filter().host_passes(seen, request(specs)) == passes
     if specs and passes:
-        limits = host.limits['numa_topology']
+        limits = seen.limits['numa_topology']
         assert (limits.cpu_allocation_ratio, limits.ram_allocation_ratio) == (4.0, 1.0)
 
 
@@ -71,54 +69,55 @@ def test_candidates_whose_devices_are_too_far_are_dropped() -> None:
     group = f"{uuid('request 0')}-0"
     candidates = [candidate(devices={group: f'0000:0{bus}:00.0'}) for bus in (1, 2)]
     for policy in ('required', 'preferred'):
-        host = state(numa_topology=json.dumps(full), pci_stats=gpu_pools(0, 1), candidates=list(candidates))
-        assert numa_filter().host_passes(host, request(PINNED, policy=policy, gpus=(1,)))
-        assert host.allocation_candidates == candidates[:1]
+        seen = state(numa_topology=json.dumps(full), pci_stats=gpu_pools(0, 1), candidates=list(candidates))
+        assert numa_filter().host_passes(seen, request(PINNED, policy=policy, gpus=(1,)))
+        assert seen.allocation_candidates == candidates[:1]
     for policy, passes in (('required', False), ('preferred', True)):
-        host = state(numa_topology=json.dumps(full), pci_stats=gpu_pools(1, 1), candidates=candidates[1:])
-        assert numa_filter().host_passes(host, request(PINNED, policy=policy, gpus=(1,))) == passes
+        seen = state(numa_topology=json.dumps(full), pci_stats=gpu_pools(1, 1), candidates=candidates[1:])
+        assert numa_filter().host_passes(seen, request(PINNED, policy=policy, gpus=(1,))) == passes
+
+
+def choose(view: View, asked: Any, *names: str) -> Any:
+    offers = Offered(view, asked, view.answer(), 0.0)
+    return Select(view, asked, [numa_filter()], (), Settings(), offers).plan([uuid(name) for name in names])
+
+
+def places(view: View, *names: str) -> list[set[int]]:
+    """The host's CPUs of these servers."""
+    taken = view.table.taken_at(view.table.place(uuid('host1')))       # type: ignore[arg-type]
+    return [numa.cpus_of(taken[uuid(name)].topology.cells[0]) for name in names]     # type: ignore[union-attr]
 
 
 def test_servers_of_one_request_see_each_other() -> None:
-    host, asked = state(numa_topology=HOST), request(PINNED, num_instances=2)
-    how: dict[str, Any] = {'filters': [numa_filter()], 'weighers': [], 'settings': Settings(), 'room': Room({})}
-    host.allocation_candidates = None
-    names = [uuid('a'), uuid('b')]
-    plan = select(asked, [host], names, **how)
-    places = [numa.cpus_of(host.placed[name].cells[0]) for name in names]
-    assert places == [{2, 3}, {6, 7}]
+    view = View(host(numa_topology=HOST))
+    plan = choose(view, request(PINNED, num_instances=2), 'a', 'b')
+    assert places(view, 'a', 'b') == [{2, 3}, {6, 7}]
     assert len(plan.choices) == 2
-    assert host.vcpus_used == 0
-    with pytest.raises(Exception, match='not enough hosts'):
-        select(request(PINNED), [host], [uuid('c')], **how)
+    assert view.table['vcpus_used'].sum() == 0
+    assert choose(view, request(PINNED), 'c') is None
 
 
 def test_what_was_just_given_away_counts_until_the_host_says_so() -> None:
-    host, asked = state(numa_topology=HOST), request(PINNED)
-    plan = select(asked, [host], [uuid('a')], filters=[numa_filter()], weighers=[], settings=Settings(), room=Room({}))
-    table, row = Table(2), {**node(numa_topology=HOST), 'deleted': 0}
-    table.put_service(CELL, {**row.pop('service'), 'deleted': 0})
-    table.put(CELL, row)
-    claimed(table, asked, plan, [uuid('a')], [uuid('a')])
-    place = table.place(row['uuid'])
+    view = View(host(numa_topology=HOST))
+    choose(view, request(PINNED), 'a')
+    place = view.table.place(uuid('host1'))
     assert place is not None
-    (taken,) = table.taken_at(place)
-    assert taken.vcpus == 0
-    seen = HostState({**row, 'service': {}}, CELL, taken=[taken])
-    assert seen.numa is not None
+    seen = view.state(place)
+    assert seen is not None and seen.numa is not None
     assert [cell.pinned_cpus for cell in seen.numa.cells] == [{2, 3}, set()]
-    assert HostState({**row, 'service': {}}, CELL).numa.cells[0].pinned_cpus == set()     # type: ignore[union-attr]
+    view.table.give_back(uuid('a'))
+    assert [cell.pinned_cpus for cell in view.state(place).numa.cells] == [set(), set()]      # type: ignore[union-attr]
 
 
 def test_packing_is_an_option() -> None:
     used = numa.used(objects.NUMATopology.from_column(HOST), [])    # type: ignore[arg-type]
     used.cells[0].pinned_cpus = {2}
     for pack, cpu in ((False, 6), (True, 3)):
-        host, asked = state(numa_topology=used.to_json()), request(PINNED, vcpus=1)
+        seen, asked = state(numa_topology=used.to_json()), request(PINNED, vcpus=1)
         one = numa_filter(compute__packing_host_numa_cells_allocation_strategy=pack)
-        assert one.host_passes(host, asked)
-        host.consume(asked, None, 'a')
-        assert numa.cpus_of(host.placed['a'].cells[0]) == {cpu}
+        assert one.host_passes(seen, asked)
+        placed = seen.topology_of(asked, None)
+        assert placed is not None and numa.cpus_of(placed.cells[0]) == {cpu}
 
 
 def test_texts_of_hosts_that_change_are_not_kept() -> None:
@@ -157,8 +156,6 @@ def test_devices_of_one_socket_need_a_driver_that_knows_sockets(where: str) -> N
     assert dict(build(asked, max_results=9).pairs())['required'] == 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY'
 
 
-def test_a_host_without_cells_is_consumed_all_the_same() -> None:
-    host = state()
-    host.consume(request(PINNED), None, 'a')
-    assert (host.placed, host.num_instances) == ({}, 1)
-    assert Taken(0, 1, 1, 1, None).topology is None     # type: ignore[arg-type]
+def test_a_host_without_cells_has_no_place_on_them() -> None:
+    """A forced host isn't filtered."""
+    assert state().topology_of(request(PINNED), None) is None

@@ -16,7 +16,7 @@ from kilonova.scheduler import filters, guard, nova_names, plugins, prefilters, 
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.query import Query, RequestFilterFailed
 from tests.fixtures import environment
-from tests.unit.scheduler.builders import CELL, conf, node, spec, state, uuid
+from tests.unit.scheduler.builders import CELL, conf, host, looked_at, node, spec, state, uuid
 
 HERE = Path(__file__)
 ALL_HOSTS = 'kilonova.scheduler.filters.all_hosts:AllHostsFilter'
@@ -246,8 +246,8 @@ class Fair(filters.BaseHostFilter):
 
 class Streams(filters.BaseHostFilter):
     def filter_all(self, filter_obj_list, spec_obj):
-        for host in filter_obj_list:
-            yield host if host.host != 'b' else 1 / 0
+        for one in filter_obj_list:
+            yield one if one.host != 'b' else 1 / 0
 
 
 class Indexed(filters.BaseHostFilter):
@@ -274,12 +274,18 @@ def hosts():
     return [state(name, free_ram_mb=number) for number, name in enumerate('abc', 1)]
 
 
+def names_of(**plugins_):
+    """The hosts that are left of the same three, best first."""
+    return [name for name, _ in looked_at(
+        [host(name, free_ram_mb=number) for number, name in enumerate('abc', 1)], **plugins_)]
+
+
 @pytest.mark.parametrize(('cls', 'left', 'times'), [
     (Fair, ['a', 'c'], 1), (Streams, ['a'], 1), (Indexed, ['c'], 1), (Picky, [], 1)])
 def test_a_filter_that_raises_rejects_the_host_and_is_told_once(cls, left, times, caplog):
     caplog.set_level(logging.INFO)
     before = guard.FAILED[cls.__name__]
-    assert [host.host for host in filters.run([cls()], hosts(), spec())] == left
+    assert names_of(filters=[cls()]) == left
     lines = [record for record in caplog.records if record.levelname == 'ERROR']
     assert len(lines) == 1 and f'Filter {cls.__name__} raised {times} time(s)' in lines[0].getMessage()
     assert lines[0].exc_info
@@ -289,7 +295,7 @@ def test_a_filter_that_raises_rejects_the_host_and_is_told_once(cls, left, times
 
 def test_silence_is_no_fault_of_a_filter(caplog):
     with pytest.raises(errors.Unanswered):
-        filters.run([Silent()], hosts(), spec())
+        names_of(filters=[Silent()])
     assert 'raised' not in caplog.text
 
 
@@ -319,7 +325,7 @@ class Multiplied(Weighs):
 @pytest.mark.parametrize(('made', 'left'), [
     (Weighs(), ['c', 'a']), (Multiplied('x'), ['c', 'a']), (AllAtOnce(), ['a', 'b', 'c']), (TooFew(), ['a', 'b', 'c'])])
 def test_a_weigher_that_raises(made, left, caplog):
-    assert [one.obj.host for one in weighers.weigh([made], hosts(), spec())] == left
+    assert names_of(weighers=[made]) == left
     assert caplog.text.count(f'Weigher {type(made).__name__} raised 1 time(s)') == 1
 
 
@@ -327,7 +333,7 @@ def test_no_host_is_left_when_none_can_be_weighed():
     class Never(weighers.BaseHostWeigher):
         def _weigh_object(self, host_state, weight_properties):
             raise ValueError(host_state.host)
-    assert weighers.weigh([Never()], hosts(), spec()) == []
+    assert names_of(weighers=[Never()]) == []
 
 
 # Nova's names
@@ -467,8 +473,8 @@ import logging, sys
 from importlib import metadata
 import kilonova.conf
 from kilonova import objects
-from kilonova.scheduler import filters, plugins, weighers
-from tests.unit.scheduler.builders import pools, spec, state
+from kilonova.scheduler import plugins
+from tests.unit.scheduler.builders import host, looked_at, pools, spec
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s')
 conf = kilonova.conf.new()
@@ -478,10 +484,9 @@ enabled, weighing = plugins.load_filters(conf), plugins.load_weighers(conf)
 print('prefilters', [one.__name__ for one in plugins.load_prefilters(conf)])
 made = spec({'acme:rack': 'r1', 'acme:licence': 'cad'})
 for request in (made, objects.RequestSpec.from_json(made.to_json())):
-    hosts = [state(name, running_vms=number, metadata={'rack': rack}, pci_stats=pools('0000:08:00.0'))
+    hosts = [host(name, running_vms=number, metadata={'rack': rack}, pci_stats=pools('0000:08:00.0'))
              for name, number, rack in (('a', 3, 'r1'), ('b', 1, 'r1'), ('c', 0, 'r2'))]
-    passing = filters.run(enabled, hosts, request)
-    print('chosen', [one.obj.host for one in weighers.weigh(weighing, passing, request)])
+    print('chosen', [name for name, _ in looked_at(hosts, request, filters=enabled, weighers=weighing)])
 """
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kilonova import objects
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
-from kilonova.scheduler.direct import Look, claimed, need
 from kilonova.scheduler.filters import aggregates
 from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
 from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
@@ -32,9 +31,11 @@ from kilonova.scheduler.filters.limits import (
 from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
+from kilonova.scheduler.own_view import need
 from kilonova.scheduler.query import build
-from kilonova.scheduler.select import Choice, Plan
-from kilonova.scheduler.table import COLUMNS, FORGET_AFTER, Table, Taken
+from kilonova.scheduler.reservations import FORGET_AFTER, Reservation, reserve
+from kilonova.scheduler.table import COLUMNS, Table
 from kilonova.scheduler.weighers import amounts
 from kilonova.scheduler.weighers import hosts as of_hosts
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
@@ -185,7 +186,7 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
         asked.spec = data.draw(st.sampled_from(kinds))
         mappings = pools.providers([asked])
         requests = (asked,) if not mappings and pools.support_requests([asked]) else ()
-        table.take(uuid(f's{number}'), Taken(place, 2, 1024, 2048, objects_counter(mappings), requests=requests))
+        table.take(uuid(f's{number}'), Reservation(place, 2, 1024, 2048, objects_counter(mappings), requests=requests))
         given_away.append(uuid(f's{number}'))
         left = table.pools(place)
         assert left.free == table['pci_free'][place]
@@ -207,10 +208,9 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
         assert np.array_equal(now, values), name
 
 
-@pytest.mark.parametrize('direct', [True, False])
-def test_what_was_given_away_counts_alike_everywhere(direct):
-    """seed-map 3.18, 3.22: the table's columns, and a host as filters of single hosts see it; by the host's own ratios.
-    Whether our own view chose the host, or Placement's candidates."""
+def test_what_was_given_away_counts_alike_everywhere():
+    """seed-map 3.18, 3.22: the table's columns, and a host as filters of single hosts see it; by the host's own
+    ratios."""
     row = {**node('a', vcpus=16, vcpus_used=1, memory_mb=20000, memory_mb_used=1000, local_gb=50, local_gb_used=2,
                   running_vms=3, current_workload=2, cpu_allocation_ratio=2.0, ram_allocation_ratio=1.5,
                   disk_allocation_ratio=3.0), 'deleted': 0}
@@ -225,18 +225,13 @@ def test_what_was_given_away_counts_alike_everywhere(direct):
         return [int(table[name][place]) for name in (*names, 'ram_room_mb', 'disk_room_mb')]
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
     assert table['cpu_ratio'][place] == 2.0
-    asked = need(request, build(request, max_results=1))
-    allocation = asked.request(row['uuid'], {})
-    if direct:
-        table.take(uuid('s1'), asked.taken(place, allocation))
-    else:
-        choice = Choice(HostState({**table.node(place)[1]}, CELL), allocation)
-        claimed(table, request, Plan([choice], [[]]), [uuid('s1')], {uuid('s1')})
+    allocation = need(request, build(request, max_results=1)).request(row['uuid'], {})
+    table.take(uuid('s1'), reserve(place, request, allocation))
     taken = 11 * 1024 + 7
     assert seen() == [16952, 48 * 1024 - taken, 5, 4, 3, 26952, 148 * 1024 - taken]
-    state = HostState({**table.node(place)[1]}, CELL)
-    state.consume(request)
-    assert [getattr(state, name) for name in names] == seen()[:5]
+    # Whoever asks how many fit boots them one after the other.
+    table.take(uuid('s1'), reserve(place, request, allocation, building=False))
+    assert seen() == [16952, 48 * 1024 - taken, 5, 4, 2, 26952, 148 * 1024 - taken]
     table.give_back(uuid('s1'))
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
 
@@ -248,7 +243,7 @@ def test_a_host_that_counts_a_server_already_has_less_left():
     (place,) = states
     for name, count in (('s1', 1), ('s2', 2)):
         requests = tuple(spec(gpus=(count,)).pci_requests.requests)
-        table.take(uuid(name), Taken(place, 1, 1, 1, Counter(), requests=requests))
+        table.take(uuid(name), Reservation(place, 1, 1, 1, Counter(), requests=requests))
     row['pci_stats'] = pools('2', '3', providers=False)
     table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': 0})
     assert table['pci_free'][place] == 0
@@ -270,9 +265,9 @@ def test_devices_near_the_cells_that_a_server_got_are_gone(policy):
     requests[0].numa_policy = policy
     topology = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=1, cpuset={0}, memory=1)])
     for name in ('s1', 's2'):
-        table.take(uuid(name), Taken(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+        table.take(uuid(name), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
     assert [pool.keys['numa_node'] for pool in table.pools(place).pools if pool.count] == [0, 0]
-    table.take(uuid('s3'), Taken(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+    table.take(uuid('s3'), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
     # Whatever it was, one device is gone.
     assert table['pci_free'][place] == 1
     state = HostState({**table.node(place)[1]}, CELL, taken=table.taken_at(place))
@@ -285,8 +280,8 @@ def objects_counter(mappings):
 
 def test_a_claim_that_nobody_takes_is_forgotten():
     table, _ = filled([{**node('a'), 'deleted': 0, 'created_at': None, 'deleted_at': None}])
-    table.take(uuid('s1'), Taken(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=100.0))
-    table.take(uuid('s2'), Taken(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=102.0))
+    table.take(uuid('s1'), Reservation(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=100.0))
+    table.take(uuid('s2'), Reservation(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=102.0))
     table.forget_old(now=102.0)
     assert (table.unsettled(CELL), table.unsettled('another')) == ([uuid('s1'), uuid('s2')], [])
     table.forget_old(now=101.0 + FORGET_AFTER)
@@ -303,7 +298,7 @@ def test_anti_affinity_counts_what_was_just_sent():
     request.instance_group = group
     mask = made(ServerGroupAntiAffinityFilter).mask
     assert mask(look(table), request)[sorted(states)].all()
-    table.take(uuid('s2'), Taken(table.place(uuid('b')), 1, 1, 1, objects_counter(None)))
+    table.take(uuid('s2'), Reservation(table.place(uuid('b')), 1, 1, 1, objects_counter(None)))
     found = mask(look(table, **{uuid('s1'): 'a'}), request)
     assert [bool(found[table.place(uuid(name))]) for name in 'ab'] == [False, False]
 

@@ -1,0 +1,72 @@
+"""What the array forms of filters and weighers see of all hosts.
+
+    look = Look(snapshot)
+    look.table['free_ram_mb'], look.having(uuids), look.by_aggregates(answer), look.named(hosts)
+
+One a select: where servers are is asked once. Callers hold the table's lock.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kilonova.scheduler.snapshot import Snapshot
+from kilonova.scheduler.table import Mask, Values
+
+
+class Look:
+    """What ``mask`` and ``values`` see: the table, where servers are, which hosts a name or an aggregate means."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot, self.table = snapshot, snapshot.table
+        self._hosts_of: dict[str, tuple[str, str | None] | None] = {}
+
+    def learn(self, uuids: Collection[str]) -> None:
+        """Ask where these servers are, all at once."""
+        missing = [uuid for uuid in uuids if uuid not in self._hosts_of]
+        if missing:
+            found = self.snapshot.hosts_of(missing)
+            self._hosts_of.update({uuid: found.get(uuid) for uuid in missing})
+
+    def counts(self, uuids: Collection[str]) -> Values:
+        """How many of these servers each host has, those counted that were just sent there."""
+        self.learn(uuids)
+        found = np.zeros(len(self.table['live']))
+        for uuid in uuids:
+            at = self._hosts_of[uuid]
+            places = self.table.places_named([at[0]]) if at is not None else self.table.sent_to(uuid)
+            for place in places:
+                if at is None or at[1] in (None, self.table.node(place)[1]['hypervisor_hostname']):
+                    found[place] += 1
+        return found
+
+    def having(self, uuids: Collection[str]) -> Mask:
+        """Hosts that have one of these servers."""
+        return self.counts(uuids) > 0
+
+    def members(self, group: Any, but: str | None = None) -> Values:
+        """How many servers of a group each host has by ``InstanceGroup.places``, ``but`` not counted."""
+        found = np.zeros(len(self.table['live']))
+        for server, hosts in (group.places or {}).items():
+            if server != but:
+                found[list(self.table.places_named(hosts))] += 1
+        return found
+
+    def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: Any = np.bool_) -> Any:
+        """An array of ``answer(metadata of the host's aggregates)``, asked once for hosts of the same aggregates."""
+        found = np.full(len(self.table['live']), answer([]), kind)
+        hosts: dict[tuple[int, ...], list[str]] = {}
+        metadata: dict[tuple[int, ...], list[Any]] = {}
+        for host, of_host in self.snapshot.metadata_of_hosts().items():
+            key = tuple(map(id, of_host))
+            hosts.setdefault(key, []).append(host)
+            metadata[key] = of_host
+        for key, names in hosts.items():
+            found[list(self.table.places_named(names))] = answer(metadata[key])
+        return found
+
+    def named(self, hosts: Iterable[str]) -> Mask:
+        """The hosts of these names."""
+        return self.table.mask(self.table.places_named(hosts))
