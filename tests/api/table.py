@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from kilonova.api.fields import Field, Fields
 from kilonova.api.routes import ROUTES
 from kilonova.api.schemas import base as schemas
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.versions import MAX, MIN
-from kilonova.api.views.base import Field, Fields
 from kilonova.api.wsgi import Route
 
 # The old name of a path whose answers are those of the new one.

@@ -1,1 +1,1 @@
-"""What requests may say: one table of properties a resource, each row with the versions in which it holds."""
+"""The words that nouns say with what requests may hold, and the check against it."""

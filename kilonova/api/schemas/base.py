@@ -213,6 +213,8 @@ class Query:
 
     def check(self, values: Mapping[str, list[str]], version: int) -> None:
         """Raises ValidationError."""
+        if not values:
+            return
         if version not in self._validators:
             self._validators[version] = keywords.VALIDATOR(self.at(version), format_checker=FORMATS)
         _raise(self._validators[version], values, 'query parameters')

@@ -1,1 +1,4 @@
-"""Handlers, one file a resource: what a request says → a use case → a body. Policy and schema were checked before."""
+"""Nouns, a file each: rules, what may be said (schemas), what is shown, handlers, routes.
+
+A handler is called when schema, server and rule were checked; it returns a body. ``routes`` puts the nouns together.
+"""

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import FORMATS, Obj, Prop
 from kilonova.api.services import aggregates as service
-from kilonova.api.views.base import Field, Fields, column, micro
 from kilonova.api.wsgi import Call, Route
 
 # --- rules -----------------------------------------------------------------------------------------------------------

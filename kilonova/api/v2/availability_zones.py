@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kilonova.api.fields import micro
 from kilonova.api.rules import ADMIN, ANY, PREFIX, rule
 from kilonova.api.services import hosts
-from kilonova.api.views.base import micro
 from kilonova.api.wsgi import Call, Route
 
 LIST, DETAIL = f'{PREFIX}os-availability-zone:list', f'{PREFIX}os-availability-zone:detail'

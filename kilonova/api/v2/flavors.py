@@ -8,12 +8,12 @@ from typing import Any
 
 from oslo_utils import strutils
 
+from kilonova.api.fields import ABSENT, Field, Fields, column
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import extra_specs
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import flavors as service
-from kilonova.api.views.base import ABSENT, Field, Fields, column
 from kilonova.api.wsgi import ANYBODY, Call, Route
 from kilonova.db import expressions
 from kilonova.db.queries import flavors as queries

@@ -8,12 +8,12 @@ from typing import Any
 
 from oslo_utils import strutils, uuidutils
 
+from kilonova.api.fields import ABSENT, Field, Fields, column
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import hosts
 from kilonova.api.v2.servers.show import instance_name
-from kilonova.api.views.base import ABSENT, Field, Fields, column
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid, NotFound
 

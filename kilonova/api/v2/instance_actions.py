@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
@@ -14,7 +15,6 @@ from kilonova.api.services import listing
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import HISTORY
 from kilonova.api.v2.servers.show import host_id
-from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import actions, cells, decisions
 from kilonova.errors import Invalid, NotFound, UnknownMarker

@@ -5,12 +5,12 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import FORMATS, Obj, Prop, Query
 from kilonova.api.services import keypairs as service
 from kilonova.api.services.key_material import SSH
-from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
 from kilonova.api.wsgi import Call, Route
 
 # --- rules -----------------------------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, ANY, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import quota
 from kilonova.api.services.quota import Limits
-from kilonova.api.views.base import Field, Fields, column
 from kilonova.api.wsgi import Call, Route
 
 SHOW = f'{PREFIX}limits'

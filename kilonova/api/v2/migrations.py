@@ -7,13 +7,13 @@ from typing import Any
 
 from oslo_utils import strutils
 
+from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services import listing
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
-from kilonova.api.views.base import ABSENT, Field, Fields, column, micro
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import migrations
 from kilonova.errors import Invalid, UnknownMarker

@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import quota
 from kilonova.api.services.quota import NETWORK
 from kilonova.api.v2.quota_sets import LIMIT, RESOURCES
-from kilonova.api.views.base import Field, Fields, column
 from kilonova.api.wsgi import Call, Route
 
 SHOW, UPDATE = f'{PREFIX}os-quota-class-sets:show', f'{PREFIX}os-quota-class-sets:update'

@@ -6,12 +6,12 @@ from typing import Any
 
 from oslo_utils import strutils
 
+from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, ANY, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import quota
 from kilonova.api.services.quota import NETWORK, Limits
-from kilonova.api.views.base import Field, Fields, column
 from kilonova.api.wsgi import Call, Route
 
 # --- rules -----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova.api.fields import Field, Fields, column
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import server_groups as service
-from kilonova.api.views.base import Field, Fields, column
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
 from kilonova.errors import Invalid

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.services.lookup import VIEW, Found
-from kilonova.api.views.base import Field, Fields, column, micro
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import migrations
 from kilonova.errors import NotFound

@@ -6,12 +6,12 @@ from typing import Any
 
 from oslo_utils import strutils, uuidutils
 
+from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import hosts
 from kilonova.api.v2 import gone
-from kilonova.api.views.base import Field, Fields, column, micro
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
-from kilonova.api.views.base import Field, Fields, column, micro
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners, usages
 from kilonova.db.queries.instances import utcnow

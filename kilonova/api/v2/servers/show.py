@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova import states
+from kilonova.api.fields import ABSENT, Field, Fields, column, micro, zulu
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.services import listing, server_groups
 from kilonova.api.services.lookup import PARTIAL
-from kilonova.api.views.base import ABSENT, Field, Fields, column, micro, zulu
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import servers as queries
 

@@ -1,4 +1,4 @@
-"""Tables of fields.
+"""Tables of fields: from rows to bodies.
 
     FIELDS = Fields(Field('id', lambda row, look: row['uuid']), Field('locked', lambda row, look: …, since=9))
     FIELDS.render(row, look, version=9)

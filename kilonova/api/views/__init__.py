@@ -1,1 +1,0 @@
-"""From rows to bodies: one table of fields a resource, each with the versions in which it is shown."""
