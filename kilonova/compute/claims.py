@@ -1,7 +1,7 @@
 """What a host writes upward: one transaction to take a place, one to tell what a step came to.
 
-``take`` and ``tell`` keep ledger and database in step: the ledger plans, the conductor writes, the ledger commits. The
-shapes of both payloads are those of ``db.queries.claims``; times travel as ISO text, ``extra`` as JSON text.
+``take`` and ``tell`` keep ledger and database in step: the ledger plans, the conductor writes, the ledger commits. Both
+send versioned objects (``objects.claim``).
 """
 from __future__ import annotations
 
@@ -59,11 +59,10 @@ def _take(host: Host, work: Work, ctxt: Any, instance_uuid: str, side: str, flav
         plan = tracker.plan(instance_uuid, side, flavor, requests, wanted, limits)
         usage = tracker.usage(plan)
         try:
-            host.upcalls.claim(ctxt, {
-                'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid,
-                'extra': _extra(extra, plan, side), 'devices': plan.changes, 'usage': tracker.numbered(usage),
-                'host': host.name,
-                **fields})
+            host.upcalls.claim(ctxt, objects.Claim(
+                key=work.key, request_id=ctxt.request_id, instance_uuid=instance_uuid,
+                extra=_extra(extra, plan, side), devices=plan.changes, usage=tracker.numbered(usage), host=host.name,
+                **fields))
         except errors.ClaimConflict as error:
             # Somebody else wrote rows of this node: what we know of them is no longer true.
             tracker.abort(plan)
@@ -98,14 +97,14 @@ def tell(host: Host, work: Work, ctxt: Any, instance_uuid: str, plan: Plan | Non
     Raises KeyGone, ClaimConflict, Conflict: nothing was written then, and the plan is off.
     """
     tracker = host.tracker
-    save = {'key': work.key, 'request_id': ctxt.request_id, 'instance_uuid': instance_uuid, **fields}
+    save = objects.Save(key=work.key, request_id=ctxt.request_id, instance_uuid=instance_uuid, **fields)
     if plan is not None:
-        save['devices'] = plan.changes
+        save.devices = plan.changes
         if plan.dropped or plan.freed:
             fields['usage'] = tracker.usage(plan)
     usage = fields.get('usage')
     if usage is not None:
-        save['usage'] = tracker.numbered(usage)
+        save.usage = tracker.numbered(usage)
     try:
         if plan is not None and tracker.leaving is not None:
             tracker.leaving(plan.freed)

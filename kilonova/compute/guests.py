@@ -108,12 +108,10 @@ class Guests:
 
     def _say_off(self, ctxt: Any, instance: objects.Instance, power_state: int) -> None:
         """SHUTOFF; a resized server stays so and is off."""
-        save: dict[str, Any] = {'key': None, 'instance_uuid': instance.uuid,
-                                'expect': {'host': self._host.name, 'task_state': [None]},
-                                'values': {'power_state': int(power_state)}}
+        save = objects.Save(instance_uuid=instance.uuid, values={'power_state': int(power_state)},
+                            expect={'host': self._host.name, 'task_state': [None]})
         if instance.vm_state != VmState.RESIZED:
-            save['transition'] = 'host.stopped'
-            del save['expect']['task_state']
+            save.transition, save.expect = 'host.stopped', {'host': self._host.name}
         LOG.warning('Instance is %s, its guest is not running: it is shown as off', instance.vm_state,
                     instance_uuid=instance.uuid)
         self._save(ctxt, save)
@@ -148,14 +146,15 @@ class Guests:
             if wanted and not there:
                 LOG.warning('Instance is %s and its guest is in power state %s', instance.vm_state, state,
                             instance_uuid=instance.uuid)
-            self._save(ctxt, {'key': None, 'instance_uuid': instance.uuid, 'values': {'power_state': state},
-                              'expect': {'host': self._host.name, 'task_state': [None]}})
+            self._save(ctxt, objects.Save(
+                instance_uuid=instance.uuid, values={'power_state': state},
+                expect={'host': self._host.name, 'task_state': [None]}))
 
-    def _save(self, ctxt: Any, save: dict[str, Any]) -> None:
+    def _save(self, ctxt: Any, save: objects.Save) -> None:
         try:
             self._host.upcalls.save(ctxt, save)
         except errors.Conflict as error:
-            LOG.info('Not written, the server changed meanwhile: %s', error, instance_uuid=save['instance_uuid'])
+            LOG.info('Not written, the server changed meanwhile: %s', error, instance_uuid=save.instance_uuid)
 
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:

@@ -184,7 +184,7 @@ class Node:
             self._save_devices(ctxt, tracker.ledger.unsaved())
             usage = tracker.usage()
             if usage != tracker.published:
-                self._host.upcalls.save(ctxt, {'key': None, 'instance_uuid': None, 'usage': tracker.numbered(usage)})
+                self._host.upcalls.save(ctxt, objects.Save(instance_uuid=None, usage=tracker.numbered(usage)))
                 tracker.published = usage
         if self._placement is not None and self._host.conf.pci.report_in_placement:
             try:

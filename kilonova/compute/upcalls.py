@@ -2,7 +2,7 @@
 
     upcalls = Upcalls(Client(Conductor, transport), stopping)
     upcalls.check_key(ctxt, key)             # KeyGone: the operation doesn't stand here (any more)
-    upcalls.claim(ctxt, claim)               # see compute.claims for the shapes
+    upcalls.claim(ctxt, claim)               # objects.Claim, objects.Save
     upcalls.save(ctxt, save)
 
 Silence means ask, never undo (operations.md, rules 12–14): a claim or save that isn't answered is sent again with the
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kilonova import errors
+from kilonova.objects import Claim, Save
 
 LOG = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ class Stopping(errors.Unanswered):
 class ConductorClient(Protocol):
     """What is used of ``rpc.interface.Client(rpc.conductor.Conductor, …)``."""
 
-    def check_key(self, ctxt: Any, *, key: str, undo: bool = False, host: str | None = None) -> Any: ...
+    def check_key(self, ctxt: Any, *, key: str, undo: bool, host: str) -> Any: ...
 
-    def claim_instance(self, ctxt: Any, *, claim: dict[str, Any]) -> Any: ...
+    def claim_instance(self, ctxt: Any, *, claim: Claim) -> Any: ...
 
-    def save_instance(self, ctxt: Any, *, save: dict[str, Any]) -> Any: ...
+    def save_instance(self, ctxt: Any, *, save: Save) -> Any: ...
 
 
 class Upcalls:
@@ -51,18 +52,18 @@ class Upcalls:
         ``host`` did it before and undid it. ReleasePending: it has something of the server to give back first."""
         return self._ask(f'check of {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
 
-    def claim(self, ctxt: Any, claim: dict[str, Any]) -> Any:
+    def claim(self, ctxt: Any, claim: Claim) -> Any:
         """Write a claim in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
-        return self._ask(f'claim for {claim["instance_uuid"]}',
+        return self._ask(f'claim for {claim.instance_uuid}',
                          lambda: self._client.claim_instance(ctxt, claim=claim))
 
-    def save(self, ctxt: Any, save: dict[str, Any]) -> Any:
+    def save(self, ctxt: Any, save: Save) -> Any:
         """Write the result of a step in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
-        answer = self._ask(f'save for {save["instance_uuid"]}',
+        answer = self._ask(f'save for {save.instance_uuid}',
                            lambda: self._client.save_instance(ctxt, save=save))
-        power_state = (save.get('values') or {}).get('power_state')
+        power_state = (save.values or {}).get('power_state')
         if power_state is not None:
-            self.power_states[save['instance_uuid']] = power_state
+            self.power_states[save.instance_uuid] = power_state
         return answer
 
     def _ask(self, what: str, send: Callable[[], Any]) -> Any:

@@ -19,6 +19,7 @@ from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
 from kilonova.context import get_admin_context
 from kilonova.db.queries import claims, group_claims
+from kilonova.objects import Claim, Save
 from kilonova.rpc.baseapi import ping
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.conductor import ComputeTask, Conductor
@@ -38,21 +39,21 @@ class ConductorEndpoint(ObjectCalls):
         self._cells = cells
 
     @silence()
-    def check_key(self, ctxt: Any, key: str, undo: bool = False, host: str | None = None) -> Any:
+    def check_key(self, ctxt: Any, key: str, undo: bool, host: str) -> Any:
         """KeyGone when no operation stands at the key, or, for an ``undo``, is being undone there."""
         with self._databases.main().read() as conn:
             claims.check(conn, key, undo, host)
         return {}
 
     @silence()
-    def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any:
-        if claim.get('group'):
-            return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), claim)
-        return claims.claim(self._databases.main(), claim)
+    def claim_instance(self, ctxt: Any, claim: Claim) -> Any:
+        if claim.group:
+            return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), claim.given)
+        return claims.claim(self._databases.main(), claim.given)
 
     @silence()
-    def save_instance(self, ctxt: Any, save: dict[str, Any]) -> Any:
-        return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save})
+    def save_instance(self, ctxt: Any, save: Save) -> Any:
+        return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save.given})
 
 
 class ComputeTaskEndpoint:

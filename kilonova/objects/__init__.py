@@ -6,6 +6,7 @@ from kilonova.objects.aggregate import Aggregate, AggregateList
 from kilonova.objects.block_device_mapping import BlockDeviceMapping, BlockDeviceMappingList
 from kilonova.objects.build_request import BuildRequest, BuildRequestList
 from kilonova.objects.cell_mapping import CellMapping, CellMappingList
+from kilonova.objects.claim import Claim, Save
 from kilonova.objects.compute_node import ComputeNode, ComputeNodeList, HVSpec
 from kilonova.objects.device_metadata import (
     DeviceBus,
@@ -68,7 +69,7 @@ from kilonova.objects.vcpu_model import VirtCPUFeature, VirtCPUModel, VirtCPUTop
 
 __all__ = (
     'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',
-    'BuildRequestList', 'CellMapping', 'CellMappingList', 'ComputeNode', 'ComputeNodeList', 'CpuDiagnostics',
+    'BuildRequestList', 'CellMapping', 'CellMappingList', 'Claim', 'ComputeNode', 'ComputeNodeList', 'CpuDiagnostics',
     'Destination', 'DeviceBus', 'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata', 'EC2Ids',
     'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
     'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
@@ -80,5 +81,5 @@ __all__ = (
     'NetworkInterfaceMetadata', 'NetworkMetadata', 'NetworkRequest', 'NetworkRequestList', 'NicDiagnostics',
     'PCIDeviceBus', 'PciDevice', 'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList', 'PrepResizeOrder',
     'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'ResizeOrder', 'Resource', 'ResourceList', 'ResourceMetadata',
-    'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList', 'Selection', 'Service', 'ServiceList',
-    'Tag', 'TagList', 'TaskLog', 'TrustedCerts', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')
+    'Save', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList', 'Selection', 'Service',
+    'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')

@@ -82,7 +82,18 @@ def _finish_now(args: Arguments) -> Arguments:
         request_spec=args['request_spec'], disk_info=args['disk_info'])}
 
 
+def _written(name: str, made: type[objects.Claim | objects.Save]) -> Before:
+    """A claim or save, which was a dict."""
+    def newer(args: Arguments) -> Arguments:
+        return {name: made(**args[name]) if isinstance(args[name], dict) else args[name]}
+    return Before('3.2', lambda args: {name: args[name].given}, newer)
+
+
 BEFORE: dict[str, dict[str, Before]] = {
+    'Conductor': {
+        'claim_instance': _written('claim', objects.Claim),
+        'save_instance': _written('save', objects.Save),
+    },
     'Compute': {
         'build_and_run_instance': Before('6.10', _build_then, _build_now),
         'terminate_instance': _unread('6.10', bdms=[]),
@@ -113,4 +124,6 @@ def of(interface: str, method: str) -> Before | None:
 def newer(interface: str, method: str, declared: Set[str], args: Arguments) -> Arguments:
     """What a peer sent, as it is said now. ``declared``: the names of the arguments now."""
     before = of(interface, method)
-    return args if before is None or args.keys() <= declared else before.newer(args)
+    if before is None or (args.keys() <= declared and not any(isinstance(value, dict) for value in args.values())):
+        return args
+    return before.newer(args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kilonova.objects import Claim, Save
 from kilonova.rpc.interface import Interface, call, cast
 
 
@@ -15,27 +16,27 @@ class Conductor(Interface):
     """Objects' remote calls, and the three calls of a host that works on an operation."""
 
     topic = 'conductor'
-    version = '3.2'
+    version = '3.3'
 
-    @call('3.0')
+    @call('3.2')
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
                                      args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 
-    @call('3.0')
+    @call('3.2')
     def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> Any: ...
 
-    @call('3.0')
+    @call('3.2')
     def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any: ...
 
-    @call('3.1', undo='3.2', host='3.2')
-    def check_key(self, ctxt: Any, key: str, undo: bool = False, host: str | None = None) -> Any: ...
+    @call('3.2')
+    def check_key(self, ctxt: Any, key: str, undo: bool, host: str) -> Any: ...
 
-    @call('3.1')
-    def claim_instance(self, ctxt: Any, claim: dict[str, Any]) -> Any: ...
+    @call('3.3')
+    def claim_instance(self, ctxt: Any, claim: Claim) -> Any: ...
 
-    @call('3.1')
-    def save_instance(self, ctxt: Any, save: dict[str, Any]) -> Any: ...
+    @call('3.3')
+    def save_instance(self, ctxt: Any, save: Save) -> Any: ...
 
 
 class ComputeTask(Interface):

@@ -16,7 +16,7 @@ OLDEST_SUPPORTED = 77
 # Service version → the newest version of each interface that such a service serves, from the oldest supported on.
 HISTORY: dict[int, dict[str, str]] = {
     77: {'compute': '6.10', 'conductor': '3.2', 'compute_task': '1.27', 'scheduler': '4.7'},
-    78: {'compute': '6.11', 'conductor': '3.2', 'compute_task': '1.28', 'scheduler': '4.7'},
+    78: {'compute': '6.11', 'conductor': '3.3', 'compute_task': '1.28', 'scheduler': '4.7'},
 }
 
 # Which services serve an interface.

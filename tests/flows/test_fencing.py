@@ -455,7 +455,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_though_its_operation_was_ca
     def on_message(kind_, topic, host, method, args, deliver):
         if method == 'claim_instance' and not lost:
             deliver()
-            lost.append(args['claim']['instance_uuid'])
+            lost.append(args['claim'].instance_uuid)
             assert cloud.request('DELETE', f'/servers/{lost[0]}').status_int == 204
             raise Unanswered(who='conductor', reason='the answer is lost')
         return deliver()

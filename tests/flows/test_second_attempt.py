@@ -45,7 +45,7 @@ class Refusal:
     def on_message(self, kind: str, topic: str, host: str | None, method: str, args: dict[str, Any],
                    deliver: Callable[[], Any]) -> Any:
         if method == 'claim_instance' and not self.said:
-            self.said.append(args['claim']['host'])
+            self.said.append(args['claim'].host)
             raise self._error
         return deliver()
 

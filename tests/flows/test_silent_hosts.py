@@ -29,7 +29,7 @@ def test_a_host_dies_while_it_resizes_a_server_of_its_own(make_cloud, monkeypatc
             except Crash:
                 lose_host(cloud, host)
                 raise Unanswered(who=host, reason='crashed') from None
-        if method == 'save_instance' and args['save'].get('transition') == 'resize.migrated':
+        if method == 'save_instance' and args['save'].transition == 'resize.migrated':
             raise Crash
         if method in ('undo_resize_instance', 'undo_prep_resize'):
             if method != first:

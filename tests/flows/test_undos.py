@@ -62,7 +62,7 @@ class Failure:
         if topic == 'compute' and kind != 'cast':
             self._order = method
         if method == 'save_instance' and not self.over and self._order in LAST:
-            if args['save'].get('transition') in ('build.done', 'snapshot.done'):
+            if args['save'].transition in ('build.done', 'snapshot.done'):
                 self.happened.append(method)
             if self.happened:
                 raise Invalid('injected failure')

@@ -213,7 +213,7 @@ def test_a_host_that_refuses_sends_the_server_to_the_next(cloud):
 
     def on_message(kind, topic, server, method, args, deliver):
         if method == 'claim_instance' and not refused:
-            refused.append(args['claim']['values']['host'])
+            refused.append(args['claim'].values['host'])
             from kilonova.errors import ClaimConflict
             raise ClaimConflict(devices='injected')
         return deliver()

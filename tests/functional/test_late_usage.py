@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kilonova import objects
 from kilonova.context import get_admin_context
 from kilonova.db.models import cell as models
 from tests.fixtures.cloud import Cloud
@@ -24,8 +25,8 @@ def listen(cloud: Cloud) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
 
     def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:
-        if method == 'save_instance' and (args['save'].get('usage') or {}):
-            told.append(copy.deepcopy(args['save']))
+        if method == 'save_instance' and args['save'].usage:
+            told.append(copy.deepcopy(args['save'].given))
         return deliver()
     cloud.on_message = on_message
     return told
@@ -44,8 +45,8 @@ def test_a_usage_that_comes_late_is_not_written(cloud: Cloud) -> None:
     late = next(save for save in told if save['usage']['vcpus_used'])
     before = row(cloud, host)
     assert before['vcpus_used'] == 0
-    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save={
-        'key': None, 'instance_uuid': None, 'usage': late['usage']})
+    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save=objects.Save(
+        instance_uuid=None, usage=late['usage']))
     assert row(cloud, host) == before
     cloud.assert_clean()
 
@@ -73,8 +74,8 @@ def test_a_compute_of_the_release_before_numbers_nothing(cloud: Cloud) -> None:
     before = row(cloud, host)
     old = dict(told[-1]['usage'], vcpus_used=before['vcpus_used'] + 3)
     del old['usage_serial']
-    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save={
-        'key': None, 'instance_uuid': None, 'usage': old})
+    cloud.conductor_clients[cloud.cell_of(host)].save_instance(get_admin_context(), save=objects.Save(
+        instance_uuid=None, usage=old))
     after = row(cloud, host)
     assert after['vcpus_used'] == before['vcpus_used'] + 3
     assert after['usage_serial'] == before['usage_serial']

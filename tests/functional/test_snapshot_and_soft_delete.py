@@ -395,7 +395,7 @@ def test_soft_delete_on_a_host_that_is_down(deferring: Cloud, look: str) -> None
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     assert cloud.status(server) == 'SOFT_DELETED'
-    cloud.transport.register('compute', host, [(Compute, compute)])
+    cloud.transport.register('compute', host, [(Compute, compute.endpoint)])
     cloud.ok('PUT', f"/os-services/{service['id']}", {'forced_down': False})
     assert guest_state(cloud, server) == 1
     getattr(compute.guests, look)()

@@ -95,13 +95,13 @@ class Cell:
     def check_key(self, ctxt: Any, *, key: str, undo: bool = False, host: str | None = None) -> dict:
         return self._around('check_key', lambda: self._check(key, undo))
 
-    def claim_instance(self, ctxt: Any, *, claim: dict[str, Any]) -> dict:
-        claim = json.loads(json.dumps(claim))
-        return self._around('claim_instance', lambda: self._claim(claim))
+    def claim_instance(self, ctxt: Any, *, claim: objects.Claim) -> dict:
+        given = json.loads(json.dumps(claim.given))
+        return self._around('claim_instance', lambda: self._claim(given))
 
-    def save_instance(self, ctxt: Any, *, save: dict[str, Any]) -> dict:
-        save = json.loads(json.dumps(save))
-        return self._around('save_instance', lambda: self._save(save))
+    def save_instance(self, ctxt: Any, *, save: objects.Save) -> dict:
+        given = json.loads(json.dumps(save.given))
+        return self._around('save_instance', lambda: self._save(given))
 
     def _around(self, method: str, act: Any) -> Any:
         if self.unanswered.get(method):
@@ -165,7 +165,7 @@ class Cell:
             row = self.rows[change['id']]
             if strict and row['status'] != change['from']:
                 raise errors.ClaimConflict(devices=change['address'])
-        row = self.instances.get(request['instance_uuid'] or '')
+        row = self.instances.get(request.get('instance_uuid') or '')
         if row is not None:
             self._move(row, request, strict)
             row['extra'].update(request.get('extra') or {})

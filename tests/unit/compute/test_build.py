@@ -375,7 +375,7 @@ def test_what_an_unanswered_claim_wrote_is_given_back_by_the_undo(cloud, monkeyp
 
     def once(ctxt, *, claim: dict) -> dict:
         claimed(ctxt, claim=claim)
-        cloud.cell.ended.add(claim['key'])
+        cloud.cell.ended.add(claim.key)
         monkeypatch.setattr(cloud.cell, 'claim_instance', claimed)
         raise errors.Unanswered(who='conductor', reason='the reply was lost')
     claimed = claim

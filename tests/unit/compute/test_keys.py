@@ -16,6 +16,7 @@ from kilonova.compute.locks import Locks
 from kilonova.compute.timers import Timers
 from kilonova.compute.undo import Undo
 from kilonova.compute.upcalls import Stopping, Upcalls
+from kilonova.objects import Save
 from kilonova.virt.driver import GuestFailed, HypervisorUnavailable
 
 
@@ -191,6 +192,9 @@ def test_undo_does_nothing_when_all_went_well_or_the_process_ends():
     assert done == []
 
 
+UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
+
+
 class Client:
     def __init__(self, silent):
         self.silent, self.sent = silent, []
@@ -210,16 +214,16 @@ def test_silence_is_asked_again_with_growing_pauses(caplog):
             pauses.append(timeout)
             return False
     client = Client(4)
-    assert Upcalls(client, Event(), (1, 2, 4)).save(None, {'instance_uuid': 'u'}) == {'written': True}
+    assert Upcalls(client, Event(), (1, 2, 4)).save(None, Save(instance_uuid=UUID)) == {'written': True}
     assert len(client.sent) == 5 and pauses == [1, 2, 4, 4]
-    assert 'The save for u was not answered' in caplog.text
+    assert f'The save for {UUID} was not answered' in caplog.text
 
 
 def test_an_error_is_an_answer():
     client = Client(0)
     client.save_instance = lambda ctxt, save: (_ for _ in ()).throw(errors.KeyGone(key='k'))
     with pytest.raises(errors.KeyGone):
-        Upcalls(client, threading.Event(), (0,)).save(None, {'instance_uuid': 'u'})
+        Upcalls(client, threading.Event(), (0,)).save(None, Save(instance_uuid=UUID))
 
 
 @pytest.mark.parametrize(('error', 'cls', 'text'), [

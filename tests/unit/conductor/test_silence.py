@@ -9,16 +9,18 @@ from sqlalchemy import exc
 from kilonova.conductor.manager import ConductorEndpoint
 from kilonova.context import get_admin_context
 from kilonova.errors import Unanswered
-from kilonova.objects import Service
+from kilonova.objects import Claim, Save, Service
+
+UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
 
 CALLS = {
     'object_class_action_versions': lambda endpoint, ctxt: endpoint.object_class_action_versions(
         ctxt, 'Service', 'get_by_args', {'Service': Service.VERSION}, ('gpu1', 'nova-compute'), {}),
     'object_action': lambda endpoint, ctxt: endpoint.object_action(
         ctxt, Service(ctxt, id=1, report_count=2), 'save', (), {}),
-    'check_key': lambda endpoint, ctxt: endpoint.check_key(ctxt, 'o/0/1'),
-    'claim_instance': lambda endpoint, ctxt: endpoint.claim_instance(ctxt, {'key': 'o/0.x/1', 'instance_uuid': 'i'}),
-    'save_instance': lambda endpoint, ctxt: endpoint.save_instance(ctxt, {'key': 'o/0.x/1', 'instance_uuid': 'i'})}
+    'check_key': lambda endpoint, ctxt: endpoint.check_key(ctxt, 'o/0/1', False, 'gpu1'),
+    'claim_instance': lambda endpoint, ctxt: endpoint.claim_instance(ctxt, Claim(key='o/0.x/1', instance_uuid=UUID)),
+    'save_instance': lambda endpoint, ctxt: endpoint.save_instance(ctxt, Save(key='o/0.x/1', instance_uuid=UUID))}
 
 
 class Databases:

@@ -13,7 +13,8 @@ from kilonova.rpc import before, compute, conductor, versions
 from kilonova.rpc.interface import Client, within
 from kilonova.rpc.transport import DirectTransport
 
-INTERFACES = {'Compute': compute.Compute, 'ComputeTask': conductor.ComputeTask}
+INTERFACES = {'Compute': compute.Compute, 'ComputeTask': conductor.ComputeTask, 'Conductor': conductor.Conductor}
+NAMES = {'Compute': 'compute', 'ComputeTask': 'compute_task', 'Conductor': 'conductor'}
 UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
 CTXT = RequestContext(user_id='u', project_id='p', overwrite=False)
 
@@ -32,6 +33,8 @@ TAKEN = {
     'set_host_enabled': 'host enabled',
     'schedule_and_build_instances': 'build_requests request_specs image admin_password injected_files '
                                     'requested_networks block_device_mapping tags? operations?',
+    'claim_instance': 'claim',
+    'save_instance': 'save',
     'migrate_server': 'instance scheduler_hint live rebuild flavor block_migration disk_over_commit reservations? '
                       'clean_shutdown? request_spec? host_list? operation?',
 }
@@ -46,7 +49,8 @@ def of_type(name):
         'sealed': 'gAAAA', 'attempt': 2, 'block_devices': [objects.BlockDeviceMapping(tag='a')],
         'limits': objects.SchedulerLimits(vcpu=3), 'clean_shutdown': False, 'disk': {'host': '192.0.2.1'},
         'disk_info': {'disk': 2}, 'key': 'o/1.step/1', 'reboot_type': 'HARD', 'enabled': False, 'operation': 'o',
-        'operations': ['o', 'p']}
+        'operations': ['o', 'p'], 'claim': objects.Claim(instance_uuid=UUID, values={'host': 'gpu1'}),
+        'save': objects.Save(instance_uuid=UUID, end=True, event={'event': 'e'})}
     return made[name]
 
 
@@ -81,7 +85,7 @@ def test_a_peer_of_the_release_before_gets_what_it_takes(name, method):
 def test_what_such_a_peer_sends_is_understood(name, method):
     """From a client under its cap over a transport to a server of today: nothing that is read got lost."""
     interface, transport, heard = INTERFACES[name], DirectTransport(Serializer()), []
-    cap = versions.HISTORY[77]['compute' if name == 'Compute' else 'compute_task']
+    cap = versions.HISTORY[77][NAMES[name]]
 
     class Endpoint:
         def __getattr__(self, asked):
@@ -100,6 +104,6 @@ def test_what_such_a_peer_sends_is_understood(name, method):
 def test_everything_can_be_said_under_the_cap_of_the_release_before(interface):
     """Each method either goes as it is, or has its form of before."""
     name = interface.__name__
-    cap = versions.HISTORY[77]['compute' if name == 'Compute' else 'compute_task']
+    cap = versions.HISTORY[77][NAMES[name]]
     assert sorted(method for method, func in interface.methods().items()
                   if not within(func.rpc.since, cap)) == sorted(before.BEFORE[name])
