@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import functools
+import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import quote
 
+import webob
 from oslo_config import cfg
 from oslo_middleware import cors, healthcheck, http_proxy_to_wsgi, request_id, sizelimit
 
@@ -18,6 +22,8 @@ from kilonova.api.services.backend import Backend, Options
 from kilonova.api.wsgi import Dispatcher, Paths
 from kilonova.pci.request import Aliases
 from kilonova.rpc.notify import OFF, Notifications
+
+REQUESTS = logging.getLogger('kilonova.api.requests')
 
 
 class OlderRequestId:
@@ -33,6 +39,34 @@ class OlderRequestId:
             told = [] if environ.get(versions.DOCUMENT) else [(self.HEADER, environ[request_id.ENV_REQUEST_ID])]
             return start_response(status, [*headers, *told], *more)
         return self._application(environ, start)
+
+
+class FaultWrapper:
+    """Whatever comes out of the applications inside, webob's own pages and unexpected exceptions included, leaves as a
+    fault; and each request is a line of the log."""
+
+    def __init__(self, application: Callable) -> None:
+        self._application = application
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+        started = time.monotonic()
+        request = webob.Request(environ)
+        try:
+            response = request.get_response(self._application)
+        except Exception as error:  # noqa: BLE001 - nothing may reach the server's own error page
+            response = faults.of_error(error)
+        if response.status_int >= 400 and response.content_type != 'application/json' and not environ.get(faults.AS_IS):
+            response = faults.of_response(response)
+        self._log(environ, response, time.monotonic() - started)
+        return response(environ, start_response)
+
+    @staticmethod
+    def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
+        path = quote((environ.get('SCRIPT_NAME', '') + environ.get('PATH_INFO', '')).encode('latin-1', 'replace'))
+        query = environ.get('QUERY_STRING')
+        REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
+                      environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
+                      response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)
 
 
 class Mount:
@@ -93,7 +127,7 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Any, cells: Any, conductor: Any
     protected = auth.authenticated(dispatch, conf, policy)
     app: Callable = Mount(dict.fromkeys(dispatchers, protected), versions.Discovery(options.compute_link_prefix))
     app = sizelimit.RequestBodySizeLimiter(app, conf)
-    app = faults.FaultWrapper(app)
+    app = FaultWrapper(app)
     app = request_id.RequestId(OlderRequestId(app), conf)
     app = Healthcheck(app, conf)
     app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)

@@ -1,18 +1,15 @@
 """Errors as answers: one table turns codes into the field's fault names (rest-api.md §1.3).
 
-``FaultWrapper`` is the outermost application: whatever comes out of the ones inside, webob's own pages and unexpected
-exceptions included, leaves as ``{"<name>": {"code": …, "message": …}}``. The one exception is a path or method that no
-row of the table has (``no_route``). It writes the request log line, too.
+A fault is ``{"<name>": {"code": …, "message": …}}``; only a path or method that no route has gets webob's own page
+(``no_route``).
 """
 from __future__ import annotations
 
 import json
 import logging
 import re
-import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
 
 import webob
 import webob.exc
@@ -21,7 +18,6 @@ from kilonova.db import engine
 from kilonova.errors import KilonovaError
 
 LOG = logging.getLogger(__name__)
-REQUESTS = logging.getLogger('kilonova.api.requests')
 
 NAMES = {400: 'badRequest', 401: 'unauthorized', 403: 'forbidden', 404: 'itemNotFound', 405: 'badMethod',
          409: 'conflictingRequest', 413: 'overLimit', 415: 'badMediaType', 429: 'overLimit', 501: 'notImplemented',
@@ -30,7 +26,7 @@ CONTENT_TYPE = 'application/json; charset=UTF-8'
 NOT_FOUND = 'The resource could not be found.'
 TOO_LARGE = 'Request is too large.'
 # Set where webob's page is the answer itself.
-_AS_IS = 'kilonova.page'
+AS_IS = 'kilonova.page'
 
 
 def name(code: int) -> str:
@@ -49,7 +45,7 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
 
 def no_route(environ: dict[str, Any]) -> Callable:
     """The answer to a path that isn't there, which is no fault but webob's own page (rest-api.md §3)."""
-    environ[_AS_IS] = True
+    environ[AS_IS] = True
     return webob.exc.HTTPNotFound()
 
 
@@ -84,30 +80,3 @@ def _plain(response: webob.Response) -> str:
     lines = [line for line in re.sub(r'<[^<>]*>', '\n', response.text if response.charset else '').splitlines()
              if line.strip()]
     return ' '.join(' '.join(lines[2:] or lines).split()) or response.status
-
-
-class FaultWrapper:
-    """See the module."""
-
-    def __init__(self, application: Callable) -> None:
-        self._application = application
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
-        started = time.monotonic()
-        request = webob.Request(environ)
-        try:
-            response = request.get_response(self._application)
-        except Exception as error:  # noqa: BLE001 - nothing may reach the server's own error page
-            response = of_error(error)
-        if response.status_int >= 400 and response.content_type != 'application/json' and not environ.get(_AS_IS):
-            response = of_response(response)
-        self._log(environ, response, time.monotonic() - started)
-        return response(environ, start_response)
-
-    @staticmethod
-    def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
-        path = quote((environ.get('SCRIPT_NAME', '') + environ.get('PATH_INFO', '')).encode('latin-1', 'replace'))
-        query = environ.get('QUERY_STRING')
-        REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
-                      environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
-                      response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)

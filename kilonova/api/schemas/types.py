@@ -7,7 +7,10 @@ pattern costs depends on it.
 """
 from __future__ import annotations
 
+import datetime
 from typing import Any
+
+from oslo_utils import timeutils
 
 MAX_INT = 0x7FFFFFFF
 MAX_FLOAT = 3.40282e+38
@@ -56,3 +59,8 @@ def integer(minimum: int = 0, maximum: int = MAX_INT) -> dict[str, Any]:
 def one_of(*values: str) -> dict[str, Any]:
     """An enum."""
     return {'type': 'string', 'enum': list(values)}
+
+
+def when(value: str) -> datetime.datetime:
+    """A time of a query (checked by its schema), naive UTC."""
+    return timeutils.normalize_time(timeutils.parse_isotime(value))

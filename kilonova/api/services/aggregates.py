@@ -232,7 +232,7 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
     for row in mapped:
         by_cell.setdefault(row['cell_id'], []).append(row['host'])
     for cell_id, names in by_cell.items():
-        with backend.cell(cell_id).read() as conn:
+        with backend.cells.by_id(cell_id).read() as conn:
             if servers.names(conn, Filters(equal={'host': names}), (), 1):
                 return True
     return False

@@ -89,10 +89,6 @@ class Backend:
     limits: Any = None
     notify: Notifications = OFF
 
-    def cell(self, cell_id: int) -> Any:
-        """The database of a cell, by the id of its mapping."""
-        return self.cells.by_id(cell_id)
-
     def all_cells(self) -> list[Any]:
         """The databases of all cells: disabled ones keep their servers, cell0 those that never got a host."""
         return self.cells.databases()

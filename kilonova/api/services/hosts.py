@@ -358,7 +358,7 @@ def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[d
         mapping = cells.get_host(conn, host)
     if mapping is None:
         raise HostNotMapped(host=host)
-    with backend.cell(mapping['cell_id']).read() as conn:
+    with backend.cells.by_id(mapping['cell_id']).read() as conn:
         nodes = compute_nodes.by_host(conn, host)
         if not nodes:
             raise ComputeHostNotFound(host=host)

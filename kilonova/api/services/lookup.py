@@ -41,7 +41,7 @@ def find_server(backend: Backend, ctxt: Any, uuid: str, *, purpose: str = VIEW, 
         place = servers.find(conn, uuid)
     if place is not None and (ctxt.is_admin or place['project_id'] == ctxt.project_id):
         if place['cell_id'] is not None:
-            cell = backend.cell(place['cell_id'])
+            cell = backend.cells.by_id(place['cell_id'])
             try:
                 row = _in_cell(cell, uuid, purpose, deleted=purpose == HISTORY and version >= HISTORY_SINCE)
             except Exception as error:

@@ -12,7 +12,7 @@ from oslo_utils import strutils, uuidutils
 
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
-from kilonova.api.services import images, listing, quota
+from kilonova.api.services import images, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import ANYBODY, Call, Route
 from kilonova.errors import ImageNotFound, Invalid, NotFound
@@ -199,7 +199,7 @@ def _wanted(call: Call) -> dict[str, str]:
     if 'status' in given:
         wanted['status'] = _WANTED.get(given['status'].upper(), given['status'].lower())
     if 'changes-since' in given:
-        wanted['updated_at'] = f"gte:{listing.when(given['changes-since']):%Y-%m-%dT%H:%M:%SZ}"
+        wanted['updated_at'] = f"gte:{t.when(given['changes-since']):%Y-%m-%dT%H:%M:%SZ}"
     if 'server' in given:
         # Clients send the id or the server's URL.
         wanted['instance_uuid'] = given['server'].rpartition('/')[2]

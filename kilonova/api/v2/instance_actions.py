@@ -11,7 +11,6 @@ from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
-from kilonova.api.services import listing
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import HISTORY
 from kilonova.api.v2.servers.show import host_id
@@ -183,9 +182,9 @@ def index(call: Call) -> Any:
 def _window(call: Call) -> tuple[Any, Any]:
     since = call.one('changes-since') if call.version >= PAGED_SINCE else None
     before = call.one('changes-before') if call.version >= BEFORE_SINCE else None
-    if since and before and listing.when(since) > listing.when(before):
+    if since and before and t.when(since) > t.when(before):
         raise Invalid('The value of changes-since must be less than or equal to changes-before.')
-    return listing.when(since) if since else None, listing.when(before) if before else None
+    return t.when(since) if since else None, t.when(before) if before else None
 
 
 def show(call: Call) -> Any:

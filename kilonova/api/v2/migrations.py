@@ -11,7 +11,6 @@ from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
-from kilonova.api.services import listing
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.api.wsgi import Call, Route
@@ -156,10 +155,10 @@ def _hidden(call: Call) -> dict[str, bool]:
 def _changed(call: Call) -> dict[str, Any]:
     since = call.one('changes-since') if call.version >= PAGED_SINCE else None
     before = call.one('changes-before') if call.version >= BEFORE_SINCE else None
-    if since and before and listing.when(since) > listing.when(before):
+    if since and before and t.when(since) > t.when(before):
         raise Invalid('The value of changes-since must be less than or equal to changes-before.')
     found = {'changes_since': since, 'changes_before': before}
-    return {name: listing.when(value) for name, value in found.items() if value}
+    return {name: t.when(value) for name, value in found.items() if value}
 
 
 def _owner(call: Call, everything: bool) -> dict[str, str]:

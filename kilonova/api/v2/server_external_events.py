@@ -85,7 +85,7 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
         if cell_id is not None:
             of_cell[cell_id].append(uuid)
     for cell_id, members in of_cell.items():
-        cell = backend.cell(cell_id)
+        cell = backend.cells.by_id(cell_id)
         with cell.read() as conn:
             rows = instances.by_uuids(conn, members)
         found.update({uuid: Found(uuid, cell, row) for uuid, row in rows.items()})

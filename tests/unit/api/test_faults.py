@@ -10,6 +10,7 @@ from sqlalchemy import exc
 
 from kilonova import errors
 from kilonova.api import faults
+from kilonova.api.app import FaultWrapper
 
 
 def answer(result):
@@ -17,7 +18,7 @@ def answer(result):
         if isinstance(result, webob.Response):
             return result(environ, start_response)
         raise result
-    return webob.Request.blank('/a%0Ab?x=1').get_response(faults.FaultWrapper(app))
+    return webob.Request.blank('/a%0Ab?x=1').get_response(FaultWrapper(app))
 
 
 @pytest.mark.parametrize(('code', 'name'), [

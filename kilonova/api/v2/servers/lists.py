@@ -8,8 +8,7 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
-from kilonova.api.services import listing
-from kilonova.api.v2.servers import show
+from kilonova.api.v2.servers import pages, show
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
 from kilonova.errors import Forbidden, Invalid
@@ -91,12 +90,12 @@ def _list(call: Call, detailed: bool) -> Any:
     if all_filters:
         # To others these are filters like any that they may not use: passed over.
         _refuse_joined(call.query)
-    filters = listing.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
-                                   is_admin=call.ctxt.is_admin, all_tenants=owner is owners.ALL,
-                                   statuses=call.query.get('status', []))
+    filters = pages.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
+                                 is_admin=call.ctxt.is_admin, all_tenants=owner is owners.ALL,
+                                 statuses=call.query.get('status', []))
     limit = call.limit()
     order, marker = _order(call), call.one('marker')
-    found = listing.list_servers(call.backend, listing.Listing(
+    found = pages.list_servers(call.backend, pages.Listing(
         filters=filters, owner=owner, order=order, limit=limit, marker=marker, plain=not detailed,
         bulky=detailed and call.version >= 3 and call.may(show.EXTENDED_ATTRIBUTES), version=call.version,
         host_status=detailed and call.version >= 16 and show.sees_hosts(call),

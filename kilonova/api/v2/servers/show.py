@@ -14,7 +14,7 @@ from typing import Any
 from kilonova import states
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro, zulu
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
-from kilonova.api.services import listing, server_groups
+from kilonova.api.services import server_groups
 from kilonova.api.services.lookup import PARTIAL
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import servers as queries
@@ -288,7 +288,7 @@ def body(call: Call, kind: str) -> dict[str, Any]:
     wishes: dict[str, dict[str, Any]] = {}
     if server.cell is not None:
         with server.cell.read() as conn:
-            listing.add_facts(conn, [row], call.version)
+            add_facts(conn, [row], call.version)
             if row['host'] and call.version >= 16 and sees_hosts(call):
                 host_states = queries.host_states(conn, [row['host']], call.backend.options.service_down_time)
     asked = call.version >= GROUPS_SINCE
@@ -299,6 +299,16 @@ def body(call: Call, kind: str) -> dict[str, Any]:
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
     return render(row, look(call, host_states=host_states, wishes=wishes, groups=groups), kind)
+
+
+def add_facts(conn: Any, rows: Sequence[dict[str, Any]], version: int) -> None:
+    """What stands in other tables of the cell: metadata, tags, image properties, faults. Two statements at most."""
+    facts = queries.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
+                          with_reason=version >= 73)
+    failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
+    faults = queries.last_faults(conn, failed) if failed else {}
+    for row in rows:
+        row.update(facts[row['uuid']], fault=faults.get(row['uuid']))
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from oslo_utils import strutils, timeutils
+from oslo_utils import strutils
 
 from kilonova import states
+from kilonova.api.schemas import types as t
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
+from kilonova.api.v2.servers import show
 from kilonova.db import expressions
 from kilonova.db.queries import flavors, owners, servers
 from kilonova.db.queries.owners import Owner
@@ -59,13 +61,8 @@ def _drive(name: str, value: str) -> list[Any]:
     return ['True'] if _boolean(name, value)[0] else ['', None]
 
 
-def when(value: str) -> datetime.datetime:
-    """A time of a query (checked by its schema), naive UTC."""
-    return timeutils.normalize_time(timeutils.parse_isotime(value))
-
-
 def _date(name: str, value: str) -> list[Any]:
-    return [when(value)]
+    return [t.when(value)]
 
 
 EQUAL = (
@@ -186,8 +183,8 @@ def _deleted(query: Mapping[str, str], all_filters: bool, changed: tuple) -> boo
 
 
 def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-    since = when(query['changes-since']) if 'changes-since' in query else None
-    before = when(query['changes-before']) if version >= 66 and 'changes-before' in query else None
+    since = t.when(query['changes-since']) if 'changes-since' in query else None
+    before = t.when(query['changes-before']) if version >= 66 and 'changes-before' in query else None
     if since and before and since > before:
         raise Invalid('The value of changes-since must be less than or equal to changes-before.')
     return since, before
@@ -263,21 +260,11 @@ def _of_cell(backend: Backend, cell: Any, listing: Listing, filters: Filters, ma
         if listing.plain:
             return servers.names(conn, filters, listing.order, listing.limit, marker)
         rows = servers.page(conn, filters, listing.order, listing.limit, marker, bulky=listing.bulky)
-        add_facts(conn, rows, listing.version)
+        show.add_facts(conn, rows, listing.version)
         if listing.host_status and rows:
             found.host_states.update(servers.host_states(
                 conn, [row['host'] for row in rows if row['host']], backend.options.service_down_time))
         return rows
-
-
-def add_facts(conn: Any, rows: Sequence[dict[str, Any]], version: int) -> None:
-    """What stands in other tables of the cell: metadata, tags, image properties, faults. Two statements at most."""
-    facts = servers.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
-                          with_reason=version >= 73)
-    failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
-    faults = servers.last_faults(conn, failed) if failed else {}
-    for row in rows:
-        row.update(facts[row['uuid']], fault=faults.get(row['uuid']))
 
 
 def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -> dict[str, Any]:
@@ -289,7 +276,7 @@ def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -
         place = servers.find(conn, uuid)
     allowed = place is not None and owners.has(listing.owner, place['project_id'])
     if place is not None and allowed and place['cell_id'] is not None:
-        with backend.cell(place['cell_id']).read() as conn:
+        with backend.cells.by_id(place['cell_id']).read() as conn:
             found = servers.get(conn, uuid, deleted=True)
     if found is None:
         raise MarkerNotFound(marker=uuid)
