@@ -4,10 +4,7 @@
 """
 from __future__ import annotations
 
-import contextlib
 from typing import Any
-
-import oslo_messaging as messaging
 
 from kilonova.rpc.interface import Interface, call
 
@@ -43,6 +40,4 @@ class Base:
 
 def ping(transport: Any, topic: str, server: str | None, ctxt: Any) -> None:
     """Ask a daemon (``server`` None: any of the topic) whether it is there; Unanswered when none is."""
-    # One of a release without this namespace refuses: that is an answer, too.
-    with contextlib.suppress(messaging.RemoteError, messaging.RPCDispatcherError):
-        transport.send('call', topic, BaseApi.namespace, server, '1.0', ctxt, 'ping', {'arg': None})
+    transport.send('call', topic, BaseApi.namespace, server, '1.0', ctxt, 'ping', {'arg': None})

@@ -16,7 +16,7 @@ class Compute(Interface):
     """Everything that a conductor asks of a host."""
 
     topic = 'compute'
-    version = '6.11'
+    version = '6.12'
 
     @long_call('6.11')
     def build_and_run_instance(self, ctxt: Any, order: BuildOrder, key: str) -> Any: ...
@@ -24,25 +24,25 @@ class Compute(Interface):
     @long_call('6.11')
     def terminate_instance(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def stop_instance(self, ctxt: Any, instance: Instance, clean_shutdown: bool, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def start_instance(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
 
     @long_call('6.11')
     def reboot_instance(self, ctxt: Any, instance: Instance, reboot_type: str, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def soft_delete_instance(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def restore_instance(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def undo_snapshot_instance(self, ctxt: Any, instance: Instance, image_id: str, key: str) -> Any: ...
 
     @long_call('6.11')
@@ -54,10 +54,10 @@ class Compute(Interface):
     @long_call('6.11')
     def finish_resize(self, ctxt: Any, order: FinishResizeOrder, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def confirm_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def check_revert(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
     @long_call('6.11')
@@ -66,41 +66,41 @@ class Compute(Interface):
     @long_call('6.11')
     def finish_revert_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def undo_build(self, ctxt: Any, instance: Instance, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def undo_prep_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def undo_resize_instance(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
-    @long_call('6.10')
+    @long_call('6.11')
     def undo_finish_resize(self, ctxt: Any, instance: Instance, migration: Migration, key: str) -> Any: ...
 
-    @cast('6.10')
+    @cast('6.11')
     def cancel(self, ctxt: Any, key_prefix: str) -> Any: ...
 
-    @cast('6.10')
+    @cast('6.11')
     def report_again(self, ctxt: Any) -> Any: ...
 
     @call('6.11')
     def set_host_enabled(self, ctxt: Any, enabled: bool) -> Any: ...
 
-    @call('6.10')
+    @call('6.11')
     def describe_host(self, ctxt: Any) -> Any: ...
 
-    @call('6.10')
+    @call('6.11')
     def get_diagnostics(self, ctxt: Any, instance: Instance) -> Any: ...
 
-    @call('6.10')
+    @call('6.11')
     def get_instance_diagnostics(self, ctxt: Any, instance: Instance) -> Any: ...
 
-    @call('6.10')
+    @call('6.11')
     def get_console_output(self, ctxt: Any, instance: Instance, tail_length: int | None) -> Any: ...
 
-    @cast('6.10')
+    @cast('6.11')
     def external_instance_event(self, ctxt: Any, instances: list[Instance], events: list[Any]) -> Any: ...
 
-    @call('6.10')
+    @call('6.11')
     def get_host_uptime(self, ctxt: Any) -> Any: ...

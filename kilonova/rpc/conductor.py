@@ -16,20 +16,20 @@ class Conductor(Interface):
     """Objects' remote calls, and the three calls of a host that works on an operation."""
 
     topic = 'conductor'
-    version = '3.3'
+    version = '3.4'
 
-    @call('3.2')
+    @call('3.3')
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
                                      args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 
-    @call('3.2')
+    @call('3.3')
     def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> Any: ...
 
-    @call('3.2')
+    @call('3.3')
     def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any: ...
 
-    @call('3.2')
+    @call('3.3')
     def check_key(self, ctxt: Any, key: str, undo: bool, host: str) -> Any: ...
 
     @call('3.3')
@@ -44,7 +44,7 @@ class ComputeTask(Interface):
 
     topic = 'conductor'
     namespace = 'compute_task'
-    version = '1.28'
+    version = '1.29'
 
     @cast('1.28')
     def schedule_and_build_instances(self, ctxt: Any, operations: Sequence[str]) -> Any: ...
@@ -52,14 +52,14 @@ class ComputeTask(Interface):
     @cast('1.28')
     def migrate_server(self, ctxt: Any, operation: str) -> Any: ...
 
-    @cast('1.27')
+    @cast('1.28')
     def confirm_resize(self, ctxt: Any, operation: str) -> Any: ...
 
-    @cast('1.27')
+    @cast('1.28')
     def revert_resize(self, ctxt: Any, operation: str) -> Any: ...
 
-    @cast('1.27')
+    @cast('1.28')
     def terminate_instance(self, ctxt: Any, operation: str) -> Any: ...
 
-    @cast('1.27')
+    @cast('1.28')
     def run_operation(self, ctxt: Any, operation: str) -> Any: ...

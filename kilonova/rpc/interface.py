@@ -10,7 +10,7 @@
     client.select_destinations(ctxt, spec_obj=spec, instance_uuids=[uuid])
 
 A client sends each message at the lowest version that carries its arguments. Under a cap it leaves out arguments that
-are newer (rpc-objects-db.md §1), and sends what has another form since as the release before said it (``before``).
+are newer (rpc-objects-db.md §1).
 """
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from kilonova.errors import KilonovaError
-from kilonova.rpc import before
 
 
 class VersionCapError(KilonovaError):
@@ -133,20 +132,17 @@ class Client:
 
         def send(ctxt: Any, *, server: str | None = None, **kwargs: Any) -> Any:
             signature.bind(self, ctxt, **kwargs)
-            version, args = self._fit(name, declared, kwargs)
+            version, args = self._fit(declared, kwargs)
             return self._transport.send(declared.kind, self.interface.topic, self.interface.namespace, server,
                                         version, ctxt, name, args)
         send.__name__ = name
         setattr(self, name, send)
         return send
 
-    def _fit(self, name: str, declared: Declared, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _fit(self, declared: Declared, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         cap = self.cap
         if not within(declared.since, cap):
-            then = before.of(self.interface.__name__, name)
-            if then is None or not within(then.version, cap):
-                raise VersionCapError(version=declared.since, cap=cap)
-            return then.version, then.older(kwargs)
+            raise VersionCapError(version=declared.since, cap=cap)
         version, args = declared.since, dict(kwargs)
         for argument, since in declared.args_since.items():
             if argument not in args:

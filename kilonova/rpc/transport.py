@@ -25,7 +25,7 @@ from oslo_serialization import jsonutils
 from kilonova import concurrency
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.errors import REMOTE_MODULES, KilonovaError, Unanswered, Unsent
-from kilonova.rpc import before, bounded
+from kilonova.rpc import bounded
 from kilonova.rpc.baseapi import Base, BaseApi
 from kilonova.rpc.interface import Interface, key
 
@@ -79,7 +79,7 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
     interface.check_server(implementation)
 
     def method(name: str) -> Callable:
-        target = understood(interface, name, implementation)
+        target = getattr(implementation, name)
 
         def handle(self: object, ctxt: RequestContext, **kwargs: Any) -> Any:
             try:
@@ -96,12 +96,6 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
     members: dict[str, Any] = {name: method(name) for name in interface.methods()}
     members['target'] = messaging.Target(namespace=interface.namespace, version=interface.version)
     return type(interface.__name__ + 'Endpoint', (), members)()
-
-
-def understood(interface: type[Interface], method: str, implementation: object) -> Callable:
-    """A method that takes what the release before says, too."""
-    answer, declared = getattr(implementation, method), interface.arguments(method)
-    return lambda ctxt, **given: answer(ctxt, **before.newer(interface.__name__, method, declared, given))
 
 
 def _for_the_bus(error: KilonovaError) -> KilonovaError:
@@ -319,7 +313,8 @@ class DirectTransport:
             if interface.namespace == namespace and method in interface.methods():
                 if key(version) > key(interface.version) or key(version)[0] != key(interface.version)[0]:
                     raise messaging.UnsupportedVersion(version, method=method)
-                return understood(interface, method, implementation)
+                answer: Callable = getattr(implementation, method)
+                return answer
         raise messaging.NoSuchMethod(method)
 
     @staticmethod

@@ -71,7 +71,7 @@ def test_service_down_time_that_no_service_would_keep(parse, caplog):
     assert conf.service_down_time == 26
 
 
-@pytest.mark.parametrize(('value', 'cap'), [('', None), ('auto', None), ('6.11', '6.11')])
+@pytest.mark.parametrize(('value', 'cap'), [('', None), ('auto', None), ('6.12', '6.12')])
 def test_version_caps(parse, value, cap):
     assert options.cap(parse(sections=f'[upgrade_levels]\ncompute = {value}'), 'compute') == cap
 

@@ -1,13 +1,16 @@
 """Start of a compute, its node, its guests after a host boot, heartbeat, audit view: seed-map.md rows 2.1–2.4."""
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import logging
+import textwrap
 import threading
 
 import pytest
 
-from kilonova import errors
+from kilonova import errors, objects
 from kilonova.compute.dispatch import Endpoint
 from kilonova.compute.manager import OPERATIONS, ComputeManager
 from kilonova.compute.ops import power
@@ -73,6 +76,20 @@ def test_the_endpoint_is_what_the_interface_declares(cloud):
 
     with pytest.raises(TypeError, match=r'compute\.cancel: .*prefix.* is not .*key_prefix'):
         Endpoint(manager.host, manager.keys, OPERATIONS, (cancel, *own[1:]))
+
+
+@pytest.mark.parametrize('act', [act for module in OPERATIONS for act in vars(module).values() if hasattr(act, 'does')],
+                         ids=lambda act: act.does[0])
+def test_what_a_message_brings_is_read(act):
+    """Finding 3.11: each argument of a method, and each field of an order in the module that gets it."""
+    names = set(inspect.signature(act).parameters) - {'host', 'work', 'ctxt'}
+    tree = ast.parse(textwrap.dedent(inspect.getsource(act)))
+    assert names <= {node.id for node in ast.walk(tree.body[0]) if isinstance(node, ast.Name)}
+    if 'order' in names:
+        kind = inspect.get_annotations(act)['order'].removeprefix('objects.')
+        source = inspect.getsource(inspect.getmodule(act))
+        assert [name for name in getattr(objects, kind).fields if f'order.{name}' not in source] == []
+
 
 
 def test_start_makes_the_records(cloud, caplog):
