@@ -10,7 +10,7 @@ from kilonova.api.routes import ROUTES
 from kilonova.api.schemas.base import Query, Schema
 from kilonova.api.v2 import gone
 from kilonova.api.v2.extensions import EXTENSIONS
-from kilonova.api.wsgi import ANYBODY
+from kilonova.api.wsgi import ANYBODY, Paths
 
 # Routes that whoever has a token may use (rest-api.md §2.4); who may do what to images the image service decides.
 OPEN = {('GET', '/flavors'), ('GET', '/flavors/detail'), ('GET', '/flavors/{flavor_id}')} | {
@@ -52,6 +52,14 @@ def test_rows_of_one_request_do_not_overlap():
 def test_a_path_has_actions_in_all_its_rows_or_in_none():
     for _, same in itertools.groupby(sorted(ROUTES, key=lambda r: (r.method, r.path)), lambda r: (r.method, r.path)):
         assert len({route.action is None for route in same}) == 1
+
+
+@pytest.mark.parametrize('table', [ROUTES, ROUTES[::-1]], ids=['as it is', 'reversed'])
+def test_the_order_of_the_table_says_nothing(table):
+    paths = Paths(table)
+    for route, project in itertools.product(ROUTES, ('', '/0123abc')):
+        found = paths.mapper.match(project + path_of(route, 'x'), {'REQUEST_METHOD': route.method})
+        assert found is not None and found['row_key'] == f'{route.method} {route.path}'
 
 
 def test_every_schema_can_be_built_in_every_version():
