@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova import objects
 from kilonova.objects.compute_node import ratios
@@ -19,6 +19,9 @@ from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.query import Spec
 from kilonova.scheduler.reservations import Request, Reservation
 from kilonova.virt.hardware.numa import Devices, Limits, fit, used
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -71,10 +74,13 @@ class HostState:
 
     def __init__(self, node: dict[str, Any], cell_uuid: str, aggregates: list[dict[str, Any]] | None = None,
                  servers_of: ServersOf | None = None, taken: Mapping[str, Reservation] = MappingProxyType({}),
-                 offered: Callable[[HostState], list[Request] | None] = lambda host: []) -> None:
+                 offered: Callable[[HostState], list[Request] | None] = lambda host: [],
+                 look: Look | None = None, place: int = -1) -> None:
         """``node``: a row of ``compute_nodes`` with its ``service``; ``servers_of(host)``: rows of its servers;
         ``taken``: what this scheduler gave away there and the row doesn't count yet; ``offered``: the host's
-        allocation requests in Placement's answer, None where that wasn't asked."""
+        allocation requests in Placement's answer, None where that wasn't asked; ``look`` and ``place``: for filters of
+        ours, which look at all hosts at once."""
+        self.look, self.place = look, place
         self._node = node
         self._taken = taken
         self._servers_of = servers_of

@@ -22,6 +22,18 @@ class Look:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.table = snapshot, snapshot.table
         self._hosts_of: dict[str, tuple[str, str | None] | None] = {}
+        self._answers: dict[tuple[int, str], Any] = {}
+
+    def forget(self) -> None:
+        """What was chosen since the last answers counts."""
+        self._answers.clear()
+
+    def answer(self, plugin: Any, form: str, spec_obj: Any) -> Any:
+        """``plugin.mask`` or ``plugin.values``, asked once, for who wants that of one host after the other."""
+        key = id(plugin), form
+        if key not in self._answers:
+            self._answers[key] = getattr(plugin, form)(self, spec_obj)
+        return self._answers[key]
 
     def learn(self, uuids: Collection[str]) -> None:
         """Ask where these servers are, all at once."""

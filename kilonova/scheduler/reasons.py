@@ -280,7 +280,7 @@ class _Why:
         places = np.flatnonzero(self.open).tolist() if single else []
         servers_of = self._snapshot.servers_of()
         states = {place: state for place in places
-                  if (state := self._snapshot.state(place, servers_of)) is not None}
+                  if (state := self._snapshot.state(place, servers_of, look=self._look)) is not None}
         for one in single:
             for state in states.values():
                 state.allocation_candidates = list(self._offered.get(state.uuid, ()))

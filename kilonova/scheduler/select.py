@@ -270,7 +270,7 @@ class Select:
     def _state(self, place: int) -> HostState | None:
         state = self._states.get(place)
         if state is None:
-            state = self._snapshot.state(place, self._servers_of, self._offers.candidates)
+            state = self._snapshot.state(place, self._servers_of, self._offers.candidates, self._look)
             if state is not None:
                 self._states[place] = state
         return state
@@ -311,6 +311,7 @@ class Select:
 
     def _filter(self, index: int) -> Mask:
         first = self._passed is None
+        self._look.forget()
         # What the first server of a request meets stands for all.
         steps = _Steps(self, self._settings.trace if first else None)
         passing = self._offers.hosts() if self._passed is None else self._passed.copy()

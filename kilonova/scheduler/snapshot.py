@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
@@ -27,6 +27,9 @@ from kilonova.db.queries.operations import waiting_boots
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.table import Row, Table
+
+if TYPE_CHECKING:
+    from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -306,13 +309,14 @@ class Snapshot:
         return found
 
     def state(self, place: int, servers_of: Callable[[str], list[Row]] | None = None,
-              offered: Callable[[HostState], list[Request] | None] = lambda host: []) -> HostState | None:
+              offered: Callable[[HostState], list[Request] | None] = lambda host: [],
+              look: Look | None = None) -> HostState | None:
         """One host as filters see it; None without a service or a host mapping."""
         cell_uuid, node = self.table.node(place)
         if node['service'] is None or not node['mapped']:
             return None
         return HostState(node, cell_uuid, self._aggregates_of.get(node['host']),
-                         servers_of or self.servers_of(), self.table.taken_at(place), offered)
+                         servers_of or self.servers_of(), self.table.taken_at(place), offered, look, place)
 
     def servers_of(self, hosts: Collection[str] = ()) -> Callable[[str], list[Row]]:
         """Reads the servers of these hosts (none given: of all), once a request and only when asked."""

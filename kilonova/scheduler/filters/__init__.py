@@ -9,9 +9,9 @@ A filter is a class with ``host_passes(host_state, spec_obj)``; put its name int
             LOG.debug('%s: %s MiB free', host_state.host, host_state.free_ram_mb)
             return True
 
-A filter that decides by columns of ``table.Table`` may have ``mask(look, spec_obj)`` beside ``host_passes``: it gives
-all hosts' answers at once (True where a host passes), None when it asks nothing of this request, LOOP when this
-request needs ``host_passes`` after all. Both forms must agree.
+A filter that decides by columns of ``table.Table`` has ``mask(look, spec_obj)`` instead: it gives all hosts' answers
+at once (True where a host passes), None when it asks nothing of this request, LOOP when this request needs
+``host_passes`` after all. ``host_passes`` of a filter that has only a mask is made from it.
 
 A filter that raises rejects the host, for this request; the log tells it once (``scheduler.guard``).
 """
@@ -70,8 +70,11 @@ class BaseHostFilter(BaseFilter):
         return self.host_passes(obj, spec_obj)
 
     def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
-        """Whether the host may take the request."""
-        raise TypeError(f'{type(self).__name__} has no host_passes')
+        """Whether the host may take the request; where a filter has only ``mask``, by that."""
+        if array_form(self) is None:
+            raise TypeError(f'{type(self).__name__} has no host_passes')
+        found = host_state.look.answer(self, 'mask', filter_properties)
+        return found is None or bool(found[host_state.place])
 
 
 def all_filters() -> list[type[BaseFilter]]:

@@ -21,10 +21,6 @@ class DifferentHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        apart = _hint(spec_obj, 'different_host')
-        return not apart or apart.isdisjoint(host_state.instances)
-
     def mask(self, look: Any, spec_obj: Any) -> Any:
         apart = _hint(spec_obj, 'different_host')
         return ~look.having(apart) if apart else None
@@ -35,10 +31,6 @@ class SameHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        together = _hint(spec_obj, 'same_host')
-        return not together or not together.isdisjoint(host_state.instances)
-
     def mask(self, look: Any, spec_obj: Any) -> Any:
         together = _hint(spec_obj, 'same_host')
         return look.having(together) if together else None
@@ -46,20 +38,6 @@ class SameHostFilter(BaseHostFilter):
 
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
     """Policy anti-affinity: at most max_server_per_host (1) members on a host, the server itself not counted."""
-
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        group = _group(spec_obj, 'anti-affinity')
-        if group is None:
-            return True
-        most = group.rules.get('max_server_per_host', 1)
-        own = {spec_obj.instance_uuid} if 'instance_uuid' in spec_obj else set()
-        if group.places is not None:
-            return (any(host_state.host in group.places.get(uuid, ()) for uuid in own)
-                    or group.count(host_state.host, *own) < most)
-        if own & host_state.instances.keys():
-            return True
-        members = set(group.members or ()) & host_state.instances.keys()
-        return len(members) < most
 
     def mask(self, look: Any, spec_obj: Any) -> Any:
         group = _group(spec_obj, 'anti-affinity')
@@ -77,11 +55,6 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
 
 class ServerGroupAffinityFilter(BaseHostFilter):
     """Policy affinity: where the group's servers are, anywhere while it has none."""
-
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        group = _group(spec_obj, 'affinity')
-        hosts = group.hosts if group is not None and 'hosts' in group else None
-        return not hosts or host_state.host in hosts
 
     def mask(self, look: Any, spec_obj: Any) -> Any:
         group = _group(spec_obj, 'affinity')

@@ -57,17 +57,10 @@ def lowest(values: Iterable[str], default: Any = None, cast_to: Callable[[str], 
 
 
 class AggregateFilter(BaseHostFilter):
-    """Base: ``fits(metadata of the host's aggregates, request)`` decides, for one host and for all at once."""
+    """Base: ``fits(metadata of the host's aggregates, request)`` decides."""
 
     def fits(self, metadata: Metadata, spec_obj: Any) -> bool:
         raise TypeError(f'{type(self).__name__} has no fits')
-
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        if self.fits(metadata_of(host_state), spec_obj):
-            return True
-        LOG.debug('%(host)s is in aggregates that %(filter)s does not pass', {
-            'host': host_state, 'filter': type(self).__name__})
-        return False
 
     def mask(self, look: Any, spec_obj: Any) -> Any:
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))

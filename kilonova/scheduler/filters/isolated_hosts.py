@@ -13,9 +13,6 @@ class IsolatedHostsFilter(BaseHostFilter):
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        return self._fits(host_state.host in self.conf.filter_scheduler.isolated_hosts, spec_obj)
-
     def mask(self, look: Any, spec_obj: Any) -> Any:
         isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))

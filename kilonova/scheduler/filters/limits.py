@@ -7,19 +7,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kilonova.scheduler.filters import BaseHostFilter
-from kilonova.scheduler.filters.aggregates import Metadata, lowest, metadata_of
+from kilonova.scheduler.filters.aggregates import Metadata, lowest
 
 LOG = logging.getLogger(__name__)
 
 
 class _Limit(BaseHostFilter):
-    """``column``: what is counted, in HostState and ``table.Table``; ``option``: fewer than that."""
+    """``column`` of ``table.Table``: what is counted; ``option``: fewer than that."""
 
     column: ClassVar[str]
     option: ClassVar[str]
-
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        return getattr(host_state, self.column) < self.conf.filter_scheduler[self.option]
 
     def mask(self, look: Any, spec_obj: Any) -> Any:
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
@@ -27,9 +24,6 @@ class _Limit(BaseHostFilter):
 
 class _AggregateLimit(_Limit):
     """The same; metadata of the option's name in the host's aggregates comes first, the lowest of several."""
-
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        return getattr(host_state, self.column) < self._limit(metadata_of(host_state))
 
     def mask(self, look: Any, spec_obj: Any) -> Any:
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)

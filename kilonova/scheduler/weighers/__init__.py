@@ -4,8 +4,9 @@ A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier; 
 ``kilonova.scheduler.weighers`` or name its path in ``[filter_scheduler]weight_classes``. Its values are scaled to 0..1
 over the hosts, times the multiplier of each host, and summed over the weighers; the greatest sum is best.
 
-A weigher that needs only columns of ``table.Table`` may have ``values(look, spec)`` beside ``_weigh_object``: an array
-with all hosts' values, or LOOP for a request that needs the other form. Both must agree.
+A weigher that needs only columns of ``table.Table`` has ``values(look, spec)`` instead: an array with all hosts'
+values, or LOOP for a request that needs ``_weigh_object`` after all. That of a weigher that has only values is made
+from them.
 
 A weigher that raises for a host rejects it, for this request; one that raises for all of them at once counts for
 nothing. The log tells it once (``scheduler.guard``).
@@ -70,8 +71,10 @@ class BaseHostWeigher:
         return self.conf.filter_scheduler[self.multiplier]
 
     def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        """The host's value, on any scale; more is better."""
-        raise TypeError(f'{type(self).__name__} has no _weigh_object')
+        """The host's value, on any scale; more is better. Where a weigher has only ``values``, by these."""
+        if array_form(self) is None:
+            raise TypeError(f'{type(self).__name__} has no _weigh_object')
+        return float(host_state.look.answer(self, 'values', weight_properties)[host_state.place])
 
     def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: Any) -> list[float]:
         """The hosts' values, in their order."""

@@ -12,9 +12,6 @@ class RAMWeigher(BaseHostWeigher):
     multiplier = 'ram_weight_multiplier'
     minval = 0
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.free_ram_mb
-
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['free_ram_mb']
 
@@ -24,9 +21,6 @@ class CPUWeigher(BaseHostWeigher):
 
     multiplier = 'cpu_weight_multiplier'
     minval = 0
-
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
 
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']
@@ -38,9 +32,6 @@ class DiskWeigher(BaseHostWeigher):
     multiplier = 'disk_weight_multiplier'
     minval = 0
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.free_disk_mb
-
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['free_disk_mb']
 
@@ -49,9 +40,6 @@ class NumInstancesWeigher(BaseHostWeigher):
     """Number of servers (multiplier 0: off; negative: spread)."""
 
     multiplier = 'num_instances_weight_multiplier'
-
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.num_instances
 
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['num_instances']
@@ -62,9 +50,6 @@ class IoOpsWeigher(BaseHostWeigher):
 
     multiplier = 'io_ops_weight_multiplier'
     minval = 0
-
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.num_io_ops
 
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['num_io_ops']

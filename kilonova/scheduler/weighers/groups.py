@@ -17,14 +17,6 @@ class _SoftPolicy(BaseHostWeigher):
         own = spec_obj.instance_uuid if 'instance_uuid' in spec_obj else None
         return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        group, own = self._group(weight_properties)
-        if group is None:
-            return 0
-        if group.places is not None:
-            return self.sign * group.count(host_state.host, own)
-        return self.sign * len((set(group.members or ()) & host_state.instances.keys()) - {own})
-
     def values(self, look: Any, weight_properties: Any) -> Any:
         group, own = self._group(weight_properties)
         if group is None:

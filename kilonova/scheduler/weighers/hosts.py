@@ -16,9 +16,6 @@ class HypervisorVersionWeigher(BaseHostWeigher):
 
     multiplier = 'hypervisor_version_weight_multiplier'
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return host_state.hypervisor_version or 0
-
     def values(self, look: Any, weight_properties: Any) -> Any:
         return look.table['hypervisor_version']
 
@@ -28,9 +25,6 @@ class BuildFailureWeigher(BaseHostWeigher):
 
     multiplier = 'build_failure_weight_multiplier'
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return -1 * host_state.failed_builds
-
     def values(self, look: Any, weight_properties: Any) -> Any:
         return -1 * look.table['failed_builds']
 
@@ -39,9 +33,6 @@ class PCIWeigher(BaseHostWeigher):
     """Hosts with fewer free PCI devices win, whether any are asked for or not (scheduler.md §5)."""
 
     multiplier = 'pci_weight_multiplier'
-
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
-        return MAX_DEVICES - min(host_state.pci_stats.free, MAX_DEVICES - 1)
 
     def values(self, look: Any, weight_properties: Any) -> Any:
         return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
+from kilonova.scheduler.weighers import BaseHostWeigher
 
 
 class CrossCellWeigher(BaseHostWeigher):
@@ -13,14 +13,11 @@ class CrossCellWeigher(BaseHostWeigher):
 
     multiplier = 'cross_cell_move_weight_multiplier'
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+    def values(self, look: Any, weight_properties: Any) -> Any:
         cell = _source_cell(weight_properties)
         if cell is None:
-            return 0
-        return 1 if host_state.cell_uuid == cell else -1
-
-    def values(self, look: Any, weight_properties: Any) -> Any:
-        return np.zeros(len(look.table['live'])) if _source_cell(weight_properties) is None else LOOP
+            return np.zeros(len(look.table['live']))
+        return np.where(look.table.present({cell}), 1.0, -1.0)
 
 
 def _source_cell(spec_obj: Any) -> str | None:

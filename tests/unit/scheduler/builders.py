@@ -14,6 +14,7 @@ from kilonova.context import RequestContext
 from kilonova.scheduler.candidates import Answer, Offered
 from kilonova.scheduler.decisions import Trace
 from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.select import Select, Settings
 from kilonova.scheduler.snapshot import Snapshot
@@ -94,15 +95,13 @@ def node(name: str = 'host1', **values: Any) -> dict[str, Any]:
             'disk_allocation_ratio': 1.0, 'mapped': 1, 'updated_at': None, 'service': service, **values}
 
 
-def state(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, cell: str = CELL,
-          metadata: dict[str, str] | None = None, servers: list[dict[str, Any]] | None = None,
-          stats: dict[str, Any] | None = None, **values: Any) -> HostState:
-    """A host, with one plain candidate unless told otherwise."""
-    aggregates = [{'id': 1, 'uuid': uuid('aggregate'), 'name': 'one', 'metadata': metadata}] if metadata else []
-    made = HostState(node(name, stats=json.dumps(stats or {}), **values), cell, aggregates,
-                     lambda host: servers or [])
-    made.allocation_candidates = [candidate(name)] if candidates is None else candidates
-    return made
+def state(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, **values: Any) -> HostState:
+    """A host as filters see it, with one plain candidate unless told otherwise; ``values`` as of ``host``."""
+    view = View(host(name, candidates=candidates, **values))
+    found = view.state(view.place(name), look=Look(view))
+    assert found is not None
+    found.allocation_candidates = [candidate(name)] if candidates is None else candidates
+    return found
 
 
 def candidate(host: str = 'host1', devices: dict[str, str] | None = None, **resources: int) -> dict[str, Any]:
@@ -117,10 +116,10 @@ def candidate(host: str = 'host1', devices: dict[str, str] | None = None, **reso
 
 
 class View(Snapshot):
-    """What a scheduler read of these hosts (``host(…)``), without databases. ``sent``: {server: host}."""
+    """What a scheduler read of these hosts (``host(…)``), without databases."""
 
-    def __init__(self, *hosts: Host, sent: dict[str, str] | None = None) -> None:
-        self.table, self._sent = Table(), sent or {}
+    def __init__(self, *hosts: Host) -> None:
+        self.table, self._usable = Table(), []
         self.aggregates: list[dict[str, Any]] = [
             {'id': number, 'uuid': uuid(f'aggregate {number}'), 'name': str(number), 'metadata': one.metadata,
              'hosts': [one.row['host']]} for number, one in enumerate(hosts) if one.metadata]
@@ -130,7 +129,8 @@ class View(Snapshot):
             service = {**row.pop('service'), 'id': number, 'deleted': 0}
             self.table.put_service(one.cell, service)
             self.table.put(one.cell, row)
-            self.table.put_down(one.cell, {number} if not service['up'] else ())
+        for cell in {one.cell for one in hosts}:
+            self.table.put_down(cell, {number for number, one in enumerate(hosts, 1) if not one.row['service']['up']})
         self._hosts = hosts
 
     @property
@@ -141,10 +141,17 @@ class View(Snapshot):
         return []
 
     def servers_of(self, hosts: Any = ()) -> Any:
-        return _Servers({one.row['host']: one.images for one in self._hosts})
+        return _Servers({one.row['host']: one for one in self._hosts})
 
     def hosts_of(self, uuids: Any) -> dict[str, tuple[str, str | None]]:
-        return {one: (self._sent[one], None) for one in uuids if one in self._sent}
+        return {row['uuid']: (one.row['host'], row['node']) for one in self._hosts for row in one.servers
+                if row['uuid'] in uuids}
+
+    def place(self, name: str) -> int:
+        """Where a host stands."""
+        found = self.table.place(uuid(name))
+        assert found is not None
+        return found
 
     def answer(self, **vcpus: int) -> Answer:
         """Placement's: the hosts' candidates. ``vcpus``: capacities of hosts; of others, and of devices, it says
@@ -160,35 +167,34 @@ class View(Snapshot):
 
 
 class Host(NamedTuple):
-    """A node's row with its service, its cell, what Placement offers of it, the metadata of its aggregate, and {server:
-    properties of its image}."""
+    """A node's row with its service, its cell, what Placement offers of it, the metadata of its aggregate, its servers'
+    rows, and {server: properties of its image}."""
 
     row: dict[str, Any]
     cell: str
     candidates: list[dict[str, Any]]
     metadata: dict[str, str]
+    servers: list[dict[str, Any]]
     images: dict[str, dict[str, str]]
 
 
 class _Servers:
-    """No servers, but their images."""
-
-    def __init__(self, images: dict[str, dict[str, dict[str, str]]]) -> None:
-        self._images = images
+    def __init__(self, hosts: dict[str, Host]) -> None:
+        self._hosts = hosts
 
     def __call__(self, host: str) -> list[dict[str, Any]]:
-        return []
+        return self._hosts[host].servers
 
     def image_properties(self, host: str) -> dict[str, dict[str, str]]:
-        return self._images[host]
+        return self._hosts[host].images
 
 
 def host(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, cell: str = CELL,
-         metadata: dict[str, str] | None = None, images: dict[str, dict[str, str]] | None = None,
-         stats: dict[str, Any] | None = None, **values: Any) -> Host:
+         metadata: dict[str, str] | None = None, servers: list[dict[str, Any]] | None = None,
+         images: dict[str, dict[str, str]] | None = None, stats: dict[str, Any] | None = None, **values: Any) -> Host:
     """For a View; with one plain candidate unless told otherwise."""
     return Host(node(name, stats=json.dumps(stats or {}), **values), cell,
-                [candidate(name)] if candidates is None else candidates, metadata or {}, images or {})
+                [candidate(name)] if candidates is None else candidates, metadata or {}, servers or [], images or {})
 
 
 def looked_at(hosts: Sequence[Host], request: Any = None, *, filters: Sequence[Any] = (),

@@ -8,11 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kilonova import errors, objects
-from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import groups
-from kilonova.scheduler import weighers as weighing
 from kilonova.scheduler.filters.affinity import ServerGroupAffinityFilter, ServerGroupAntiAffinityFilter
-from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.reservations import Reservation
 from kilonova.scheduler.table import Table
@@ -117,27 +114,26 @@ PLACES = st.dictionaries(st.sampled_from([uuid(name) for name in ('own', '1', '2
 
 @settings(max_examples=80, deadline=None)
 @given(PLACES, st.integers(1, 3), st.booleans(), st.sampled_from(sorted(groups.NEEDED)))
-def test_both_forms_agree(places, most, looked, policy):
+def test_where_servers_of_a_group_are_decides(places, most, looked, policy):
     """With places as ``prepare`` finds them, and without, by the servers that hosts have."""
     known = Known()
     asked = request(policy, members=sorted(places), hosts=sorted({host for hosts in places.values() for host in hosts}))
     asked.instance_group._rules = {'max_server_per_host': str(most)}
-    where = {server: min(hosts) for server, hosts in places.items()}
+    where = {server: hosts if looked else {min(hosts)} for server, hosts in places.items()}
     if looked:
         asked.instance_group.places = places
     look = Look(SimpleNamespace(table=known.table, hosts_of=lambda uuids: {
-        server: (where[server], None) for server in uuids if server in where}))
-    states = {known.table.place(uuid(host)): HostState(node(host), CELL, None, lambda name: [
-        {'uuid': server, 'node': None} for server, at in where.items() if at == name]) for host in HOSTS}
-    for plugin in PLUGINS[:2]:
-        mask = filtering.array_form(plugin)(look, asked)
-        for place, state in states.items():
-            assert (True if mask is None else bool(mask[place])) == plugin.host_passes(state, asked), state
-    for plugin in PLUGINS[2:]:
-        plugin.conf = CONF
-        values = weighing.array_form(plugin)(look, asked)
-        for place, state in states.items():
-            assert values[place] == plugin._weigh_object(state, asked), state
+        server: (min(where[server]), None) for server in uuids if server in where}))
+    for host in HOSTS:
+        others = sum(host in hosts for server, hosts in where.items() if server != uuid('own'))
+        expected = [
+            policy != 'affinity' or not places or any(host in hosts for hosts in places.values()),
+            policy != 'anti-affinity' or host in where.get(uuid('own'), ()) or others < most,
+            others if policy == 'soft-affinity' else 0, -others if policy == 'soft-anti-affinity' else 0]
+        place = known.table.place(uuid(host))
+        masks = [plugin.mask(look, asked) for plugin in PLUGINS[:2]]
+        found = [mask is None or bool(mask[place]) for mask in masks]
+        assert [*found, *(plugin.values(look, asked)[place] for plugin in PLUGINS[2:])] == expected, host
 
 
 @pytest.mark.parametrize(('policy', 'plugin', 'expected'), [
@@ -146,4 +142,6 @@ def test_both_forms_agree(places, most, looked, policy):
 def test_wishes_count_the_others(policy, plugin, expected):
     asked = request(policy)
     asked.instance_group.places = {uuid('1'): {'host1'}, uuid('2'): {'host1', 'host2'}, uuid('own'): {'host3'}}
-    assert [PLUGINS[plugin]._weigh_object(SimpleNamespace(host=host), asked) for host in HOSTS] == expected
+    known = Known()
+    values = PLUGINS[plugin].values(Look(SimpleNamespace(table=known.table)), asked)
+    assert [values[known.table.place(uuid(host))] for host in HOSTS] == expected
