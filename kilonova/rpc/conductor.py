@@ -1,7 +1,7 @@
 """What conductors answer: objects' remote calls, hosts' claims and saves (no namespace) and compute tasks.
 
-The names are the field's (rpc-objects-db.md §1 'Conductor RPC') where it has such a method. Compute tasks only wake
-somebody: the operation row is what counts, so a lost cast loses nothing.
+The names are the field's where it has such a method; objects' remote calls have its version, too. Compute tasks only
+wake somebody: the operation row is what counts, so a lost cast loses nothing.
 """
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Conductor(Interface):
     topic = 'conductor'
     version = '3.4'
 
-    @call('3.3')
+    @call('3.0')
     def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
                                      args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 
-    @call('3.3')
+    @call('3.0')
     def object_action(self, ctxt: Any, objinst: Any, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> Any: ...
 
-    @call('3.3')
+    @call('3.0')
     def object_backport_versions(self, ctxt: Any, objinst: Any, object_versions: dict[str, str]) -> Any: ...
 
     @call('3.3')
