@@ -344,8 +344,8 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, allowed: quota.Limits, key
              'request_id': ctxt.request_id, 'args': {
                  'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
                  'sealed': keys.seal(sealing.Secrets(password, plan.files), server.uuid) if keys is not None else None,
-                 'requested_networks': None, 'bdms': bdms,
-                 'tags': plan.request.tags}} for server, spec, bdms in zip(servers, specs, devices, strict=True)]
+                 'bdms': bdms, 'tags': plan.request.tags}}
+            for server, spec, bdms in zip(servers, specs, devices, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
             backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
