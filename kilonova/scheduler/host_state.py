@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kilonova import objects
 from kilonova.objects.compute_node import ratios
@@ -19,9 +19,6 @@ from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.query import Spec
 from kilonova.scheduler.reservations import Request, Reservation
 from kilonova.virt.hardware.numa import Devices, Limits, fit, used
-
-if TYPE_CHECKING:
-    from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -69,13 +66,21 @@ def parsed_topology(text: str | None) -> objects.NUMATopology | None:
     return objects.NUMATopology.from_column(text)
 
 
+class Answers(Protocol):
+    """What filters and weighers of ours say of all hosts at once: ``look.Look``."""
+
+    def answer(self, plugin: Any, form: str, spec_obj: Any) -> Any:
+        """``plugin.mask`` or ``plugin.values``, by place."""
+        ...
+
+
 class HostState:
     """Memory in MiB, disk in MiB or GiB as named. ``service`` is the row of the compute service, with ``up``."""
 
     def __init__(self, node: dict[str, Any], cell_uuid: str, aggregates: list[dict[str, Any]] | None = None,
                  servers_of: ServersOf | None = None, taken: Mapping[str, Reservation] = MappingProxyType({}),
                  offered: Callable[[HostState], list[Request] | None] = lambda host: [],
-                 look: Look | None = None, place: int = -1) -> None:
+                 look: Answers | None = None, place: int = -1) -> None:
         """``node``: a row of ``compute_nodes`` with its ``service``; ``servers_of(host)``: rows of its servers;
         ``taken``: what this scheduler gave away there and the row doesn't count yet; ``offered``: the host's
         allocation requests in Placement's answer, None where that wasn't asked; ``look`` and ``place``: for filters of

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oslo_config import cfg
 
@@ -24,12 +24,9 @@ from kilonova import errors
 from kilonova.db import engine
 from kilonova.db.queries import aggregates, build_requests, changes, instance_groups, snapshot
 from kilonova.db.queries.operations import waiting_boots
-from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.host_state import Answers, HostState
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.table import Row, Table
-
-if TYPE_CHECKING:
-    from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -310,7 +307,7 @@ class Snapshot:
 
     def state(self, place: int, servers_of: Callable[[str], list[Row]] | None = None,
               offered: Callable[[HostState], list[Request] | None] = lambda host: [],
-              look: Look | None = None) -> HostState | None:
+              look: Answers | None = None) -> HostState | None:
         """One host as filters see it; None without a service or a host mapping."""
         cell_uuid, node = self.table.node(place)
         if node['service'] is None or not node['mapped']:
