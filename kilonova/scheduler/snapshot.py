@@ -319,13 +319,6 @@ class Snapshot:
         """Reads the servers of these hosts (none given: of all), once a request and only when asked."""
         return _Servers([cell.database for cell in self._usable], hosts if len(hosts) <= MANY_HOSTS else ())
 
-    def all_of(self, hosts: Collection[str]) -> tuple[dict[str, HostState], list[str]]:
-        """The same for all nodes of these hosts (none given: of all hosts)."""
-        silent = self.refresh()
-        with self.table.lock:
-            uuids = [node['uuid'] for _, node in self.table.nodes() if not hosts or node['host'] in hosts]
-        return self.states(uuids), silent
-
     def named(self, hosts: Iterable[str], nodes: Iterable[str]) -> list[str]:
         """uuids of the nodes that have one of these host names and one of these node names (case aside)."""
         self.refresh()
