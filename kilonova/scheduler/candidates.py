@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,9 @@ class Answer:
         found: dict[str, Any] = self.found['provider_summaries']
         return found
 
+    @cached_property
     def by_root(self) -> dict[str, list[Request]]:
-        """{root of a provider tree: the requests that take from it}."""
+        """{root of a provider tree: the requests that take from it}; read when the answer is whole."""
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
             # A provider that is shared over trees is nobody's root alone.
@@ -63,7 +65,7 @@ class Offered:
 
     def __init__(self, snapshot: Snapshot, spec: Spec, answer: Answer, asked: float | None) -> None:
         self._snapshot, self._answer = snapshot, answer
-        self._of = answer.by_root()
+        self._of = answer.by_root
         self.room = Room(answer.summaries, None if asked is None else snapshot.table.reservations, asked or 0.0)
         cell = only_cell(spec)
         self._cells = {cell} if cell is not None else None

@@ -279,7 +279,7 @@ class _Request:
         if not answer.found['allocation_requests']:
             LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
                      'or a temporary occurrence as compute nodes start up.')
-        elif unknown := answer.by_root().keys() - self._snapshot.known():
+        elif unknown := self._snapshot.unusable(answer.by_root):
             # A host that came a moment ago, or the provider of a shared disk.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)

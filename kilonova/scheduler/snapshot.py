@@ -279,11 +279,11 @@ class Snapshot:
         silent = self.refresh()
         return self.states(uuids), silent
 
-    def known(self) -> set[str]:
-        """uuids of the nodes that may get servers."""
+    def unusable(self, uuids: Iterable[str]) -> set[str]:
+        """Those of these nodes that get no servers, as far as was read."""
         with self.table.lock:
             usable = self.table.usable(self.cells)
-            return {node['uuid'] for place, node in self.table.nodes() if usable[place]}
+            return {uuid for uuid in uuids if (place := self.table.place(uuid)) is None or not usable[place]}
 
     def tell_serviceless(self, uuids: Iterable[str]) -> None:
         """Log which of these nodes have no service: nobody would start a server there."""
