@@ -14,11 +14,10 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.virt.hardware.numa import HostCell
+from kilonova.virt.libvirt.domain.guest import X86
 from kilonova.virt.libvirt.host import Host
 
 LOG = logging.getLogger(__name__)
-
-_X86 = ('x86_64', 'i686')
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,8 @@ def of_guests(host: Host, arch: str, virt_type: str, machines: set[str]) -> Gues
 
 def usual(arch: str) -> GuestCapabilities:
     """Guests of an architecture, by QEMU as it is packaged everywhere."""
-    buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in _X86 else set())
-    models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in _X86 else set())
+    buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in X86 else set())
+    models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in X86 else set())
     return GuestCapabilities(frozenset(buses), frozenset(models), has_uefi=arch in ('x86_64', 'aarch64'),
                              has_secure_boot=arch == 'x86_64')
 

@@ -1,1 +1,1 @@
-"""A guest's definition, one subject a file; ``builder`` has the list."""
+"""A guest's definition: what it is made from, and the configurators that write it; ``builder`` has the list."""

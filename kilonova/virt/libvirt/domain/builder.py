@@ -9,26 +9,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kilonova.virt.libvirt.domain.agent import AgentConfigurator
-from kilonova.virt.libvirt.domain.balloon import BalloonConfigurator
-from kilonova.virt.libvirt.domain.clock import ClockConfigurator
-from kilonova.virt.libvirt.domain.controller import ControllerConfigurator
-from kilonova.virt.libvirt.domain.cpu import CpuConfigurator
-from kilonova.virt.libvirt.domain.disk import DiskConfigurator
-from kilonova.virt.libvirt.domain.features import FeaturesConfigurator
+from kilonova.virt.libvirt.domain import board, cpu, devices, disk
 from kilonova.virt.libvirt.domain.guest import GuestSpec
-from kilonova.virt.libvirt.domain.hostdev import HostdevConfigurator
-from kilonova.virt.libvirt.domain.memory import MemoryConfigurator
-from kilonova.virt.libvirt.domain.metadata import MetadataConfigurator
-from kilonova.virt.libvirt.domain.numa import NumaConfigurator
-from kilonova.virt.libvirt.domain.os import OsConfigurator
-from kilonova.virt.libvirt.domain.quota import CpuQuotaConfigurator
-from kilonova.virt.libvirt.domain.rng import RngConfigurator
-from kilonova.virt.libvirt.domain.serial import SerialConfigurator
-from kilonova.virt.libvirt.domain.sysinfo import SysinfoConfigurator
-from kilonova.virt.libvirt.domain.video import VideoConfigurator
-from kilonova.virt.libvirt.domain.watchdog import WatchdogConfigurator
-from kilonova.virt.libvirt.xml.domain import Domain
+from kilonova.virt.libvirt.xml import Domain
 
 
 class Configurator(Protocol):
@@ -39,25 +22,25 @@ class Configurator(Protocol):
 
 
 CONFIGURATORS: tuple[Configurator, ...] = (
-    MemoryConfigurator(),
-    CpuConfigurator(),
-    NumaConfigurator(),
-    CpuQuotaConfigurator(),
-    MetadataConfigurator(),
-    SysinfoConfigurator(),
-    OsConfigurator(),
-    FeaturesConfigurator(),
-    ClockConfigurator(),
+    cpu.MemoryConfigurator(),
+    cpu.CpuConfigurator(),
+    cpu.NumaConfigurator(),
+    cpu.CpuQuotaConfigurator(),
+    board.MetadataConfigurator(),
+    board.SysinfoConfigurator(),
+    board.OsConfigurator(),
+    board.FeaturesConfigurator(),
+    board.ClockConfigurator(),
     # Devices from here on, in the order in which they are written.
-    DiskConfigurator(),
-    SerialConfigurator(),
-    VideoConfigurator(),
-    AgentConfigurator(),
-    RngConfigurator(),
-    ControllerConfigurator(),
-    HostdevConfigurator(),
-    WatchdogConfigurator(),
-    BalloonConfigurator(),
+    disk.DiskConfigurator(),
+    devices.SerialConfigurator(),
+    devices.VideoConfigurator(),
+    devices.AgentConfigurator(),
+    devices.RngConfigurator(),
+    devices.ControllerConfigurator(),
+    devices.HostdevConfigurator(),
+    devices.WatchdogConfigurator(),
+    devices.BalloonConfigurator(),
 )
 
 

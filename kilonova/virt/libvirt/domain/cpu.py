@@ -1,10 +1,24 @@
-"""How many CPUs the guest has, which CPU it sees and how that is laid out (libvirt.md §2)."""
+"""The guest's CPUs and memory: how many, what it sees of them, and where on the host they are."""
 from __future__ import annotations
 
 from kilonova.objects import cpuset
-from kilonova.virt.hardware import topology
+from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
+from kilonova.virt.hardware import constraints, topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
-from kilonova.virt.libvirt.xml.domain import Cpu, Domain
+from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
+
+
+class MemoryConfigurator:
+    """The flavor's memory, in KiB; large pages and locked memory where the guest was given them."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        domain.memory_kib = guest.flavor.memory_mb * 1024
+        cells = guest.topology.cells if guest.topology is not None else ()
+        pages = {number: cell.pagesize for number, cell in enumerate(cells)
+                 if cell.pagesize is not None and cell.pagesize > guest.settings.small_page}
+        locked = constraints.locked_memory(guest.extra_specs, guest.properties)
+        if pages or locked:
+            domain.memory_backing = MemoryBacking(pages, locked)
 
 
 class CpuConfigurator:
@@ -36,3 +50,54 @@ def _threads(guest: GuestSpec) -> int | None:
     cells = guest.topology.cells if guest.topology is not None else ()
     found = {cell.cpu_topology.threads if cell.cpu_topology is not None else None for cell in cells}
     return found.pop() if len(found) == 1 else None
+
+
+class NumaConfigurator:
+    """<cputune>, <numatune> and <cpu><numa> of a guest that was given cells.
+
+    A dedicated vCPU runs on its own host CPU, the others on the shared CPUs of their host cell. The emulator's threads
+    run beside them, on CPUs of their own (isolate), or on the host's shared CPUs (share).
+    """
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        placed = guest.topology
+        if placed is None:
+            return
+        cells = placed.cells
+        pins = {vcpu: cpus for cell in cells for vcpu, cpus in _pins(guest, cell).items()}
+        domain.cpuset = None
+        domain.cputune = CpuTune({vcpu: cpuset.text(cpus) for vcpu, cpus in pins.items()},
+                                 cpuset.text(_emulator(guest, placed, set().union(*pins.values()))))
+        domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
+        # One size for all cells; larger than the host's smallest, others may map it (vhost-user).
+        size = cells[0].pagesize
+        domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
+        domain.cpu.cells = [
+            GuestCell(number, cpuset.text(cell.total_cpus), cell.memory * 1024,
+                      shared=size is not None and size > guest.settings.small_page)
+            for number, cell in enumerate(cells)]
+
+
+def _pins(guest: GuestSpec, cell: InstanceNUMACell) -> dict[int, set[int]]:
+    """{vCPU: host CPUs that it may run on}."""
+    own = {int(vcpu): {cpu} for vcpu, cpu in (cell.cpu_pinning_raw or {}).items()}
+    shared = set(guest.settings.cells.get(cell.id, ()))
+    return own | dict.fromkeys(cell.cpuset, shared)
+
+
+def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pinned: set[int]) -> set[int]:
+    reserved = {cpu for cell in placed.cells for cpu in cell.cpuset_reserved or ()}
+    policy = placed.emulator_threads_policy if 'emulator_threads_policy' in placed else None
+    if policy == constraints.SHARE and guest.settings.shared_cpus:
+        return set(guest.settings.shared_cpus)
+    return reserved or pinned
+
+
+class CpuQuotaConfigurator:
+    """The flavor's quota:cpu_shares, _period and _quota, beside the pins that the guest may have."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        limits = guest.tuning.cpu
+        if limits:
+            domain.cputune = domain.cputune or CpuTune()
+            domain.cputune.limits = limits

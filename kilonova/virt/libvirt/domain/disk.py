@@ -6,9 +6,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from kilonova.virt.driver import UnsupportedHardware
-from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
-from kilonova.virt.libvirt.xml.devices import Controller, FileDisk
-from kilonova.virt.libvirt.xml.domain import Domain
+from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec
+from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk
 
 _PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
 
@@ -72,7 +71,7 @@ class DiskConfigurator:
 def _bus(guest: GuestSpec, disk: GuestDisk) -> str:
     if disk.device == 'cdrom':
         default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
-            'ide' if guest.settings.arch in ('x86_64', 'i686') else 'scsi')
+            'ide' if guest.settings.arch in X86 else 'scsi')
         bus = disk.bus or guest.image_property('hw_cdrom_bus', default)
     else:
         bus = disk.bus or guest.image_property('hw_disk_bus', 'virtio')

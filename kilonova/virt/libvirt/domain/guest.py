@@ -11,10 +11,12 @@ from typing import Any
 
 from oslo_utils import strutils
 
+from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
 from kilonova.virt.hardware import tuning as board
 from kilonova.virt.libvirt.devices.pci import HostDevice
 
+X86 = ('x86_64', 'i686')
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
 MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
 
@@ -68,7 +70,7 @@ class Settings:
 class GuestSpec:
     """One guest: the server, its flavor and image, what it is given on this host."""
 
-    instance: Any
+    instance: objects.Instance
     name: str
     settings: Settings
     image_meta: dict[str, Any] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class GuestSpec:
     ramdisk: str | None = None
 
     @property
-    def flavor(self) -> Any:
+    def flavor(self) -> objects.Flavor:
         return self.instance.flavor
 
     @property
@@ -100,8 +102,8 @@ class GuestSpec:
         return False
 
     @property
-    def topology(self) -> Any:
-        """The guest's place on the host's NUMA cells (objects.InstanceNUMATopology), or None."""
+    def topology(self) -> objects.InstanceNUMATopology | None:
+        """The guest's place on the host's NUMA cells."""
         return getattr(self.instance, 'numa_topology', None)
 
     @property

@@ -28,3 +28,15 @@ def test_without_configurators_there_is_only_who_it_is(configure: Configure) -> 
 def test_each_subject_has_one_configurator() -> None:
     names = [type(configurator).__name__ for configurator in CONFIGURATORS]
     assert len(names) == len(set(names)) == 18
+
+
+def test_what_nobody_asked_for_is_not_there(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),))
+    for path in ('cputune', 'numatune', 'memoryBacking', 'cpu/numa', 'os/bootmenu', 'os/kernel', 'devices/disk/iotune'):
+        assert domain.find(path) is None, path
+    devices = domain.find('devices')
+    assert devices is not None
+    assert [device.tag for device in devices] == ['disk', 'rng', 'controller', 'memballoon']
+    for virt_type in ('lxc', 'parallels'):
+        others = configure(*CONFIGURATORS, settings={'virt_type': virt_type}).find('devices')
+        assert others is not None and len(others) == 0

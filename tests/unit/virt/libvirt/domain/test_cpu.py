@@ -1,13 +1,44 @@
+"""CPUs and memory: how many, what the guest sees of them, its place on the host's NUMA cells. Row 1.41."""
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from kilonova.virt.libvirt.domain.cpu import CpuConfigurator
+from kilonova import objects
+from kilonova.virt.hardware import constraints, numa
+from kilonova.virt.hardware.offer import Offer
+from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
+from kilonova.virt.libvirt.domain.cpu import CpuConfigurator, MemoryConfigurator
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 TOPOLOGY = '<topology sockets="2" cores="1" threads="1"/>'
+# The host of the reference: two cells of two cores of two threads.
+OFFER = Offer(shared=frozenset({0, 1, 4, 5}), dedicated=frozenset({2, 3, 6, 7}), said=True)
+CELLS = numa.spread(cells=2, sockets=1, cores=2, threads=2, memory_mb=65536)
+SETTINGS = {'shared_cpus': OFFER.shared, 'cells': {cell.id: cell.cpus & OFFER.shared for cell in CELLS}}
+
+
+def placed(specs: dict[str, str], vcpus: int = 2, pages: dict[int, int] | None = None) -> Any:
+    host = numa.topology_of([numa.HostCell(cell.id, cell.cpus, cell.memory_mb, cell.siblings, cell.socket,
+                                           pages or cell.pages) for cell in CELLS], OFFER)
+    wanted = constraints.of(objects.Flavor(vcpus=vcpus, memory_mb=2048, extra_specs=specs))
+    assert host is not None
+    assert wanted is not None
+    found = numa.fit(host, wanted)
+    assert found is not None
+    return found
+
+
+def domain(configure: Configure, specs: dict[str, str], vcpus: int = 2, **more: Any) -> ElementTree.Element:
+    return configure(*CONFIGURATORS, settings=SETTINGS, extra_specs=specs, flavor={'vcpus': vcpus, 'memory_mb': 2048},
+                     instance={'numa_topology': placed(specs, vcpus, more.pop('pages', None))}, **more)
+
+
+def test_memory_in_kib(configure: Configure) -> None:
+    """Row 1.41."""
+    assert configure(MemoryConfigurator(), flavor={'memory_mb': 2048}).findtext('memory') == '2097152'
 
 
 @pytest.mark.parametrize(('settings', 'cpu'), [
@@ -23,3 +54,104 @@ def test_cpu(configure: Configure, settings: dict[str, Any], cpu: str) -> None:
     domain = configure(CpuConfigurator(), settings=settings, flavor={'vcpus': 2})
     assert domain.findtext('vcpu') == '2'
     assert text(domain.find('cpu')) == cpu
+
+
+@pytest.mark.parametrize(('specs', 'cputune', 'numatune', 'cells'), [
+    ({'hw:cpu_policy': 'dedicated'},
+     '<vcpupin vcpu="0" cpuset="2"/><vcpupin vcpu="1" cpuset="3"/><emulatorpin cpuset="2-3"/>',
+     '<memory mode="strict" nodeset="0"/><memnode cellid="0" mode="strict" nodeset="0"/>',
+     '<cell id="0" cpus="0-1" memory="2097152" unit="KiB"/>'),
+    ({'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'share'},
+     '<vcpupin vcpu="0" cpuset="2"/><vcpupin vcpu="1" cpuset="3"/><emulatorpin cpuset="0-1,4-5"/>',
+     '<memory mode="strict" nodeset="0"/><memnode cellid="0" mode="strict" nodeset="0"/>',
+     '<cell id="0" cpus="0-1" memory="2097152" unit="KiB"/>'),
+    ({'hw:numa_nodes': '2'},
+     '<vcpupin vcpu="0" cpuset="0-1"/><vcpupin vcpu="1" cpuset="4-5"/><emulatorpin cpuset="0-1,4-5"/>',
+     ('<memory mode="strict" nodeset="0,1"/><memnode cellid="0" mode="strict" nodeset="0"/>'
+      '<memnode cellid="1" mode="strict" nodeset="1"/>'),
+     '<cell id="0" cpus="0" memory="1048576" unit="KiB"/><cell id="1" cpus="1" memory="1048576" unit="KiB"/>'),
+    ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1'},
+     '<vcpupin vcpu="0" cpuset="0-1"/><vcpupin vcpu="1" cpuset="2"/><emulatorpin cpuset="0-2"/>',
+     '<memory mode="strict" nodeset="0"/><memnode cellid="0" mode="strict" nodeset="0"/>',
+     '<cell id="0" cpus="0-1" memory="2097152" unit="KiB"/>')])
+def test_the_guests_of_the_reference(configure: Configure, specs: dict[str, str], cputune: str, numatune: str,
+                                     cells: str) -> None:
+    """Row 1.41."""
+    found = domain(configure, specs)
+    assert text(found.find('cputune')) == f'<cputune>{cputune}</cputune>'
+    assert text(found.find('numatune')) == f'<numatune>{numatune}</numatune>'
+    assert text(found.find('cpu/numa')) == f'<numa>{cells}</numa>'
+    vcpu = found.find('vcpu')
+    assert vcpu is not None
+    assert vcpu.get('cpuset') is None
+    assert found.find('memoryBacking') is None
+
+
+def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
+    found = domain(configure, {'hw:mem_page_size': 'large', 'hw:cpu_policy': 'dedicated'}, pages={4: 1, 2048: 4096})
+    assert [element.tag for element in found][2:6] == ['memory', 'memoryBacking', 'numatune', 'vcpu']
+    assert [element.tag for element in found][-4:] == ['cputune', 'clock', 'cpu', 'devices']
+
+
+def test_emulator_threads_on_a_cpu_of_their_own(configure: Configure) -> None:
+    found = domain(configure, {'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'isolate'}, vcpus=1)
+    assert text(found.find('cputune')) == (
+        '<cputune><vcpupin vcpu="0" cpuset="2"/><emulatorpin cpuset="3"/></cputune>')
+
+
+def test_large_pages_and_locked_memory(configure: Configure) -> None:
+    specs = {'hw:mem_page_size': '2MB', 'hw:numa_nodes': '2', 'hw:locked_memory': 'true'}
+    found = domain(configure, specs, pages={4: 262144, 2048: 4096})
+    assert text(found.find('memoryBacking')) == (
+        '<memoryBacking><hugepages><page size="2048" unit="KiB" nodeset="0"/><page size="2048" unit="KiB" nodeset="1"/>'
+        '</hugepages><locked/></memoryBacking>')
+    assert [cell.get('memAccess') for cell in found.findall('cpu/numa/cell')] == ['shared', 'shared']
+
+
+def test_small_pages_need_no_backing(configure: Configure) -> None:
+    found = domain(configure, {'hw:mem_page_size': 'small'})
+    assert found.find('memoryBacking') is None
+    assert [cell.get('memAccess') for cell in found.findall('cpu/numa/cell')] == [None]
+
+
+def test_threads_of_one_core_are_threads_of_the_guest(configure: Configure) -> None:
+    found = domain(configure, {'hw:cpu_policy': 'dedicated'})
+    assert text(found.find('cpu/topology')) == '<topology sockets="1" cores="1" threads="2"/>'
+    found = domain(configure, {'hw:cpu_policy': 'dedicated', 'hw:cpu_threads': '1'})
+    assert text(found.find('cpu/topology')) == '<topology sockets="2" cores="1" threads="1"/>'
+
+
+def test_the_test_driver_knows_no_cpu_models(configure: Configure) -> None:
+    specs = {'hw:numa_nodes': '1'}
+    found = configure(*CONFIGURATORS, settings={**SETTINGS, 'domain_type': 'test'}, extra_specs=specs,
+                      flavor={'vcpus': 2, 'memory_mb': 2048}, instance={'numa_topology': placed(specs)})
+    cpu = found.find('cpu')
+    assert cpu is not None
+    assert (cpu.attrib, [part.tag for part in cpu]) == ({}, ['topology', 'numa'])
+
+
+def test_guests_without_cells_stay_on_the_shared_cpus(configure: Configure) -> None:
+    vcpu = configure(*CONFIGURATORS, settings=SETTINGS, flavor={'vcpus': 2}).find('vcpu')
+    assert vcpu is not None
+    assert vcpu.get('cpuset') == '0-1,4-5'
+
+
+def test_layouts_of_flavors(configure: Configure) -> None:
+    found = configure(*CONFIGURATORS, extra_specs={'hw:cpu_sockets': '2', 'hw:cpu_threads': '2'}, flavor={'vcpus': 8})
+    assert text(found.find('cpu/topology')) == '<topology sockets="2" cores="2" threads="2"/>'
+    found = configure(*CONFIGURATORS, properties={'hw_cpu_sockets': '1'}, flavor={'vcpus': 8})
+    assert text(found.find('cpu/topology')) == '<topology sockets="1" cores="8" threads="1"/>'
+
+
+def test_quotas_stand_beside_the_pins(configure: Configure) -> None:
+    found = domain(configure, {'hw:cpu_policy': 'dedicated', 'quota:cpu_shares': '512'})
+    assert text(found.find('cputune')) == (
+        '<cputune><shares>512</shares><vcpupin vcpu="0" cpuset="2"/><vcpupin vcpu="1" cpuset="3"/>'
+        '<emulatorpin cpuset="2-3"/></cputune>')
+
+
+def test_cpu_quota(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, extra_specs={
+        'quota:cpu_quota': '20000', 'quota:cpu_shares': '512', 'quota:cpu_period': '10000'})
+    assert text(domain.find('cputune')) == (
+        '<cputune><shares>512</shares><period>10000</period><quota>20000</quota></cputune>')

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kilonova.virt.driver import UnsupportedHardware
+from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.disk import DiskConfigurator
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
@@ -16,10 +17,6 @@ ROOT, SWAP, CD = GuestDisk('/i/disk', 'qcow2'), GuestDisk('/i/disk.swap', 'qcow2
 def targets(configure: Configure, **asked: Any) -> list[tuple[str | None, str | None]]:
     domain = configure(DiskConfigurator(), disks=(ROOT, SWAP, CD), **asked)
     return [(target.get('dev'), target.get('bus')) for target in domain.findall('devices/disk/target')]
-
-
-def test_no_disks(configure: Configure) -> None:
-    assert text(configure(DiskConfigurator()).find('devices')) == '<devices/>'
 
 
 def test_root_disk(configure: Configure) -> None:
@@ -75,3 +72,12 @@ def test_more_disks_than_letters(configure: Configure) -> None:
                                                        for number in range(28)))
     names = [target.get('dev') for target in domain.findall('devices/disk/target')]
     assert names[24:] == ['vdy', 'vdz', 'vdaa', 'vdab'] and len(set(names)) == 28
+
+
+def test_limits_of_disks(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, disks=(ROOT, CD), extra_specs={
+        'quota:disk_write_bytes_sec': '1048576', 'quota:disk_total_iops_sec': '500'})
+    root, drive = domain.findall('devices/disk')
+    assert text(root.find('iotune')) == (
+        '<iotune><write_bytes_sec>1048576</write_bytes_sec><total_iops_sec>500</total_iops_sec></iotune>')
+    assert drive.find('iotune') is None

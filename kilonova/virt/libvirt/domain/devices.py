@@ -1,0 +1,114 @@
+"""The guest's devices besides its disks: ports, graphics, controllers, and those of the host that it is given."""
+from __future__ import annotations
+
+from oslo_utils import strutils
+
+from kilonova import errors
+from kilonova.virt.driver import UnsupportedHardware
+from kilonova.virt.libvirt.domain.disk import places
+from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
+from kilonova.virt.libvirt.xml import (
+    AgentChannel,
+    Controller,
+    Domain,
+    MemoryBalloon,
+    PciHostDevice,
+    Rng,
+    Serial,
+    Video,
+    Watchdog,
+)
+
+# Of the field's models, those that QEMU has.
+_VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
+_VIDEO_DEFAULT = 'virtio'
+
+
+class SerialConfigurator:
+    """hw:serial_port_count, hw_serial_port_count; one where nobody says a number. libvirt logs the first."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        if guest.console_log:
+            domain.devices.append(Serial(guest.console_log))
+            domain.devices.extend(Serial(None, port) for port in range(1, guest.tuning.serial_ports))
+
+
+class VideoConfigurator:
+    """hw_video_model and hw_video_ram. UnsupportedHardware: this host can't give the model."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        model, ram = guest.tuning.video_model, guest.tuning.video_ram
+        if not (model or ram) or not guest.settings.is_qemu:
+            return
+        model = model or _VIDEO_DEFAULT
+        if model not in _VIDEO_MODELS or model not in (guest.settings.video_models or _VIDEO_MODELS):
+            raise UnsupportedHardware(model=f'video {model}', virt=guest.settings.virt_type)
+        domain.devices.append(Video(model, ram * 1024 if ram and model != 'none' else None))
+
+
+class AgentConfigurator:
+    """Where the image says hw_qemu_guest_agent: libvirt asks the agent, if it answers, to shut the guest down."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        if guest.settings.is_qemu and strutils.bool_from_string(guest.image_property('hw_qemu_guest_agent')):
+            domain.devices.append(AgentChannel())
+
+
+class RngConfigurator:
+    """A virtio device, unless the host has no source or the flavor forbids it (hw_rng:allowed)."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        specs, source = guest.extra_specs, guest.settings.rng_source
+        if not source or not guest.settings.is_qemu or not strutils.bool_from_string(
+                specs.get('hw_rng:allowed', 'true'), default=True):
+            return
+        rate = None
+        if 'hw_rng:rate_bytes' in specs:
+            period = specs.get('hw_rng:rate_period')
+            rate = (int(specs['hw_rng:rate_bytes']), int(period) if period else None)
+        domain.devices.append(Rng(source, rate))
+
+
+class ControllerConfigurator:
+    """No USB bus unless a disk is on it, and [libvirt]num_pcie_ports free ports for devices plugged in later."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        settings = guest.settings
+        if settings.is_qemu and settings.arch in X86:
+            used = any(place.bus == 'usb' for place in places(guest))
+            domain.devices.append(Controller('usb', model=None if used else 'none', index=0))
+        if guest.is_pcie and settings.pcie_ports:
+            domain.devices.append(Controller('pci', model='pcie-root'))
+            domain.devices.extend(Controller('pci', model='pcie-root-port') for _port in range(settings.pcie_ports))
+
+
+class HostdevConfigurator:
+    """One <hostdev> a PCI function (pci.md §10): no driver, alias or guest address, libvirt adds those.
+
+    Raises PciDeviceUnsupportedHypervisor for guests that can't have any.
+    """
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        if guest.hostdevs and not guest.settings.is_qemu:
+            raise errors.PciDeviceUnsupportedHypervisor(type=guest.settings.virt_type)
+        for device in guest.hostdevs:
+            number, bus, rest = device.address.split(':')
+            slot, function = rest.split('.')
+            domain.devices.append(PciHostDevice(number, bus, slot, function, managed=device.managed))
+
+
+class WatchdogConfigurator:
+    """Intel's 6300ESB, a PCI device that guests of both PC boards and of arm's have drivers for."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        if guest.tuning.watchdog and guest.settings.is_qemu:
+            domain.devices.append(Watchdog('i6300esb', guest.tuning.watchdog))
+
+
+class BalloonConfigurator:
+    """virtio with statistics; none where [libvirt]mem_stats_period_seconds is 0."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        if guest.settings.is_qemu:
+            period = guest.settings.memory_stats_period
+            domain.devices.append(MemoryBalloon(period if period > 0 else None))

@@ -1,0 +1,120 @@
+"""Devices besides disks: what flavor and image ask for, and the host's own."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.virt.driver import UnsupportedHardware
+from kilonova.virt.libvirt.devices.pci import HostDevice
+from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
+from kilonova.virt.libvirt.domain.devices import (
+    BalloonConfigurator,
+    ControllerConfigurator,
+    HostdevConfigurator,
+    RngConfigurator,
+)
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from tests.unit.virt.libvirt.domain.conftest import Configure, text
+
+BACKEND = '<backend model="random">/dev/urandom</backend>'
+GPU = ('<hostdev mode="subsystem" type="pci" managed="yes"><source>'
+         '<address domain="0x0000" bus="0x08" slot="0x00" function="0x0"/></source></hostdev>')
+USB, USED, ROOT, PORT = ('usb', 'none'), ('usb', None), ('pci', 'pcie-root'), ('pci', 'pcie-root-port')
+
+
+@pytest.mark.parametrize(('asked', 'rng'), [
+    ({}, f'<rng model="virtio">{BACKEND}</rng>'),
+    ({'extra_specs': {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000'}},
+     f'<rng model="virtio"><rate period="1000" bytes="10"/>{BACKEND}</rng>'),
+    ({'extra_specs': {'hw_rng:allowed': 'False'}}, ''),
+    ({'settings': {'rng_source': None}}, ''), ({'settings': {'virt_type': 'lxc'}}, '')])
+def test_rng(configure: Configure, asked: dict[str, Any], rng: str) -> None:
+    assert text(configure(RngConfigurator(), **asked).find('devices/rng')) == rng
+
+
+def test_nothing_but_the_address(configure: Configure) -> None:
+    """Row 0.4."""
+    domain = configure(HostdevConfigurator(), hostdevs=(HostDevice('0000:08:00.0'),))
+    assert text(domain.find('devices')) == f'<devices>{GPU}</devices>'
+
+
+def test_several_in_the_order_given(configure: Configure) -> None:
+    domain = configure(HostdevConfigurator(), hostdevs=(HostDevice('0000:88:1f.7', managed=False),
+                                                        HostDevice('0000:08:00.0')))
+    first, second = domain.findall('devices/hostdev')
+    assert text(second) == GPU
+    assert first.get('managed') == 'no'
+    assert '<address domain="0x0000" bus="0x88" slot="0x1f" function="0x7"/>' in text(first)
+
+
+@pytest.mark.parametrize('virt_type', ['lxc', 'parallels'])
+def test_guests_that_cannot_have_any(configure: Configure, virt_type: str) -> None:
+    """Seed-map 0.20."""
+    with pytest.raises(errors.PciDeviceUnsupportedHypervisor, match=virt_type):
+        configure(HostdevConfigurator(), settings={'virt_type': virt_type}, hostdevs=(HostDevice('0000:08:00.0'),))
+
+
+@pytest.mark.parametrize(('settings', 'controllers'), [
+    ({}, [USB]), ({'pcie_ports': 2}, [USB]),
+    ({'pcie_ports': 2, 'machines': {'x86_64': 'q35'}}, [USB, ROOT, PORT, PORT]),
+    ({'pcie_ports': 0, 'machines': {'x86_64': 'q35'}}, [USB]),
+    ({'pcie_ports': 1, 'arch': 'aarch64'}, [ROOT, PORT])])
+def test_controllers(configure: Configure, settings: dict[str, Any], controllers: list[tuple[str, str]]) -> None:
+    domain = configure(ControllerConfigurator(), settings=settings)
+    assert [(found.get('type'), found.get('model')) for found in domain.findall('devices/controller')] == controllers
+
+
+@pytest.mark.parametrize('properties', [{'hw_disk_bus': 'usb'}, {'hw_cdrom_bus': 'usb'}, {}])
+def test_disks_on_usb_have_a_controller(configure: Configure, properties: dict[str, str]) -> None:
+    """Finding 4.1: "USB is disabled for this domain, but USB devices are present"."""
+    disks = (GuestDisk('/disk', 'qcow2'), GuestDisk('/cd', 'raw', 'cdrom'))
+    domain = configure(ControllerConfigurator(), disks=disks, properties=properties)
+    assert [(found.get('type'), found.get('model')) for found in domain.findall('devices/controller')] == [
+        USED if properties else USB]
+
+
+@pytest.mark.parametrize(('settings', 'balloon'), [
+    ({}, '<memballoon model="virtio" autodeflate="on" freePageReporting="on"><stats period="10"/></memballoon>'),
+    ({'memory_stats_period': 0}, '<memballoon model="none"/>'), ({'virt_type': 'lxc'}, '')])
+def test_balloon(configure: Configure, settings: dict[str, Any], balloon: str) -> None:
+    assert text(configure(BalloonConfigurator(), settings=settings).find('devices/memballoon')) == balloon
+
+
+def test_serial_ports(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, console_log='/c', extra_specs={'hw:serial_port_count': '3'},
+                       properties={'hw_serial_port_count': '2'})
+    assert [text(port) for port in domain.findall('devices/serial')] == [
+        '<serial type="pty"><log file="/c" append="off"/><target port="0"/></serial>',
+        '<serial type="pty"><target port="1"/></serial>']
+
+
+@pytest.mark.parametrize('asked', [{'extra_specs': {'hw:watchdog_action': 'reset'}},
+                                   {'properties': {'hw_watchdog_action': 'reset'}}])
+def test_watchdog(configure: Configure, asked: dict[str, Any]) -> None:
+    domain = configure(*CONFIGURATORS, **asked)
+    assert text(domain.find('devices/watchdog')) == '<watchdog model="i6300esb" action="reset"/>'
+
+
+@pytest.mark.parametrize(('properties', 'video'), [
+    ({'hw_video_model': 'qxl', 'hw_video_ram': '32'}, '<video><model type="qxl" vram="32768"/></video>'),
+    ({'hw_video_model': 'none'}, '<video><model type="none"/></video>'),
+    ({'hw_video_ram': '64'}, '<video><model type="virtio" vram="65536"/></video>')])
+def test_video(configure: Configure, properties: dict[str, str], video: str) -> None:
+    domain = configure(*CONFIGURATORS, properties=properties, extra_specs={'hw_video:ram_max_mb': '64'})
+    assert text(domain.find('devices/video')) == video
+
+
+@pytest.mark.parametrize(('model', 'models'), [('gop', frozenset()), ('qxl', frozenset({'vga', 'virtio'}))])
+def test_a_graphics_adapter_that_the_host_does_not_have(configure: Configure, model: str,
+                                                        models: frozenset[str]) -> None:
+    with pytest.raises(UnsupportedHardware, match=f'video {model}'):
+        configure(*CONFIGURATORS, settings={'video_models': models}, properties={'hw_video_model': model})
+
+
+def test_the_port_of_the_guest_agent(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, properties={'hw_qemu_guest_agent': 'yes'})
+    assert text(domain.find('devices/channel')) == (
+        '<channel type="unix"><target type="virtio" name="org.qemu.guest_agent.0"/></channel>')
+    assert configure(*CONFIGURATORS, properties={'hw_qemu_guest_agent': 'no'}).find('devices/channel') is None
