@@ -73,7 +73,9 @@ class ImageCache:
         Its name is no disk image's: what nobody looked into must never be taken for one.
         """
         name = f'kernel_{hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()}'
-        return self._once(name, lambda path: self._fetch_as_it_is(image_id, download, path)).path
+        path = os.path.join(self.directory, name)
+        self._make_once(name, path, lambda: self._fetch_as_it_is(image_id, download, path))
+        return path
 
     def blank(self, name: str, size: int, *mkfs: str) -> disk.Base:
         """A formatted empty disk of ``size`` bytes, made once (ephemeral_…, swap_…)."""
@@ -82,12 +84,15 @@ class ImageCache:
     def _once(self, name: str, make: Callable[[str], None]) -> disk.Base:
         path = os.path.join(self.directory, name)
         if name not in self._known or not os.path.exists(path):
-            with self._locks.hold(name):
-                if not os.path.exists(path):
-                    os.makedirs(self.directory, exist_ok=True)
-                    make(path)
-                self._known[name] = disk.look_at_base(path)
+            self._make_once(name, path, lambda: make(path))
+            self._known[name] = disk.look_at_base(path)
         return self._known[name]
+
+    def _make_once(self, name: str, path: str, make: Callable[[], None]) -> None:
+        with self._locks.hold(name):
+            if not os.path.exists(path):
+                os.makedirs(self.directory, exist_ok=True)
+                make()
 
     def _fetch(self, image_id: str, image_meta: dict[str, Any], download: ImageFetch, path: str,
                most: int | None) -> None:
