@@ -6,14 +6,13 @@ row belongs to its flow and is looked at when that is over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.host import Host, image_of
-from kilonova.compute.ops import move
+from kilonova.context import RequestContext
 from kilonova.states import PowerState, VmState
 from kilonova.virt.driver import HypervisorUnavailable
 
@@ -30,7 +29,8 @@ class Guests:
     """``later`` are servers that were in an operation when this process started; ``recount(ctxt, uuid)`` is told of
     each whose operation is over."""
 
-    def __init__(self, host: Host, ctxt: Callable[[], Any], recount: Callable[[Any, str], None]) -> None:
+    def __init__(self, host: Host, ctxt: Callable[[], RequestContext],
+                 recount: Callable[[RequestContext, str], None]) -> None:
         self._host, self._ctxt, self._recount = host, ctxt, recount
         self.later: set[str] = set()
 
@@ -74,7 +74,7 @@ class Guests:
         return {domain['uuid']: domain['state'] for domain in self._host.driver.describe()}
 
     # -- one server ----------------------------------------------------------------------------------------------------
-    def _restore(self, ctxt: Any, seen: objects.Instance) -> None:
+    def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> None:
         host = self._host
         with host.locks.hold(seen.uuid):
             instance = records.instance(ctxt, seen.uuid)
@@ -91,10 +91,10 @@ class Guests:
                     LOG.exception('Failed to resume instance', instance_uuid=instance.uuid)
             self._say_off(ctxt, instance, PowerState.SHUTDOWN)
 
-    def _resume(self, ctxt: Any, instance: objects.Instance) -> None:
+    def _resume(self, ctxt: RequestContext, instance: objects.Instance) -> None:
         LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
         devices = self._devices(instance)
-        move.check_devices(self._host, instance, devices)
+        self._host.check_devices(instance, devices)
         self._host.driver.power_on(ctxt, instance, image_of(instance), devices)
 
     def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
@@ -106,7 +106,7 @@ class Guests:
         new = {(device.compute_node_id, device.address) for device in context.new_pci_devices or ()}
         return [device for device in devices if (device.compute_node_id, device.address) in new]
 
-    def _say_off(self, ctxt: Any, instance: objects.Instance, power_state: int) -> None:
+    def _say_off(self, ctxt: RequestContext, instance: objects.Instance, power_state: int) -> None:
         """SHUTOFF; a resized server stays so and is off."""
         save = objects.Save(instance_uuid=instance.uuid, values={'power_state': int(power_state)},
                             expect={'host': self._host.name, 'task_state': [None]})
@@ -116,7 +116,7 @@ class Guests:
                     instance_uuid=instance.uuid)
         self._save(ctxt, save)
 
-    def _sync_fresh(self, ctxt: Any, uuid: str) -> bool:
+    def _sync_fresh(self, ctxt: RequestContext, uuid: str) -> bool:
         """False: the server isn't at rest."""
         host = self._host
         with host.locks.hold(uuid):
@@ -132,7 +132,7 @@ class Guests:
                 self._sync_one(ctxt, fresh)
             return True
 
-    def _sync_one(self, ctxt: Any, instance: objects.Instance) -> None:
+    def _sync_one(self, ctxt: RequestContext, instance: objects.Instance) -> None:
         state = self._host.driver.get_info(instance)
         wanted, there = instance.vm_state in WANTED_RUNNING, state == PowerState.RUNNING
         if instance.vm_state == VmState.ACTIVE and state in (PowerState.SHUTDOWN, PowerState.CRASHED):
@@ -150,7 +150,7 @@ class Guests:
                 instance_uuid=instance.uuid, values={'power_state': state},
                 expect={'host': self._host.name, 'task_state': [None]}))
 
-    def _save(self, ctxt: Any, save: objects.Save) -> None:
+    def _save(self, ctxt: RequestContext, save: objects.Save) -> None:
         try:
             self._host.upcalls.save(ctxt, save)
         except errors.Conflict as error:

@@ -1,46 +1,89 @@
-"""``Host``: what every operation on this host works with, given to it as its first argument."""
+"""``Host``: what every operation on this host works with, and its three calls upward.
+
+    host.upcalls.check_key(ctxt, key, host.name)    # KeyGone: the operation doesn't stand here (any more)
+    host.upcalls.claim(ctxt, claim)                 # objects.Claim, objects.Save
+    host.upcalls.save(ctxt, save)
+
+Silence means ask, never undo (operations.md, rules 12–14): a claim or save that isn't answered is sent again with the
+same key, with growing pauses. The conductor recognises what it wrote under that key.
+"""
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
-from kilonova import objects, states
-from kilonova.compute.events import Event
-from kilonova.compute.keys import Work
-from kilonova.compute.locks import Locks
+from kilonova import errors, objects, states
+from kilonova.compute.keys import Locks, Slots
 from kilonova.compute.tracker import Tracker
-from kilonova.compute.upcalls import Upcalls
+from kilonova.context import RequestContext
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver
 
-# How often somebody who waits for a build slot looks whether the build was cancelled, in seconds.
-SLOT_LOOK = 0.5
+LOG = logging.getLogger(__name__)
+
+# Seconds between askings; the last one repeats.
+PAUSES = (1.0, 2.0, 4.0, 8.0, 10.0)
 
 
-class BuildSlots:
-    """At most ``limit`` builds (or snapshots) at once; 0 = no limit."""
+class Stopping(errors.Unanswered):
+    """This process ends while nobody answers: nothing is undone, the next process is asked again."""
 
-    def __init__(self, limit: int) -> None:
-        self._slots = threading.Semaphore(limit) if limit else None
 
-    @contextlib.contextmanager
-    def hold(self, work: Work) -> Iterator[None]:
-        """Wait for a slot; work that is cancelled stops waiting."""
-        if self._slots is None:
-            yield
-            return
-        while not self._slots.acquire(timeout=SLOT_LOOK):
-            work.check()
-        try:
-            yield
-        finally:
-            self._slots.release()
+class ConductorClient(Protocol):
+    """What is used of ``rpc.interface.Client(rpc.conductor.Conductor, …)``."""
+
+    def check_key(self, ctxt: RequestContext, *, key: str, undo: bool, host: str) -> object: ...
+
+    def claim_instance(self, ctxt: RequestContext, *, claim: objects.Claim) -> object: ...
+
+    def save_instance(self, ctxt: RequestContext, *, save: objects.Save) -> object: ...
+
+
+class Upcalls:
+    """``stopping`` ends the asking when the process ends; ``pauses`` are the seconds between two askings."""
+
+    def __init__(self, client: ConductorClient, stopping: threading.Event,
+                 pauses: tuple[float, ...] = PAUSES) -> None:
+        self._client, self._stopping, self._pauses = client, stopping, pauses
+        # What was written last of each guest, since the last order for it began.
+        self.power_states: dict[str, int] = {}
+
+    def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
+        """Whether the operation stands at this key, or is being undone there: KeyGone if not. HostRejected: this
+        ``host`` did it before and undid it. ReleasePending: it has something of the server to give back first."""
+        return self._ask(f'check of {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
+
+    def claim(self, ctxt: RequestContext, claim: objects.Claim) -> object:
+        """Write a claim in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
+        return self._ask(f'claim for {claim.instance_uuid}',
+                         lambda: self._client.claim_instance(ctxt, claim=claim))
+
+    def save(self, ctxt: RequestContext, save: objects.Save) -> object:
+        """Write the result of a step in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
+        answer = self._ask(f'save for {save.instance_uuid}',
+                           lambda: self._client.save_instance(ctxt, save=save))
+        power_state = (save.values or {}).get('power_state')
+        if power_state is not None:
+            self.power_states[save.instance_uuid] = power_state
+        return answer
+
+    def _ask(self, what: str, send: Callable[[], object]) -> object:
+        asked = 0
+        while True:
+            try:
+                return send()
+            except errors.Unanswered as error:
+                pause = self._pauses[min(asked, len(self._pauses) - 1)]
+                asked += 1
+                LOG.warning('The %s was not answered (%s); asking again in %s s', what, error, pause)
+                if self._stopping.wait(pause):
+                    raise Stopping(who='conductor', reason=f'this host stops; {what} is open') from error
 
 
 @dataclass
@@ -52,28 +95,11 @@ class Host:
     driver: ComputeDriver
     upcalls: Upcalls
     tracker: Tracker
-    build_slots: BuildSlots
-    snapshot_slots: BuildSlots = field(default_factory=lambda: BuildSlots(0))
+    build_slots: Slots
+    snapshot_slots: Slots = field(default_factory=lambda: Slots(0))
     locks: Locks = field(default_factory=Locks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
-
-    @contextlib.contextmanager
-    def turn(self, work: Work, instance_uuid: str) -> Iterator[None]:
-        """The server is this work's alone for the block. Asked behind the lock: does the operation still stand?
-
-        An order that waited here, or came late, may find its operation over; it ends with KeyGone and has done nothing.
-        """
-        with self.locks.hold(instance_uuid):
-            work.check()
-            if work.verify is not None:
-                work.verify()
-            self.upcalls.power_states.pop(instance_uuid, None)
-            yield
-
-    def event(self, name: str) -> Event:
-        """An action event of this host that begins now."""
-        return Event(name, self.name)
 
     def shutdown_wait(self, instance: objects.Instance, clean: bool = True) -> tuple[int, int]:
         """(seconds to wait for the guest, seconds between requests) of a power-off."""
@@ -83,8 +109,24 @@ class Host:
         timeout = int(asked) if asked and str(asked).isdigit() else self.conf.shutdown_timeout
         return timeout, self.conf.compute.shutdown_retry_interval
 
+    def check_devices(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
+        """A guest must never be built with other devices than its flavor asks for, nor without one that left the host.
+        DevicesMissing, before anything is changed."""
+        requests = instance.pci_requests if 'pci_requests' in instance else None
+        wanted = sum(request.count for request in requests.requests) if requests is not None else 0
+        if wanted != len(devices):
+            raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds '
+                                       f'{len(devices)} on this host.')
+        self.check_present(instance, devices)
 
-def metadata(instance: objects.Instance) -> dict[str, Any]:
+    def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
+        """DevicesMissing: some of these left the host since it was last looked at."""
+        missing = self.driver.missing_devices([device.address for device in devices]) if devices else []
+        if missing:
+            raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
+
+
+def metadata(instance: objects.Instance) -> dict[str, str]:
     """The server's system metadata, {} when it didn't come with it."""
     return (instance.system_metadata or {}) if 'system_metadata' in instance else {}
 

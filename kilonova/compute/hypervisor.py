@@ -18,15 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from oslo_log import log as logging
 
 from kilonova import concurrency, errors, objects
 from kilonova.compute import records
 from kilonova.compute.guests import Guests
-from kilonova.compute.host import Host
-from kilonova.compute.upcalls import PAUSES
+from kilonova.compute.host import PAUSES, Host
+from kilonova.context import RequestContext
 from kilonova.virt.driver import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class _Look:
 class Hypervisor:
     """``follow()`` brings what the service record says to Placement; ``pauses``: seconds between tries to tell."""
 
-    def __init__(self, host: Host, guests: Guests, follow: Callable[[], None], ctxt: Callable[[], Any],
+    def __init__(self, host: Host, guests: Guests, follow: Callable[[], None], ctxt: Callable[[], RequestContext],
                  stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
         self._host, self._guests, self._follow = host, guests, follow
         self._ctxt, self._stopping, self._pauses = ctxt, stopping, pauses

@@ -1,36 +1,43 @@
-"""What this host was told to do, by key, so that an order sent twice is done once.
+"""Who may work when on this host: orders by key, one lock a server, slots for what is done a few at a time.
 
-    keys.run('build_and_run_instance', '<operation>/<step>/<attempt>', lambda work: build(work, …))
+    with keys.doing('build_and_run_instance', '<operation>/<step>/<attempt>') as (work, first):
+        if not first:
+            return work.outcome()
+        work.result = …                     # work.check() at each boundary
     keys.cancel('<operation>')
 
-The same key while the work runs: wait for its end and give its result. After the end: give the result again. Never
-heard of: do it (its first act asks the conductor whether the operation still stands, see ``Host.turn``).
+    with locks.hold(instance.uuid), slots.hold(work.check):
+        …
+
+An order that is sent twice is done once. The same key while the work runs: wait for its end and give its result. After
+the end: give the result again. Never heard of: do it (its first act asks the conductor whether the operation still
+stands, see ``Operation.turn``).
 """
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from kilonova import errors
 
 KEEP_SECONDS = 600.0
 KEEP_COUNT = 1000
+# How often somebody who waits for a slot looks whether the work was cancelled, in seconds.
+SLOT_LOOK = 0.5
 
 Name = tuple[str, str]
 
 
 class Work:
-    """One piece of running work. ``check()`` is called at each step's boundary."""
+    """One piece of running work. ``check()`` is called at each step's boundary; ``result`` is set before its end."""
 
     def __init__(self, key: str, cancellable: bool = True) -> None:
         self.key, self.cancellable = key, cancellable
-        # Asks whether the operation stands at the key; None where the first write of the work is that question.
-        self.verify: Callable[[], Any] | None = None
+        self.result: object = None
         self.error: Exception | None = None
-        self._result: Any = None
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -44,17 +51,17 @@ class Work:
         if self.cancellable:
             self._cancelled.set()
 
-    def end(self, result: Any = None, error: Exception | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         """It is over; everybody who waits gets how it ended."""
-        self._result, self.error = result, error
+        self.error = error
         self._done.set()
 
-    def outcome(self) -> Any:
+    def outcome(self) -> object:
         """Wait for the end; the result, or the error raised."""
         self._done.wait()
         if self.error is not None:
             raise self.error
-        return self._result
+        return self.result
 
 
 def matches(key: str, prefix: str) -> bool:
@@ -73,9 +80,10 @@ class Keys:
         self._finished: collections.OrderedDict[Name, tuple[float, Work]] = collections.OrderedDict()
         self._cancelled: collections.OrderedDict[str, float] = collections.OrderedDict()
 
-    def run(self, method: str, key: str, act: Callable[[Work], Any], *, cancellable: bool = True,
-            remember_errors: bool = True) -> Any:
-        """Do ``act(work)`` once a key.
+    @contextlib.contextmanager
+    def doing(self, method: str, key: str, *, cancellable: bool = True,
+              remember_errors: bool = True) -> Iterator[tuple[Work, bool]]:
+        """The work of this key, and whether the block is to do it; else it runs or ran already: see its outcome.
 
         ``remember_errors`` False: a step that only goes forward is tried again after a failure under the same key.
         """
@@ -88,14 +96,17 @@ class Keys:
                 if any(matches(key, prefix) for prefix in self._cancelled):
                     work.cancel()
         if known is not None:
-            return known.outcome()
+            yield known, False
+            return
         try:
-            work.end(act(work))
-        except Exception as error:  # noqa: BLE001 - whatever it is, all who wait for this work get it
-            work.end(error=error)
+            yield work, True
+            work.end()
+        except Exception as error:
+            work.end(error)
+            raise
         except BaseException:
             # The thread is being ended from outside: to those who wait that is silence.
-            work.end(error=errors.Unanswered(who='this host', reason='it stops'))
+            work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
             with self._lock:
@@ -104,7 +115,6 @@ class Keys:
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)
-        return work.outcome()
 
     def cancel(self, prefix: str) -> int:
         """Let running work under this key prefix stop at its next boundary, and what comes late not start.
@@ -137,3 +147,57 @@ class Keys:
             if next(iter(self._cancelled.values())) >= oldest and len(self._cancelled) < self._keep_count:
                 break
             self._cancelled.popitem(last=False)
+
+
+class Locks:
+    """Locks by name, made when somebody needs them and dropped after the last. Whoever waits holds a reference, so
+    nobody gets a second lock of the same name."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Wait for the lock of ``name`` and keep it for the block."""
+        with self._guard:
+            lock, users = self._locks.get(name, (None, 0))
+            lock = lock or threading.Lock()
+            self._locks[name] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._locks[name]
+                if users == 1:
+                    del self._locks[name]
+                else:
+                    self._locks[name] = (lock, users - 1)
+
+    def is_held(self, name: str) -> bool:
+        """Whether somebody has it, or waits for it."""
+        return name in self._locks
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+
+class Slots:
+    """At most ``limit`` builds (or snapshots) at once; 0 = no limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._slots = threading.Semaphore(limit) if limit else None
+
+    @contextlib.contextmanager
+    def hold(self, check: Callable[[], None]) -> Iterator[None]:
+        """Wait for a slot; ``check()`` raises when the work that waits was cancelled."""
+        if self._slots is None:
+            yield
+            return
+        while not self._slots.acquire(timeout=SLOT_LOOK):
+            check()
+        try:
+            yield
+        finally:
+            self._slots.release()

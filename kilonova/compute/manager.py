@@ -11,41 +11,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
-from kilonova.compute import upcalls
-from kilonova.compute.dispatch import Endpoint
+from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.guests import Guests
-from kilonova.compute.host import BuildSlots, Host
+from kilonova.compute.host import PAUSES, ConductorClient, Host, Upcalls
 from kilonova.compute.hypervisor import Hypervisor
-from kilonova.compute.keys import Keys
+from kilonova.compute.keys import Keys, Slots
 from kilonova.compute.node import Node
-from kilonova.compute.ops import (
-    build,
-    confirm,
-    console,
-    describe,
-    diagnostics,
-    external_events,
-    finish_resize,
-    power,
-    prep_resize,
-    resize_instance,
-    revert,
-    snapshot,
-    soft_delete,
-    terminate,
-    usage,
-)
-from kilonova.compute.report import Heartbeat, Send
+from kilonova.compute.ops import answers, build, confirm_revert, power, resize, snapshot
+from kilonova.compute.report import Heartbeat, Send, audit_usage
 from kilonova.compute.timers import Timers
 from kilonova.compute.tracker import Tracker
-from kilonova.context import get_admin_context
+from kilonova.context import RequestContext, get_admin_context
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver, HypervisorUnavailable
 
@@ -59,22 +41,21 @@ AUDIT_PERIOD = 60
 STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
-OPERATIONS = (build, confirm, console, describe, diagnostics, external_events, finish_resize, power, prep_resize,
-              resize_instance, revert, snapshot, soft_delete, terminate)
+OPERATIONS = (answers, build, confirm_revert, power, resize, snapshot)
 
 
 class ComputeManager:
     """One host. ``conductor``: a client of ``rpc.conductor.Conductor``; ``ctxt`` makes the service's own contexts;
     ``report`` sends a heartbeat that nobody answers (``rpc.reports``)."""
 
-    def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: upcalls.ConductorClient,
-                 placement: PlacementClient | None, ctxt: Callable[[], Any] = get_admin_context,
-                 pauses: tuple[float, ...] = upcalls.PAUSES, notify: Notifications = OFF,
+    def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: ConductorClient,
+                 placement: PlacementClient | None, ctxt: Callable[[], RequestContext] = get_admin_context,
+                 pauses: tuple[float, ...] = PAUSES, notify: Notifications = OFF,
                  report: Send | None = None) -> None:
         self.conf, self._ctxt, self._pauses, self._report = conf, ctxt, pauses, report
         self.stopping = threading.Event()
-        self.host = Host(conf.host, conf, driver, upcalls.Upcalls(conductor, self.stopping, pauses), Tracker(),
-                         BuildSlots(conf.max_concurrent_builds), BuildSlots(conf.max_concurrent_snapshots),
+        self.host = Host(conf.host, conf, driver, Upcalls(conductor, self.stopping, pauses), Tracker(),
+                         Slots(conf.max_concurrent_builds), Slots(conf.max_concurrent_snapshots),
                          notify=notify)
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
@@ -122,7 +103,7 @@ class ComputeManager:
 
     def audit_usage(self) -> None:
         """Tell the usage of the last period, if that isn't done."""
-        usage.audit(self.host, self._ctxt())
+        audit_usage(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
         """A conductor, Placement or hypervisor that doesn't answer yet is waited for."""
@@ -138,16 +119,16 @@ class ComputeManager:
                 self.stopping.wait(pause)
 
     # -- what is declared in ``rpc.compute`` and needs more than the host --------------------------------------------
-    def cancel(self, ctxt: Any, key_prefix: str) -> None:
+    def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:
         """Running work of this operation (or step) stops at its next boundary; it isn't waited for."""
         LOG.info('Cancelled %s: %d at work', key_prefix, self.keys.cancel(key_prefix))
 
-    def report_again(self, ctxt: Any) -> None:
+    def report_again(self, ctxt: RequestContext) -> None:
         """This host had counted as down when it was heard, or nobody knows its record."""
         if self.heartbeat is not None:
             self.heartbeat.again()
 
-    def set_host_enabled(self, ctxt: Any, enabled: bool) -> str:
+    def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> str:
         """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
         self.node.set_disabled(not enabled)
         self.hypervisor.look_again()

@@ -6,6 +6,8 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.context import RequestContext
+from kilonova.pci.tracker import Changes
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.versions import SERVICE_VERSION
 
@@ -18,7 +20,7 @@ class InvalidNodeConfiguration(errors.Invalid):
     msg_fmt = 'Invalid node identity configuration: %(reason)s'
 
 
-def service(ctxt: Any, host: str, notify: Notifications = OFF) -> objects.Service:
+def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> objects.Service:
     """This host's service record, created (and told) when it isn't there."""
     try:
         record = objects.Service.get_by_args(ctxt, host, BINARY)
@@ -34,7 +36,7 @@ def service(ctxt: Any, host: str, notify: Notifications = OFF) -> objects.Servic
     return record
 
 
-def node(ctxt: Any, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
+def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
     """The compute node of this hypervisor by its lasting uuid. InvalidNodeConfiguration: it is another host's."""
     values = {'host': host, 'uuid': resources['uuid'], 'hypervisor_hostname': resources['hypervisor_hostname']}
     try:
@@ -59,29 +61,29 @@ def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
             if not name.endswith('_used') and name != 'numa_topology'}
 
 
-def devices(ctxt: Any, node_id: int) -> list[objects.PciDevice]:
+def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
     """The device rows of this node."""
     return list(objects.PciDeviceList.get_by_compute_node(ctxt, node_id))
 
 
-def save_devices(ctxt: Any, node_id: int, changes: Any) -> dict[str, int]:
+def save_devices(ctxt: RequestContext, node_id: int, changes: Changes) -> dict[str, int]:
     """Write ``pci.tracker.Changes``; {address: row id} of the created ones."""
     return objects.PciDeviceList.save_all(ctxt, node_id, {
         'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
         'statuses': changes.statuses})
 
 
-def instances(ctxt: Any, host: str) -> list[objects.Instance]:
+def instances(ctxt: RequestContext, host: str) -> list[objects.Instance]:
     """The servers of this host."""
     return list(objects.InstanceList.get_by_host(ctxt, host))
 
 
-def busy(ctxt: Any, host: str) -> set[str]:
+def busy(ctxt: RequestContext, host: str) -> set[str]:
     """Servers here, or moving from or to here, that an operation works on."""
     return set(objects.InstanceList.get_uuids_with_operations(ctxt, host))
 
 
-def instance(ctxt: Any, uuid: str) -> objects.Instance | None:
+def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
     """The server as its row stands now, None when it was deleted."""
     try:
         return objects.Instance.get_by_uuid(ctxt, uuid)
@@ -89,12 +91,12 @@ def instance(ctxt: Any, uuid: str) -> objects.Instance | None:
         return None
 
 
-def devices_of(ctxt: Any, uuid: str) -> list[objects.PciDevice]:
+def devices_of(ctxt: RequestContext, uuid: str) -> list[objects.PciDevice]:
     """The devices that a server holds, on whatever host."""
     found = instance(ctxt, uuid)
     return list(found.pci_devices or ()) if found is not None else []
 
 
-def moves(ctxt: Any, host: str, nodename: str) -> list[objects.Migration]:
+def moves(ctxt: RequestContext, host: str, nodename: str) -> list[objects.Migration]:
     """Moves from or to this node that still hold something."""
     return list(objects.MigrationList.get_in_progress_by_host_and_node(ctxt, host, nodename))

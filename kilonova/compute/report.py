@@ -1,20 +1,27 @@
-"""The heartbeat: each report_interval the service's report count goes up (seed-map.md 2.2).
+"""What a host tells by itself: that it is up, and of each period which servers were here.
 
-Two ways lead there. A call of the object's ``save`` through the conductor is answered: it comes first, and whenever
-this host doesn't know whether it is heard. While it is, it sends reports that conductors take together
-(``rpc.reports``), for a tenth of the cost, and nobody answers.
+The heartbeat: each report_interval the service's report count goes up (seed-map.md 2.2). Two ways
+lead there. A call of the object's ``save`` through the conductor is answered: it comes first, and whenever this host
+doesn't know whether it is heard. While it is, it sends reports that conductors take together (``rpc.reports``), for a
+tenth of the cost, and nobody answers.
 """
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Callable
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.compute.host import Host
+from kilonova.context import RequestContext
+from kilonova.objects.audit_period import last_period
+from kilonova.objects.task_log import TaskLog
 
 LOG = logging.getLogger(__name__)
 
+TASK = 'instance_usage_audit'
 Send = Callable[[int, str], None]
 
 
@@ -92,3 +99,31 @@ class Heartbeat:
         if not self._lost:
             self._lost = True
             LOG.warning('Lost connection to nova-conductor for reporting service status. (%s)', reason)
+
+
+def audit_usage(host: Host, ctxt: RequestContext, now: datetime.datetime | None = None) -> int | None:
+    """Tell of each server that was here in the last whole period, once (instance.exists). How many; None: the period
+    was audited before. A line of task_log says how it went."""
+    moment = now or datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    begin, end = last_period(host.conf.instance_usage_audit_period, moment)
+    run = TaskLog(ctxt, task_name=TASK, host=host.name, period_beginning=begin, period_ending=end)
+    uuids = run.begin_task()
+    if uuids is None:
+        return None
+    LOG.info('Running instance usage audit for host %s from %s to %s. %d instances.', host.name, begin, end,
+             len(uuids))
+    failed = sum(not _tell(host, ctxt, uuid) for uuid in uuids)
+    run.errors, run.message = failed, f'Instance usage audit ran for host {host.name}, {len(uuids)} instances.'
+    run.end_task()
+    return len(uuids) - failed
+
+
+def _tell(host: Host, ctxt: RequestContext, uuid: str) -> bool:
+    try:
+        server = TaskLog.get_server(ctxt, uuid)
+        if server is not None:
+            host.notify.emit(ctxt, 'instance.exists', instance=server, whole=True)
+    except Exception:
+        LOG.exception('The usage of instance could not be told', instance_uuid=uuid)
+        return False
+    return True

@@ -10,7 +10,7 @@ from typing import NamedTuple
 RUNNER, WORK = 'kilonova/conductor/runner.py', 'kilonova/conductor/work.py'
 FLOW, BOOT = 'kilonova/conductor/flow.py', 'kilonova/conductor/flows/boot.py'
 ROWS, CLAIMS = 'kilonova/db/queries/operations.py', 'kilonova/db/queries/claims.py'
-DISPATCH, OPS = 'kilonova/compute/dispatch.py', 'kilonova/compute/ops'
+OPERATION, OPS = 'kilonova/compute/operation.py', 'kilonova/compute/ops'
 FENCING, WAITING = 'tests/flows/test_fencing.py', 'tests/flows/test_waiting.py'
 UNIT, STORED = 'tests/unit/conductor/test_runner.py', 'tests/unit/db/test_operations.py'
 
@@ -102,13 +102,13 @@ MUTANTS = (
            "    if same_allocations(held['allocations'], host['allocations']):", "    if held['allocations']:",
            ('tests/functional/test_boot_delete.py::test_a_host_that_refuses_sends_the_server_to_the_next',)),
     # 12 to 15. Keys, silence.
-    Mutant('14', 'no order asks whether it stands', DISPATCH, 'if checks is not Check.WRITE:',
+    Mutant('14', 'no order asks whether it stands', OPERATION, 'if self._checks is not Check.WRITE:',
            'if False:', (f'{FENCING}::test_late_orders_of_an_operation_that_ended_change_nothing',)),
-    Mutant('14', 'undos ask nothing', DISPATCH, 'if checks is not Check.WRITE:',
-           'if checks is Check.STEP:', (f'{FENCING}::test_late_orders_of_an_operation_that_ended_change_nothing',)),
-    Mutant('14', 'it is asked before the lock', 'kilonova/compute/host.py',
-           '        with self.locks.hold(instance_uuid):\n            work.check()\n            if work.verify is not None:\n                work.verify()\n',
-           '        work.check()\n        if work.verify is not None:\n            work.verify()\n        with self.locks.hold(instance_uuid):\n',
+    Mutant('14', 'undos ask nothing', OPERATION, 'if self._checks is not Check.WRITE:',
+           'if self._checks is Check.STEP:', (f'{FENCING}::test_late_orders_of_an_operation_that_ended_change_nothing',)),
+    Mutant('14', 'it is asked before the lock', OPERATION,
+           '        with host.locks.hold(uuid):\n            self.check()\n            if self._checks is not Check.WRITE:\n                host.upcalls.check_key(self.ctxt, self.key, host.name, undo=self._checks is Check.UNDO)\n',
+           '        self.check()\n        if self._checks is not Check.WRITE:\n            host.upcalls.check_key(self.ctxt, self.key, host.name, undo=self._checks is Check.UNDO)\n        with host.locks.hold(uuid):\n',
            ('tests/unit/compute/test_keys.py::test_an_order_asks_behind_the_lock_whether_it_stands',)),
     Mutant('14', 'a failed row still stands', CLAIMS, 'operations.c.failed == sa.false(),\n             operations.c.undoing',
            'operations.c.undoing', (f'{STORED}::test_an_operation_that_is_given_up_does_nothing_more[failed]',)),
@@ -128,11 +128,11 @@ MUTANTS = (
            'operations.c.written != mark)',
            (f'{FENCING}::test_a_build_that_its_host_undid_goes_to_the_next_host',)),
     Mutant('14', 'a host does not note what it undid', f'{OPS}/build.py',
-           'destroy(host, work, ctxt, instance, event=event.failure(undo.error), undone=claims.why(undo.error))',
-           'destroy(host, work, ctxt, instance, event=event.failure(undo.error))', (f'{FENCING}::test_a_build_that_its_host_undid_goes_to_the_next_host',)),
-    Mutant('14', 'a refused move undoes more than its own acts', f'{OPS}/prep_resize.py',
-           "    with host.turn(work, instance.uuid), Undo('prep_resize') as undo:\n",
-           "    with Undo('prep_resize') as undo, undo.add(_free, host, work, ctxt, instance, migration, undo) or host.turn(work, instance.uuid):\n",
+           'destroy(op, event=op.event(op.error), undone=op.undone)',
+           'destroy(op, event=op.event(op.error))', (f'{FENCING}::test_a_build_that_its_host_undid_goes_to_the_next_host',)),
+    Mutant('14', 'a refused move undoes more than its own acts', f'{OPS}/resize.py',
+           "    with op.turn(), op.undoing('prep_resize'):\n",
+           "    with op.undoing('prep_resize'), op.undo(_free, op, migration) or op.turn():\n",
            (f'{FENCING}::test_a_late_order_takes_nothing_from_a_later_step',)),
     Mutant('13', 'a claim that is sent again is written again', CLAIMS, 'operations.c.written != mark, sa.not_', 'sa.not_',
            (f'{STORED}::test_a_claim_is_one_transaction_and_may_be_sent_again',)),

@@ -1,9 +1,12 @@
 """What of an error's text users get to read."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from kilonova.compute import events
+from kilonova.compute import operation
+from kilonova.compute.keys import Work
 from kilonova.conductor import work
 from kilonova.errors import KilonovaError, without_paths
 
@@ -27,8 +30,10 @@ def test_what_is_no_path_stays(text):
 
 def test_faults_and_events_have_no_paths_their_details_do():
     error = KilonovaError("The hypervisor could not start guest u: '/srv/x/disk' is missing")
-    assert work.readable(error) == events.readable(error) == (
+    assert work.readable(error) == operation.readable(error) == (
         "The hypervisor could not start guest u: 'disk' is missing")
-    failure = events.Event('compute_start_instance', 'gpu1').failure(error)
+    started = operation.Operation(SimpleNamespace(name='gpu1'), Work('o/1.start/1'), None, None)
+    started.begin('compute_start_instance')
+    failure = started.event(error)
     assert '/srv/x' not in failure['details'] and '/srv/x/disk' in failure['traceback']
     assert work.readable(OSError('/srv/x/disk')) == 'OSError'

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oslo_log import log as logging
-
-from kilonova import errors, objects
+from kilonova import objects
 from kilonova.compute.host import Host
 from kilonova.compute.tracker import RUN, side_of
-
-LOG = logging.getLogger(__name__)
 
 
 def same_host(migration: objects.Migration) -> bool:
@@ -70,30 +66,14 @@ def _number(side: str) -> int:
     return int(side.rpartition('-')[2])
 
 
-def check_devices(host: Host, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-    """A guest must never be built with other devices than its flavor asks for, nor without one that left the host.
-    DevicesMissing, before anything is changed."""
-    requests = instance.pci_requests if 'pci_requests' in instance else None
-    wanted = sum(request.count for request in requests.requests) if requests is not None else 0
-    if wanted != len(devices):
-        raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds {len(devices)} '
-                                   'on this host.')
-    check_present(host, instance, devices)
-
-
-def check_present(host: Host, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-    """DevicesMissing: some of these left the host since it was last looked at."""
-    missing = host.driver.missing_devices([device.address for device in devices]) if devices else []
-    if missing:
-        raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
+def clean_destination(host: Host, instance: objects.Instance, migration: objects.Migration) -> None:
+    """At the destination, where this move is undone or reverted: guest and copy of the disks go, unless the server
+    holds something else here, which then is its home."""
+    both = same_host(migration)
+    if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
+        host.driver.cleanup_move_dest(instance, both)
 
 
 def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
     """Where on its host's NUMA cells a server is, by its row."""
     return instance.numa_topology if 'numa_topology' in instance else None
-
-
-def check_place(instance: objects.Instance, wanted: objects.InstanceNUMATopology | None) -> None:
-    """A guest must never be built with CPUs and pages that nobody counts."""
-    if (wanted is None) != (instance.numa_topology is None):
-        raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')

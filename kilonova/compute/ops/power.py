@@ -1,98 +1,118 @@
-"""Stop, start and reboot: check the key · act · save the end state. Each is a whole operation of one host.
+"""Stop, start and reboot; soft delete and restore: check the key · act · save the end state.
 
-The save ends the operation whether the act went well or not, so the result only tells the conductor what happened.
+Each is a whole operation of one host. The save ends it whether the act went well or not, so the reply only tells the
+conductor what happened; but a soft delete only goes forward, and a failure is tried again, as with a delete.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Iterator
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.compute import claims
-from kilonova.compute.dispatch import order
-from kilonova.compute.events import readable
-from kilonova.compute.host import Host, image_of
-from kilonova.compute.keys import Work
-from kilonova.compute.ops import move
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of
+from kilonova.compute.operation import Operation, Reply, SaveFields, readable
 from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
 
 # What notifications call them.
-TOLD_AS = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot'}
+TOLD_AS = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot', 'restore': 'restore'}
 
 
 @order(Compute.stop_instance)
-def stop(host: Host, work: Work, ctxt: Any, instance: objects.Instance, clean_shutdown: bool) -> dict[str, Any]:
+def stop(op: Operation, clean_shutdown: bool) -> Reply:
     """Shut the guest down, or cut its power when it doesn't go in time."""
-    def act() -> None:
-        timeout, retry = host.shutdown_wait(instance, clean_shutdown)
-        host.driver.power_off(instance, timeout, retry)
-    return _run(host, work, ctxt, instance, 'stop', act)
+    with _whole(op, 'stop') as reply:
+        op.host.driver.power_off(op.instance, *op.host.shutdown_wait(op.instance, clean_shutdown))
+    return reply
 
 
 @order(Compute.start_instance)
-def start(host: Host, work: Work, ctxt: Any, instance: objects.Instance) -> dict[str, Any]:
+def start(op: Operation) -> Reply:
     """Start the guest from a fresh domain with the devices that it holds."""
-    def act() -> None:
-        host.driver.power_on(ctxt, instance, image_of(instance), _devices(host, instance))
-    return _run(host, work, ctxt, instance, 'start', act)
+    with _whole(op, 'start') as reply:
+        op.host.driver.power_on(op.ctxt, op.instance, image_of(op.instance), _devices(op))
+    return reply
 
 
 @order(Compute.reboot_instance)
-def reboot(host: Host, work: Work, ctxt: Any, instance: objects.Instance, reboot_type: str) -> dict[str, Any]:
+def reboot(op: Operation, reboot_type: str) -> Reply:
     """``reboot_type`` SOFT or HARD."""
-    def act() -> None:
-        host.driver.reboot(ctxt, instance, reboot_type, image_of(instance), _devices(host, instance))
-    return _run(host, work, ctxt, instance, 'reboot', act)
+    with _whole(op, 'reboot') as reply:
+        op.host.driver.reboot(op.ctxt, op.instance, reboot_type, image_of(op.instance), _devices(op))
+    return reply
 
 
-def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
+@order(Compute.soft_delete_instance, forward=True)
+def soft_delete(op: Operation) -> Reply:
+    """Power off and say so: the guest keeps all it has."""
+    op.begin('compute_soft_delete_instance')
+    with op.turn():
+        op.notify('instance.soft_delete.start')
+        op.host.driver.power_off(op.instance, *op.host.shutdown_wait(op.instance))
+        power_state = op.host.driver.get_info(op.instance)
+        op.save(end=True, transition='soft_delete.done', expect={'host': op.host.name},
+                values={'power_state': power_state}, event=op.event())
+    op.notify('instance.soft_delete.end', moved='soft_delete.done', values={'power_state': power_state})
+    return {'power_state': power_state}
+
+
+@order(Compute.restore_instance)
+def restore(op: Operation) -> Reply:
+    """Start the guest with the devices that it kept."""
+    with _whole(op, 'restore', deleted_at=None) as reply:
+        op.host.driver.power_on(op.ctxt, op.instance, image_of(op.instance), _devices(op))
+    return reply
+
+
+def _devices(op: Operation) -> list[objects.PciDevice]:
     """What the server holds here: all that its flavor asks for, and all of it is there, or it isn't started."""
-    devices = host.tracker.devices(instance.uuid)
-    move.check_devices(host, instance, devices)
+    devices = op.host.tracker.devices(op.instance.uuid)
+    op.host.check_devices(op.instance, devices)
     return devices
 
 
-def _run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, verb: str,
-         act: Callable[[], None]) -> dict[str, Any]:
-    event = host.event(f'compute_{verb}_instance')
-    with host.turn(work, instance.uuid):
-        host.notify.emit(ctxt, f'instance.{TOLD_AS[verb]}.start', instance=instance)
-        failed = _try(act, verb, instance)
-        fields: dict[str, Any] = {'transition': f'{verb}.done', 'event': event.success()}
-        if failed is not None:
-            fields = {'transition': f'{verb}.failed', 'event': event.failure(failed), 'message': 'Error',
-                      'fault': claims.fault(host, failed)}
-        power_state = host.driver.get_info(instance)
-        claims.tell(host, work, ctxt, instance.uuid, end=True, expect={'host': host.name},
-                    values={'power_state': power_state}, **fields)
-    _notify(host, ctxt, instance, verb, power_state, failed)
-    return {'power_state': power_state, 'error': None if failed is None else readable(failed)}
+@contextlib.contextmanager
+def _whole(op: Operation, verb: str, **when_done: object) -> Iterator[dict[str, object]]:
+    """The operation around its act, which is the block. A failure of it is an end state to be saved like success is.
+
+    ``when_done``: columns that are written when all went well. Yields the reply, which has its values afterwards.
+    """
+    op.begin(f'compute_{verb}_instance')
+    reply: dict[str, object] = {}
+    with op.turn():
+        op.notify(f'instance.{TOLD_AS[verb]}.start')
+        failed: Exception | None = None
+        try:
+            yield reply
+        except errors.KilonovaError as error:
+            LOG.error('%s failed: %s', verb, error, instance_uuid=op.instance.uuid)
+            failed = error
+        except Exception as error:
+            LOG.exception('%s failed', verb, instance_uuid=op.instance.uuid)
+            failed = error
+        power_state = op.host.driver.get_info(op.instance)
+        values = {'power_state': power_state}
+        fields: SaveFields = {'end': True, 'expect': {'host': op.host.name}, 'values': values,
+                              'event': op.event(failed),
+                              'transition': f'{verb}.done' if failed is None else f'{verb}.failed'}
+        if failed is None:
+            fields['values'] = {**values, **when_done}
+        else:
+            fields['message'], fields['fault'] = 'Error', op.fault(failed)
+        op.save(**fields)
+    _notify(op, verb, fields, failed)
+    reply.update(power_state=power_state, error=None if failed is None else readable(failed))
 
 
-def _notify(host: Host, ctxt: Any, instance: objects.Instance, verb: str, power_state: int,
-            failed: Exception | None) -> None:
+def _notify(op: Operation, verb: str, saved: SaveFields, failed: Exception | None) -> None:
     """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
     name = f'instance.{TOLD_AS[verb]}'
     if failed is not None and verb == 'reboot':
-        host.notify.emit(ctxt, f'{name}.error', instance=instance, moved='reboot.failed', fault=failed)
-    if failed is None or (verb == 'reboot' and power_state == PowerState.RUNNING):
-        host.notify.emit(ctxt, f'{name}.end', instance=instance, values={'power_state': power_state},
-                         moved=f"{verb}.{'done' if failed is None else 'failed'}")
-
-
-def _try(act: Callable[[], None], verb: str, instance: objects.Instance) -> Exception | None:
-    """The act's failure, which is an end state to be saved like success is."""
-    try:
-        act()
-    except errors.KilonovaError as error:
-        LOG.error('%s failed: %s', verb, error, instance_uuid=instance.uuid)
-        return error
-    except Exception as error:
-        LOG.exception('%s failed', verb, instance_uuid=instance.uuid)
-        return error
-    return None
+        op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
+    if failed is None or (verb == 'reboot' and saved['values']['power_state'] == PowerState.RUNNING):
+        op.notify(f'{name}.end', values=saved['values'], moved=saved['transition'])

@@ -5,57 +5,51 @@ image itself is the flow's. A silent image service is no failure: the copy is ke
 """
 from __future__ import annotations
 
-from typing import Any
-
 from oslo_log import log as logging
 
-from kilonova import errors, objects
-from kilonova.compute import claims
-from kilonova.compute.dispatch import Check, order
-from kilonova.compute.host import Host
-from kilonova.compute.keys import Work
+from kilonova import errors
+from kilonova.compute.endpoint import order
+from kilonova.compute.operation import Check, Operation, Reply
 from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
 
 @order(Compute.snapshot_instance, checks=Check.WRITE)
-def run(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id: str) -> dict[str, Any]:
-    """The root disk of ``instance`` becomes the data of image ``image_id``; the server's end state is saved here."""
-    event, uuid = host.event('compute_snapshot_instance'), instance.uuid
-
-    def say(transition: str, **fields: Any) -> None:
-        claims.tell(host, work, ctxt, uuid, transition=transition, expect={'host': host.name}, **fields)
-
-    with host.snapshot_slots.hold(work), host.turn(work, uuid), host.tracker.at_work(uuid, 'snapshot'):
-        host.notify.emit(ctxt, 'instance.snapshot.start', instance=instance, snapshot_image_id=image_id)
-        say('snapshot.copying')
-        LOG.info('Beginning snapshot process', instance_uuid=uuid)
+def snapshot(op: Operation, image_id: str) -> Reply:
+    """The root disk of the server becomes the data of image ``image_id``; the server's end state is saved here."""
+    host, instance = op.host, op.instance
+    here = {'host': host.name}
+    op.begin('compute_snapshot_instance')
+    with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
+        op.notify('instance.snapshot.start', snapshot_image_id=image_id)
+        op.save(transition='snapshot.copying', expect=here)
+        LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
         try:
-            host.driver.snapshot(ctxt, instance, image_id, work.check, lambda: say('snapshot.uploading'))
+            host.driver.snapshot(op.ctxt, instance, image_id, op.check,
+                                 lambda: op.save(transition='snapshot.uploading', expect=here))
         except errors.Unanswered:
             raise
         except Exception:
-            _forget(host, instance, image_id)
+            _forget(op, image_id)
             raise
-        say('snapshot.done', end=True, event=event.success())
-        host.notify.emit(ctxt, 'instance.snapshot.end', instance=instance, moved='snapshot.done',
-                         snapshot_image_id=image_id)
-        LOG.info('Snapshot image upload complete', instance_uuid=uuid)
+        op.save(transition='snapshot.done', expect=here, end=True, event=op.event())
+        op.notify('instance.snapshot.end', moved='snapshot.done', snapshot_image_id=image_id)
+        LOG.info('Snapshot image upload complete', instance_uuid=instance.uuid)
     return {'image_id': image_id}
 
 
-def _forget(host: Host, instance: objects.Instance, image_id: str) -> None:
+def _forget(op: Operation, image_id: str) -> None:
     """The flow's undo does it again: what fails here isn't lost."""
     try:
-        host.driver.forget_snapshot(instance, image_id)
+        op.host.driver.forget_snapshot(op.instance, image_id)
     except Exception:
-        LOG.exception('What is left of snapshot %s could not be removed', image_id, instance_uuid=instance.uuid)
+        LOG.exception('What is left of snapshot %s could not be removed', image_id, instance_uuid=op.instance.uuid)
 
 
 @order(Compute.undo_snapshot_instance, checks=Check.UNDO, forward=True)
-def undo(host: Host, work: Work, ctxt: Any, instance: objects.Instance, image_id: str) -> dict[str, Any]:
+def undo_snapshot(op: Operation, image_id: str) -> Reply:
     """The flow's undo: safe when nothing was begun."""
-    with host.turn(work, instance.uuid):
-        host.driver.forget_snapshot(instance, image_id)
+    with op.turn():
+        op.host.driver.forget_snapshot(op.instance, image_id)
     return {}

@@ -9,22 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import objects
-from kilonova.compute.host import Host
-from kilonova.compute.keys import Work
-from kilonova.compute.ops import prep_resize
-from kilonova.compute.undo import Undo
+from kilonova.compute.operation import Operation
+from kilonova.compute.ops import resize
 from kilonova.db.queries import claims
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    def _claim(host: Host, work: Work, ctxt: Any, order: objects.PrepResizeOrder) -> None:
-        with Undo('claim') as undo:
-            undo.add(prep_resize._free, host, work, ctxt, order.instance, order.migration, undo)
-            claim(host, work, ctxt, order)
+    def _claim(op: Operation, order: objects.PrepResizeOrder) -> None:
+        op.undo(resize._free, op, order.migration)
+        claim(op, order)
 
     def _check_attempt(conn: Any, key: str) -> None:
         pass
-    claim = replace(prep_resize, '_claim', _claim)
+    claim = replace(resize, '_claim', _claim)
     replace(claims, '_check_attempt', _check_attempt)

@@ -200,7 +200,7 @@ def test_row_gone_at_the_end_undoes(cloud):
 def test_a_build_that_was_saved_after_all_is_left_alone(cloud):
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.boot(manager)
-    manager.endpoint.undo_build(new_context(), instance, key='late/3.build/1')
+    manager.endpoint.undo_build(new_context(), instance=instance, key='late/3.build/1')
     assert instance.uuid in cloud.drivers['gpu1'].domains
     assert cloud.cell.held(instance.uuid)
 
@@ -226,7 +226,7 @@ def test_cancel_stops_at_the_next_boundary(cloud):
 
     def cancelled(*args, **kwargs):
         spawn(*args, **kwargs)
-        manager.endpoint.cancel(new_context(), 'o')
+        manager.endpoint.cancel(new_context(), key_prefix='o')
     driver.spawn = cancelled
     with pytest.raises(errors.Cancelled):
         build(manager, instance)
@@ -264,7 +264,7 @@ def test_a_second_order_with_the_same_key_joins_the_first(cloud):
 
 def test_max_concurrent_builds(cloud, monkeypatch):
     """Row 1.33: the first build ends only when the others have asked for a slot in vain, or have got in beside it."""
-    monkeypatch.setattr('kilonova.compute.host.SLOT_LOOK', 0.01)
+    monkeypatch.setattr('kilonova.compute.keys.SLOT_LOOK', 0.01)
     manager = cloud.host('gpu1', GPUS, max_concurrent_builds=1)
     driver, spawn, slots = cloud.drivers['gpu1'], cloud.drivers['gpu1'].spawn, manager.host.build_slots._slots
     acquire, waiting, others = slots.acquire, set(), threading.Semaphore(0)
@@ -320,7 +320,7 @@ def test_one_order_of_a_server_at_a_time(cloud):
 
     def later():
         try:
-            manager.endpoint.undo_build(new_context(), instance, key='o/3.build/2')
+            manager.endpoint.undo_build(new_context(), instance=instance, key='o/3.build/2')
         finally:
             second.set()
     undo = threading.Thread(target=later)
@@ -350,7 +350,7 @@ def test_undo_build_is_idempotent_and_safe_if_nothing_ran(cloud):
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(1)
     for key in ('o/3.build/1', 'o/3.build/1', 'o/3.build/2'):
-        assert manager.endpoint.undo_build(new_context(), instance, key=key) == {}
+        assert manager.endpoint.undo_build(new_context(), instance=instance, key=key) == {}
     assert all(row['status'] == 'available' for row in cloud.cell.rows.values())
 
 
@@ -362,7 +362,7 @@ def test_undo_after_a_crash_in_the_middle(cloud):
     with pytest.raises(errors.Unanswered):
         build(first, instance)
     second = cloud.host('gpu1')
-    second.endpoint.undo_build(new_context(), instance, key='o/3.build/1')
+    second.endpoint.undo_build(new_context(), instance=instance, key='o/3.build/1')
     assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].disks == {}
     assert cloud.cell.held(instance.uuid) == {} and second.host.tracker.used.vcpus == 0
     assert cloud.cell.instances[instance.uuid]['host'] is None
@@ -383,5 +383,5 @@ def test_what_an_unanswered_claim_wrote_is_given_back_by_the_undo(cloud, monkeyp
     with pytest.raises(errors.KeyGone):
         build(manager, instance)
     assert list(cloud.cell.held(instance.uuid).values()) == ['claimed']
-    manager.endpoint.undo_build(new_context(), instance, key='o/3.build/1')
+    manager.endpoint.undo_build(new_context(), instance=instance, key='o/3.build/1')
     assert cloud.cell.held(instance.uuid) == {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kilonova import errors
 from kilonova.compute import hypervisor
+from kilonova.compute.keys import Work
+from kilonova.compute.operation import Operation
 from kilonova.states import PowerState
 from kilonova.virt.driver import HypervisorUnavailable
 from tests.unit.compute.cloud import Cloud, new_context
@@ -18,7 +19,6 @@ from tests.unit.compute.test_service import GPUS, Placement
 
 LOST = 'Connection to libvirt lost: 1'
 AUTO = f'AUTO: {LOST}'
-WORK: Any = SimpleNamespace(check=lambda: None, verify=None)
 
 
 def until(met: Callable[[], Any]) -> None:
@@ -49,10 +49,10 @@ def by_itself(cloud: Cloud, uuid: str, state: PowerState) -> None:
     driver.listener.guest_changed(uuid)
 
 
-def order(cloud: Cloud, manager: Any, name: str, uuid: str, task_state: str, *args: Any) -> None:
+def order(cloud: Cloud, manager: Any, name: str, uuid: str, task_state: str, **given: Any) -> None:
     """One that a conductor sends."""
     cloud.cell.instances[uuid]['task_state'] = task_state
-    getattr(manager.endpoint, name)(new_context(), cloud.cell.instance(uuid), *args, key=f'{name}/1.do/1')
+    getattr(manager.endpoint, name)(new_context(), instance=cloud.cell.instance(uuid), **given, key=f'{name}/1.do/1')
 
 
 def idle(manager: Any) -> None:
@@ -75,7 +75,7 @@ def test_a_guest_that_changes_is_known_at_once(cloud: Cloud, manager: Any, state
 
 def test_a_stopped_guest_that_somebody_starts_is_stopped_again(cloud: Cloud, manager: Any) -> None:
     server = cloud.boot(manager)
-    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off', True)
+    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off', clean_shutdown=True)
     by_itself(cloud, server.uuid, PowerState.RUNNING)
     until(lambda: cloud.drivers['gpu1'].domains[server.uuid].state == PowerState.SHUTDOWN)
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
@@ -101,7 +101,7 @@ def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manage
     cloud.cell.object_calls.clear()
     server = cloud.boot(manager)
     idle(manager)
-    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off', True)
+    order(cloud, manager, 'stop_instance', server.uuid, 'powering-off', clean_shutdown=True)
     driver.listener.guest_changed(server.uuid)
     order(cloud, manager, 'start_instance', server.uuid, 'powering-on')
     driver.listener.guest_changed(server.uuid)
@@ -137,7 +137,7 @@ def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: 
     server = cloud.boot(manager)
     idle(manager)
     cloud.cell.object_calls.clear()
-    with manager.host.turn(WORK, server.uuid):
+    with Operation(manager.host, Work('o/1.stop/1'), new_context(), server).turn():
         by_itself(cloud, server.uuid, PowerState.SHUTDOWN)
     idle(manager)
     assert cloud.cell.object_calls == [] and cloud.cell.instances[server.uuid]['vm_state'] == 'active'
@@ -146,7 +146,7 @@ def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: 
 def test_what_comes_right_after_an_order_is_seen(cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypervisor, 'SETTLE', 0.3)
     server = cloud.boot(manager)
-    with manager.host.turn(WORK, server.uuid):
+    with Operation(manager.host, Work('o/1.start/1'), new_context(), server).turn():
         by_itself(cloud, server.uuid, PowerState.RUNNING)
     by_itself(cloud, server.uuid, PowerState.SHUTDOWN)
     until(lambda: cloud.cell.instances[server.uuid]['vm_state'] == 'stopped')
@@ -235,7 +235,7 @@ def test_what_an_administrator_disabled_stays_disabled(cloud: Cloud, service: An
         idle(manager)
     service.disabled, service.disabled_reason = True, reason
     service.obj_reset_changes()
-    manager.endpoint.set_host_enabled(new_context(), False)
+    manager.endpoint.set_host_enabled(new_context(), enabled=False)
     if when == 'before':
         manager.hypervisor.hypervisor_lost(LOST)
         idle(manager)
@@ -251,7 +251,7 @@ def test_enabling_a_host_without_hypervisor_does_not_last(cloud: Cloud, service:
     idle(manager)
     service.disabled, service.disabled_reason = False, None
     service.obj_reset_changes()
-    manager.endpoint.set_host_enabled(new_context(), True)
+    manager.endpoint.set_host_enabled(new_context(), enabled=True)
     idle(manager)
     assert shown(service) == (True, AUTO) and list(cloud.placement.disabled.values()) == [True]
 

@@ -1,4 +1,4 @@
-"""Keys, locks, undo, the calls upward, timers, dispatching."""
+"""Keys, locks, undo, the calls upward, timers, what errors leave as."""
 from __future__ import annotations
 
 import logging
@@ -9,15 +9,15 @@ import pytest
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementInvalid
-from kilonova.compute import dispatch
-from kilonova.compute.host import Host
-from kilonova.compute.keys import Keys, Work, matches
-from kilonova.compute.locks import Locks
+from kilonova.compute import endpoint
+from kilonova.compute.host import Host, Stopping, Upcalls
+from kilonova.compute.keys import Keys, Locks, Work, matches
+from kilonova.compute.operation import Operation
 from kilonova.compute.timers import Timers
-from kilonova.compute.undo import Undo
-from kilonova.compute.upcalls import Stopping, Upcalls
-from kilonova.objects import Save
+from kilonova.objects import Instance, Save
 from kilonova.virt.driver import GuestFailed, HypervisorUnavailable
+
+UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
 
 
 class Clock:
@@ -27,13 +27,22 @@ class Clock:
         return self.now
 
 
+def run(keys, method, key, act, **options):
+    """``act(work)`` once a key, as an endpoint does it."""
+    with keys.doing(method, key, **options) as (work, first):
+        if not first:
+            return work.outcome()
+        work.result = act(work)
+    return work.result
+
+
 def test_a_finished_key_gives_its_result_again():
     keys, done = Keys(), []
     for _ in range(2):
-        assert keys.run('m', 'k', lambda work: done.append(1) or 'result') == 'result'
+        assert run(keys, 'm', 'k', lambda work: done.append(1) or 'result') == 'result'
     assert done == [1]
     # Another method under the same key is other work: an undo has the key of its do.
-    assert keys.run('undo_m', 'k', lambda work: 'undone') == 'undone'
+    assert run(keys, 'undo_m', 'k', lambda work: 'undone') == 'undone'
 
 
 def test_a_finished_key_gives_its_error_again():
@@ -44,7 +53,7 @@ def test_a_finished_key_gives_its_error_again():
         raise errors.HostRejected(reason='full')
     for _ in range(2):
         with pytest.raises(errors.HostRejected, match='full'):
-            keys.run('m', 'k', act)
+            run(keys, 'm', 'k', act)
     assert done == [1]
 
 
@@ -56,19 +65,19 @@ def test_failures_that_are_no_outcome_are_tried_again(error, remember):
     def act(work):
         raise error
     with pytest.raises(errors.KilonovaError):
-        keys.run('m', 'k', act, remember_errors=remember)
-    assert keys.run('m', 'k', lambda work: 'now', remember_errors=remember) == 'now'
+        run(keys, 'm', 'k', act, remember_errors=remember)
+    assert run(keys, 'm', 'k', lambda work: 'now', remember_errors=remember) == 'now'
 
 
 def test_the_registry_is_bounded_in_time_and_number():
     clock = Clock()
     keys = Keys(clock, keep_seconds=600, keep_count=3)
     for number in range(10):
-        keys.run('m', f'k{number}', lambda work: None)
+        run(keys, 'm', f'k{number}', lambda work: None)
         keys.cancel(f'c{number}')
     assert len(keys) <= 3
     clock.now = 601
-    keys.run('m', 'new', lambda work: None)
+    run(keys, 'm', 'new', lambda work: None)
     assert len(keys) == 1
 
 
@@ -79,7 +88,7 @@ def test_who_waits_when_the_thread_is_ended_hears_silence():
         works.append(work)
         raise SystemExit
     with pytest.raises(SystemExit):
-        keys.run('m', 'k', act)
+        run(keys, 'm', 'k', act)
     with pytest.raises(errors.Unanswered):
         works[0].outcome()
     assert keys.running() == [] and len(keys) == 0
@@ -95,10 +104,10 @@ def test_cancel_reaches_running_work_of_the_operation_only():
         work.check()
         return 'went on'
     with pytest.raises(errors.Cancelled):
-        keys.run('m', 'o1/1.build/1', act)
+        run(keys, 'm', 'o1/1.build/1', act)
     assert seen['running'] == ['m o1/1.build/1']
-    assert keys.run('m', 'o2/1.build/10', act) == 'went on'
-    assert keys.run('undo_m', 'o1/1.build/1', act, cancellable=False) == 'went on'
+    assert run(keys, 'm', 'o2/1.build/10', act) == 'went on'
+    assert run(keys, 'undo_m', 'o1/1.build/1', act, cancellable=False) == 'went on'
 
 
 @pytest.mark.parametrize(('key', 'prefix', 'same'), [
@@ -127,72 +136,76 @@ def test_locks_exclude_and_leave_nothing_behind():
     assert most == [1] * 8 and len(locks) == 0
 
 
+class Conductor:
+    """``over``: each operation of a check has ended."""
+
+    over = False
+
+    def check_key(self, ctxt, *, key, undo, host):
+        if self.over:
+            raise errors.KeyGone(key=key)
+
+
+def operation(conductor=None):
+    upcalls = Upcalls(conductor or Conductor(), threading.Event(), (0,))
+    return Operation(Host('gpu1', None, None, upcalls, None, None), Work('o/1.stop/1'), None, Instance(uuid=UUID))
+
+
 def test_an_order_asks_behind_the_lock_whether_it_stands():
     """Rule 14: what it waited for may have ended its operation."""
-    host, work, over = Host('gpu1', *[None] * 5), Work('o/1.stop/1'), []
-
-    def verify():
-        if over:
-            raise errors.KeyGone(key=work.key)
-    work.verify, told = verify, []
+    conductor, told = Conductor(), []
+    op = operation(conductor)
+    locks = op.host.locks
 
     def order():
         try:
-            with host.turn(work, 's'):
+            with op.turn():
                 told.append('did it')
         except errors.KeyGone:
             told.append('gone')
     thread = threading.Thread(target=order)
-    with host.locks.hold('s'):
+    with locks.hold(UUID):
         thread.start()
-        while host.locks._locks['s'][1] < 2:
+        while locks._locks[UUID][1] < 2:
             time.sleep(0.01)
-        over.append(1)
+        conductor.over = True
     thread.join(5)
     assert told == ['gone']
 
 
 def test_undo_runs_newest_first_and_keeps_the_error(caplog):
-    done = []
+    done, op = [], operation()
 
     def broken():
         raise ValueError('undo broke')
-    undo = Undo('op')
 
     def act():
-        with undo:
-            undo.add(done.append, 1)
-            undo.add(broken)
-            undo.add(done.append, 2)
+        with op.undoing('op'):
+            op.undo(done.append, 1)
+            op.undo(broken)
+            op.undo(done.append, 2)
             raise KeyError('reason')
     with pytest.raises(KeyError, match='reason'):
         act()
-    assert done == [2, 1] and isinstance(undo.error, KeyError)
+    assert done == [2, 1] and isinstance(op.error, KeyError)
     assert 'op: undo broken failed' in caplog.text
 
 
-def test_undo_does_nothing_when_all_went_well_or_the_process_ends():
-    done = []
-    with Undo('op') as undo:
-        undo.add(done.append, 1)
+@pytest.mark.parametrize('error', [None, Stopping(who='conductor', reason='ends'), SystemExit()])
+def test_undo_does_nothing_when_all_went_well_or_the_process_ends(error):
+    done, op = [], operation()
 
-    def ending():
-        with Undo('op') as undo:
-            undo.add(done.append, 2)
-            raise Stopping(who='conductor', reason='ends')
-
-    def killed():
-        with Undo('op') as undo:
-            undo.add(done.append, 3)
-            raise SystemExit
-    with pytest.raises(Stopping):
-        ending()
-    with pytest.raises(SystemExit):
-        killed()
+    def act():
+        with op.undoing('op'):
+            op.undo(done.append, 1)
+            if error is not None:
+                raise error
+    if error is None:
+        act()
+    else:
+        with pytest.raises(type(error)):
+            act()
     assert done == []
-
-
-UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
 
 
 class Client:
@@ -233,7 +246,7 @@ def test_an_error_is_an_answer():
     (PlacementInvalid(detail='d'), errors.Invalid, 'Placement refuses'),
     (OSError('/secret'), errors.KilonovaError, 'OSError on the compute host')])
 def test_errors_leave_as_classes_that_the_other_side_knows(error, cls, text):
-    told = dispatch.as_known(error)
+    told = endpoint.as_known(error)
     assert type(told) is cls and text in str(told)
 
 

@@ -73,7 +73,7 @@ class Resize:
         self.mark_resized()
 
     def confirm(self):
-        return self.source.endpoint.confirm_resize(new_context(), self.instance, self.migration,
+        return self.source.endpoint.confirm_resize(new_context(), instance=self.instance, migration=self.migration,
                                           key=f'c{self.migration.id}/0.confirm_source/1')
 
     def mark_confirmed(self):
@@ -86,17 +86,18 @@ class Resize:
 
     def revert_dest(self):
         self.cell.instances[self.uuid]['task_state'] = 'resize_reverting'
-        return self.dest.endpoint.revert_resize(new_context(), self.instance, self.migration,
+        return self.dest.endpoint.revert_resize(new_context(), instance=self.instance, migration=self.migration,
                                        key=f'r{self.migration.id}/0.revert_dest/1')
 
     def revert_source(self):
-        return self.source.endpoint.finish_revert_resize(new_context(), self.instance, self.migration,
-                                                key=f'r{self.migration.id}/2.finish_revert/1')
+        return self.source.endpoint.finish_revert_resize(
+            new_context(), instance=self.instance, migration=self.migration,
+            key=f'r{self.migration.id}/2.finish_revert/1')
 
     def undo(self, step):
         manager = self.source if step == 'resize_instance' else self.dest
-        return getattr(manager.endpoint, f'undo_{step}')(new_context(), self.instance, self.migration,
-                                                         key=self.key(f'9.{step}'))
+        return getattr(manager.endpoint, f'undo_{step}')(
+            new_context(), instance=self.instance, migration=self.migration, key=self.key(f'9.{step}'))
 
     def undo_all(self):
         for step in ('finish_resize', 'resize_instance', 'prep_resize'):
@@ -171,7 +172,7 @@ def test_migrating_is_told_between_the_claim_and_the_source(two):
     finally:
         logger.setLevel(level)
         logger.removeHandler(watch)
-    assert told == [('kilonova.compute.ops.prep_resize', 'INFO', 1, ['allocated', 'claimed', 'claimed'], 1)]
+    assert told == [('kilonova.compute.ops.resize', 'INFO', 1, ['allocated', 'claimed', 'claimed'], 1)]
 
 
 def test_a_destination_without_the_devices_refuses_the_move(cloud, caplog):
@@ -434,7 +435,7 @@ def test_cancel_during_the_disk_move(two):
 
     def cancelled(*args):
         info = FakeDriver.migrate_disk_and_power_off(driver, *args)
-        two.source.endpoint.cancel(new_context(), f'm{two.migration.id}')
+        two.source.endpoint.cancel(new_context(), key_prefix=f'm{two.migration.id}')
         return info
     driver.migrate_disk_and_power_off = cancelled
     with pytest.raises(errors.Cancelled):
@@ -449,7 +450,7 @@ def test_source_that_returns_to_a_deleted_server_destroys_it(two):
     two.move()
     instance, migration = two.instance, two.migration
     del two.cell.instances[two.uuid]
-    two.source.endpoint.undo_resize_instance(new_context(), instance, migration, key='p/0.release/1')
+    two.source.endpoint.undo_resize_instance(new_context(), instance=instance, migration=migration, key='p/0.release/1')
     driver = two.cloud.drivers['gpu1']
     assert (driver.domains, driver.disks) == ({}, {})
     assert '0000:08:00.0' not in two.cell.held(two.uuid)
@@ -473,8 +474,9 @@ def test_a_late_undo_leaves_a_newer_move_alone(two):
     two.migration.status = 'error'
     again = Resize(two.cloud, two.instance, two.source, two.dest)
     again.all()
-    two.dest.endpoint.undo_prep_resize(new_context(), again.instance, late, key='late/3.prep_resize/1')
-    two.dest.endpoint.undo_finish_resize(new_context(), again.instance, late, key='late/5.finish_resize/1')
+    dest = two.dest.endpoint
+    for step, undo in ('3.prep', dest.undo_prep_resize), ('5.finish', dest.undo_finish_resize):
+        undo(new_context(), instance=again.instance, migration=late, key=f'late/{step}/1')
     assert again.cloud.drivers['gpu2'].domains[two.uuid].hostdevs == OTHER_GPUS
     assert again.cell.held(two.uuid) == dict.fromkeys([GPUS[0], *OTHER_GPUS], 'allocated')
 
@@ -500,7 +502,7 @@ def test_delete_in_the_middle(request, where, reached):
         step()
     instance = resize.instance
     for manager in {id(m): m for m in (resize.source, resize.dest)}.values():
-        manager.endpoint.terminate_instance(new_context(), instance, key='d/0.terminate/1')
+        manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1')
     assert resize.cell.held(resize.uuid) == {}
     for driver in resize.cloud.drivers.values():
         assert (driver.domains, driver.disks) == ({}, {})

@@ -26,11 +26,16 @@ def _task(cloud, uuid, task, vm='active'):
     return cloud.cell.instance(uuid)
 
 
+def _stop(cloud, manager, server, clean=True):
+    return manager.endpoint.stop_instance(new_context(), instance=_task(cloud, server.uuid, 'powering-off'),
+                                          clean_shutdown=clean, key='s/0.stop/1')
+
+
 def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
     instance = _task(cloud, server.uuid, 'powering-off')
     timeouts = []
     cloud.drivers['gpu1'].power_off = lambda instance, timeout, retry: timeouts.append((timeout, retry))
-    manager.endpoint.stop_instance(new_context(), instance, True, key='s/0.stop_instance/1')
+    manager.endpoint.stop_instance(new_context(), instance=instance, clean_shutdown=True, key='s/0.stop_instance/1')
     assert cloud.cell.checks == ['s/0.stop_instance/1'] and len(cloud.cell.saves) == 1
     save = cloud.cell.saves[0]
     assert (save['transition'], save['end'], save['expect']) == ('stop.done', True, {'host': 'gpu1'})
@@ -42,17 +47,16 @@ def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
 def test_stop_without_waiting_for_the_guest(cloud, manager, server):
     waits = []
     cloud.drivers['gpu1'].power_off = lambda instance, timeout, retry: waits.append(timeout)
-    manager.endpoint.stop_instance(new_context(), _task(cloud, server.uuid, 'powering-off'), clean_shutdown=False,
-                                   key='s/0.s/1')
+    _stop(cloud, manager, server, clean=False)
     assert waits == [0]
 
 
 def test_stop_then_start_brings_the_same_devices(cloud, manager, server):
-    manager.endpoint.stop_instance(new_context(), _task(cloud, server.uuid, 'powering-off'), True, key='s/0.stop/1')
+    _stop(cloud, manager, server)
     assert cloud.cell.instances[server.uuid]['power_state'] == 4
     held = cloud.cell.held(server.uuid)
     instance = _task(cloud, server.uuid, 'powering-on', 'stopped')
-    assert manager.endpoint.start_instance(new_context(), instance,
+    assert manager.endpoint.start_instance(new_context(), instance=instance,
                                            key='t/0.start/1') == {'power_state': 1, 'error': None}
     row = cloud.cell.instances[server.uuid]
     assert (row['vm_state'], row['task_state'], row['power_state']) == ('active', None, 1)
@@ -62,7 +66,8 @@ def test_stop_then_start_brings_the_same_devices(cloud, manager, server):
 
 @pytest.mark.parametrize(('kind', 'task'), [('SOFT', 'rebooting'), ('HARD', 'rebooting_hard')])
 def test_reboot(cloud, manager, server, kind, task):
-    manager.endpoint.reboot_instance(new_context(), _task(cloud, server.uuid, task), kind, key='r/0.reboot/1')
+    manager.endpoint.reboot_instance(new_context(), instance=_task(cloud, server.uuid, task), reboot_type=kind,
+                                     key='r/0.reboot/1')
     assert cloud.cell.saves[-1]['transition'] == 'reboot.done'
     assert cloud.cell.events() == [('compute_reboot_instance', 'Success')]
     assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
@@ -70,8 +75,7 @@ def test_reboot(cloud, manager, server, kind, task):
 
 def test_failure_is_an_end_state_with_its_reason(cloud, manager, server):
     cloud.drivers['gpu1'].fail('power_off', errors.KilonovaError('the guest hangs'))
-    result = manager.endpoint.stop_instance(new_context(), _task(cloud, server.uuid, 'powering-off'), True,
-                                            key='s/0.stop/1')
+    result = _stop(cloud, manager, server)
     assert result['error'] == 'the guest hangs'
     save, = cloud.cell.saves
     assert (save['transition'], save['end'], save['message']) == ('stop.failed', True, 'Error')
@@ -84,7 +88,7 @@ def test_failure_is_an_end_state_with_its_reason(cloud, manager, server):
 
 def test_a_foreign_error_shows_only_its_class_to_users(cloud, manager, server):
     cloud.drivers['gpu1'].fail('power_off', OSError('/secret/path'))
-    manager.endpoint.stop_instance(new_context(), _task(cloud, server.uuid, 'powering-off'), True, key='s/0.stop/1')
+    _stop(cloud, manager, server)
     save, = cloud.cell.saves
     assert save['fault']['message'] == save['event']['details'] == 'OSError on the compute host'
     assert '/secret/path' in save['event']['traceback']
@@ -94,8 +98,8 @@ def test_no_start_without_all_its_devices(cloud, manager, server):
     for row in cloud.cell.rows.values():
         row.update(status='available', instance_uuid=None)
     manager = cloud.host('gpu1')
-    result = manager.endpoint.start_instance(new_context(), _task(cloud, server.uuid, 'powering-on', 'stopped'),
-                                             key='t/0.s/1')
+    instance = _task(cloud, server.uuid, 'powering-on', 'stopped')
+    result = manager.endpoint.start_instance(new_context(), instance=instance, key='t/0.s/1')
     assert 'asks for 1 PCI devices and holds 0' in result['error']
     assert cloud.cell.saves[-1]['transition'] == 'start.failed'
 
@@ -104,20 +108,19 @@ def test_an_hour_old_message_does_nothing(cloud, manager, server):
     cloud.cell.standing = set()
     before = list(cloud.drivers['gpu1'].calls)
     with pytest.raises(errors.KeyGone):
-        manager.endpoint.stop_instance(new_context(), _task(cloud, server.uuid, 'powering-off'), True,
-                                       key='old/0.stop/1')
+        _stop(cloud, manager, server)
     assert cloud.drivers['gpu1'].calls == before and cloud.cell.saves == []
 
 
 def test_lost_reply_of_the_end_save(cloud, manager, server):
     cloud.cell.lost['save_instance'] = 2
-    manager.endpoint.stop_instance(new_context(), _task(cloud, server.uuid, 'powering-off'), True, key='s/0.stop/1')
+    _stop(cloud, manager, server)
     assert cloud.cell.saves[0] == cloud.cell.saves[1] == cloud.cell.saves[2]
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
 
 
 def test_terminate_frees_everything_at_once(cloud, manager, server):
-    assert manager.endpoint.terminate_instance(new_context(), _task(cloud, server.uuid, 'deleting'),
+    assert manager.endpoint.terminate_instance(new_context(), instance=_task(cloud, server.uuid, 'deleting'),
                                       key='d/0.terminate/1') == {}
     driver = cloud.drivers['gpu1']
     assert driver.domains == {} and driver.disks == {}
@@ -135,15 +138,15 @@ def test_terminate_is_tried_again_under_its_key(cloud, manager, server):
     cloud.drivers['gpu1'].fail('destroy', OSError('busy'))
     instance = _task(cloud, server.uuid, 'deleting')
     with pytest.raises(errors.KilonovaError, match=r'^OSError on the compute host$'):
-        manager.endpoint.terminate_instance(new_context(), instance, key='d/0.terminate/1')
+        manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1')
     assert cloud.cell.held(server.uuid) != {}
-    manager.endpoint.terminate_instance(new_context(), instance, key='d/0.terminate/1')
+    manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1')
     assert cloud.cell.held(server.uuid) == {}
     # Nobody cancels a delete, and twice is once.
-    manager.endpoint.cancel(new_context(), 'd')
-    assert manager.endpoint.terminate_instance(new_context(), instance, key='d/0.terminate/1') == {}
+    manager.endpoint.cancel(new_context(), key_prefix='d')
+    assert manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1') == {}
 
 
 def test_terminate_of_a_server_that_never_came(cloud, manager):
     instance = cloud.cell.new_instance(1)
-    assert manager.endpoint.terminate_instance(new_context(), instance, key='d/0.terminate/1') == {}
+    assert manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1') == {}

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from kilonova import errors, objects
-from kilonova.compute.dispatch import Endpoint
+from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.manager import OPERATIONS, ComputeManager
 from kilonova.compute.ops import power
 from kilonova.compute.records import InvalidNodeConfiguration
@@ -82,14 +82,15 @@ def test_the_endpoint_is_what_the_interface_declares(cloud):
                          ids=lambda act: act.does[0])
 def test_what_a_message_brings_is_read(act):
     """Finding 3.11: each argument of a method, and each field of an order in the module that gets it."""
-    names = set(inspect.signature(act).parameters) - {'host', 'work', 'ctxt'}
+    names = set(inspect.signature(act).parameters) - {'host', 'op', 'ctxt'}
     tree = ast.parse(textwrap.dedent(inspect.getsource(act)))
     assert names <= {node.id for node in ast.walk(tree.body[0]) if isinstance(node, ast.Name)}
     if 'order' in names:
-        kind = inspect.get_annotations(act)['order'].removeprefix('objects.')
-        source = inspect.getsource(inspect.getmodule(act))
-        assert [name for name in getattr(objects, kind).fields if f'order.{name}' not in source] == []
-
+        kind = inspect.get_annotations(act)['order']
+        source = '\n'.join(inspect.getsource(function) for function in vars(inspect.getmodule(act)).values()
+                           if kind in getattr(function, '__annotations__', {}).values())
+        fields = getattr(objects, kind.removeprefix('objects.')).fields.keys() - {'instance'}
+        assert [name for name in fields if f'order.{name}' not in source] == []
 
 
 def test_start_makes_the_records(cloud, caplog):
@@ -214,7 +215,7 @@ def test_providers_are_written_to_the_devices(cloud):
     pools = json.loads(manager.node.record.usage['pci_stats'])['nova_object.data']['objects']
     assert {pool['nova_object.data']['tags']['rp_uuid'] for pool in pools} == {f'rp-{a}' for a in GPUS}
     assert cloud.placement.disabled == {manager.node.record.uuid: False}
-    assert manager.endpoint.set_host_enabled(new_context(), False) == 'disabled'
+    assert manager.endpoint.set_host_enabled(new_context(), enabled=False) == 'disabled'
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
 
 
@@ -488,7 +489,7 @@ def test_host_boot_without_resume_says_shutoff_and_start_brings_the_devices_back
     row = cloud.cell.instances[server.uuid]
     assert (row['vm_state'], row['power_state']) == ('stopped', 4) and cloud.drivers['gpu1'].domains == {}
     row['task_state'] = 'powering-on'
-    manager.endpoint.start_instance(new_context(), cloud.cell.instance(server.uuid), key='s/0.start/1')
+    manager.endpoint.start_instance(new_context(), instance=cloud.cell.instance(server.uuid), key='s/0.start/1')
     assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
 
 

@@ -58,13 +58,13 @@ def state(cloud, uuid):
 
 
 def make_image(cloud, manager, server, key=KEY):
-    return manager.endpoint.snapshot_instance(new_context(), task(cloud, server.uuid, 'image_snapshot_pending'), 'snap',
-                                              key=key)
+    return manager.endpoint.snapshot_instance(new_context(), image_id='snap', key=key,
+                                              instance=task(cloud, server.uuid, 'image_snapshot_pending'))
 
 
 def restore(cloud, manager, server):
     instance = task(cloud, server.uuid, 'restoring', 'soft-delete')
-    return manager.endpoint.restore_instance(new_context(), instance, key='r/0.r/1')
+    return manager.endpoint.restore_instance(new_context(), instance=instance, key='r/0.r/1')
 
 
 def test_an_image_is_three_saves(cloud, manager, server, images):
@@ -111,7 +111,7 @@ def test_a_cancelled_image_stops(cloud, manager, server, images):
         make_image(cloud, manager, server)
     assert images.sent == {}
     for _again in range(2):
-        manager.endpoint.undo_snapshot_instance(new_context(), server, 'snap', key=KEY)
+        manager.endpoint.undo_snapshot_instance(new_context(), instance=server, image_id='snap', key=KEY)
     assert cloud.drivers['gpu1'].copies == {}
 
 
@@ -126,7 +126,8 @@ def test_images_wait_for_a_slot(cloud, manager, server, images):
 
 def test_soft_delete_and_restore_keep_the_devices(cloud, manager, server):
     held = cloud.cell.held(server.uuid)
-    manager.endpoint.soft_delete_instance(new_context(), task(cloud, server.uuid, 'soft-deleting'), key='d/3.s/1')
+    manager.endpoint.soft_delete_instance(new_context(), instance=task(cloud, server.uuid, 'soft-deleting'),
+                                          key='d/3.s/1')
     assert state(cloud, server.uuid) == ('soft-delete', None)
     assert cloud.cell.instances[server.uuid]['power_state'] == 4 and cloud.cell.held(server.uuid) == held
     assert cloud.cell.checks == ['d/3.s/1'] and len(cloud.cell.saves) == 1
@@ -143,14 +144,15 @@ def test_a_soft_delete_that_fails_is_tried_again(cloud, manager, server):
     cloud.drivers['gpu1'].fail('power_off', errors.KilonovaError('it hangs'))
     instance = task(cloud, server.uuid, 'soft-deleting')
     with pytest.raises(errors.KilonovaError, match='it hangs'):
-        manager.endpoint.soft_delete_instance(new_context(), instance, key='d/3.s/1')
+        manager.endpoint.soft_delete_instance(new_context(), instance=instance, key='d/3.s/1')
     assert cloud.cell.saves == []
-    manager.endpoint.soft_delete_instance(new_context(), instance, key='d/3.s/1')
+    manager.endpoint.soft_delete_instance(new_context(), instance=instance, key='d/3.s/1')
     assert state(cloud, server.uuid) == ('soft-delete', None)
 
 
 def test_a_restore_that_fails_leaves_the_server_soft_deleted(cloud, manager, server):
-    manager.endpoint.soft_delete_instance(new_context(), task(cloud, server.uuid, 'soft-deleting'), key='d/3.s/1')
+    manager.endpoint.soft_delete_instance(new_context(), instance=task(cloud, server.uuid, 'soft-deleting'),
+                                          key='d/3.s/1')
     cloud.drivers['gpu1'].fail('power_on', errors.KilonovaError("no room in '/srv/x/disk'"))
     result = restore(cloud, manager, server)
     assert result['error'] == "no room in 'disk'"

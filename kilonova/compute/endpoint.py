@@ -1,0 +1,159 @@
+"""From an RPC method to what does it: the endpoint of this host is made from the declaration (``rpc.compute``).
+
+    @order(Compute.stop_instance)
+    def stop(op, clean_shutdown): ...               # part of an operation: once a key, on ``op.instance``
+
+    @answer(Compute.get_diagnostics)
+    def diagnostics(host, ctxt, instance): ...      # no part of one
+
+    endpoint = Endpoint(host, keys, [power, answers])
+
+Names and arguments are those of the declaration, and there is no other list of them: a method that nobody does, or that
+takes other arguments, refuses the start. Errors leave as ``kilonova.errors`` say them.
+"""
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.compute.host import Host, Stopping
+from kilonova.compute.keys import Keys
+from kilonova.compute.operation import Check, Operation, readable
+from kilonova.context import RequestContext
+from kilonova.rpc.compute import Compute
+
+LOG = logging.getLogger(__name__)
+
+# Nothing went wrong here: somebody else decided, or another host shall try.
+EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
+
+_Act = TypeVar('_Act', bound=Callable[..., object])
+Verdict = Callable[[Operation, Exception], Exception]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How a method of an operation behaves.
+
+    ``forward``: it only goes forward or only gives back, so nobody cancels it and a failure under a key isn't final.
+    ``verdict(op, error)``: what the flow is told of what the act raised.
+    """
+
+    checks: Check = Check.STEP
+    forward: bool = False
+    verdict: Verdict | None = None
+
+
+def order(declared: Callable[..., object], checks: Check = Check.STEP, forward: bool = False,
+          verdict: Verdict | None = None) -> Callable[[_Act], _Act]:
+    """``act(op, …)`` does this method of ``Compute``; … are the declared arguments besides context, instance and
+    key, which ``op`` has."""
+    def mark(act: _Act) -> _Act:
+        act.does = (declared.__name__, Behaviour(checks, forward, verdict))  # type: ignore[attr-defined]
+        return act
+    return mark
+
+
+def answer(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
+    """``act(host, ctxt, …)`` answers this method of ``Compute``, which is no part of an operation."""
+    def mark(act: _Act) -> _Act:
+        act.does = (declared.__name__, None)  # type: ignore[attr-defined]
+        return act
+    return mark
+
+
+class Endpoint:
+    """What a host answers: each declared method, done by the marked function of one of the ``modules``, or by one of
+    ``own``: ``method(ctxt, …)`` of the declared name."""
+
+    def __init__(self, host: Host, keys: Keys, modules: Iterable[ModuleType],
+                 own: Iterable[Callable[..., object]] = ()) -> None:
+        made: dict[str, Answer | Order] = {act.__name__: Answer(act.__name__, act) for act in own}
+        for module in modules:
+            for act in vars(module).values():
+                name, behaviour = getattr(act, 'does', (None, None))
+                if name is None:
+                    continue
+                made[name] = Answer(name, functools.partial(act, host)) if behaviour is None else Order(
+                    name, act, behaviour, host, keys)
+        vars(self).update(made)
+        Compute.check_server(self)
+
+
+class Answer:
+    """One method that is no part of an operation."""
+
+    def __init__(self, method: str, act: Callable[..., object]) -> None:
+        self._method, self._act = method, act
+        self.__signature__ = inspect.signature(act)
+
+    def __call__(self, ctxt: RequestContext, **given: object) -> object:
+        try:
+            return self._act(ctxt, **given)
+        except Exception as error:
+            _log(self._method, None, error)
+            raise as_known(error) from error
+
+
+class Order:
+    """One method of an operation: done once a key."""
+
+    def __init__(self, method: str, act: Callable[..., object], behaviour: Behaviour, host: Host, keys: Keys) -> None:
+        self._method, self._act, self._behaviour, self._host, self._keys = method, act, behaviour, host, keys
+        _, *taken = inspect.signature(act).parameters.values()
+        names = ['ctxt', 'instance', 'key'] if 'instance' in Compute.arguments(method) else ['ctxt', 'key']
+        *first, key = (inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names)
+        self.__signature__ = inspect.Signature([*first, *taken, key])
+
+    def __call__(self, ctxt: RequestContext, *, key: str, **given: Any) -> object:
+        forward = self._behaviour.forward
+        with self._keys.doing(self._method, key, cancellable=not forward, remember_errors=not forward) as (work, first):
+            if not first:
+                return work.outcome()
+            instance = given.pop('instance') if 'instance' in given else given['order'].instance
+            op = Operation(self._host, work, ctxt, instance, self._behaviour.checks)
+            try:
+                work.result = self._act(op, **given)
+            except Exception as error:
+                told = self._told(op, error)
+                _log(self._method, key, error)
+                if not isinstance(error, EXPECTED):
+                    self._host.notify.emit(ctxt, 'compute.exception', error=error, method=self._method)
+                if told is error:
+                    raise
+                raise told from error
+        return work.result
+
+    def _told(self, op: Operation, error: Exception) -> Exception:
+        if isinstance(error, (Stopping, errors.ReleasePending)):
+            # Nothing was decided: it is to be asked again.
+            return errors.Unanswered(error.message)
+        verdict = self._behaviour.verdict
+        return as_known(error if verdict is None else verdict(op, error))
+
+
+def as_known(error: Exception) -> Exception:
+    """The error as a class that the other side of the bus can rebuild: of its own name, else the nearest base."""
+    if not isinstance(error, errors.KilonovaError):
+        return errors.KilonovaError(readable(error))
+    if type(error).__module__ == errors.__name__:
+        return error
+    same = getattr(errors, type(error).__name__, None)
+    nearest = same or next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
+    return nearest(error.message)
+
+
+def _log(method: str, key: str | None, error: Exception) -> None:
+    if isinstance(error, EXPECTED):
+        LOG.info('%s %s: %s', method, key, error)
+    elif isinstance(error, errors.KilonovaError):
+        LOG.error('%s %s failed: %s', method, key, error)
+    else:
+        LOG.error('%s %s failed', method, key, exc_info=error)

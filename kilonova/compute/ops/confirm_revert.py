@@ -1,0 +1,79 @@
+"""How a resize ends, only forward. Confirm: what the source kept of the server goes, its old devices are free.
+Revert: the source is asked whether it can, the destination gives back what the move brought, the source is home again.
+"""
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of, metadata, was_active
+from kilonova.compute.operation import Extra, Operation, Reply
+from kilonova.compute.ops import move
+from kilonova.compute.tracker import side_of
+from kilonova.rpc.compute import Compute
+
+LOG = logging.getLogger(__name__)
+
+
+@order(Compute.confirm_resize, forward=True)
+def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
+    """The source's part. The server's end state is the flow's, and so is the notification of it; on one host the guest
+    stays untouched."""
+    both = move.same_host(migration)
+    op.begin('compute_confirm_resize')
+    with op.turn():
+        op.notify('instance.resize_confirm.start')
+        move.learn(op.host, op.instance, migration, op.instance.flavor)
+        op.host.driver.confirm_migration(op.instance, both)
+        # Confirmed before: without the context nobody could tell the old things from the new.
+        if not both or move.context_of(op.instance, migration) is not None:
+            op.give_back(move.of_source(migration), event=op.event())
+    return {}
+
+
+@order(Compute.check_revert)
+def check_revert(op: Operation, migration: objects.Migration) -> Reply:
+    """HostRejected: this host has no longer all the devices that the server held here. Changes nothing."""
+    with op.turn():
+        move.learn(op.host, op.instance, migration)
+        _old_devices(op, migration)
+    return {}
+
+
+@order(Compute.revert_resize, forward=True)
+def revert_resize(op: Operation, migration: objects.Migration) -> Reply:
+    """The destination's part: the new guest, the copy of the disks and the new devices go."""
+    op.begin('compute_revert_resize')
+    with op.turn():
+        op.notify('instance.exists')
+        op.notify('instance.resize_revert.start')
+        move.learn(op.host, op.instance, migration)
+        move.clean_destination(op.host, op.instance, migration)
+        op.give_back(move.of_destination(migration), unsided=not move.same_host(migration), event=op.event())
+    return {}
+
+
+@order(Compute.finish_revert_resize, forward=True)
+def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
+    """The source's part: the kept disks, the old flavor, the old devices; started if it ran before the move."""
+    host, instance = op.host, op.instance
+    op.begin('compute_finish_revert_resize')
+    power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
+    with op.turn():
+        move.learn(host, instance, migration)
+        devices, extra = _old_devices(op, migration)
+        LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
+        host.driver.finish_revert_migration(op.ctxt, instance, image_of(instance), devices, power_on)
+        op.save(extra=extra, event=op.event(), values={
+            **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
+            'compute_id': host.tracker.node.id, 'power_state': host.driver.get_info(instance)})
+    return {}
+
+
+def _old_devices(op: Operation, migration: objects.Migration) -> tuple[list[objects.PciDevice], Extra]:
+    """What the server held here before the move, and what is to be written of it; ``op.instance`` is as it was then."""
+    devices = op.host.tracker.devices_without(op.instance.uuid, side_of(migration))
+    extra = op.instance.go_back(move.context_of(op.instance, migration))
+    op.host.check_devices(op.instance, devices)
+    return devices, extra

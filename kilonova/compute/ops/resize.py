@@ -1,0 +1,291 @@
+"""Resize and cold migrate, in the order in which the conductor's flow calls the hosts: ``prep_resize`` at the
+destination, ``resize_instance`` at the source, ``finish_resize`` at the destination; with each its undo.
+
+Confirm and revert are in ``confirm_revert``; which things here belong to which end of a move says ``move``.
+"""
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import records
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of, was_active
+from kilonova.compute.operation import Check, ClaimFields, Extra, Operation, Reply
+from kilonova.compute.ops import build, move
+from kilonova.compute.tracker import side_of
+from kilonova.rpc.compute import Compute
+from kilonova.virt.driver import Progress
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two notes of how much of the disks has gone.
+EVERY = 5.0
+
+
+def _failed(op: Operation) -> None:
+    """The action says so. A service that was silent is asked again under the same key, so nothing is noted of that."""
+    op.save(undo=True, event=op.event(op.error),
+            undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
+
+
+def _told_failed(op: Operation) -> None:
+    op.notify('instance.resize.error', fault=op.error)
+    _failed(op)
+
+
+# -- 1. the destination claims -----------------------------------------------------------------------------------------
+@order(Compute.prep_resize, checks=Check.WRITE)
+def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
+    """Claim for the new flavor: {'disk': where the source shall put the disk}. HostRejected: an alternate may take it.
+
+    The devices are those that Placement allocated for the new flavor's requests; the migration context keeps both ends.
+    """
+    host, instance, migration = op.host, op.instance, order.migration
+    op.begin('compute_prep_resize')
+    with op.turn(), op.undoing('prep_resize'):
+        op.notify('instance.exists')
+        op.notify('instance.resize_prep.start', new_flavor=order.flavor)
+        op.undo(_prep_failed, op, order.flavor)
+        _check_host(op, migration)
+        disk = host.driver.prepare_move()
+        _claim(op, order)
+        # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
+        op.undo(_free, op, migration)
+        op.check()
+        if migration.source_compute != host.name:
+            _fetch_base(op, order)
+            op.check()
+        LOG.info('Migrating', instance_uuid=instance.uuid)
+        op.save(event=op.event())
+    op.notify('instance.resize_prep.end', new_flavor=order.flavor)
+    return {'disk': disk}
+
+
+def _check_host(op: Operation, migration: objects.Migration) -> None:
+    """A cold migration to the host where the server is moves nothing; this driver says whether it can."""
+    if (migration.migration_type == 'migration' and migration.source_compute == op.host.name
+            and not op.host.driver.capabilities.supports_migrate_to_same_host):
+        raise errors.HostRejected(errors.UnableToMigrateToSelf(
+            instance_id=op.instance.uuid, host=op.host.name).message)
+
+
+def _claim(op: Operation, order: objects.PrepResizeOrder) -> None:
+    host, migration, spec = op.host, order.migration, order.request_spec
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    old = _old_devices(op, migration)
+    # A server that stays on its host changes nothing for its group.
+    group = op.group_of(spec) if migration.source_compute != host.name else None
+    fields: ClaimFields = {
+        'expect': {'host': migration.source_compute, 'task_state': ['resize_prep']}, 'values': {}, 'group': group,
+        'migration': {'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
+                      'dest_compute_id': host.tracker.node.id, 'dest_host': host.conf.my_ip}}
+    op.claim(side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
+             order.limits, lambda new: {'migration_context': _context(op, migration, requests, old, new)}, **fields)
+
+
+def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
+    """What the server holds at the source."""
+    tracker, instance = op.host.tracker, op.instance
+    if migration.source_compute == op.host.name:
+        return tracker.devices(instance.uuid)
+    requests = instance.pci_requests if 'pci_requests' in instance else None
+    if requests is None or not requests.requests:
+        return []
+    return [device for device in records.devices_of(op.ctxt, instance.uuid)
+            if device.compute_node_id != tracker.node.id]
+
+
+def _context(op: Operation, migration: objects.Migration, requests: objects.InstancePCIRequests | None,
+             old: list[objects.PciDevice], new: list[objects.PciDevice]) -> str:
+    instance = op.instance
+    taken = {(device.compute_node_id, device.address) for device in new}
+    before = [device for device in old if (device.compute_node_id, device.address) not in taken]
+    return objects.MigrationContext(
+        instance_uuid=instance.uuid, migration_id=migration.id, old_numa_topology=move.place_of(instance),
+        new_numa_topology=op.host.tracker.topology(instance.uuid, side_of(migration)),
+        old_pci_devices=objects.PciDeviceList(objects=before), new_pci_devices=objects.PciDeviceList(objects=new),
+        old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
+        new_pci_requests=None if requests is None else objects.InstancePCIRequests(
+            instance_uuid=instance.uuid, requests=requests.requests),
+        old_resources=None, new_resources=None).to_json()
+
+
+def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
+    """While the guest still runs. What can't be fetched the source carries."""
+    try:
+        op.host.driver.fetch_base(op.instance, image_of(op.instance, order.image))
+    except (errors.KilonovaError, OSError) as error:
+        LOG.warning('The image of the server is carried with its disks, as it can not be fetched: %s', error,
+                    instance_uuid=op.instance.uuid)
+
+
+def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
+    """The action says so, and the end of the preparation is told even so, as the field has it."""
+    if isinstance(op.error, errors.KeyGone):
+        return
+    _failed(op)
+    op.notify('instance.resize.error', fault=op.error)
+    op.notify('instance.resize_prep.end', new_flavor=flavor)
+
+
+def _free(op: Operation, migration: objects.Migration) -> None:
+    op.give_back(move.of_destination(migration), unsided=False, undo=True, undone=op.undone)
+
+
+@order(Compute.undo_prep_resize, checks=Check.UNDO, forward=True)
+def undo_prep_resize(op: Operation, migration: objects.Migration) -> Reply:
+    """Give the claim back, and what had arrived of the disk. On one host guest and disk are the source's: untouched."""
+    with op.turn():
+        here = move.same_host(migration) or migration.dest_compute is None
+        move.learn(op.host, op.instance, migration)
+        if not here:
+            move.clean_destination(op.host, op.instance, migration)
+        op.give_back(move.of_destination(migration), unsided=not here, undo=True)
+    return {}
+
+
+# -- 2. the source carries the disks -----------------------------------------------------------------------------------
+@order(Compute.resize_instance)
+def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
+    """Power off, keep the disks, carry a copy; then the server is the destination's. The ``disk_info`` for
+    ``finish_resize``."""
+    host, instance, migration, disk = op.host, op.instance, order.migration, order.disk
+    op.begin('compute_resize_instance')
+    if disk is None:
+        raise errors.ResizeError(reason='the destination did not say where the disk shall go')
+    with op.turn(), op.undoing('resize_instance'):
+        op.notify('instance.resize.start')
+        op.undo(_told_failed, op)
+        op.undo(_put_back, op, instance, migration, order.image)
+        op.undo(host.driver.discard_copy, instance, disk)
+        timeout, retry = host.shutdown_wait(instance, order.clean_shutdown)
+        with host.tracker.at_work(instance.uuid, 'move'):
+            info = host.driver.migrate_disk_and_power_off(instance, disk, order.flavor, timeout, retry,
+                                                          _progress(op, migration))
+        op.check()
+        values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}
+        op.save(transition='resize.migrated', expect={'host': host.name}, values=values,
+                migration={'uuid': migration.uuid, 'status': 'post-migrating'}, event=op.event())
+    op.notify('instance.resize.end', moved='resize.migrated', values=values)
+    return info
+
+
+def _progress(op: Operation, migration: objects.Migration) -> Progress:
+    """Keeps the migration's row up to date while disks go, and ends that when the operation was cancelled or lost."""
+    said, mark = time.monotonic(), 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal said, mark
+        op.check()
+        if time.monotonic() - said < EVERY:
+            return
+        said, mark = time.monotonic(), mark + 1
+        LOG.info('Disks are being carried to %s: %d of %d MiB', migration.dest_compute, done >> 20, total >> 20,
+                 instance_uuid=op.instance.uuid)
+        op.save(mark=mark, migration={'uuid': migration.uuid, 'disk_total': total, 'disk_processed': done,
+                                      'disk_remaining': total - done})
+    return tell
+
+
+def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migration,
+              image: dict[str, Any] | None = None) -> None:
+    """The guest as it was: a guest that wasn't touched yet keeps running. One whose device left the host stays off."""
+    move.learn(op.host, instance, migration)
+    devices, power_on = op.host.tracker.devices_without(instance.uuid, side_of(migration)), was_active(instance)
+    try:
+        op.host.check_devices(instance, devices)
+    except errors.DevicesMissing as error:
+        LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
+        power_on = False
+    op.host.driver.finish_revert_migration(op.ctxt, instance, image_of(instance, image), devices, power_on)
+
+
+@order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
+def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
+    """The server is the source's again: disk, devices, power state, and its columns in the database.
+
+    A server that was deleted while this host was away is destroyed instead.
+    """
+    with op.turn():
+        fresh = records.instance(op.ctxt, op.instance.uuid)
+        if fresh is None:
+            build.destroy(op)
+            return {}
+        # The order's: of a move that has ended meanwhile the server's row says no more which devices were to come.
+        move.learn(op.host, op.instance, migration)
+        values = {'host': migration.source_compute, 'node': migration.source_node,
+                  'compute_id': op.host.tracker.node.id}
+        extra = _become_old(fresh, migration)
+        if extra is not None:
+            # What the destination wrote goes too, should it be unable to take that back itself.
+            values.update(fresh.flavor_columns())
+        _put_back(op, fresh, migration)
+        values['power_state'] = op.host.driver.get_info(fresh)
+        op.save(undo=True, values=values, extra=extra or {},
+                expect={'host': [migration.source_compute, migration.dest_compute]})
+    return {}
+
+
+# -- 3. the destination builds the guest -------------------------------------------------------------------------------
+@order(Compute.finish_resize)
+def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
+    """The domain of the new flavor, which is the request spec's, with the devices that ``prep_resize`` claimed here;
+    started if it ran before."""
+    host, instance, migration = op.host, op.instance, order.migration
+    op.begin('compute_finish_resize')
+    power_on, side = was_active(instance), side_of(migration)
+    with op.turn(), op.undoing('finish_resize'):
+        extra = _become_new(op, migration, order.request_spec)
+        devices = host.tracker.devices(instance.uuid, side)
+        host.check_devices(instance, devices)
+        op.notify('instance.resize_finish.start', moved='resize.finishing')
+        op.undo(_told_failed, op)
+        op.undo(host.driver.cleanup_move_dest, instance, move.same_host(migration))
+        host.driver.finish_migration(op.ctxt, instance, image_of(instance, order.image), devices, power_on,
+                                     order.disk_info)
+        op.check()
+        power_state = host.driver.get_info(instance)
+        with host.tracker.writing(op.ctxt):
+            plan = host.tracker.plan_allocate(instance.uuid, side)
+            # Less work under way.
+            op.save(plan, transition='resize.finishing', usage=host.tracker.usage(plan), expect={'host': host.name},
+                    extra=extra, event=op.event(), values={**instance.flavor_columns(), 'power_state': power_state})
+    return {'power_state': power_state}
+
+
+def _become_new(op: Operation, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
+    """Make the object the server after the move; the instance_extra columns that say so."""
+    instance, new, old = op.instance, spec.flavor, move.old_flavor(op.instance)
+    move.learn(op.host, instance, migration, new)
+    instance.set_flavor(new)
+    instance.old_flavor, instance.new_flavor = old, new
+    instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
+    instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(migration))
+    if (instance.numa_topology is None) != ('numa_topology' not in spec or spec.numa_topology is None):
+        # A guest must never be built with CPUs and pages that nobody counts.
+        raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')
+    return instance.extra_values({'flavor', 'pci_requests', 'numa_topology'})
+
+
+def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra | None:
+    """The same back again; None: the server isn't in this move, or the destination wrote nothing yet."""
+    context = move.context_of(fresh, migration)
+    return fresh.go_back(context) if context is not None and fresh.old_flavor is not None else None
+
+
+@order(Compute.undo_finish_resize, checks=Check.UNDO, forward=True)
+def undo_finish_resize(op: Operation, migration: objects.Migration) -> Reply:
+    """The guest and the copy of its disks go, the columns say the old flavor. The claim is ``undo_prep_resize``'s."""
+    with op.turn():
+        move.learn(op.host, op.instance, migration)
+        move.clean_destination(op.host, op.instance, migration)
+        fresh = records.instance(op.ctxt, op.instance.uuid)
+        extra = _become_old(fresh, migration) if fresh is not None else None
+        if fresh is not None and extra is not None:
+            op.save(undo=True, values=fresh.flavor_columns(), extra=extra,
+                    expect={'instance_type_id': [migration.new_instance_type_id]})
+    return {}
