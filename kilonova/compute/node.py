@@ -18,12 +18,14 @@ from kilonova.clients.placement import PlacementClient
 from kilonova.compute import records
 from kilonova.compute.host import Host
 from kilonova.compute.ops import move
-from kilonova.compute.tracker import RUN, SERIAL, Capacity, side_of
+from kilonova.compute.tracker import RUN, SERIAL, Capacity, Cells, side_of
+from kilonova.context import RequestContext
+from kilonova.pci import kinds
 from kilonova.pci import placement as pci_placement
+from kilonova.pci.devices import HostDevices
 from kilonova.pci.pools import sockets_of
 from kilonova.pci.request import Aliases, allocated_providers, as_list
 from kilonova.pci.spec import DeviceSpecs
-from kilonova.pci.tracker import PciLedger
 from kilonova.virt.hardware import numa
 
 LOG = logging.getLogger(__name__)
@@ -38,10 +40,10 @@ Held = frozenset[tuple[str, str | None]]
 class Node:
     """``placement`` None: a compute without Placement (tests)."""
 
-    def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], Any],
+    def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
-        self._specs = DeviceSpecs.from_conf(host.conf)
+        self._kinds, self._specs = kinds.from_conf(host.conf), DeviceSpecs.from_conf(host.conf)
         # Only the check: an alias that can't be parsed is refused here and not at the first move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
@@ -70,11 +72,11 @@ class Node:
         self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
         host.tracker.serial = max(host.tracker.serial, int((stats or {}).get(SERIAL) or 0))
-        self._take_cells(resources)
+        host.tracker.cells = Cells(objects.NUMATopology.from_column(resources['numa_topology']))
         if 'service_id' not in self.record or self.record.service_id != self.service.id:
             self.record.service_id = self.service.id
         self._fill_ledger(ctxt)
-        self._doubted = {device.instance_uuid for device in host.tracker.ledger.devices() if device.instance_uuid}
+        self._doubted = {device.instance_uuid for device in host.tracker.host_devices.held()}
         self._adopt(ctxt)
         self._report(ctxt, resources, refresh=True)
         self.set_disabled(self.service.disabled)
@@ -86,21 +88,17 @@ class Node:
                 self._placement.set_host_disabled(self.record.uuid, disabled)
                 self._disabled = disabled
 
-    def _fill_ledger(self, ctxt: Any) -> None:
+    def _fill_ledger(self, ctxt: RequestContext) -> None:
         tracker = self._host.tracker
-        tracker.replace_ledger(PciLedger.from_devices(
-            self._specs, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells)))
+        tracker.load(HostDevices.of(
+            self._kinds, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells.topology)))
 
-    def _take_cells(self, resources: dict[str, Any]) -> None:
-        """The NUMA cells as the driver tells them; what servers use of them is the ledger's."""
-        self._host.tracker.cells = objects.NUMATopology.from_column(resources['numa_topology'])
-
-    def _reload(self, ctxt: Any) -> None:
+    def _reload(self, ctxt: RequestContext) -> None:
         """The device rows were written by somebody else; called by a writer of the tracker."""
         LOG.info('Reading the PCI devices of node %s again', self.record.hypervisor_hostname)
         self._fill_ledger(ctxt)
 
-    def _adopt(self, ctxt: Any) -> None:
+    def _adopt(self, ctxt: RequestContext) -> None:
         """Who holds what here: the servers of this host, and both ends of moves."""
         host, tracker = self._host, self._host.tracker
         moves = {one.instance_uuid: one for one in records.moves(ctxt, host.name, tracker.nodename)}
@@ -127,7 +125,7 @@ class Node:
             tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None,
                           topology=context.new_numa_topology if context is not None else None)
 
-    def recount(self, ctxt: Any, instance_uuid: str) -> None:
+    def recount(self, ctxt: RequestContext, instance_uuid: str) -> None:
         """Count a server anew: what it was in the middle of when this process started is over."""
         host = self._host
         with host.tracker.writing(ctxt):
@@ -164,24 +162,22 @@ class Node:
                 placement.set_host_disabled(self.record.uuid, disabled)
                 self._disabled = disabled
 
-    def _report(self, ctxt: Any, resources: dict[str, Any], *, refresh: bool) -> None:
+    def _report(self, ctxt: RequestContext, resources: dict[str, Any], *, refresh: bool) -> None:
         tracker = self._host.tracker
         with tracker.writing(ctxt):
             # Before Placement offers them: only a device with a row can be claimed.
-            self._save_devices(ctxt, tracker.ledger.sync(resources['pci_passthrough_devices']))
+            self._save_devices(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
         inventory = self._inventory()
         tracker.capacity = Capacity.of(inventory)
         self._save_record(resources, inventory)
-        self._take_cells(resources)
-        tracker.numa_limits = numa.Limits(
+        tracker.cells = Cells(objects.NUMATopology.from_column(resources['numa_topology']), numa.Limits(
             self.record.cpu_allocation_ratio, self.record.ram_allocation_ratio,
-            self._host.conf.compute.packing_host_numa_cells_allocation_strategy)
+            self._host.conf.compute.packing_host_numa_cells_allocation_strategy))
         providers = {}
         if self._placement is not None:
             providers = self._report_to_placement(self._placement, inventory, refresh)
         with tracker.writing(ctxt):
-            tracker.ledger.set_providers(providers)
-            self._save_devices(ctxt, tracker.ledger.unsaved())
+            self._save_devices(ctxt, tracker.host_devices.provided(providers))
             usage = tracker.usage()
             if usage != tracker.published:
                 self._host.upcalls.save(ctxt, objects.Save(instance_uuid=None, usage=tracker.numbered(usage)))
@@ -198,9 +194,18 @@ class Node:
                   tracker.used.memory_mb, self.record.local_gb, tracker.used.local_gb, self.record.vcpus,
                   tracker.used.vcpus, usage['pci_stats'])
 
-    def _save_devices(self, ctxt: Any, changes: Any) -> None:
+    def _save_devices(self, ctxt: RequestContext, devices: HostDevices) -> None:
+        """The host's devices are these now; rows say so. Hold ``writing``."""
+        tracker = self._host.tracker
+        tracker.host_devices, changes = devices, devices.unwritten()
         if changes:
-            self._host.tracker.ledger.saved(changes, records.save_devices(ctxt, self.record.id, changes))
+            try:
+                ids = records.save_devices(ctxt, self.record.id, changes)
+            except Exception:
+                # Perhaps it was written.
+                tracker.distrust()
+                raise
+            tracker.host_devices = devices.written(changes, ids)
 
     def _inventory(self) -> dict[str, dict[str, Any]]:
         """Ratios that the configuration leaves open are Placement's: operators change them there."""
@@ -243,7 +248,7 @@ class Node:
 
     def _view(self) -> dict[str, pci_placement.Provider]:
         return pci_placement.placement_view(
-            self.record.hypervisor_hostname, self._host.tracker.ledger.devices(), self._specs)
+            self.record.hypervisor_hostname, self._host.tracker.host_devices.all(), self._specs)
 
     def _use_up(self, addresses: Collection[str]) -> None:
         """Before these devices are free: Placement must know of one_time_use ones that they were used.
@@ -253,12 +258,12 @@ class Node:
         if self._placement is None or not addresses or not self._host.conf.pci.report_in_placement:
             return
         if any(device.address in addresses and pci_placement.one_time_use(device, self._specs)
-               for device in self._host.tracker.ledger.devices()):
+               for device in self._host.tracker.host_devices.all()):
             # Read again: an operator may have set ``reserved`` back since the last look.
             self._report_to_placement(self._placement, self._inventory(), refresh=True)
 
     # -- healing -------------------------------------------------------------------------------------------------------
-    def _heal(self, ctxt: Any, placement: PlacementClient, providers: dict[str, str]) -> None:
+    def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
         """pci.md §7 'Healing': what servers hold here and Placement doesn't know of is added to their allocations.
 
         Placement is asked about all servers with devices at start; later only about those that lacked some or couldn't
@@ -292,7 +297,7 @@ class Node:
                          _addresses(held[uuid]), uuid)
                 self._is_right(uuid, held[uuid])
 
-    def _lacking(self, ctxt: Any, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
+    def _lacking(self, ctxt: RequestContext, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
                  wanted: dict[str, dict[str, dict[str, int]]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         """Of these servers those that lack devices in Placement: {uuid: (its allocations as read, what is missing)}."""
         lacking = {}
@@ -311,7 +316,7 @@ class Node:
                 self._warn([uuid], held, 'nothing else of this host is allocated to it')
         return lacking
 
-    def _at_rest(self, ctxt: Any, uuids: Collection[str]) -> dict[str, objects.Instance]:
+    def _at_rest(self, ctxt: RequestContext, uuids: Collection[str]) -> dict[str, objects.Instance]:
         """Those of these servers that are at home here, with no move and no operation under way."""
         host = self._host
         if not uuids:

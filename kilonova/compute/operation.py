@@ -22,14 +22,14 @@ import datetime
 import enum
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute.host import Host, Stopping
 from kilonova.compute.keys import Work
-from kilonova.compute.tracker import RUN, Plan, Usage
+from kilonova.compute.tracker import RUN, NodeUsage, Plan, Usage
 from kilonova.context import RequestContext
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class SaveFields(_Written, Undone, total=False):
     end: bool
     undo: bool
     mark: int
-    usage: dict[str, Any]
+    usage: NodeUsage
 
 
 class Facts(TypedDict, total=False):
@@ -200,13 +200,13 @@ class Operation:
     # -- what is written -----------------------------------------------------------------------------------------------
     def claim(self, side: str, flavor: objects.Flavor, requests: objects.InstancePCIRequests | None,
               wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
-              extra: Callable[[list[objects.PciDevice]], Extra],
+              extra: Callable[[Plan], Extra],
               **fields: Unpack[ClaimFields]) -> list[objects.PciDevice]:
         """Claim CPU, memory, disk and devices for the server; the devices it got.
 
         ``wanted``: the NUMA cells that it asks for; where it got them ``tracker.topology(uuid, side)`` tells.
-        ``extra``: columns of instance_extra, made of the devices. HostRejected: an alternate may take it. KeyGone,
-        Conflict: the operation or the server moved on. Nothing stays claimed then.
+        ``extra``: columns of instance_extra. HostRejected: an alternate may take it. KeyGone, Conflict: the operation
+        or the server moved on. Nothing stays claimed then.
         """
         tracker, uuid = self.host.tracker, self.instance.uuid
         usage = Usage.of(flavor)
@@ -215,7 +215,7 @@ class Operation:
         try:
             with tracker.writing(self.ctxt):
                 plan = tracker.plan(uuid, side, flavor, requests, wanted, limits)
-                self._write_claim(plan, side, extra(plan.devices), fields)
+                self._write_claim(plan, side, extra(plan), fields)
         except errors.KilonovaError as error:
             LOG.info('Failed to claim: %s', error, instance_uuid=uuid)
             raise

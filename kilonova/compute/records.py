@@ -7,7 +7,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.context import RequestContext
-from kilonova.pci.tracker import Changes
+from kilonova.pci.devices import Changes
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.versions import SERVICE_VERSION
 
@@ -67,7 +67,7 @@ def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
 
 
 def save_devices(ctxt: RequestContext, node_id: int, changes: Changes) -> dict[str, int]:
-    """Write ``pci.tracker.Changes``; {address: row id} of the created ones."""
+    """Write what rows lack; {address: row id} of the created ones."""
     return objects.PciDeviceList.save_all(ctxt, node_id, {
         'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
         'statuses': changes.statuses})

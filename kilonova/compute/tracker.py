@@ -1,8 +1,9 @@
 """The ledger of one compute node: which server holds what, and what the node, its rows and Placement say of it.
 
 Everything held is an entry under (server, side): side ``RUN`` for a server at home here, the side of a migration (see
-``side_of``) for one that is arriving. An entry that is there is not added again, one that is gone is not taken away
-again, so a claim seen twice counts once; the totals follow from the entries.
+``side_of``) for one that is arriving. An entry has amounts, a place on the NUMA cells and devices. An entry that is
+there is not added again, one that is gone is not taken away again, so a claim seen twice counts once; totals follow
+from the entries.
 
     with tracker.writing(ctxt):                 # one writer of this node's rows at a time
         plan = tracker.plan(uuid, RUN, flavor, pci_requests)
@@ -12,31 +13,39 @@ again, so a claim seen twice counts once; the totals follow from the entries.
             tracker.abort(plan)
             raise
         tracker.commit(plan)
+
+A plan changes nothing here until it is committed. As one writer plans at a time, what others plan need not be known.
 """
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NotRequired, TypedDict
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.pci.tracker import RUN, PciLedger
-from kilonova.pci.tracker import Plan as PciPlan
-from kilonova.virt.hardware import constraints, numa
+from kilonova.compute.amounts import Capacity, Cells, Usage
+from kilonova.context import RequestContext
+from kilonova.pci.device import ALLOCATED, CLAIMED
+from kilonova.pci.devices import Change, HostDevices, Owner
+from kilonova.pci.request import as_list
+from kilonova.virt.hardware import numa
 
 # In a node's ``stats``: the number of the usage that its row tells.
 SERIAL = 'usage_serial'
+RUN = 'run'
 LOG = logging.getLogger(__name__)
 
-__all__ = ('RUN', 'Capacity', 'Plan', 'Tracker', 'Usage', 'side_of')
+__all__ = ('RUN', 'SERIAL', 'Capacity', 'Cells', 'NodeUsage', 'Plan', 'Tracker', 'Usage', 'side_of')
 
-MB_PER_GB = 1024
+
+class ClaimExists(errors.Conflict):
+    msg_fmt = 'Instance %(instance_uuid)s holds other devices than it asks for here: %(addresses)s'
 
 
 def side_of(migration: objects.Migration) -> str:
@@ -45,129 +54,105 @@ def side_of(migration: objects.Migration) -> str:
 
 
 @dataclass(frozen=True)
-class Usage:
-    """What one server takes: shared vCPUs, MiB, GiB, dedicated CPUs; its place on the NUMA cells, which no sum has."""
+class Entry:
+    """What a server holds under one side. ``devices``: their addresses."""
 
-    vcpus: int = 0
-    memory_mb: int = 0
-    local_gb: int = 0
-    pcpus: int = 0
-    topology: objects.InstanceNUMATopology | None = field(default=None, compare=False)
-
-    @classmethod
-    def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None) -> Usage:
-        """What a server of this flavor takes; swap counts as disk, in whole GiB."""
-        swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
-        return cls(constraints.shared_cpus(flavor, topology), flavor.memory_mb,
-                   flavor.root_gb + flavor.ephemeral_gb + swap, constraints.dedicated_cpus(topology), topology)
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb,
-                     self.pcpus + other.pcpus)
-
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(self.vcpus - other.vcpus, self.memory_mb - other.memory_mb, self.local_gb - other.local_gb,
-                     self.pcpus - other.pcpus)
+    usage: Usage
+    devices: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """What may be given away in all: totals times allocation ratios. None: not limited here."""
+class NodeUsage(TypedDict):
+    """Columns of the node's row, absolute values."""
 
-    vcpus: float | None = None
-    memory_mb: float | None = None
-    local_gb: float | None = None
-    pcpus: float | None = None
-
-    @classmethod
-    def of(cls, inventory: Mapping[str, Mapping[str, Any]]) -> Capacity:
-        """From the node's Placement inventory. Reserved amounts are left to Placement: this is the second look."""
-        def limit(name: str) -> float | None:
-            given = inventory.get(name)
-            return given['total'] * given['allocation_ratio'] if given else None
-        return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'), limit('PCPU'))
-
-    def lacking(self, used: Usage) -> str | None:
-        """What ``used`` goes beyond, as text for users and log, or None."""
-        pairs = (('memory', 'MB', used.memory_mb, self.memory_mb), ('disk', 'GB', used.local_gb, self.local_gb),
-                 ('vcpus', '', used.vcpus, self.vcpus), ('pcpus', '', used.pcpus, self.pcpus))
-        for name, unit, wanted, limit in pairs:
-            if limit is not None and wanted > limit:
-                return f'{name} {wanted:.2f}{unit and " " + unit} used of {limit:.2f}{unit and " " + unit}'
-        return None
+    compute_node_id: int
+    vcpus_used: int
+    memory_mb_used: int
+    local_gb_used: int
+    free_ram_mb: int
+    free_disk_gb: int
+    running_vms: int
+    current_workload: int
+    pci_stats: str
+    stats: str
+    numa_topology: str | None
+    usage_serial: NotRequired[int]
 
 
-@dataclass
+Sides = Mapping[str, Entry]
+Work = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """A change of the ledger that isn't written yet. ``devices``: the server's as they will be; ``changes``: rows;
-    ``topology``: the place of a claim on the host's NUMA cells, if it asks for one; ``begun``: work that begins with
-    it."""
+    """What a server will hold here, by side. ``before``: what it holds now; ``after``: the host's devices as they will
+    be; ``changes``: of rows; ``devices``: those that the plan is about, as they will be; ``freed``: addresses of those
+    that it gives back; ``begun``, ``over``: work that begins or ends with it."""
 
-    pci: PciPlan
-    added: dict[tuple[str, str], Usage] = field(default_factory=dict)
-    dropped: dict[tuple[str, str], Usage] = field(default_factory=dict)
-    topology: objects.InstanceNUMATopology | None = None
-    begun: frozenset[tuple[str, str]] = frozenset()
-
-    @property
-    def devices(self) -> list[objects.PciDevice]:
-        return self.pci.devices
-
-    @property
-    def changes(self) -> list[dict[str, Any]]:
-        return self.pci.changes
+    instance_uuid: str
+    before: Sides
+    sides: Sides
+    after: HostDevices
+    changes: list[Change]
+    devices: list[objects.PciDevice]
+    freed: list[str]
+    topology: objects.InstanceNUMATopology | None
+    begun: Work
+    over: Work
 
     @property
-    def freed(self) -> list[str]:
-        """Addresses of the devices that a server gives back."""
-        return self.pci.freed
+    def dropped(self) -> set[str]:
+        """Sides under which the server holds nothing any more."""
+        return self.before.keys() - self.sides.keys()
 
 
 class Tracker:
     """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
 
-    ``cells`` is the host's NUMA topology without what servers use of it, ``published`` the usage that was last
+    ``host_devices``: the devices of the host; whoever sets it holds ``writing``. ``published``: the usage that was last
     written, ``serial`` the number of the last one that was sent. ``reload(ctxt)`` reads the device rows again,
-    ``leaving(addresses)`` hears of devices before they are free;
-    the node sets both. Work is under way from a claim until ``plan_allocate`` or until the claim is given back, and
-    as long as ``at_work`` is held.
+    ``leaving(addresses)`` hears of devices before they are free; the node sets both.
     """
 
     def __init__(self) -> None:
         self.node: objects.ComputeNode
-        self.ledger: PciLedger
+        self.host_devices: HostDevices
         self.capacity = Capacity()
-        self.cells: objects.NUMATopology | None = None
-        # The last text of the cells, and of what it was made.
-        self._numa: tuple[objects.NUMATopology | None, list[objects.InstanceNUMATopology], str] = None, [], ''
-        self.numa_limits = numa.Limits()
+        self.cells = Cells()
         self.failed_builds = 0
-        self.published: dict[str, Any] | None = None
+        self.published: NodeUsage | None = None
         self.serial = 0
-        self.reload: Callable[[Any], None] | None = None
+        self.reload: Callable[[RequestContext], None] | None = None
         self.leaving: Callable[[Collection[str]], None] | None = None
+        # {server: {side: what it holds}}; a server that holds nothing isn't there.
+        self._entries: dict[str, Sides] = {}
+        # Work under way, (server, side or what it is): from a claim to ``plan_allocate``, or while ``at_work`` is held.
+        self._at_work: Work = frozenset()
+        # The plan that will be committed or aborted next.
+        self._open: Plan | None = None
         self._distrusted = False
-        self._entries: dict[tuple[str, str], Usage] = {}
-        self._sides: dict[str, set[str]] = {}
-        self._used = Usage()
-        self._at_work: set[tuple[str, str]] = set()
+        # Held while one looks at or changes what is in memory, and while one writes rows.
         self._lock = threading.RLock()
         self._writer = threading.Lock()
 
     @contextlib.contextmanager
-    def writing(self, ctxt: Any) -> Iterator[None]:
+    def writing(self, ctxt: RequestContext) -> Iterator[None]:
         """One at a time writes what this node's rows say, or the last word wouldn't be the newest.
 
-        After ``distrust`` the next writer reads the device rows first.
+        After ``distrust``, or when nobody knows whether the last plan was written, the next writer reads the device
+        rows first.
         """
         with self._writer:
             if self._distrusted and self.reload is not None:
                 self.reload(ctxt)
                 self._distrusted = False
-            yield
+            try:
+                yield
+            finally:
+                if self._open is not None:
+                    self._open, self._distrusted = None, True
 
     def distrust(self) -> None:
-        """Somebody else wrote rows of this node's devices."""
+        """What we know of the rows of this node's devices may not be true any more."""
         self._distrusted = True
 
     @property
@@ -179,74 +164,73 @@ class Tracker:
              requests: objects.InstancePCIRequests | None,
              wanted: objects.InstanceNUMATopology | None = None,
              limits: objects.SchedulerLimits | None = None) -> Plan:
-        """Reserve what a server needs here, or raise HostRejected and reserve nothing.
+        """What a server needs here, or HostRejected.
 
         PCI devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
         the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them. ``limits``: how far
-        a filter lets this claim go.
+        a filter lets this claim go. An entry that is there keeps its amounts and its place.
         """
-        key = instance_uuid, side
         with self._lock:
-            placed = self._entries[key].topology if key in self._entries else self._place(wanted, requests, limits)
-            usage = Usage.of(flavor, placed)
-            added = {} if key in self._entries else {key: usage}
-            lacking = self._lacking(usage, limits) if added else None
-            if lacking:
-                raise errors.HostRejected(reason=lacking)
+            before = self._entries.get(instance_uuid, {})
+            if side in before:
+                usage = before[side].usage
+            else:
+                usage = self._fit(flavor, requests, wanted, limits)
+            cells = [cell.id for cell in usage.topology.cells] if usage.topology is not None else []
             try:
-                cells = [cell.id for cell in placed.cells] if placed is not None else None
-                pci = self.ledger.plan_claim(instance_uuid, requests, cells, side=side)
+                taken = self._take(instance_uuid, side, as_list(requests), cells)
             except errors.KilonovaError as error:
                 LOG.info('Claim of PCI devices failed: %s', error, instance_uuid=instance_uuid)
                 raise errors.HostRejected(reason='Claim pci failed') from error
-            self._add(added)
-            begun = frozenset({key} - self._at_work)
-            self._at_work |= begun
-            return Plan(pci, added=added, topology=placed, begun=begun)
+            sides = {**before, side: Entry(usage, frozenset(taken))}
+            return self._plan(instance_uuid, sides, {address: owner for address, owner in taken.items() if owner},
+                              list(taken), topology=usage.topology, begun=frozenset({(instance_uuid, side)}))
 
-    def _place(self, wanted: objects.InstanceNUMATopology | None,
-               requests: objects.InstancePCIRequests | None,
-               limits: objects.SchedulerLimits | None) -> objects.InstanceNUMATopology | None:
-        if wanted is None:
-            return None
-        host = self.numa_topology()
+    def _fit(self, flavor: objects.Flavor, requests: objects.InstancePCIRequests | None,
+             wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None) -> Usage:
+        """What a server takes and where. HostRejected: there isn't room."""
         placed = None
-        if host is not None:
-            placed = numa.fit(host, wanted, self._numa_limits(limits), numa.Devices(self.ledger.pools.copy(), requests))
-        if placed is None:
-            raise errors.HostRejected(reason='Requested instance NUMA topology cannot fit the given host NUMA topology')
-        return placed
-
-    def _lacking(self, usage: Usage, limits: objects.SchedulerLimits | None) -> str | None:
-        lacking = self.capacity.lacking(self._used + usage)
+        if wanted is not None:
+            placed = self.cells.place(wanted, _places(self._entries), limits,
+                                      numa.Devices(self.host_devices.pools, requests))
+        usage = Usage.of(flavor, placed)
+        lacking = self.capacity.lacking(self.used + usage)
         if lacking is None and limits is not None:
-            lacking = Capacity(limits.vcpu, limits.memory_mb, limits.disk_gb).lacking(self._used + usage)
-        return lacking
+            lacking = Capacity(limits.vcpu, limits.memory_mb, limits.disk_gb).lacking(self.used + usage)
+        if lacking is not None:
+            raise errors.HostRejected(reason=lacking)
+        return usage
 
-    def _numa_limits(self, limits: objects.SchedulerLimits | None) -> numa.Limits:
-        cells = limits.numa_topology if limits is not None else None
-        if cells is None:
-            return self.numa_limits
-        return dataclasses.replace(self.numa_limits, cpu_ratio=cells.cpu_allocation_ratio,
-                                   ram_ratio=cells.ram_allocation_ratio)
+    def _take(self, instance_uuid: str, side: str, wanted: list[objects.InstancePCIRequest],
+              cells: list[int]) -> dict[str, Owner | None]:
+        """{address: new owner} of the devices for all requests. Those that the server has under this side already, or
+        under none that we know (claimed before a restart), stay as they are: None.
+
+        PciDeviceRequestFailed: there are too few. ClaimExists: it holds devices of other requests.
+        """
+        sided = {address for entry in self._entries.get(instance_uuid, {}).values() for address in entry.devices}
+        ids = {request.request_id for request in wanted}
+        held = self.devices(instance_uuid, side) or [
+            one for one in self.devices(instance_uuid) if one.address not in sided and one.request_id in ids]
+        if held:
+            addresses = [device.address for device in held]
+            if Counter(device.request_id for device in held) != Counter(
+                    {request.request_id: request.count for request in wanted}):
+                raise ClaimExists(instance_uuid=instance_uuid, addresses=', '.join(addresses))
+            return dict.fromkeys(addresses)
+        chosen = self.host_devices.pools.copy().consume_requests(wanted, numa_cells=cells)
+        if cells and any(device.numa_node is None for device, _ in chosen):
+            LOG.warning('Assigning a pci device without numa affinity to instance %s which has numa topology',
+                        instance_uuid)
+        return {device.address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen}
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
         """Claimed devices become allocated: what the claim was made for is done."""
         with self._lock:
-            self._at_work -= {key for key in self._at_work if key[0] == instance_uuid and side in (None, key[1])}
-        return Plan(self.ledger.plan_allocate(instance_uuid, side))
-
-    @contextlib.contextmanager
-    def at_work(self, instance_uuid: str, what: str) -> Iterator[None]:
-        """Work on a server that needs no claim: a copy of its disk that leaves this host."""
-        key = instance_uuid, what
-        with self._lock:
-            self._at_work.add(key)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._at_work.discard(key)
+            owners = {device.address: Owner(ALLOCATED, instance_uuid, device.request_id)
+                      for device in self.devices(instance_uuid, side) if device.status == CLAIMED}
+            return self._plan(instance_uuid, self._entries.get(instance_uuid, {}), owners, list(owners), over=frozenset(
+                key for key in self._at_work if key[0] == instance_uuid and side in (None, key[1])))
 
     def plan_free(self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *,
                   unsided: bool = True) -> Plan:
@@ -255,121 +239,102 @@ class Tracker:
         ``unsided``: devices that nobody knows the side of (their claim was made before a restart) leave, too.
         """
         with self._lock:
-            sides = self._sides.get(instance_uuid, set())
-            gone = {side for side in sides if leaving(side)}
-            dropped = {(instance_uuid, side): self._entries[instance_uuid, side] for side in gone}
-            if unsided:
-                addresses = self._addresses(instance_uuid) - self._addresses(instance_uuid, sides - gone)
-            else:
-                addresses = self._addresses(instance_uuid, gone)
-            pci = self.ledger.plan_free(instance_uuid, addresses=addresses)
-            self._drop(dropped)
-            return Plan(pci, dropped=dropped)
+            before = self._entries.get(instance_uuid, {})
+            stay = {side: entry for side, entry in before.items() if not leaving(side)}
+            gone = [entry.devices for side, entry in before.items() if side not in stay]
+            kept = frozenset[str]().union(*(entry.devices for entry in stay.values()))
+            freed = [device.address for device in self.devices(instance_uuid) if device.address not in kept
+                     and (unsided or any(device.address in devices for devices in gone))]
+            return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=frozenset(
+                (instance_uuid, side) for side in before if side not in stay))
 
-    def _addresses(self, instance_uuid: str, sides: Collection[str | None] = (None,)) -> set[str]:
-        return {device.address for side in sides for device in self.ledger.devices_of(instance_uuid, side)}
+    def _plan(self, instance_uuid: str, sides: Sides, owners: Mapping[str, Owner | None], addresses: list[str], *,
+              topology: objects.InstanceNUMATopology | None = None, begun: Work = frozenset(),
+              over: Work = frozenset()) -> Plan:
+        after, changes = self.host_devices.given(owners, instance_uuid)
+        self._open = Plan(
+            instance_uuid, self._entries.get(instance_uuid, {}), sides, after, changes,
+            [after.entries[address].device.obj_clone() for address in addresses],
+            [address for address, owner in owners.items() if owner is None], topology, begun, over)
+        return self._open
 
     def commit(self, plan: Plan) -> None:
         """The plan is written."""
-        self.ledger.commit(plan.pci)
+        with self._lock:
+            if plan is not self._open:
+                raise RuntimeError('this plan has ended, or another one was made since')
+            self._open = None
+            self._put(plan.instance_uuid, plan.sides)
+            self._at_work = (self._at_work | plan.begun) - plan.over
+            self.host_devices = plan.after
 
     def abort(self, plan: Plan) -> None:
         """The plan is not written and won't be."""
+        if plan is self._open:
+            self._open = None
+
+    @contextlib.contextmanager
+    def at_work(self, instance_uuid: str, what: str) -> Iterator[None]:
+        """Work on a server that needs no claim: a copy of its disk that leaves this host."""
+        key = instance_uuid, what
         with self._lock:
-            self._at_work -= plan.begun
-            self._drop({key: usage for key, usage in plan.added.items() if key in self._entries})
-            self._add({key: usage for key, usage in plan.dropped.items() if key not in self._entries})
-            self.ledger.abort(plan.pci)
-
-    def _add(self, entries: Mapping[tuple[str, str], Usage]) -> None:
-        for key, usage in entries.items():
-            self._entries[key] = usage
-            self._sides.setdefault(key[0], set()).add(key[1])
-            self._used += usage
-
-    def _drop(self, entries: Mapping[tuple[str, str], Usage]) -> None:
-        for (uuid, side), usage in entries.items():
-            del self._entries[uuid, side]
-            self._sides[uuid].discard(side)
-            if not self._sides[uuid]:
-                del self._sides[uuid]
-            self._used -= usage
-            self._at_work.discard((uuid, side))
+            self._at_work |= {key}
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= {key}
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
         """What a server holds here (under ``side``), by address."""
-        return self.ledger.devices_of(instance_uuid, side)
+        with self._lock:
+            held = self.host_devices.held(instance_uuid)
+            if side is None:
+                return held
+            entry = self._entries.get(instance_uuid, {}).get(side)
+            return [device for device in held if entry is not None and device.address in entry.devices]
 
     def devices_without(self, instance_uuid: str, side: str) -> list[objects.PciDevice]:
         """What a server holds here except under ``side``, by address."""
-        other = self._addresses(instance_uuid, [side])
-        return [device for device in self.ledger.devices_of(instance_uuid) if device.address not in other]
+        other = {device.address for device in self.devices(instance_uuid, side)}
+        return [device for device in self.devices(instance_uuid) if device.address not in other]
 
     def topology(self, instance_uuid: str, side: str) -> objects.InstanceNUMATopology | None:
         """The place of a server on the host's NUMA cells under ``side``."""
         with self._lock:
-            held = self._entries.get((instance_uuid, side))
-            return held.topology if held is not None else None
-
-    def numa_topology(self) -> objects.NUMATopology | None:
-        """The host's NUMA cells with what all servers here use of them; None: it has none."""
-        with self._lock:
-            if self.cells is None:
-                return None
-            return numa.used(self.cells, [
-                held.topology for held in self._entries.values() if held.topology is not None])
-
-    def _numa_json(self) -> str | None:
-        """``numa_topology`` as text; most servers have no place on the cells, and leave it as it was."""
-        with self._lock:
-            if self.cells is None:
-                return None
-            placed = [held.topology for held in self._entries.values() if held.topology is not None]
-            cells, before, text = self._numa
-            if cells is not self.cells or list(map(id, before)) != list(map(id, placed)):
-                text = numa.used(self.cells, placed).to_json()
-                self._numa = self.cells, placed, text
-            return text
+            entry = self._entries.get(instance_uuid, {}).get(side)
+            return entry.usage.topology if entry is not None else None
 
     def sides(self, instance_uuid: str) -> set[str]:
         """Under which sides a server holds something here."""
         with self._lock:
-            return set(self._sides.get(instance_uuid, ()))
+            return set(self._entries.get(instance_uuid, ()))
 
     @property
     def used(self) -> Usage:
         """The totals of all entries."""
-        return self._used
-
-    @property
-    def instances(self) -> int:
-        """How many servers hold something here."""
-        return len(self._sides)
-
-    @property
-    def under_way(self) -> int:
-        """How many servers are being built, moved or copied here."""
         with self._lock:
-            return len({uuid for uuid, _ in self._at_work})
+            return _total(self._entries)
 
-    def usage(self, plan: Plan | None = None) -> dict[str, Any]:
-        """Columns of the node's row as they will be once ``plan`` is written: absolute values."""
-        node = self.node
-        pools = self.ledger.pool_list(plan.pci if plan else None)
-        return {'compute_node_id': node.id, 'vcpus_used': self._used.vcpus,
-                'memory_mb_used': self._used.memory_mb, 'local_gb_used': self._used.local_gb,
-                'free_ram_mb': node.memory_mb - self._used.memory_mb,
-                'free_disk_gb': node.local_gb - self._used.local_gb,
-                'running_vms': self.instances, 'current_workload': self.under_way, 'pci_stats': pools.to_json(),
-                'stats': json.dumps(self.stats()),
-                'numa_topology': self._numa_json()}
+    def usage(self, plan: Plan | None = None) -> NodeUsage:
+        """Columns of the node's row as they will be once ``plan`` is written: absolute values. ``stats``: what weighers
+        may look at besides the columns."""
+        with self._lock:
+            entries, work, devices = self._entries, self._at_work, self.host_devices
+            if plan is not None:
+                entries = {**entries, plan.instance_uuid: plan.sides}
+                work, devices = (work | plan.begun) - plan.over, plan.after
+            node, used, under_way = self.node, _total(entries), len({uuid for uuid, _ in work})
+            return {'compute_node_id': node.id, 'vcpus_used': used.vcpus,
+                    'memory_mb_used': used.memory_mb, 'local_gb_used': used.local_gb,
+                    'free_ram_mb': node.memory_mb - used.memory_mb, 'free_disk_gb': node.local_gb - used.local_gb,
+                    'running_vms': sum(map(bool, entries.values())), 'current_workload': under_way,
+                    'pci_stats': devices.pools.to_pool_list().to_json(),
+                    'stats': json.dumps({'failed_builds': str(self.failed_builds), 'io_workload': str(under_way)}),
+                    'numa_topology': self.cells.text(_places(entries))}
 
-    def stats(self) -> dict[str, str]:
-        """What weighers may look at besides the columns."""
-        return {'failed_builds': str(self.failed_builds), 'io_workload': str(self.under_way)}
-
-    def numbered(self, usage: dict[str, Any]) -> dict[str, Any]:
+    def numbered(self, usage: NodeUsage) -> NodeUsage:
         """A usage as it is sent: with its number, which ``stats`` repeats for the next process of this host. A message
         that comes late, and is older than what the row has, changes nothing. Hold ``writing``."""
         self.serial += 1
@@ -385,29 +350,42 @@ class Tracker:
         ``flavor`` None: nobody has told yet how much. ``addresses``: the devices that it holds under ``side``; None:
         all that it holds here. ``topology``: its place on the host's NUMA cells.
         """
-        key = instance_uuid, side
-        usage = Usage.of(flavor, topology) if flavor is not None else Usage(topology=topology)
         with self._lock:
-            before = self._entries.get(key)
-            if before == Usage():
-                self._drop({key: before})
-                if usage.topology is None:
-                    usage = Usage.of(flavor, before.topology) if flavor is not None else before
-            if key not in self._entries:
-                self._add({key: usage})
-            held = [device.address for device in self.ledger.devices_of(instance_uuid)]
-            mine = held if addresses is None else [address for address in held if address in addresses]
-            self.ledger.set_sides(instance_uuid, dict.fromkeys(mine, side))
+            before = self._entries.get(instance_uuid, {})
+            entry = before.get(side, Entry(Usage()))
+            if entry.usage == Usage():
+                place = topology if topology is not None else entry.usage.topology
+                entry = replace(entry, usage=Usage(topology=place) if flavor is None else Usage.of(flavor, place))
+            held = frozenset(device.address for device in self.devices(instance_uuid))
+            mine = held if addresses is None else held & frozenset(addresses)
+            others = {name: replace(other, devices=other.devices - mine) for name, other in before.items()}
+            self._put(instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
 
     def forget(self, instance_uuid: str) -> None:
-        """Drop what is counted for a server, to count it anew; its devices are the ledger's."""
+        """Drop what is counted for a server, to count it anew; it goes on holding its devices."""
         with self._lock:
-            self._drop({(instance_uuid, side): self._entries[instance_uuid, side]
-                        for side in set(self._sides.get(instance_uuid, ()))})
+            self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
+            self._put(instance_uuid, {})
 
-    def replace_ledger(self, ledger: PciLedger) -> None:
-        """Take a ledger made from fresh rows; under which side a device is held, the old one knows."""
+    def load(self, devices: HostDevices) -> None:
+        """Devices as fresh rows say; under which side a server holds one that it still holds is known."""
         with self._lock:
-            for uuid, side in self._entries:
-                ledger.set_sides(uuid, dict.fromkeys(self._addresses(uuid, [side]), side))
-            self.ledger = ledger
+            self.host_devices = devices
+            for uuid, sides in self._entries.items():
+                held = {device.address for device in devices.held(uuid)}
+                self._entries[uuid] = {
+                    side: replace(entry, devices=entry.devices & held) for side, entry in sides.items()}
+
+    def _put(self, instance_uuid: str, sides: Sides) -> None:
+        self._entries.pop(instance_uuid, None)
+        if sides:
+            self._entries[instance_uuid] = sides
+
+
+def _places(entries: Mapping[str, Sides]) -> list[objects.InstanceNUMATopology]:
+    return [entry.usage.topology for sides in entries.values() for entry in sides.values()
+            if entry.usage.topology is not None]
+
+
+def _total(entries: Mapping[str, Sides]) -> Usage:
+    return sum((entry.usage for sides in entries.values() for entry in sides.values()), Usage())

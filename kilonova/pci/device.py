@@ -1,12 +1,9 @@
-"""One PCI device as discovered, as a stored object, and the words for its type and status.
-
-    device = build(discovered, tags=spec.tags, compute_node_id=1)      # a new objects.PciDevice, available
-"""
+"""One PCI device as discovered and as a stored object, and the words for its type and status."""
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal, Required, TypedDict
 
 from kilonova.objects import PciDevice
 
@@ -25,34 +22,55 @@ UNCLAIMABLE = 'unclaimable'
 UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 
-# Columns of a device that come from discovery (pci.md §4, §5).
-_FIELDS = ('vendor_id', 'product_id', 'dev_type', 'dev_id', 'label', 'numa_node', 'parent_addr')
 _EXTRA_TAGS = ('managed', 'live_migratable')
-_EXTRA_KEYS = ('parent_ifname', 'mac_address')
+_EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address'], ...] = ('parent_ifname', 'mac_address')
+
+# What requests may ask of a device, by name.
+PoolKeys = dict[str, str | int | None]
 
 
-def values(discovered: Mapping[str, Any], tags: Mapping[str, str | None]) -> dict[str, Any]:
-    """The stored fields of a discovered device: the columns, and ``extra_info`` (all its values are
-    strings)."""
-    fields: dict[str, Any] = {name: discovered.get(name) for name in _FIELDS}
-    fields.update({name: discovered[name].lower() for name in ('vendor_id', 'product_id')})
-    fields['label'] = fields['label'] or f'label_{fields["vendor_id"]}_{fields["product_id"]}'
-    extra = {name: str(discovered[name]) for name in _EXTRA_KEYS if discovered.get(name)}
-    if discovered.get('capabilities'):
-        extra['capabilities'] = json.dumps(discovered['capabilities'], sort_keys=True)
+class Found(TypedDict, total=False):
+    """A device as the driver finds it."""
+
+    address: Required[str]
+    vendor_id: Required[str]
+    product_id: Required[str]
+    dev_type: Required[str]
+    dev_id: str
+    label: str
+    numa_node: int | None
+    parent_addr: str | None
+    parent_ifname: str | None
+    mac_address: str | None
+    capabilities: dict[str, object]
+
+
+class Columns(TypedDict):
+    """What discovery says of a device, as its row has it; all values of ``extra_info`` are strings."""
+
+    vendor_id: str
+    product_id: str
+    dev_type: str
+    dev_id: str | None
+    label: str
+    numa_node: int | None
+    parent_addr: str | None
+    extra_info: dict[str, str]
+
+
+def columns(found: Found, tags: Mapping[str, str | None]) -> Columns:
+    """A discovered device as its row is to say it; ``tags`` are those of its spec."""
+    extra: dict[str, str] = {name: str(found[name]) for name in _EXTRA_KEYS if found.get(name)}
+    if found.get('capabilities'):
+        extra['capabilities'] = json.dumps(found['capabilities'], sort_keys=True)
     extra.update({name: str(tags[name]) for name in _EXTRA_TAGS if tags.get(name) is not None})
-    fields['extra_info'] = extra
-    return fields
+    vendor_id, product_id = found['vendor_id'].lower(), found['product_id'].lower()
+    return {'vendor_id': vendor_id, 'product_id': product_id, 'dev_type': found['dev_type'],
+            'dev_id': found.get('dev_id'), 'label': found.get('label') or f'label_{vendor_id}_{product_id}',
+            'numa_node': found.get('numa_node'), 'parent_addr': found.get('parent_addr'), 'extra_info': extra}
 
 
-def build(discovered: Mapping[str, Any], tags: Mapping[str, str | None], compute_node_id: int | None,
-          uuid: str) -> PciDevice:
-    """A new device, free, without an id (its row gives it one)."""
-    return PciDevice(uuid=uuid, compute_node_id=compute_node_id, address=discovered['address'],
-                     status=AVAILABLE, instance_uuid=None, request_id=None, **values(discovered, tags))
-
-
-def describe(device: PciDevice) -> dict[str, Any]:
+def describe(device: PciDevice) -> Found:
     """A stored device in the form of a discovered one, for matching it against the specs."""
     capabilities = device.extra_info.get('capabilities')
     return {'address': device.address, 'vendor_id': device.vendor_id, 'product_id': device.product_id,
@@ -68,3 +86,15 @@ def is_child(device: PciDevice) -> bool:
 def pool_address(device: PciDevice) -> str:
     """The address that names the device's pool and provider: its physical function's, or its own."""
     return device.parent_addr if is_child(device) and device.parent_addr else device.address
+
+
+def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys:
+    """What tells a device from others: all tags of its spec, type, NUMA node, and the address of its pool."""
+    keys: PoolKeys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
+                      'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
+    parent_ifname = device.extra_info.get('parent_ifname')
+    if parent_ifname:
+        keys['parent_ifname'] = parent_ifname
+    if device.dev_type != STANDARD:
+        keys.setdefault('remote_managed', 'false')
+    return keys

@@ -6,7 +6,7 @@ The scheduler's side knows counts, the host's side the devices themselves; both 
     if pools.support_requests(requests, provider_mapping=mapping, numa_cells=cells):
         pools.apply_requests(requests, provider_mapping=mapping, numa_cells=cells)
 
-    pools = PciPools.from_devices(devices, specs)                         # host
+    pools = PciPools.from_devices([(device, kind.pool_keys(device)), …])  # host
     pools.consume_requests(requests)           # [(PciDevice, request_id), …]; PciDeviceRequestFailed: no change
 
 There is one pool for each physical function (its virtual functions) and one for each other device; equal
@@ -26,9 +26,8 @@ from kilonova.objects import (
     PciDevicePool,
     PciDevicePoolList,
 )
-from kilonova.pci.device import AVAILABLE, CHILD_TYPES, PF, STANDARD, VDPA, describe, pool_address
+from kilonova.pci.device import AVAILABLE, CHILD_TYPES, OWNED, PF, VDPA, PoolKeys
 from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list, group_name
-from kilonova.pci.spec import DeviceSpecs
 
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
 
@@ -48,6 +47,12 @@ class Pool:
     def __init__(self, keys: Mapping[str, Any], count: int = 0, devices: list[PciDevice] | None = None,
                  rp_uuid: str | None = None) -> None:
         self.keys, self.count, self.devices, self.rp_uuid = keys, count, devices, rp_uuid
+
+    def add(self, device: PciDevice) -> None:
+        """One more free device."""
+        self.count += 1
+        if self.devices is not None:
+            self.devices.append(device)
 
     def copy(self) -> Pool:
         """A pool to try things on; the keys are shared, nobody changes them."""
@@ -70,12 +75,10 @@ def _fold(value: Any) -> Any:
 class PciPools:
     """All pools of one host."""
 
-    def __init__(self, pools: Iterable[Pool] = (), specs: DeviceSpecs | None = None,
-                 sockets: Mapping[int, int | None] | None = None) -> None:
-        """``specs``: needed to add devices. ``sockets``: host NUMA node → socket, see ``sockets_of``."""
+    def __init__(self, pools: Iterable[Pool] = (), sockets: Mapping[int, int | None] | None = None) -> None:
+        """``sockets``: host NUMA node → socket, see ``sockets_of``."""
         self.pools = list(pools)
         self.sockets = sockets
-        self._specs = specs
 
     @classmethod
     def from_pool_list(cls, pool_list: PciDevicePoolList | None,
@@ -87,21 +90,27 @@ class PciPools:
             rp_uuid = keys.pop('rp_uuid', None)
             keys.update({name: getattr(stored, name) for name in _FIELDS})
             pools.append(Pool(keys, stored.count, None, rp_uuid))
-        return cls(pools, sockets=sockets)
+        return cls(pools, sockets)
 
     @classmethod
-    def from_devices(cls, devices: Iterable[PciDevice], specs: DeviceSpecs,
+    def from_devices(cls, devices: Iterable[tuple[PciDevice, PoolKeys]],
                      sockets: Mapping[int, int | None] | None = None) -> PciPools:
-        """The host's side: of the devices those that are available and that a spec names."""
-        pools = cls(specs=specs, sockets=sockets)
-        for device in devices:
+        """The host's side: devices with their ``Kind.pool_keys``. Those that are available are free; those that
+        servers hold have their pool, in which they don't count."""
+        pools: dict[frozenset[tuple[str, str | int | None]], Pool] = {}
+        for device, keys in devices:
+            if device.status != AVAILABLE and device.status not in OWNED:
+                continue
+            pool = pools.setdefault(frozenset(keys.items()), Pool(keys, 0, []))
+            pool.rp_uuid = device.extra_info.get('rp_uuid') or pool.rp_uuid
             if device.status == AVAILABLE:
-                pools.add_device(device)
-        return pools
+                pool.add(device)
+        # The most special devices come last, so that a plain request leaves them to those who need them.
+        return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
         """Pools to try things on."""
-        return PciPools([pool.copy() for pool in self.pools], self._specs, self.sockets)
+        return PciPools([pool.copy() for pool in self.pools], self.sockets)
 
     @property
     def free(self) -> int:
@@ -118,43 +127,6 @@ class PciPools:
             fields = {name: pool.keys.get(name) for name in _FIELDS}
             pools.append(PciDevicePool(tags=tags, count=pool.count, **fields))
         return PciDevicePoolList(objects=pools)
-
-    # -- devices of the host ---------------------------------------------------------------------------------
-    def add_device(self, device: PciDevice) -> bool:
-        """Put a free device into its pool; False when no spec names it (any more)."""
-        spec = self._specs.match(describe(device)) if self._specs is not None else None
-        if spec is None:
-            return False
-        keys = pool_keys(device, spec.tags)
-        rp_uuid = device.extra_info.get('rp_uuid')
-        for pool in self.pools:
-            if pool.keys == keys and pool.devices is not None:
-                pool.rp_uuid = rp_uuid or pool.rp_uuid
-                if all(other.address != device.address for other in pool.devices):
-                    pool.devices.append(device)
-                    pool.count += 1
-                return True
-        self.pools.append(Pool(keys, 1, [device], rp_uuid))
-        # The most special devices come last, so that a plain request leaves them to those who need them.
-        self.pools.sort(key=lambda pool: len(pool.keys))
-        return True
-
-    def remove_device(self, address: str, *, keep_pool: bool = False) -> None:
-        """Take a device out, and its pool with it when that gets empty, unless ``keep_pool``."""
-        for pool in self.pools:
-            if pool.devices is None or all(device.address != address for device in pool.devices):
-                continue
-            pool.devices = [device for device in pool.devices if device.address != address]
-            pool.count = len(pool.devices)
-            if not pool.count and not keep_pool:
-                self.pools.remove(pool)
-            return
-
-    def set_provider(self, address: str, rp_uuid: str) -> None:
-        """Tie the pools at an address (a device's or its physical function's) to their resource provider."""
-        for pool in self.pools:
-            if pool.keys.get('address') == address:
-                pool.rp_uuid = rp_uuid
 
     # -- requests --------------------------------------------------------------------------------------------
     def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
@@ -296,18 +268,6 @@ class PciPools:
         wanted = {sockets[cell] for cell in cells if cell in sockets}
         return [pool for pool in pools
                 if pool.keys.get('numa_node') in sockets and sockets[pool.keys['numa_node']] in wanted]
-
-
-def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> dict[str, Any]:
-    """What tells a device from others: all tags of its spec, type, NUMA node, and the address of its pool."""
-    keys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
-            'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
-    parent_ifname = device.extra_info.get('parent_ifname')
-    if parent_ifname:
-        keys['parent_ifname'] = parent_ifname
-    if device.dev_type != STANDARD:
-        keys.setdefault('remote_managed', 'false')
-    return keys
 
 
 def sockets_of(numa_topology: Any) -> dict[int, int | None]:

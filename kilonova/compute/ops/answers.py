@@ -27,7 +27,7 @@ _Measured = TypeVar('_Measured')
 def describe(host: Host, ctxt: RequestContext) -> Reply:
     """Domains with their devices, the servers' directories, and which devices that servers hold are not here any
     more: for the audit and for administrators."""
-    held = sorted(address for addresses in host.tracker.ledger.owners().values() for address in addresses)
+    held = [device.address for device in host.tracker.host_devices.held()]
     return {'missing_devices': host.driver.missing_devices(held), 'host': host.name, 'node': host.tracker.nodename,
             'instances_path': host.conf.instances_path, 'domains': host.driver.describe(),
             'directories': host.driver.list_directories()}

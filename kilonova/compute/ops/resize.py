@@ -16,7 +16,7 @@ from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of, was_active
 from kilonova.compute.operation import Check, ClaimFields, Extra, Operation, Reply
 from kilonova.compute.ops import build, move
-from kilonova.compute.tracker import side_of
+from kilonova.compute.tracker import Plan, side_of
 from kilonova.rpc.compute import Compute
 from kilonova.virt.driver import Progress
 
@@ -84,7 +84,7 @@ def _claim(op: Operation, order: objects.PrepResizeOrder) -> None:
         'migration': {'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
                       'dest_compute_id': host.tracker.node.id, 'dest_host': host.conf.my_ip}}
     op.claim(side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
-             order.limits, lambda new: {'migration_context': _context(op, migration, requests, old, new)}, **fields)
+             order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
 
 
 def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
@@ -100,14 +100,14 @@ def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.Pc
 
 
 def _context(op: Operation, migration: objects.Migration, requests: objects.InstancePCIRequests | None,
-             old: list[objects.PciDevice], new: list[objects.PciDevice]) -> str:
+             old: list[objects.PciDevice], plan: Plan) -> str:
     instance = op.instance
-    taken = {(device.compute_node_id, device.address) for device in new}
+    taken = {(device.compute_node_id, device.address) for device in plan.devices}
     before = [device for device in old if (device.compute_node_id, device.address) not in taken]
     return objects.MigrationContext(
         instance_uuid=instance.uuid, migration_id=migration.id, old_numa_topology=move.place_of(instance),
-        new_numa_topology=op.host.tracker.topology(instance.uuid, side_of(migration)),
-        old_pci_devices=objects.PciDeviceList(objects=before), new_pci_devices=objects.PciDeviceList(objects=new),
+        new_numa_topology=plan.topology, old_pci_devices=objects.PciDeviceList(objects=before),
+        new_pci_devices=objects.PciDeviceList(objects=plan.devices),
         old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
         new_pci_requests=None if requests is None else objects.InstancePCIRequests(
             instance_uuid=instance.uuid, requests=requests.requests),

@@ -72,7 +72,8 @@ def test_alternates_requests_are_written_with_the_claim(cloud):
 def test_the_claim_takes_the_device_that_placement_allocated(cloud):
     """Row 0.28."""
     manager = cloud.host('gpu1', GPUS)
-    manager.host.tracker.ledger.set_providers({'0000:08:00.0': 'rp-a', '0000:88:00.0': 'rp-b'})
+    tracker = manager.host.tracker
+    tracker.host_devices = tracker.host_devices.provided({'0000:08:00.0': 'rp-a', '0000:88:00.0': 'rp-b'})
     instance = cloud.cell.new_instance(1)
     instance.pci_requests = requests(instance.uuid, 1, 'rp-b')
     build(manager, instance)

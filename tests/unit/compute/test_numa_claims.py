@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ from hypothesis import strategies as st
 from oslo_config import cfg
 
 from kilonova import errors, objects
-from kilonova.compute.tracker import RUN, Capacity, Tracker, Usage
+from kilonova.compute.tracker import RUN, Capacity, Cells, Plan, Tracker, Usage
 from kilonova.conf import compute
+from kilonova.pci.devices import HostDevices
+from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.spec import DeviceSpecs
-from kilonova.pci.tracker import PciLedger
 from kilonova.scheduler.filters.numa_topology import NUMATopologyFilter
 from kilonova.scheduler.host_state import HostState
 from kilonova.virt.hardware import constraints, numa
@@ -28,10 +28,9 @@ def tracker(gpus: int = 0) -> Tracker:
     """Two cells of eight CPUs, half of them dedicated, with GPUs on both in turn."""
     made = Tracker()
     made.node = objects.ComputeNode(id=1, memory_mb=16384, local_gb=1000, hypervisor_hostname='host1')
-    made.cells = numa.topology_of(numa.spread(2, 1, 4, 2, 16384), Offer(
-        frozenset({0, 1, 2, 3, 8, 9, 10, 11}), frozenset({4, 5, 6, 7, 12, 13, 14, 15})))
-    made.numa_limits = LIMITS
-    made.replace_ledger(PciLedger.from_devices(DeviceSpecs.parse([json.dumps({'vendor_id': '10de'})]), [
+    made.cells = Cells(numa.topology_of(numa.spread(2, 1, 4, 2, 16384), Offer(
+        frozenset({0, 1, 2, 3, 8, 9, 10, 11}), frozenset({4, 5, 6, 7, 12, 13, 14, 15}))), LIMITS)
+    made.load(HostDevices.of((PciFunctions(DeviceSpecs.parse([json.dumps({'vendor_id': '10de'})])),), [
         objects.PciDevice(id=number, compute_node_id=1, address=f'0000:0{number}:00.0', vendor_id='10de',
                           product_id='13f1', dev_type='type-PCI', status='available', extra_info={},
                           instance_uuid=None, request_id=None, numa_node=number % 2, parent_addr=None,
@@ -96,15 +95,15 @@ def test_the_filter_and_the_claim_agree(devices: int, asked: Any) -> None:
                 assert made.usage() == before
                 continue
             assert passes
-            assert made.plan(uuid, RUN, of, requests, wanted).topology is plan.topology
             _check_devices(plan, policy)
             if keep:
                 made.commit(plan)
+                assert made.plan(uuid, RUN, of, requests, wanted).topology is plan.topology
                 held.append(uuid)
             else:
                 made.abort(plan)
                 assert made.usage() == before
-        _check(made)
+        _check(made, held)
         if leave < len(held):
             made.commit(made.plan_free(held.pop(leave)))
     for uuid in held:
@@ -113,10 +112,10 @@ def test_the_filter_and_the_claim_agree(devices: int, asked: Any) -> None:
     assert made.used == Usage()
 
 
-def _check(made: Tracker) -> None:
-    host = made.numa_topology()
+def _check(made: Tracker, held: list[str]) -> None:
+    host = objects.NUMATopology.from_column(made.usage()['numa_topology'])
     assert host is not None
-    places = [usage.topology for usage in made._entries.values() if usage.topology is not None]
+    places = [place for uuid in held if (place := made.topology(uuid, RUN)) is not None]
     for cell in host.cells:
         own = [numa.cpus_of(one, cell.siblings) for place in places for one in place.cells if one.id == cell.id]
         assert sum(map(len, own)) == len(cell.pinned_cpus)
@@ -124,7 +123,7 @@ def _check(made: Tracker) -> None:
         assert cell.cpu_usage <= 4.0 * len(cell.cpuset)
 
 
-def _check_devices(plan: Any, policy: str) -> None:
+def _check_devices(plan: Plan, policy: str) -> None:
     cells = {cell.id for cell in plan.topology.cells}
     if policy in ('required', 'socket'):
         assert {device.numa_node for device in plan.devices} <= cells
@@ -152,7 +151,7 @@ def test_a_restarted_host_counts_the_same() -> None:
 
 def test_an_arriving_server_keeps_its_place_until_its_size_is_told() -> None:
     made, of = tracker(), flavor(**{'hw:cpu_policy': 'dedicated'})
-    placed = numa.fit(made.cells, constraints.of(of))       # type: ignore[arg-type]
+    placed = numa.fit(made.cells.topology, constraints.of(of))       # type: ignore[arg-type]
     made.adopt('a', 'migration-1', None, topology=placed)
     made.adopt('a', 'migration-1', of)
     assert (made.used.pcpus, made.topology('a', 'migration-1')) == (2, placed)
@@ -163,14 +162,14 @@ def test_dedicated_cpus_have_a_capacity_of_their_own() -> None:
     made.capacity = Capacity.of({'VCPU': {'total': 1, 'allocation_ratio': 1.0}, 'PCPU': {
         'total': 2, 'allocation_ratio': 1.0}})
     of = flavor(**{'hw:cpu_policy': 'dedicated'})
-    made.plan('a', RUN, of, None, constraints.of(of))
+    made.commit(made.plan('a', RUN, of, None, constraints.of(of)))
     with pytest.raises(errors.HostRejected, match=r'pcpus 4\.00 used of 2\.00'):
         made.plan('b', RUN, of, None, constraints.of(of))
 
 
 def test_a_host_without_cells_refuses() -> None:
     made = tracker()
-    made.cells = None
+    made.cells = Cells()
     of = flavor(**{'hw:numa_nodes': '1'})
     with pytest.raises(errors.HostRejected, match='NUMA topology'):
         made.plan('a', RUN, of, None, constraints.of(of))
@@ -179,7 +178,9 @@ def test_a_host_without_cells_refuses() -> None:
 
 def test_pack_is_the_hosts_option_too() -> None:
     made, of = tracker(), flavor(vcpus=1, **{'hw:cpu_policy': 'dedicated'})
-    made.numa_limits = numa.Limits(pack=True)
-    places = [made.plan(name, RUN, of, None, constraints.of(of)).topology for name in 'ab']
+    made.cells.limits = numa.Limits(pack=True)
+    for name in 'ab':
+        made.commit(made.plan(name, RUN, of, None, constraints.of(of)))
+    places = [made.topology(name, RUN) for name in 'ab']
     assert [place.cells[0].id for place in places if place] == [0, 0]
-    assert SimpleNamespace(**made.usage()).vcpus_used == 0
+    assert made.usage()['vcpus_used'] == 0

@@ -16,12 +16,11 @@ from kilonova.compute.manager import OPERATIONS, ComputeManager
 from kilonova.compute.ops import power
 from kilonova.compute.records import InvalidNodeConfiguration
 from kilonova.compute.report import Heartbeat
-from kilonova.compute.tracker import RUN, Capacity, Tracker, Usage
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
 from kilonova.virt.driver import HypervisorUnavailable
-from tests.unit.compute.cloud import Cloud, build, flavor, gpu, new_conf, new_context, requests
+from tests.unit.compute.cloud import build, flavor, gpu, new_conf, new_context, requests
 from tests.unit.compute.test_moves import Resize
 
 GPUS = ['0000:08:00.0', '0000:88:00.0']
@@ -149,7 +148,7 @@ def test_devices_come_and_go(cloud):
     cloud.drivers['gpu1'].pci_devices = [gpu(GPUS[1]), gpu('0000:90:00.0')]
     manager.node.update()
     assert [row['address'] for row in cloud.cell.rows.values()] == [GPUS[1], '0000:90:00.0']
-    assert sum(pool.count for pool in manager.host.tracker.ledger.pools.pools) == 2
+    assert manager.host.tracker.host_devices.pools.free == 2
 
 
 def test_update_writes_only_what_changed(cloud):
@@ -197,7 +196,7 @@ def test_devices_have_their_rows_before_placement_is_told_of_them(cloud):
     with pytest.raises(errors.Unanswered):
         manager.node.update()
     assert [row['address'] for row in cloud.cell.rows.values()] == now
-    assert sum(pool.count for pool in manager.host.tracker.ledger.pools.pools) == 2
+    assert manager.host.tracker.host_devices.pools.free == 2
 
 
 def test_providers_are_written_to_the_devices(cloud):
@@ -272,8 +271,8 @@ def test_what_begins_while_allocations_are_read_is_respected(cloud, unreported):
 
 def test_devices_that_change_hands_while_allocations_are_read_are_not_added(cloud, unreported):
     manager, placement = cloud.managers['gpu1'], cloud.placement
-    ledger = manager.host.tracker.ledger
-    placement.on_read = lambda uuid: ledger.commit(ledger.plan_free(uuid))
+    tracker = manager.host.tracker
+    placement.on_read = lambda uuid: tracker.commit(tracker.plan_free(uuid))
     manager.node.update()
     assert placement.read == [unreported] and placement.claimed == []
 
@@ -631,43 +630,3 @@ def test_usage_is_audited_where_it_is_asked_for(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, instance_usage_audit=True)
     manager.stop()
     assert manager.timers.spacing['instance_usage_audit'] == 60
-
-
-# -- the ledger -------------------------------------------------------------------------------------------------------
-def test_capacity_names_what_lacks():
-    inventory = {name: {'total': 10, 'allocation_ratio': 2.0} for name in ('VCPU', 'MEMORY_MB', 'DISK_GB')}
-    capacity = Capacity.of(inventory)
-    assert capacity.lacking(Usage(20, 20, 20)) is None
-    assert capacity.lacking(Usage(21, 1, 1)) == 'vcpus 21.00 used of 20.00'
-    assert capacity.lacking(Usage(1, 1, 21)) == 'disk 21.00 GB used of 20.00 GB'
-    assert Capacity.of({}).lacking(Usage(10 ** 9, 10 ** 9, 10 ** 9)) is None
-
-
-def test_a_claim_seen_twice_counts_once(cloud):
-    tracker: Tracker = cloud.host('gpu1', GPUS).host.tracker
-    of = flavor()
-    first, again = tracker.plan('u', RUN, of, None), tracker.plan('u', RUN, of, None)
-    assert tracker.used == Usage(8, 32768, 16) and tracker.instances == 1
-    tracker.abort(again)
-    tracker.commit(first)
-    tracker.adopt('u', RUN, of)
-    assert tracker.used == Usage(8, 32768, 16)
-    gone = tracker.plan_free('u')
-    assert tracker.used == Usage()
-    tracker.abort(gone)
-    assert tracker.used == Usage(8, 32768, 16)
-    tracker.commit(tracker.plan_free('u'))
-    tracker.commit(tracker.plan_free('u'))
-    assert tracker.used == Usage() and tracker.instances == 0
-
-
-def test_swap_counts_as_disk_in_whole_gib():
-    of = flavor()
-    of.swap = 1025
-    assert Usage.of(of).local_gb == 18
-
-
-def test_hosts_do_not_share_what_they_hold(cloud: Cloud):
-    one, two = cloud.host('gpu1', GPUS), cloud.host('gpu2', ['0000:a8:00.0'])
-    cloud.boot(one)
-    assert (one.host.tracker.used.vcpus, two.host.tracker.used.vcpus) == (8, 0)

@@ -99,7 +99,7 @@ def test_an_order_that_comes_again_after_a_restart_counts_once(cloud, during):
     with pytest.raises(KeyboardInterrupt):
         build(manager, instance)
     manager = cloud.host('gpu1')
-    assert manager.host.tracker.instances == 1 and under_way(manager) == 0
+    assert manager.host.tracker.usage()['running_vms'] == 1 and under_way(manager) == 0
     cloud.cell.instances[instance.uuid]['task_state'] = 'scheduling'
     seen = during(manager, 'spawn')
     build(manager, cloud.cell.instance(instance.uuid), key='o/3.build/2')

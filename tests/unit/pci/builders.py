@@ -1,4 +1,4 @@
-"""Devices and requests for the tests of kilonova.pci."""
+"""Devices and requests for the tests of kilonova.pci and of the ledger."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.objects import InstancePCIRequest
+from kilonova.compute.tracker import Tracker
+from kilonova.objects import ComputeNode, InstancePCIRequest
 from kilonova.pci.device import VF
+from kilonova.pci.devices import HostDevices, Owner
+from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.spec import DeviceSpecs
-from kilonova.pci.tracker import PciLedger
 
 NODE = 1
 GPU = {'vendor_id': '10de', 'product_id': '13f1'}
@@ -62,19 +64,32 @@ def request(
     )
 
 
-def save(ledger: PciLedger, changes: Any) -> None:
-    """What the database would answer: new rows get ids."""
-    top = max([device.id for device in ledger.devices() if 'id' in device], default=0)
-    ledger.saved(changes, {device.address: top + 1 + index for index, device in enumerate(changes.created)})
+def saved(devices: HostDevices) -> HostDevices:
+    """What rows lacked was written; new rows get ids."""
+    top = max([device.id for device in devices.all() if 'id' in device], default=0)
+    changes = devices.unwritten()
+    return devices.written(changes, {device.address: top + 1 + index for index, device in enumerate(changes.created)})
 
 
-def ledger(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') -> PciLedger:
-    """A ledger that knows the devices, all saved."""
-    made = PciLedger(DeviceSpecs.parse([specs]), NODE)
-    save(made, made.sync(devices))
+def host(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') -> HostDevices:
+    """A host that has these devices, all with rows."""
+    return saved(HostDevices((PciFunctions(DeviceSpecs.parse([specs])),), NODE).looked(devices))
+
+
+def claimed(devices: HostDevices, uuid: str, *requests: InstancePCIRequest) -> HostDevices:
+    """A server has what it asks for."""
+    chosen = devices.pools.copy().consume_requests(requests)
+    return devices.given({device.address: Owner('claimed', uuid, request_id) for device, request_id in chosen}, uuid)[0]
+
+
+def ledger(devices: list[dict[str, Any]]) -> Tracker:
+    """An empty ledger of such a host, which has room for everything else."""
+    made = Tracker()
+    made.node = ComputeNode(id=NODE, memory_mb=1 << 30, local_gb=1 << 30, hypervisor_hostname='host1')
+    made.load(host(devices))
     return made
 
 
-def statuses(ledger: PciLedger) -> dict[str, str]:
+def statuses(devices: HostDevices) -> dict[str, str]:
     """{address: status}."""
-    return {device.address: device.status for device in ledger.devices()}
+    return {device.address: device.status for device in devices.all()}

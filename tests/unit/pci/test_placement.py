@@ -7,7 +7,7 @@ import pytest
 from kilonova.pci import placement
 from kilonova.pci.placement import placement_view
 from kilonova.pci.spec import DeviceSpecs, PlacementPciException
-from tests.unit.pci.builders import found, functions, ledger, request
+from tests.unit.pci.builders import claimed, found, functions, host, request
 
 PF0 = '0000:81:00.0'
 UUID = 'aaaaaaaa-0000-4000-8000-00000000000a'
@@ -19,8 +19,7 @@ def specs_of(*entries):
 
 
 def view_of(devices, *entries):
-    made = ledger(devices, '{}')
-    return placement_view('host1', made.devices(), specs_of(*entries))
+    return placement_view('host1', host(devices, '{}').all(), specs_of(*entries))
 
 
 def test_one_provider_a_device():
@@ -72,40 +71,34 @@ def test_devices_of_a_network_are_not_reported():
 def test_one_time_use():
     with pytest.raises(PlacementPciException, match='does not qualify'):
         view_of(functions(PF0, 1), {'one_time_use': 'false'})
-    made = ledger([found(PF0)], '{}')
+    made = host([found(PF0)], '{}')
     specs = specs_of({'one_time_use': 'true'})
-    before = placement_view('host1', made.devices(), specs)[f'host1_{PF0}']
+    before = placement_view('host1', made.all(), specs)[f'host1_{PF0}']
     assert before.reserved is None
     assert before.traits == OWN | {'HW_PCI_ONE_TIME_USE'}
-    made.commit(made.plan_claim(UUID, [request(1)]))
-    after = placement_view('host1', made.devices(), specs)[f'host1_{PF0}']
+    after = placement_view('host1', claimed(made, UUID, request(1)).all(), specs)[f'host1_{PF0}']
     assert after.inventory() == {'CUSTOM_PCI_10DE_13F1': {'total': 1, 'max_unit': 1, 'reserved': 1}}
 
 
 def test_allocations():
-    made = ledger([*functions(PF0, 3), found('0000:82:00.0')])
-    made.commit(
-        made.plan_claim(
-            UUID,
-            [
-                request(2, vendor_id='10de', dev_type='type-VF'),
-                request(1, vendor_id='10de', dev_type='type-PCI'),
-            ],
-        )
+    made = claimed(
+        host([*functions(PF0, 3), found('0000:82:00.0')]),
+        UUID,
+        request(2, vendor_id='10de', dev_type='type-VF'),
+        request(1, vendor_id='10de', dev_type='type-PCI'),
     )
-    view = placement_view('host1', made.devices(), specs_of({}))
+    view = placement_view('host1', made.all(), specs_of({}))
     assert placement.allocations(view, {PF0: 'rp1', '0000:82:00.0': 'rp2'}) == {
         UUID: {'rp1': {'CUSTOM_PCI_10DE_13F1': 2}, 'rp2': {'CUSTOM_PCI_10DE_13F1': 1}}
     }
 
 
 def test_devices_in_use():
-    made = ledger([found(PF0), found('0000:82:00.0')], '{}')
     wanted = request(1)
-    made.commit(made.plan_claim(UUID, [wanted]))
-    view = placement_view('host1', made.devices(), specs_of({}))
+    made = claimed(host([found(PF0), found('0000:82:00.0')], '{}'), UUID, wanted)
+    view = placement_view('host1', made.all(), specs_of({}))
     assert placement.in_use(view) == {UUID: {(PF0, wanted.request_id)}}
-    assert placement.in_use(placement_view('host1', made.devices(), specs_of({'physical_network': None}))) == {}
+    assert placement.in_use(placement_view('host1', made.all(), specs_of({'physical_network': None}))) == {}
 
 
 def test_what_allocations_lack_is_added_and_all_else_stays():
@@ -129,17 +122,16 @@ def test_what_allocations_lack_is_added_and_all_else_stays():
 
 
 def test_devices_in_use_that_nobody_configures_any_more():
-    made = ledger([*functions(PF0, 2), found('0000:82:00.0'), found('0000:83:00.0')])
-    made.set_providers({PF0: 'rp1', '0000:82:00.0': 'rp2', '0000:83:00.0': 'rp3'})
-    made.commit(
-        made.plan_claim(
-            UUID,
-            [request(2, vendor_id='10de', dev_type='type-VF'), request(1, vendor_id='10de', rp_uuids='rp2')],
-        )
+    made = host([*functions(PF0, 2), found('0000:82:00.0'), found('0000:83:00.0')])
+    made = claimed(
+        made.provided({PF0: 'rp1', '0000:82:00.0': 'rp2', '0000:83:00.0': 'rp3'}),
+        UUID,
+        request(2, vendor_id='10de', dev_type='type-VF'),
+        request(1, vendor_id='10de', rp_uuids='rp2'),
     )
     first = functions(PF0, 1)[0]['address']
     view = placement_view(
-        'host1', made.devices(), specs_of({'address': {'bus': first[5:7], 'function': '0', 'slot': '10'}})
+        'host1', made.all(), specs_of({'address': {'bus': first[5:7], 'function': '0', 'slot': '10'}})
     )
     assert view[f'host1_{PF0}'].total == 2
     assert view['host1_0000:82:00.0'].inventory() == {}

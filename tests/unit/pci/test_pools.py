@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -8,14 +9,14 @@ from hypothesis import strategies as st
 
 from kilonova.objects import NUMACell, NUMATopology, PciDevicePool, PciDevicePoolList
 from kilonova.pci import pools as pci_pools
+from kilonova.pci.devices import HostDevices
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools
-from tests.unit.pci.builders import found, functions, ledger, request
+from tests.unit.pci import builders
+from tests.unit.pci.builders import found, functions, request
 
 
 def host(*devices, specs='{"vendor_id": "10de"}', sockets=None) -> PciPools:
-    made = ledger(list(devices), specs)
-    made.pools.sockets = sockets
-    return made.pools
+    return dataclasses.replace(builders.host(list(devices), specs), sockets=sockets).pools
 
 
 def scheduler_side(pools: PciPools) -> PciPools:
@@ -80,10 +81,9 @@ def test_keys_and_stored_form():
 
 
 def test_unknown_devices_are_not_offered():
-    pools = host(found('0000:08:00.0'))
-    stranger = ledger([found('0000:09:00.0', vendor_id='8086')], '{}').devices()[0]
-    assert not pools.add_device(stranger)
-    assert pools.free == 1
+    made = builders.host([found('0000:08:00.0')])
+    (stranger,) = builders.host([found('0000:09:00.0', vendor_id='8086')], '{}').all()
+    assert HostDevices.of(made.kinds, [*made.all(), stranger], 1).pools.free == 1
 
 
 def test_spec_match_ignores_case_and_placement_keys():
@@ -99,12 +99,14 @@ def test_spec_match_ignores_case_and_placement_keys():
 
 def test_only_available_devices_are_offered():
     """The host's side, made of rows: whatever another status says, such a device is not free."""
-    made = ledger([found(f'0000:0{number}:00.0') for number in range(5)])
+    made = builders.host([found(f'0000:0{number}:00.0') for number in range(5)])
     statuses = ('available', 'claimed', 'allocated', 'unavailable', 'unclaimable')
-    devices = made.devices()
+    devices = made.all()
     for device, status in zip(devices, statuses, strict=True):
         device.status = status
-    assert counts(PciPools.from_devices(devices, made.specs)) == [('type-PCI', '0000:00:00.0', 1)]
+    (kind,) = made.kinds
+    pools = PciPools.from_devices([(device, kind.pool_keys(device)) for device in devices])
+    assert counts(pools) == [('type-PCI', f'0000:0{number}:00.0', number == 0) for number in range(3)]
 
 
 def test_alternatives():
@@ -258,7 +260,7 @@ def test_one_request_for_pf_or_functions_never_gets_both():
 def with_providers(*devices, **options):
     made = host(*devices, **options)
     for pool in made.pools:
-        made.set_provider(pool.keys['address'], 'rp-' + pool.keys['address'])
+        pool.rp_uuid = 'rp-' + pool.keys['address']
     return [made, scheduler_side(made)]
 
 
@@ -305,8 +307,8 @@ def test_two_pools_of_one_provider_give_what_was_allocated_from_it():
 def test_devices_that_tell_more_of_themselves_come_last():
     """They are left for the requests that ask for just that."""
     plain, special = '0000:08:00.0', '0000:07:00.0'
-    made = ledger([found(special), found(plain)], json.dumps([
-        {'address': special, 'physical_network': 'a', 'colour': 'red'}, {'address': plain}])).pools
+    made = host(found(special), found(plain), specs=json.dumps([
+        {'address': special, 'physical_network': 'a', 'colour': 'red'}, {'address': plain}]))
     assert [pool.keys['address'] for pool in made.pools] == [plain, special]
     for pools in (made, scheduler_side(made)):
         pools.apply_requests([request(1)])
@@ -342,7 +344,7 @@ def test_mappings_name_no_device_that_placement_does_not_know():
     """A pool without a provider, as before a host's first report."""
     for pools in both(found(PF0), found(PF1)):
         assert pools.providers([request(1)]) is None
-        pools.set_provider(PF1, 'rp')
+        next(pool for pool in pools.pools if pool.keys['address'] == PF1).rp_uuid = 'rp'
         wanted = request(1)
         assert pools.providers([wanted]) == {f'{wanted.request_id}-0': ['rp']}
         assert pools.providers([request(2)]) is None

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
+from kilonova.pci.devices import HostDevices
+from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.spec import DeviceSpecs, PciConfigInvalidSpec
-from kilonova.pci.tracker import PciLedger
 from tests.unit.pci.builders import found
 
 
@@ -40,10 +41,11 @@ def test_each_spec_tells_what_it_matched_and_again_when_that_changes(caplog: pyt
         lines = [record.getMessage() for record in caplog.records if 'device_spec' in record.getMessage()]
         caplog.clear()
         return lines
-    PciLedger(specs, 1).sync(devices)
+    made = HostDevices((PciFunctions(specs),), 1)
+    made.looked(devices)
     assert told() == ['[pci]device_spec 1: 2 × 10de:13f1', '[pci]device_spec 2: 1 × 10de:20b5, 1 × 10de:2330',
                       '[pci]device_spec 3: no device of this host']
-    PciLedger(specs, 1).sync(devices)
+    made.looked(devices)
     assert told() == []
-    PciLedger(specs, 1).sync(devices[1:])
+    made.looked(devices[1:])
     assert told()[0] == '[pci]device_spec 1: 1 × 10de:13f1'

@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from placement.db.sqlalchemy import models as placement_models
 
 from kilonova import errors, objects
-from kilonova.compute.tracker import RUN, Capacity, Tracker
+from kilonova.compute.tracker import RUN, Capacity, Cells, Tracker
 from kilonova.conductor.flows import boot
 from kilonova.context import RequestContext
 from kilonova.db import engine
@@ -43,9 +43,10 @@ from kilonova.db.queries import (
     operations,
 )
 from kilonova.db.queries import cells as cell_queries
+from kilonova.pci.devices import HostDevices
+from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.request import with_allocation
 from kilonova.pci.spec import DeviceSpecs
-from kilonova.pci.tracker import PciLedger
 from kilonova.scheduler import plugins
 from kilonova.scheduler.manager import SchedulerManager
 from kilonova.virt.hardware import constraints, numa
@@ -358,13 +359,12 @@ class Cloud:
         tracker, inventory = host.tracker, host.inventory
         tracker.node = objects.ComputeNode(id=number, memory_mb=inventory['MEMORY_MB'][0],
                                            local_gb=inventory['DISK_GB'][0], hypervisor_hostname=host.name)
-        tracker.cells = topology
-        tracker.numa_limits = numa.Limits(inventory['VCPU'][2], inventory['MEMORY_MB'][2])
+        tracker.cells = Cells(topology, numa.Limits(inventory['VCPU'][2], inventory['MEMORY_MB'][2]))
         tracker.capacity = Capacity.of({name: {'total': total, 'allocation_ratio': ratio}
                                         for name, (total, _, ratio) in inventory.items()})
         # A device of a server that is gone but still there: Placement thinks it free.
         stuck = [self.random.random() < 0.04 for _ in host.gpus]
-        tracker.replace_ledger(PciLedger.from_devices(DeviceSpecs.parse([json.dumps({'vendor_id': '10de'})]), [
+        tracker.load(HostDevices.of((PciFunctions(DeviceSpecs.parse([json.dumps({'vendor_id': '10de'})])),), [
             objects.PciDevice(
                 id=100 * number + index, uuid=uuid(f'{host.name}_{address} row'), compute_node_id=number,
                 address=address, vendor_id='10de', product_id=GPUS[alias][0], dev_type='type-PCI', dev_id='d',
@@ -382,7 +382,7 @@ class Cloud:
                'ram_allocation_ratio': host.inventory['MEMORY_MB'][2]}
         del row['service']
         devices = [{**{name: getattr(device, name) for name in _DEVICE if name in device},
-                    'extra_info': json.dumps(device.extra_info)} for device in host.tracker.ledger.devices()]
+                    'extra_info': json.dumps(device.extra_info)} for device in host.tracker.host_devices.all()]
         with host.cell.write() as connection:
             connection.execute(ComputeNode.__table__.insert(), row)
             connection.execute(Service.__table__.insert().values({

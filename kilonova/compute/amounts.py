@@ -1,0 +1,96 @@
+"""Amounts of CPU, memory and disk, and places on NUMA cells: what a server takes, what a host has to give."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kilonova import errors, objects
+from kilonova.virt.hardware import constraints, numa
+
+MB_PER_GB = 1024
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one server takes: shared vCPUs, MiB, GiB, dedicated CPUs; its place on the NUMA cells, which no sum has."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    local_gb: int = 0
+    pcpus: int = 0
+    topology: objects.InstanceNUMATopology | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None) -> Usage:
+        """What a server of this flavor takes; swap counts as disk, in whole GiB."""
+        swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
+        return cls(constraints.shared_cpus(flavor, topology), flavor.memory_mb,
+                   flavor.root_gb + flavor.ephemeral_gb + swap, constraints.dedicated_cpus(topology), topology)
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb,
+                     self.pcpus + other.pcpus)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What may be given away in all: totals times allocation ratios. None: not limited here."""
+
+    vcpus: float | None = None
+    memory_mb: float | None = None
+    local_gb: float | None = None
+    pcpus: float | None = None
+
+    @classmethod
+    def of(cls, inventory: Mapping[str, Mapping[str, float]]) -> Capacity:
+        """From the node's Placement inventory. Reserved amounts are left to Placement: this is the second look."""
+        def limit(name: str) -> float | None:
+            given = inventory.get(name)
+            return given['total'] * given['allocation_ratio'] if given else None
+        return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'), limit('PCPU'))
+
+    def lacking(self, used: Usage) -> str | None:
+        """What ``used`` goes beyond, as text for users and log, or None."""
+        pairs = (('memory', 'MB', used.memory_mb, self.memory_mb), ('disk', 'GB', used.local_gb, self.local_gb),
+                 ('vcpus', '', used.vcpus, self.vcpus), ('pcpus', '', used.pcpus, self.pcpus))
+        for name, unit, wanted, limit in pairs:
+            if limit is not None and wanted > limit:
+                return f'{name} {wanted:.2f}{unit and " " + unit} used of {limit:.2f}{unit and " " + unit}'
+        return None
+
+
+Places = Sequence[objects.InstanceNUMATopology]
+
+
+class Cells:
+    """The host's NUMA cells; None: it has none. ``topology`` is without what servers use of it."""
+
+    def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.Limits | None = None) -> None:
+        self.topology, self.limits = topology, limits or numa.Limits()
+        # The last text, and the places of which it was made.
+        self._places: Places = []
+        self._text: str | None = None
+
+    def used(self, places: Places) -> objects.NUMATopology | None:
+        """The cells with these servers on them."""
+        return None if self.topology is None else numa.used(self.topology, places)
+
+    def text(self, places: Places) -> str | None:
+        """``used`` as JSON. Most servers have no place on the cells, and leave it as it was."""
+        if self._text is None or list(map(id, self._places)) != list(map(id, places)):
+            used = self.used(places)
+            self._places, self._text = places, None if used is None else used.to_json()
+        return self._text
+
+    def place(self, wanted: objects.InstanceNUMATopology, places: Places, limits: objects.SchedulerLimits | None,
+              devices: numa.Devices) -> objects.InstanceNUMATopology:
+        """Where a server fits beside those at ``places``. HostRejected: it doesn't."""
+        host = self.used(places)
+        asked = limits.numa_topology if limits is not None else None
+        most = self.limits if asked is None else dataclasses.replace(
+            self.limits, cpu_ratio=asked.cpu_allocation_ratio, ram_ratio=asked.ram_allocation_ratio)
+        placed = numa.fit(host, wanted, most, devices) if host is not None else None
+        if placed is None:
+            raise errors.HostRejected(reason='Requested instance NUMA topology cannot fit the given host NUMA topology')
+        return placed

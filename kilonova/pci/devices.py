@@ -1,0 +1,253 @@
+"""The devices of one host that servers may hold: what the host has now against what their rows say. Pure data.
+
+A ``HostDevices`` never changes; what happens to devices makes another one of it. ``compute.tracker`` plans with it, and
+takes the new one over when its rows are written.
+
+    devices = HostDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
+    devices = devices.looked(resources['pci_passthrough_devices'])
+    lacking = devices.unwritten()
+    if lacking:
+        ids = …                                               # write it; {address: row id} of the created ones
+        devices = devices.written(lacking, ids)
+    chosen = devices.pools.copy().consume_requests(requests)  # PciDeviceRequestFailed: there are too few
+    after, changes = devices.given({device.address: Owner(CLAIMED, uuid, request_id) for …}, uuid)
+
+Only devices that a server holds have a status of their own (claimed, allocated). That of the others follows
+(``Kind.statuses``), so stored states that don't fit are mended.
+"""
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypedDict
+
+from oslo_utils import uuidutils
+
+from kilonova.objects import PciDevice
+from kilonova.pci.device import AVAILABLE, OWNED, REMOVED, Columns, Found, PoolKeys
+from kilonova.pci.kinds import Kind
+from kilonova.pci.pools import PciPools
+
+LOG = logging.getLogger(__name__)
+
+
+class Owner(NamedTuple):
+    """Who holds a device: claimed or allocated, by which server, for which request."""
+
+    status: str
+    instance_uuid: str
+    request_id: str | None
+
+
+# What a claim or save writes of a device. ``instance_uuid``: who gets it or gives it back; None: its status only
+# follows from others'.
+Change = TypedDict('Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None,
+                              'request_id': str | None})
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What rows lack: devices without an id, devices with other properties (their changed fields are marked), devices
+    that are gone, and statuses that follow from others'."""
+
+    created: list[PciDevice]
+    updated: list[PciDevice]
+    removed: list[PciDevice]
+    statuses: list[Change]
+
+    def __bool__(self) -> bool:
+        return bool(self.created or self.updated or self.removed or self.statuses)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One device. ``stored``: the status that its row says, None: it has no row. ``later``: what was found of it while
+    a server holds it. ``gone``: the host has it no more. ``keys`` of its pool; None: it has no place in any."""
+
+    device: PciDevice
+    stored: str | None = None
+    later: Columns | None = None
+    gone: bool = False
+    keys: PoolKeys | None = None
+
+    @property
+    def held(self) -> bool:
+        return self.device.status in OWNED
+
+    @property
+    def removed(self) -> bool:
+        """Only its row is left."""
+        return self.gone and not self.held
+
+    def found(self, columns: Columns) -> _Entry:
+        """A held device keeps its properties until it is freed."""
+        device = _described(self.device, columns)
+        if self.held:
+            return replace(self, gone=False, later=None if device is self.device else columns)
+        return replace(self, gone=False, device=device)
+
+    def lost(self) -> _Entry:
+        """The host has it no more. A held one stays until it is freed."""
+        if self.held and not self.gone:
+            LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
+                        '%s is removed when it is freed', self.device.status, self.device.instance_uuid,
+                        self.device.address)
+        return replace(self, gone=True, later=None)
+
+    def given(self, owner: Owner | None) -> _Entry:
+        """To a server, or free."""
+        device = _owned(self.device, *(owner or (AVAILABLE, None, None)))
+        if owner is None and self.later is not None:
+            return replace(self, device=_described(device, self.later), later=None)
+        return replace(self, device=device)
+
+    def change(self, instance_uuid: str | None) -> Change:
+        """Its row is to say what is so now."""
+        assert self.stored is not None
+        return {'id': self.device.id, 'address': self.device.address, 'from': self.stored, 'to': self.device.status,
+                'instance_uuid': instance_uuid, 'request_id': self.device.request_id}
+
+
+@dataclass(frozen=True)
+class HostDevices:
+    """All devices of one compute node, by address. ``sockets``: host NUMA node → socket, for the NUMA policy 'socket'
+    (see ``pools.sockets_of``)."""
+
+    kinds: tuple[Kind, ...]
+    compute_node_id: int | None
+    sockets: Mapping[int, int | None] | None = None
+    entries: Mapping[str, _Entry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kinds: tuple[Kind, ...], rows: Iterable[PciDevice], compute_node_id: int | None,
+           sockets: Mapping[int, int | None] | None = None) -> HostDevices:
+        """From the node's rows."""
+        entries = {device.address: _Entry(_written(device), device.status, gone=device.status == REMOVED)
+                   for device in rows}
+        return _settled(cls(kinds, compute_node_id, sockets), entries)
+
+    # -- discovery -----------------------------------------------------------------------------------------------------
+    def looked(self, found: Collection[Found]) -> HostDevices:
+        """As the host has them now. A device that disappears while a server holds it stays until it is freed; its row
+        says so then, and goes at the next look. New ones are given away once they have a row."""
+        now = {address: columns for kind in self.kinds for address, columns in kind.columns(found).items()}
+        entries = {address: entry.found(now[address]) if address in now else entry.lost()
+                   for address, entry in self.entries.items() if address in now or entry.stored is not None}
+        for address, columns in now.items():
+            if address not in entries:
+                entries[address] = _Entry(PciDevice(
+                    uuid=uuidutils.generate_uuid(), compute_node_id=self.compute_node_id, address=address,
+                    status=AVAILABLE, instance_uuid=None, request_id=None, **columns))
+        return _settled(self, entries)
+
+    def provided(self, providers: Mapping[str, str]) -> HostDevices:
+        """Tied to their resource providers: {``Kind.pool_address``: provider uuid}."""
+        entries = dict(self.entries)
+        for address, entry in entries.items():
+            info = entry.device.extra_info
+            rp_uuid = providers.get(_kind(self.kinds, entry.device).pool_address(entry.device))
+            if rp_uuid is not None and info.get('rp_uuid') != rp_uuid:
+                entries[address] = replace(entry, device=entry.device.replaced(extra_info={**info, 'rp_uuid': rp_uuid}))
+        return _settled(self, entries)
+
+    def unwritten(self) -> Changes:
+        """What rows lack, but for who holds a device: that is claims' and saves' to write."""
+        removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed]
+        here = [(entry.device.obj_clone(), entry.stored) for entry in self.entries.values() if not entry.removed]
+        return Changes([device for device, stored in here if stored is None],
+                       [device for device, stored in here if stored is not None and device.obj_what_changed()],
+                       removed, _following(self.entries))
+
+    def written(self, changes: Changes, ids: Mapping[str, int]) -> HostDevices:
+        """After ``unwritten`` was; ``ids``: row ids of the created ones by address."""
+        entries = dict(self.entries)
+        for device in changes.removed:
+            del entries[device.address]
+        for device in changes.updated:
+            entries[device.address] = replace(entries[device.address], device=_written(device))
+        for device in changes.created:
+            made = _written(device.replaced(id=ids[device.address]))
+            entries[device.address] = replace(entries[device.address], device=made, stored=made.status)
+        return _settled(self, _stored(entries, changes.statuses))
+
+    # -- who holds what ------------------------------------------------------------------------------------------------
+    def given(self, owners: Mapping[str, Owner | None], instance_uuid: str) -> tuple[HostDevices, list[Change]]:
+        """({address: new owner} of devices that this server gets or gives back; None: nobody) as it is once the row
+        changes are written, and these."""
+        given = {address: self.entries[address].given(owner) for address, owner in owners.items()}
+        after = _settled(self, {**self.entries, **given})
+        changes = [after.entries[address].change(instance_uuid) for address in owners]
+        changes += [change for change in _following(after.entries) if change['address'] not in owners]
+        return replace(after, entries=_stored(after.entries, changes)), changes
+
+    def all(self) -> list[PciDevice]:
+        """Copies of all devices."""
+        return [entry.device.obj_clone() for entry in self.entries.values() if not entry.removed]
+
+    def held(self, instance_uuid: str | None = None) -> list[PciDevice]:
+        """Copies of the devices that servers hold, or that this one holds, by address."""
+        devices = [entry.device for entry in self.entries.values()
+                   if entry.held and instance_uuid in (None, entry.device.instance_uuid)]
+        return [device.obj_clone() for device in sorted(devices, key=lambda device: device.address)]
+
+    @functools.cached_property
+    def pools(self) -> PciPools:
+        """What is free; take from a copy. A device without a row isn't offered yet."""
+        return PciPools.from_devices([(entry.device, entry.keys) for entry in self.entries.values() if entry.keys
+                                      and entry.stored is not None and not entry.gone], self.sockets)
+
+
+def _kind(kinds: Iterable[Kind], device: PciDevice) -> Kind:
+    return next(kind for kind in kinds if device.dev_type in kind.dev_types)
+
+
+def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
+    """With these entries, whose statuses and pools' keys follow from the rest."""
+    here = [entry.device for entry in entries.values() if not entry.removed]
+    statuses: dict[str, str] = {}
+    for kind in before.kinds:
+        statuses.update(kind.statuses([device for device in here if device.dev_type in kind.dev_types]))
+    made = {}
+    for address, entry in entries.items():
+        old, device, keys = before.entries.get(address), entry.device, entry.keys
+        if old is None or old.device is not device:
+            keys = _kind(before.kinds, device).pool_keys(device)
+        if not entry.held and (device.status, device.instance_uuid) != (statuses.get(address, REMOVED), None):
+            device = _owned(device, statuses.get(address, REMOVED), None, None)
+        made[address] = replace(entry, device=device, keys=keys)
+    return replace(before, entries=made)
+
+
+def _following(entries: Mapping[str, _Entry]) -> list[Change]:
+    """Statuses of free devices that rows don't say yet."""
+    return [entry.change(None) for _, entry in sorted(entries.items())
+            if entry.stored not in (None, entry.device.status) and not entry.held and not entry.removed]
+
+
+def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[str, _Entry]:
+    return {**entries, **{change['address']: replace(entries[change['address']], stored=change['to'])
+                          for change in changes}}
+
+
+def _described(device: PciDevice, columns: Columns) -> PciDevice:
+    """The device with what was found of it; the very same if that is nothing new. It keeps its provider."""
+    info = dict(columns['extra_info'])
+    if 'rp_uuid' in device.extra_info:
+        info['rp_uuid'] = device.extra_info['rp_uuid']
+    changed = {name: value for name, value in {**columns, 'extra_info': info}.items() if getattr(device, name) != value}
+    return device.replaced(**changed) if changed else device
+
+
+def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
+    """With another status and owner, which aren't marked as changed: claims and saves write them."""
+    made = device.replaced(status=status, instance_uuid=instance_uuid, request_id=request_id)
+    made.obj_reset_changes(['status', 'instance_uuid', 'request_id'])
+    return made
+
+
+def _written(device: PciDevice) -> PciDevice:
+    made = device.obj_clone()
+    made.obj_reset_changes()
+    return made

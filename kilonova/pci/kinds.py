@@ -1,0 +1,99 @@
+"""The kinds of devices that servers may hold. What is the same for all of them is in ``devices`` and ``pools``.
+
+A new kind is a module with a class that has what ``Kind`` lists, types of its own in ``dev_type``, and a row in
+``from_conf``.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from oslo_config import cfg
+
+from kilonova.objects import PciDevice
+from kilonova.pci import device as pci_device
+from kilonova.pci.device import (
+    ALLOCATED,
+    AVAILABLE,
+    CHILD_TYPES,
+    CLAIMED,
+    OWNED,
+    PF,
+    STANDARD,
+    UNAVAILABLE,
+    UNCLAIMABLE,
+    Columns,
+    Found,
+    PoolKeys,
+    is_child,
+)
+from kilonova.pci.spec import DeviceSpecs
+
+
+class Kind(Protocol):
+    """What one kind of devices has of its own."""
+
+    @property
+    def dev_types(self) -> Collection[str]:
+        """Its words in ``dev_type``, which no other kind has."""
+
+    def columns(self, found: Iterable[Found]) -> dict[str, Columns]:
+        """{address: columns} of the devices of this kind that a host was found to have and that servers may get."""
+
+    def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
+        """{address: status} of all its devices. Held ones (claimed, allocated) keep theirs; that of a free one follows
+        from who holds others that it can't be given away with."""
+
+    def pool_keys(self, device: PciDevice) -> PoolKeys | None:
+        """What requests may ask of the device; None: servers don't get it (any more)."""
+
+    def pool_address(self, device: PciDevice) -> str:
+        """The address that names the device's pool and its resource provider."""
+
+
+class PciFunctions:
+    """PCI devices, physical functions and what is below these, as ``[pci]device_spec`` names them."""
+
+    dev_types = frozenset((STANDARD, PF, *CHILD_TYPES))
+
+    def __init__(self, specs: DeviceSpecs) -> None:
+        self._specs = specs
+
+    def columns(self, found: Iterable[Found]) -> dict[str, Columns]:
+        """As ``Kind``; logs what each spec matched, when that is new."""
+        named = [(one, spec) for one in found if (spec := self._specs.match(one)) is not None]
+        self._specs.tell(named)
+        return {one['address']: pci_device.columns(one, spec.tags) for one, spec in named}
+
+    def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
+        """A physical function and those below it bar each other."""
+        held = {device.address: device.status for device in devices if device.status in OWNED}
+        below: dict[str, set[str]] = {}
+        for device in devices:
+            if device.address in held and is_child(device):
+                below.setdefault(device.parent_addr, set()).add(device.status)
+
+        def bars(device: PciDevice) -> Collection[str | None]:
+            if is_child(device):
+                return (held.get(device.parent_addr),)
+            return below.get(device.address, ()) if device.dev_type == PF else ()
+
+        return {device.address: held.get(device.address) or _barred(bars(device)) for device in devices}
+
+    def pool_keys(self, device: PciDevice) -> PoolKeys | None:
+        """As ``Kind``: tags of the spec, too."""
+        spec = self._specs.match(pci_device.describe(device))
+        return None if spec is None else pci_device.pool_keys(device, spec.tags)
+
+    def pool_address(self, device: PciDevice) -> str:
+        """A physical function's for those below it."""
+        return pci_device.pool_address(device)
+
+
+def _barred(statuses: Collection[str | None]) -> str:
+    return UNAVAILABLE if ALLOCATED in statuses else UNCLAIMABLE if CLAIMED in statuses else AVAILABLE
+
+
+def from_conf(conf: cfg.ConfigOpts) -> tuple[Kind, ...]:
+    """The kinds that a host gives away, as it is configured."""
+    return (PciFunctions(DeviceSpecs.from_conf(conf)),)

@@ -1,0 +1,400 @@
+"""The ledger of a host: what servers hold, by server and side."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kilonova import errors, objects
+from kilonova.compute.tracker import RUN, Capacity, ClaimExists, Plan, Tracker, Usage
+from kilonova.context import RequestContext
+from kilonova.pci.devices import HostDevices
+from tests.unit.compute.cloud import flavor
+from tests.unit.pci.builders import NODE, found, functions, ledger, request, statuses
+
+A, B = 'aaaaaaaa-0000-4000-8000-00000000000a', 'bbbbbbbb-0000-4000-8000-00000000000b'
+G0, G1, G2 = '0000:81:00.0', '0000:81:01.0', '0000:81:02.0'
+PF0 = '0000:91:00.0'
+VF0, VF1 = (one['address'] for one in functions(PF0, 2))
+VF = {'vendor_id': '10de', 'dev_type': 'type-VF'}
+PF = {'vendor_id': '10de', 'dev_type': 'type-PF'}
+MOVE = 'migration-1'
+OF = flavor()
+ONE = Usage(8, 32768, 16)
+CTXT = RequestContext()
+
+
+def gpus() -> Tracker:
+    return ledger([found(address) for address in (G0, G1, G2)])
+
+
+def family() -> Tracker:
+    return ledger([found(PF0, dev_type='type-PF'), *functions(PF0, 2)])
+
+
+def asked(*wanted: objects.InstancePCIRequest) -> objects.InstancePCIRequests:
+    return objects.InstancePCIRequests(requests=list(wanted))
+
+
+def plan(made: Tracker, uuid: str, *wanted: objects.InstancePCIRequest, side: str = RUN) -> Plan:
+    return made.plan(uuid, side, OF, asked(*wanted))
+
+
+def claim(made: Tracker, uuid: str, *wanted: objects.InstancePCIRequest, side: str = RUN) -> None:
+    made.commit(plan(made, uuid, *wanted, side=side))
+
+
+def allocate(made: Tracker, uuid: str) -> None:
+    made.commit(made.plan_allocate(uuid))
+
+
+def held(made: Tracker, uuid: str, side: str | None = None) -> dict[str, str]:
+    return {device.address: device.status for device in made.devices(uuid, side)}
+
+
+def changed(one: Plan) -> dict[str, tuple[str, str, str | None]]:
+    return {change['address']: (change['from'], change['to'], change['instance_uuid']) for change in one.changes}
+
+
+def counts(made: Tracker, one: Plan | None = None) -> list[int]:
+    pools = objects.PciDevicePoolList.from_json(made.usage(one)['pci_stats'])
+    return [pool.count for pool in pools or ()]
+
+
+def restarted(made: Tracker) -> Tracker:
+    """Another process has read the same rows."""
+    again = Tracker()
+    again.node = made.node
+    again.load(HostDevices.of(made.host_devices.kinds, made.host_devices.all(), NODE))
+    return again
+
+
+# -- amounts -----------------------------------------------------------------------------------------------------------
+def test_capacity_names_what_lacks() -> None:
+    inventory = {name: {'total': 10, 'allocation_ratio': 2.0} for name in ('VCPU', 'MEMORY_MB', 'DISK_GB')}
+    capacity = Capacity.of(inventory)
+    assert capacity.lacking(Usage(20, 20, 20)) is None
+    assert capacity.lacking(Usage(21, 1, 1)) == 'vcpus 21.00 used of 20.00'
+    assert capacity.lacking(Usage(1, 1, 21)) == 'disk 21.00 GB used of 20.00 GB'
+    assert Capacity.of({}).lacking(Usage(10 ** 9, 10 ** 9, 10 ** 9)) is None
+
+
+def test_swap_counts_as_disk_in_whole_gib() -> None:
+    of = flavor()
+    of.swap = 1025
+    assert Usage.of(of).local_gb == 18
+
+
+def test_a_claim_that_exceeds_the_capacity_takes_nothing() -> None:
+    made = gpus()
+    made.capacity = Capacity(vcpus=12)
+    claim(made, A, request(1))
+    with pytest.raises(errors.HostRejected, match=r'vcpus 16\.00 used of 12\.00'):
+        plan(made, B, request(1))
+    assert (made.used, held(made, B), made.host_devices.pools.free) == (ONE, {}, 2)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+def test_claim_allocate_free() -> None:
+    made, one = gpus(), request(2)
+    first = plan(made, A, one)
+    assert changed(first) == {G0: ('available', 'claimed', A), G1: ('available', 'claimed', A)}
+    assert {change['request_id'] for change in first.changes} == {one.request_id}
+    assert {change['id'] for change in first.changes} == {1, 2}
+    assert [(device.status, device.instance_uuid) for device in first.devices] == [('claimed', A)] * 2
+    assert counts(made, first) == [0, 0, 1]
+    assert (made.used, held(made, A)) == (Usage(), {}), 'nothing is so before it is written'
+    made.commit(first)
+    assert (made.used, made.sides(A), counts(made)) == (ONE, {RUN}, [0, 0, 1])
+    second = made.plan_allocate(A)
+    assert changed(second) == {G0: ('claimed', 'allocated', A), G1: ('claimed', 'allocated', A)}
+    assert held(made, A) == dict.fromkeys((G0, G1), 'claimed')
+    made.commit(second)
+    assert held(made, A) == dict.fromkeys((G0, G1), 'allocated')
+    last = made.plan_free(A)
+    assert changed(last) == {G0: ('allocated', 'available', A), G1: ('allocated', 'available', A)}
+    assert (last.freed, last.dropped, counts(made), counts(made, last)) == ([G0, G1], {RUN}, [0, 0, 1], [1, 1, 1])
+    assert (made.usage()['vcpus_used'], made.usage(last)['vcpus_used']) == (8, 0)
+    assert (made.usage()['running_vms'], made.usage(last)['running_vms']) == (1, 0)
+    assert held(made, A) == dict.fromkeys((G0, G1), 'allocated'), 'they are free when that is written'
+    made.commit(last)
+    assert (made.used, held(made, A), made.host_devices.pools.free, made.sides(A)) == (Usage(), {}, 3, set())
+
+
+def test_too_few_devices_take_nothing() -> None:
+    made = gpus()
+    with pytest.raises(errors.HostRejected, match='Claim pci failed'):
+        plan(made, A, request(2), request(2))
+    assert (made.used, made.host_devices.pools.free) == (Usage(), 3)
+
+
+@pytest.mark.parametrize('act', ['plan', 'allocate', 'free'])
+def test_an_aborted_plan_was_never_made(act: str) -> None:
+    made = gpus()
+    claim(made, B, request(1))
+    before = made.usage(), statuses(made.host_devices)
+    one = {'plan': lambda: plan(made, A, request(2)), 'allocate': lambda: made.plan_allocate(B),
+           'free': lambda: made.plan_free(B)}[act]()
+    assert one.changes
+    made.abort(one)
+    assert (made.usage(), statuses(made.host_devices)) == before
+    with pytest.raises(RuntimeError):
+        made.commit(one)
+    made.abort(one)
+    claim(made, A, request(2))
+    assert held(made, A) == dict.fromkeys((G1, G2), 'claimed')
+
+
+def test_one_plan_at_a_time() -> None:
+    """Another one made since would be lost."""
+    made = gpus()
+    first, second = plan(made, A, request(1)), plan(made, B, request(1))
+    with pytest.raises(RuntimeError):
+        made.commit(first)
+    made.abort(first)
+    made.commit(second)
+    assert held(made, B) == {G0: 'claimed'}
+
+
+def test_exactly_the_allocated_device() -> None:
+    made = gpus()
+    made.host_devices = made.host_devices.provided({G0: 'rp0', G1: 'rp1', G2: 'rp2'})
+    claim(made, A, request(1, vendor_id='10de', rp_uuids='rp2'))
+    assert held(made, A) == {G2: 'claimed'}
+    with pytest.raises(errors.HostRejected):
+        plan(made, B, request(1, vendor_id='10de', rp_uuids='rp2'))
+
+
+def test_a_claim_seen_twice_counts_once() -> None:
+    made, wanted = gpus(), [request(2)]
+    claim(made, A, *wanted)
+    again = plan(made, A, *wanted)
+    assert again.changes == []
+    assert [device.address for device in again.devices] == [G0, G1]
+    assert made.usage(again)['vcpus_used'] == 8
+    made.commit(again)
+    assert (made.used, held(made, A)) == (ONE, dict.fromkeys((G0, G1), 'claimed'))
+    made.adopt(A, RUN, OF)
+    assert made.used == ONE
+    made.commit(made.plan_free(A))
+    twice = made.plan_free(A)
+    assert (twice.changes, twice.dropped) == ([], set())
+    made.commit(twice)
+    assert made.used == Usage()
+
+
+def test_a_claim_for_other_devices_than_are_held_is_refused() -> None:
+    made = gpus()
+    claim(made, A, request(2))
+    with pytest.raises(errors.HostRejected) as caught:
+        plan(made, A, request(1))
+    assert isinstance(caught.value.__cause__, ClaimExists)
+    assert str(caught.value.__cause__) == (
+        f'Instance {A} holds other devices than it asks for here: {G0}, {G1}')
+    assert made.used == ONE
+
+
+def test_a_server_that_holds_nothing_may_claim_devices() -> None:
+    made = gpus()
+    claim(made, A)
+    claim(made, A, request(1))
+    assert (held(made, A), made.used) == ({G0: 'claimed'}, ONE)
+
+
+def test_freeing_is_careful() -> None:
+    made = gpus()
+    claim(made, A, request(1))
+    assert made.plan_free(B).changes == []
+    assert made.plan_free(A, lambda side: False).changes == []
+    assert changed(made.plan_free(A, lambda side: True, unsided=False)) == {G0: ('claimed', 'available', A)}
+
+
+def test_a_device_without_numa_cell_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    made = ledger([found(G0, numa=None)])
+    assert made._take(A, RUN, [request(1)], [0])
+    assert f'Assigning a pci device without numa affinity to instance {A} which has numa topology' in caplog.text
+
+
+def test_devices_that_are_handed_out_are_copies() -> None:
+    made = gpus()
+    one = plan(made, A, request(1))
+    one.devices[0].status = 'unavailable'
+    made.commit(one)
+    made.devices(A)[0].status = 'available'
+    assert held(made, A) == {G0: 'claimed'}
+
+
+# -- sides -------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def moving() -> Tracker:
+    """A server that is resized on its host: one device at home, two for the new flavor."""
+    made = gpus()
+    claim(made, A, request(1))
+    claim(made, A, request(2), side=MOVE)
+    allocate(made, A)
+    return made
+
+
+def test_both_ends_of_a_move_on_one_host(moving: Tracker) -> None:
+    assert moving.used == ONE + ONE
+    assert moving.usage()['running_vms'] == 1
+    assert (set(held(moving, A, RUN)), set(held(moving, A, MOVE))) == ({G0}, {G1, G2})
+    assert [device.address for device in moving.devices_without(A, MOVE)] == [G0]
+    revert = moving.plan_free(A, lambda side: side == MOVE, unsided=False)
+    assert set(changed(revert)) == {G1, G2}
+    moving.abort(revert)
+    moving.commit(moving.plan_free(A, lambda side: side == RUN))
+    assert (set(held(moving, A)), moving.sides(A), moving.used) == ({G1, G2}, {MOVE}, ONE)
+
+
+def test_a_restarted_host_learns_the_sides(moving: Tracker) -> None:
+    again = restarted(moving)
+    assert (set(held(again, A)), again.sides(A), again.used) == ({G0, G1, G2}, set(), Usage())
+    again.adopt(A, RUN, OF)
+    assert set(held(again, A, RUN)) == {G0, G1, G2}
+    again.adopt(A, MOVE, None, {G1, G2})
+    assert (set(held(again, A, RUN)), set(held(again, A, MOVE)), again.used) == ({G0}, {G1, G2}, ONE)
+    again.adopt(A, MOVE, OF)
+    assert again.used == ONE + ONE, 'now its size is known'
+    again.forget(A)
+    assert (again.sides(A), again.used, set(held(again, A))) == (set(), Usage(), {G0, G1, G2})
+
+
+def test_devices_of_unknown_side_leave_where_that_is_meant(moving: Tracker) -> None:
+    again = restarted(moving)
+    again.adopt(A, MOVE, OF, {G1})
+    assert set(changed(again.plan_free(A, lambda side: side == MOVE, unsided=False))) == {G1}
+    assert set(changed(again.plan_free(A, lambda side: side == MOVE))) == {G0, G1, G2}
+    assert set(changed(again.plan_free(A, lambda side: side == RUN))) == {G0, G2}
+
+
+def test_a_claim_seen_again_after_a_restart_finds_its_devices() -> None:
+    made, old, new = gpus(), [request(1)], [request(1)]
+    claim(made, A, *old)
+    claim(made, A, *new, side=MOVE)
+    again = restarted(made)
+    repeated = plan(again, A, *new, side=MOVE)
+    assert repeated.changes == []
+    again.commit(repeated)
+    assert (set(held(again, A, MOVE)), again.used) == ({G1}, ONE)
+    assert set(changed(again.plan_free(A, lambda side: side == RUN))) == {G0}
+
+
+def test_rows_that_are_read_again_keep_the_sides(moving: Tracker) -> None:
+    rows = moving.host_devices.all()
+    for device in rows:
+        if device.address == G2:
+            device.status, device.instance_uuid = 'allocated', B
+    moving.load(HostDevices.of(moving.host_devices.kinds, rows, NODE))
+    assert (set(held(moving, A, RUN)), set(held(moving, A, MOVE)), set(held(moving, B))) == ({G0}, {G1}, {G2})
+    rows[-1].instance_uuid = A
+    moving.load(HostDevices.of(moving.host_devices.kinds, rows, NODE))
+    assert set(held(moving, A, MOVE)) == {G1}, 'what came back since has no side'
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+def test_rows_are_read_again_when_nobody_knows_what_they_say() -> None:
+    made, read = gpus(), []
+    made.reload = read.append
+    with made.writing(CTXT):
+        claim(made, A, request(1))
+    with made.writing(CTXT):
+        made.abort(plan(made, B))
+    with made.writing(CTXT):
+        left_open = plan(made, B, request(1))
+    assert read == []
+    with made.writing(CTXT):
+        assert read == [CTXT]
+    with pytest.raises(RuntimeError):
+        made.commit(left_open)
+    made.distrust()
+    with made.writing(CTXT):
+        assert read == [CTXT] * 2
+    with made.writing(CTXT):
+        assert read == [CTXT] * 2
+
+
+def test_rows_that_can_not_be_read_stay_distrusted() -> None:
+    made, answers = gpus(), [errors.Unanswered(who='conductor', reason='silence'), None]
+
+    def reload(ctxt: RequestContext) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+    made.reload = reload
+    made.distrust()
+    with pytest.raises(errors.Unanswered), made.writing(CTXT):
+        pytest.fail('wrote')
+    with made.writing(CTXT):
+        assert answers == []
+
+
+def test_threads_never_share_a_device() -> None:
+    addresses = [f'0000:{index:02x}:00.0' for index in range(16)]
+    made = ledger([found(address) for address in addresses])
+    barrier = threading.Barrier(4)
+
+    def work(worker: int) -> None:
+        barrier.wait(5)
+        for number in range(4):
+            with made.writing(CTXT):
+                claim(made, f'{worker}-{number}', request(1))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    owners = {device.address: device.instance_uuid for device in made.host_devices.held()}
+    assert (sorted(owners), len(set(owners.values()))) == (addresses, 16)
+    assert made.usage()['running_vms'] == 16
+
+
+def test_numbers_go_up() -> None:
+    made = gpus()
+    made.serial = 6
+    sent = [made.numbered(made.usage()) for _ in range(2)]
+    assert [one['usage_serial'] for one in sent] == [7, 8]
+    assert '"usage_serial": "8"' in sent[1]['stats']
+
+
+# -- physical functions and what is below them -------------------------------------------------------------------------
+def test_function_claims_bar_the_pf() -> None:
+    made = family()
+    first = plan(made, A, request(1, **VF))
+    assert changed(first) == {VF0: ('available', 'claimed', A), PF0: ('available', 'unclaimable', None)}
+    made.commit(first)
+    second = plan(made, B, request(1, **VF))
+    assert changed(second) == {VF1: ('available', 'claimed', B)}
+    made.commit(second)
+    allocated = made.plan_allocate(A)
+    assert changed(allocated) == {VF0: ('claimed', 'allocated', A), PF0: ('unclaimable', 'unavailable', None)}
+    made.commit(allocated)
+    made.commit(made.plan_free(A))
+    assert statuses(made.host_devices) == {PF0: 'unclaimable', VF0: 'available', VF1: 'claimed'}
+    last = made.plan_free(B)
+    assert changed(last)[PF0] == ('unclaimable', 'available', None)
+    made.commit(last)
+    assert set(statuses(made.host_devices).values()) == {'available'}
+    assert sorted(counts(made)) == [1, 2]
+
+
+def test_pf_claims_bar_its_functions() -> None:
+    made = family()
+    first = plan(made, A, request(1, **PF))
+    assert changed(first) == {
+        PF0: ('available', 'claimed', A), VF0: ('available', 'unclaimable', None),
+        VF1: ('available', 'unclaimable', None)}
+    made.commit(first)
+    assert counts(made) == [0], 'of the functions none is left'
+    with pytest.raises(errors.HostRejected):
+        plan(made, B, request(1, **VF))
+    freed = made.plan_free(A)
+    assert sorted(counts(made, freed)) == [1, 2]
+    made.commit(freed)
+    assert made.host_devices.pools.free == 3
+
+
+def test_hosts_do_not_share_what_they_hold() -> None:
+    one, two = gpus(), gpus()
+    claim(one, A, request(1))
+    assert (one.used, two.used, held(two, A)) == (ONE, Usage(), {})
