@@ -45,7 +45,7 @@ __all__ = ('RUN', 'SERIAL', 'Capacity', 'Cells', 'NodeUsage', 'Plan', 'Tracker',
 
 
 class ClaimExists(errors.Conflict):
-    msg_fmt = 'Instance %(instance_uuid)s holds other devices than it asks for here: %(addresses)s'
+    msg_fmt = 'Instance %(instance_uuid)s holds other PCI devices than it asks for here: %(addresses)s'
 
 
 def side_of(migration: objects.Migration) -> str:
