@@ -60,6 +60,23 @@ def test_a_locked_server_is_its_administrators(cloud):
     cloud.assert_clean()
 
 
+def test_each_action_tells_what_its_hosts_did(cloud):
+    server = cloud.boot(cloud.flavor(gpus=1))
+    large = {'flavorRef': cloud.flavor(gpus=2)}
+    for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('resize', large),
+                       ('revertResize', None), ('resize', large), ('confirmResize', None)):
+        cloud.action(server, name, body)
+    story = [(action, [event for event, *_ in reversed(events) if event.startswith('compute_')])
+             for action, _, events in reversed(cloud.story(server)[:7])]
+    resize = ('resize', ['compute_prep_resize', 'compute_resize_instance', 'compute_finish_resize'])
+    assert story == [
+        ('stop', ['compute_stop_instance']), ('start', ['compute_start_instance']),
+        ('reboot', ['compute_reboot_instance']), resize,
+        ('revertResize', ['compute_revert_resize', 'compute_finish_revert_resize']), resize,
+        ('confirmResize', ['compute_confirm_resize'])]
+    assert {result for _, _, events in cloud.story(server) for _, result, *_ in events} == {'Success'}
+
+
 def test_events_of_other_services(cloud):
     """What nothing can be done with is refused; power-update stops and starts."""
     server = cloud.boot(cloud.flavor(gpus=1))

@@ -67,7 +67,8 @@ def request_spec(instance: objects.Instance, of: objects.Flavor, count: int) -> 
 
 
 class Cell:
-    """``standing``: the keys whose operation stands there; None = every key. ``on_call(method)`` may raise first."""
+    """Every key's operation stands there until it is in ``ended``. ``unanswered`` {method: how many calls of it aren't
+    answered}, ``errors`` {method: what the next call of it raises}."""
 
     def __init__(self) -> None:
         self.instances: dict[str, dict[str, Any]] = {}
@@ -76,18 +77,14 @@ class Cell:
         self.services: dict[str, objects.Service] = {}
         self.migrations: dict[str, objects.Migration] = {}
         self.busy: set[str] = set()
-        self.standing: set[str] | None = None
         self.ended: set[str] = set()
         self.written: dict[str, str] = {}
-        self.undone: dict[str, str] = {}
-        self.gone_undos: set[str] = set()
         self.checks: list[str] = []
         self.claims: list[dict[str, Any]] = []
         self.saves: list[dict[str, Any]] = []
         self.object_calls: list[str] = []
         self.changes: dict[str, list[str]] = {}
         self.unanswered: dict[str, int] = {}
-        self.lost: dict[str, int] = {}
         self.errors: dict[str, Exception] = {}
         self.conflict_once = False
 
@@ -109,25 +106,17 @@ class Cell:
             raise errors.Unanswered(who='conductor', reason='silence')
         if method in self.errors:
             raise self.errors.pop(method)
-        result = act()
-        if self.lost.get(method):
-            self.lost[method] -= 1
-            raise errors.Unanswered(who='conductor', reason='the reply was lost')
-        return result
+        return act()
 
     def _check(self, key: str, undo: bool) -> dict:
         self.checks.append(key)
-        # An operation that is being undone stands nowhere; ``gone_undos`` are keys of undos that are over.
-        if undo and key in self.gone_undos:
-            raise errors.KeyGone(key=key)
+        # An operation that is being undone stands nowhere.
         if not undo:
             self._stands(key)
         return {}
 
     def _stands(self, key: str) -> None:
-        if key in self.undone:
-            raise errors.HostRejected(self.undone[key])
-        if key in self.ended or (self.standing is not None and key not in self.standing):
+        if key in self.ended:
             raise errors.KeyGone(key=key)
 
     def _claim(self, claim: dict[str, Any]) -> dict:
@@ -151,8 +140,6 @@ class Cell:
             if self.written.get(key) == mark:
                 return {'written': True}
             self._stands(key)
-        if undo and save.get('undone') is not None and key not in self.ended:
-            self.undone[key] = save['undone']
         self._write(save, strict=not undo)
         if key and not undo:
             self.written[key] = mark

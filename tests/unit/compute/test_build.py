@@ -158,36 +158,6 @@ def test_what_another_host_may_do_is_rescheduled(cloud, error):
         build(manager, cloud.cell.new_instance(1))
 
 
-def test_lost_reply_of_the_claim_is_sent_again_with_the_same_key(cloud):
-    manager = cloud.host('gpu1', GPUS)
-    cloud.cell.lost['claim_instance'] = 1
-    cloud.cell.unanswered['save_instance'] = 2
-    instance = cloud.cell.new_instance(1)
-    build(manager, instance)
-    assert [claim['key'] for claim in cloud.cell.claims] == ['o/3.build/1'] * 2
-    assert cloud.cell.claims[0] == cloud.cell.claims[1]
-    assert cloud.cell.instances[instance.uuid]['vm_state'] == 'active'
-    assert manager.host.tracker.used.vcpus == 8
-
-
-def test_lost_reply_of_the_end_save(cloud):
-    manager = cloud.host('gpu1', GPUS)
-    cloud.cell.lost['save_instance'] = 1
-    instance = cloud.cell.new_instance(1)
-    build(manager, instance)
-    assert instance.uuid in cloud.drivers['gpu1'].domains
-    assert cloud.cell.held(instance.uuid)
-
-
-def test_unknown_key_does_nothing(cloud):
-    manager = cloud.host('gpu1', GPUS)
-    cloud.cell.standing = set()
-    with pytest.raises(errors.KeyGone):
-        build(manager, cloud.cell.new_instance(1))
-    assert cloud.drivers['gpu1'].domains == {} and manager.host.tracker.used.vcpus == 0
-    assert all(row['status'] == 'available' for row in cloud.cell.rows.values())
-
-
 def test_row_gone_at_the_end_undoes(cloud):
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(1)

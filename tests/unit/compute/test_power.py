@@ -51,28 +51,6 @@ def test_stop_without_waiting_for_the_guest(cloud, manager, server):
     assert waits == [0]
 
 
-def test_stop_then_start_brings_the_same_devices(cloud, manager, server):
-    _stop(cloud, manager, server)
-    assert cloud.cell.instances[server.uuid]['power_state'] == 4
-    held = cloud.cell.held(server.uuid)
-    instance = _task(cloud, server.uuid, 'powering-on', 'stopped')
-    assert manager.endpoint.start_instance(new_context(), instance=instance,
-                                           key='t/0.start/1') == {'power_state': 1, 'error': None}
-    row = cloud.cell.instances[server.uuid]
-    assert (row['vm_state'], row['task_state'], row['power_state']) == ('active', None, 1)
-    assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(held)
-    assert cloud.cell.events()[-1] == ('compute_start_instance', 'Success')
-
-
-@pytest.mark.parametrize(('kind', 'task'), [('SOFT', 'rebooting'), ('HARD', 'rebooting_hard')])
-def test_reboot(cloud, manager, server, kind, task):
-    manager.endpoint.reboot_instance(new_context(), instance=_task(cloud, server.uuid, task), reboot_type=kind,
-                                     key='r/0.reboot/1')
-    assert cloud.cell.saves[-1]['transition'] == 'reboot.done'
-    assert cloud.cell.events() == [('compute_reboot_instance', 'Success')]
-    assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
-
-
 def test_failure_is_an_end_state_with_its_reason(cloud, manager, server):
     cloud.drivers['gpu1'].fail('power_off', errors.KilonovaError('the guest hangs'))
     result = _stop(cloud, manager, server)
@@ -102,36 +80,6 @@ def test_no_start_without_all_its_devices(cloud, manager, server):
     result = manager.endpoint.start_instance(new_context(), instance=instance, key='t/0.s/1')
     assert 'asks for 1 PCI devices and holds 0' in result['error']
     assert cloud.cell.saves[-1]['transition'] == 'start.failed'
-
-
-def test_an_hour_old_message_does_nothing(cloud, manager, server):
-    cloud.cell.standing = set()
-    before = list(cloud.drivers['gpu1'].calls)
-    with pytest.raises(errors.KeyGone):
-        _stop(cloud, manager, server)
-    assert cloud.drivers['gpu1'].calls == before and cloud.cell.saves == []
-
-
-def test_lost_reply_of_the_end_save(cloud, manager, server):
-    cloud.cell.lost['save_instance'] = 2
-    _stop(cloud, manager, server)
-    assert cloud.cell.saves[0] == cloud.cell.saves[1] == cloud.cell.saves[2]
-    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
-
-
-def test_terminate_frees_everything_at_once(cloud, manager, server):
-    assert manager.endpoint.terminate_instance(new_context(), instance=_task(cloud, server.uuid, 'deleting'),
-                                      key='d/0.terminate/1') == {}
-    driver = cloud.drivers['gpu1']
-    assert driver.domains == {} and driver.disks == {}
-    assert cloud.cell.held(server.uuid) == {}
-    save, = cloud.cell.saves
-    assert save['devices'][0]['to'] == 'available' and save['devices'][0]['instance_uuid'] == server.uuid
-    assert save['usage']['vcpus_used'] == 0 and save['usage']['running_vms'] == 0
-    assert not save.get('end') and not save.get('transition')
-    assert cloud.cell.events() == [('compute_terminate_instance', 'Success')]
-    # Its save looks whether the delete stands.
-    assert cloud.cell.checks == []
 
 
 def test_terminate_is_tried_again_under_its_key(cloud, manager, server):

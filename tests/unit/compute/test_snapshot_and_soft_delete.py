@@ -78,13 +78,6 @@ def test_an_image_is_three_saves(cloud, manager, server, images):
     assert cloud.drivers['gpu1'].copies == {}
 
 
-def test_an_operation_that_is_gone_touches_nobody(cloud, manager, server, images):
-    cloud.cell.standing = set()
-    with pytest.raises(errors.KeyGone):
-        make_image(cloud, manager, server)
-    assert ('snapshot', server.uuid) not in cloud.drivers['gpu1'].calls
-
-
 def test_a_refused_image_leaves_nothing_here_and_the_end_to_the_flow(cloud, manager, server, images):
     images.refuses = errors.ImageUnacceptable(image_id='snap', reason='over quota')
     with pytest.raises(errors.ImageUnacceptable, match='over quota'):
@@ -122,21 +115,6 @@ def test_images_wait_for_a_slot(cloud, manager, server, images):
         manager.endpoint.cancel(new_context(), key_prefix='i/')
         with pytest.raises(errors.Cancelled):
             make_image(cloud, manager, server)
-
-
-def test_soft_delete_and_restore_keep_the_devices(cloud, manager, server):
-    held = cloud.cell.held(server.uuid)
-    manager.endpoint.soft_delete_instance(new_context(), instance=task(cloud, server.uuid, 'soft-deleting'),
-                                          key='d/3.s/1')
-    assert state(cloud, server.uuid) == ('soft-delete', None)
-    assert cloud.cell.instances[server.uuid]['power_state'] == 4 and cloud.cell.held(server.uuid) == held
-    assert cloud.cell.checks == ['d/3.s/1'] and len(cloud.cell.saves) == 1
-    result = restore(cloud, manager, server)
-    assert result == {'power_state': 1, 'error': None}
-    assert state(cloud, server.uuid) == ('active', None)
-    assert cloud.cell.saves[-1]['values']['deleted_at'] is None
-    assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(held)
-    assert cloud.cell.events() == [('compute_soft_delete_instance', 'Success'), ('compute_restore_instance', 'Success')]
 
 
 def test_a_soft_delete_that_fails_is_tried_again(cloud, manager, server):
