@@ -68,6 +68,10 @@ audit: ## compare database, Placement, libvirt domains and files of the running 
 test: bootstrap-test ## all tests: lint type unit functional api flows simulation integration; the last line adds them up
 	@$(TESTS)
 
+.PHONY: check
+check: bootstrap-test ## what one runs before each commit, in minutes: lint type unit, the API's tables, functional on SQLite
+	@$(TESTS) check
+
 .PHONY: lint
 lint: bootstrap ## ruff and import-linter
 	@$(TESTS) lint
@@ -110,7 +114,7 @@ test-cluster: bootstrap-test ## daemons stand still; three brokers and all daemo
 		-p no:hypothesispytest tests/integration/test_broker_cluster.py tests/integration/test_stand_still.py
 
 .PHONY: test-databases
-test-databases: bootstrap-test ## all functional tests on MariaDB and on PostgreSQL
+test-databases: bootstrap-test ## all functional tests on MariaDB and on PostgreSQL, and each outage of both
 	@$(TESTS) databases
 
 .PHONY: fuzz

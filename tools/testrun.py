@@ -65,6 +65,8 @@ APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
+# Each about half of the unit tests.
+UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
 T = TypeVar('T')
 
 
@@ -83,7 +85,8 @@ def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
     'type': (Run('mypy', ('mypy',)),),
-    'unit': (Run('unit', paths=('tests/unit',), seconds=400),),
+    'unit': (Run('unit-first', paths=UNIT_FIRST, seconds=200),
+             Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=210)),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
     # Each test runs on SQLite, and of each file a quarter on MariaDB and another on PostgreSQL (make test-databases:
     # all on both); the statements themselves are tested on all three (tests/integration/test_databases.py).
@@ -107,10 +110,15 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=700)),
 }
 # Parts whose runs share no ports, files or processes.
-TOGETHER = ('unit', 'functional', 'api', 'flows', 'simulation', 'integration')
-# Parts that make test leaves out, as another part runs the same tests.
+TOGETHER = ('check', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
+# Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
 EXTRA: dict[str, tuple[Run, ...]] = {
-    'databases': (functional('mariadb', 'eventlet', seconds=310), functional('postgresql', 'threading', seconds=370)),
+    'check': (*PARTS['lint'], *PARTS['type'], *PARTS['unit'], PARTS['api'][0],
+              functional('sqlite', 'threading', seconds=240)),
+    'databases': (functional('mariadb', 'eventlet', seconds=310), functional('postgresql', 'threading', seconds=370),
+                  Run('outages', paths=('tests/integration/test_database_outage.py',),
+                      env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
+
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
 }
 
@@ -146,7 +154,7 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
     if not run.paths:
         return [layout.bin(run.command[0]), *run.command[1:]]
     # Only unit tests ask it; else each run loads it to say nothing.
-    unasked = () if 'tests/unit' in run.paths else ('-p', 'no:hypothesispytest')
+    unasked = () if run.paths[0].startswith('tests/unit') else ('-p', 'no:hypothesispytest')
     return [layout.bin('python'), '-m', 'pytest', *unasked, *run.command, *run.paths, f'--junit-xml={report}']
 
 
@@ -175,8 +183,9 @@ def wait(child: subprocess.Popen, seconds: float) -> tuple[int, float]:
         time.sleep(0.2)
 
 
-def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
-    """Run to the end (or its time); gives back what it amounts to. Its output is shown as it comes, or at its end."""
+def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) -> Counts:
+    """Run to the end (or its time); gives back what it amounts to. Its output is shown as it comes, or at its end.
+    ``behind``: other runs' daemons, which have deadlines, go first."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     report, log = RESULTS / f'{run.name}.xml', RESULTS / f'{run.name}.log'
     report.unlink(missing_ok=True)
@@ -184,8 +193,9 @@ def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
     began = time.monotonic()
     with log.open('w') as output, scratch(run) as more:
         # In a group of its own, so that a run that hangs ends together with what it started.
-        child = subprocess.Popen([*command_of(run, layout, report), *more], cwd=ROOT, env={**os.environ, **run.env},
-                                 stdin=subprocess.DEVNULL, start_new_session=True,
+        first = ['nice', '-n', '10'] if behind and not run.waits else []
+        child = subprocess.Popen([*first, *command_of(run, layout, report), *more], cwd=ROOT,
+                                 env={**os.environ, **run.env}, stdin=subprocess.DEVNULL, start_new_session=True,
                                  stdout=None if shown else output, stderr=None if shown else subprocess.STDOUT)
         cpu = 0.0
         try:
@@ -208,11 +218,12 @@ def execute(run: Run, layout: Layout, shown: bool = True) -> Counts:
 
 
 def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
-    """Runs that may go side by side, as many at once as there are cores, and one that mostly waits."""
-    workers = (os.cpu_count() or 1) + any(run.waits for run in runs)
+    """Runs that may go side by side, as many at once as there are cores, and those that mostly wait."""
+    waiting = sum(run.waits for run in runs)
+    workers = (os.cpu_count() or 1) + waiting
     longest_first = sorted(runs, key=lambda run: -run.seconds)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        futures = {run.name: pool.submit(execute, run, layout, workers == 1 or len(runs) == 1)
+        futures = {run.name: pool.submit(execute, run, layout, workers == 1 or len(runs) == 1, waiting > 0)
                    for run in longest_first}
         return {name: future.result() for name, future in futures.items()}
 

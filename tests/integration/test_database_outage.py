@@ -3,6 +3,8 @@ by kill -9. MariaDB and PostgreSQL."""
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import os
 import threading
 import time
 from collections import Counter
@@ -23,6 +25,7 @@ AWAY = 20.0
 NAMES = {'api_database': 'kilonova_api', 'database': 'kilonova'}
 # Seconds in which it answers again, and in which all has ended, after the server's return.
 BACK_WITHIN, ENDED_WITHIN = 30.0, 120.0
+Outage = Callable[[Server, Site, str], None]
 
 
 @pytest.fixture(scope='module')
@@ -37,7 +40,7 @@ def moving_site(running_site: Site) -> Iterator[Site]:
     running_site.up()
 
 
-@pytest.fixture(scope='module', params=['mariadb', 'postgresql'])
+@pytest.fixture(scope='module')
 def database(request: pytest.FixtureRequest, moving_site: Site) -> Iterator[Server]:
     """The server that has all databases of the cloud's daemons."""
     site = moving_site
@@ -151,21 +154,30 @@ def strike(site: Site, what: str, outage: Callable[[str], None], capsys: pytest.
     site.assert_nothing_held()
 
 
-def test_it_is_away_for_twenty_seconds(moving_site: Site, database: Server,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
-    """What can't be asked says so at once."""
-    def outage(server: str) -> None:
-        database.stop()
-        # Deleted while nobody can know of it: told so.
-        assert moving_site.send('DELETE', f'/servers/{server}', user='admin').status == 503
-        time.sleep(AWAY)
-        database.start()
-    strike(moving_site, f'{database.dialect} away for {AWAY:.0f} s', outage, capsys)
+def away(database: Server, site: Site, server: str) -> None:
+    """For twenty seconds. What can't be asked says so at once."""
+    database.stop()
+    # Deleted while nobody can know of it: told so.
+    assert site.send('DELETE', f'/servers/{server}', user='admin').status == 503
+    time.sleep(AWAY)
+    database.start()
 
 
-def test_it_is_killed(moving_site: Site, database: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def killed(database: Server, _site: Site, _server: str) -> None:
     """And started again at once."""
-    def outage(_server: str) -> None:
-        database.kill()
-        database.start()
-    strike(moving_site, f'{database.dialect} killed', outage, capsys)
+    database.kill()
+    database.start()
+
+
+# Each outage on one kind of server; make test-databases: on both.
+OUTAGES = [('mariadb', away), ('postgresql', killed)]
+if os.environ.get('KILONOVA_ALL_OUTAGES'):
+    OUTAGES = [('mariadb', away), ('mariadb', killed), ('postgresql', away), ('postgresql', killed)]
+
+
+@pytest.mark.parametrize(('database', 'outage'), OUTAGES, indirect=['database'],
+                         ids=[f'{dialect}-{outage.__name__}' for dialect, outage in OUTAGES])
+def test_it_ends_in_the_middle_of_twenty_boots(moving_site: Site, database: Server, outage: Outage,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    strike(moving_site, f'{database.dialect} {outage.__name__}', functools.partial(outage, database, moving_site),
+           capsys)

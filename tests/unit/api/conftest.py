@@ -24,6 +24,7 @@ from kilonova.db.models import api as models
 from kilonova.db.queries import cells as cell_queries
 from kilonova.db.queries import instances, operations
 from kilonova.errors import ImageNotFound
+from tests.fixtures import policies
 
 IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
 PROJECT, OTHER = 'p1', 'p2'
@@ -159,7 +160,7 @@ class Site:
         self.limits = UnifiedLimits()
         self.app = make_app(self.conf, databases=self.databases, cells=self.cells, conductor=self.conductor,
                             image_client=self.images, compute=self.compute, placement=self.placement,
-                            limits=self.limits)
+                            limits=self.limits, policy=policies.shared(options))
         self.flavors = 0
 
     # -- requests -------------------------------------------------------------------------------------------------

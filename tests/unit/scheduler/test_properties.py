@@ -29,8 +29,8 @@ from tests.unit.scheduler.builders import uuid
 from tests.unit.scheduler.random_clouds import CTXT, LICENSE, Cloud, Request
 from tests.unit.scheduler.remedies import Remedies
 
-SEEDS = range(1, 21)
-BLOCK, CASES = 10, 15
+SEEDS = range(1, 11)
+BLOCK, CASES = 5, 15
 # Servers of one count of what fits.
 BOOTED = 8
 REPLAYED = os.environ.get('KILONOVA_SEED')
