@@ -193,7 +193,7 @@ def emitted() -> set[str]:
         if path.name == 'notify.py' and path.parent.name == 'rpc':
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') in ('emit', 'later', 'server_changed'):
+            if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') in ('emit', 'later', 'notify', 'server_changed'):
                 found |= {_pattern(argument) for argument in node.args} - {None}
     return found
 
