@@ -20,8 +20,11 @@ from typing import Any
 
 from kilonova import errors
 from kilonova.objects import (
+    InstanceNUMACell,
     InstancePCIRequest,
     InstancePCIRequests,
+    NUMACell,
+    NUMATopology,
     PciDevice,
     PciDevicePool,
     PciDevicePoolList,
@@ -33,6 +36,8 @@ _FIELDS = ('vendor_id', 'product_id', 'numa_node')
 
 Requests = Iterable[InstancePCIRequest] | InstancePCIRequests | None
 ProviderMapping = Mapping[str, Sequence[str]]
+# Host cells of a guest's NUMA cells: their ids, or objects with ``id``.
+GuestCells = Iterable[int | InstanceNUMACell | NUMACell]
 
 
 class PciDeviceRequestFailed(errors.KilonovaError):
@@ -68,7 +73,7 @@ class Pool:
                    for name, value in wanted.items() if name not in PLACEMENT_KEYS)
 
 
-def _fold(value: Any) -> Any:
+def _fold(value: str | int | None) -> str | int | None:
     return value.lower() if isinstance(value, str) else value
 
 
@@ -130,7 +135,7 @@ class PciPools:
 
     # -- requests --------------------------------------------------------------------------------------------
     def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                         numa_cells: Iterable[Any] | None = None) -> bool:
+                         numa_cells: GuestCells | None = None) -> bool:
         """Whether all requests can be served together. Arguments as for ``apply_requests``."""
         wanted = as_list(requests)
         if not wanted:
@@ -142,7 +147,7 @@ class PciPools:
         return True
 
     def apply_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                       numa_cells: Iterable[Any] | None = None) -> None:
+                       numa_cells: GuestCells | None = None) -> None:
         """Take what the requests ask for; PciDeviceRequestFailed leaves the pools as they are.
 
         ``provider_mapping``: Placement's group → providers of the candidate; without it the requests' own
@@ -152,7 +157,7 @@ class PciPools:
         self.consume_requests(requests, provider_mapping, numa_cells)
 
     def consume_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                         numa_cells: Iterable[Any] | None = None) -> list[tuple[PciDevice, str]]:
+                         numa_cells: GuestCells | None = None) -> list[tuple[PciDevice, str]]:
         """``apply_requests`` on the host's side: which device was taken for which request id."""
         trial = self.copy()
         taken = trial.take(as_list(requests), provider_mapping, numa_cells)
@@ -179,9 +184,9 @@ class PciPools:
         return mappings
 
     def take(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
-             numa_cells: Iterable[Any] | None) -> list[tuple[PciDevice, str]]:
+             numa_cells: GuestCells | None) -> list[tuple[PciDevice, str]]:
         """``consume_requests`` on these very pools: a failure leaves them half emptied, so use a copy."""
-        cells = {getattr(cell, 'id', cell) for cell in numa_cells or ()}
+        cells = {cell if isinstance(cell, int) else cell.id for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
         for request in requests:
             providers = Counter(allocated_providers(request, mapping))
@@ -270,7 +275,7 @@ class PciPools:
                 if pool.keys.get('numa_node') in sockets and sockets[pool.keys['numa_node']] in wanted]
 
 
-def sockets_of(numa_topology: Any) -> dict[int, int | None]:
+def sockets_of(numa_topology: NUMATopology | None) -> dict[int, int | None]:
     """Host NUMA node → socket (None: the host doesn't tell), from an ``objects.NUMATopology`` or None."""
     if numa_topology is None:
         return {}
