@@ -199,6 +199,20 @@ def test_devices_have_their_rows_before_placement_is_told_of_them(cloud):
     assert manager.host.tracker.host_devices.pools.free == 2
 
 
+def test_rows_are_read_again_when_nobody_knows_whether_they_were_written(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.drivers['gpu1'].pci_devices = [gpu(GPUS[1]), gpu('0000:90:00.0')]
+    cloud.cell.unanswered['PciDeviceList.save_all'] = 1
+    with pytest.raises(errors.Unanswered):
+        manager.node.update()
+    cloud.cell.object_calls.clear()
+    with pytest.raises(errors.HostRejected):
+        cloud.boot(manager, 3)
+    assert cloud.cell.object_calls[0] == 'PciDeviceList.get_by_compute_node'
+    manager.node.update()
+    assert [row['address'] for row in cloud.cell.rows.values()] == [GPUS[1], '0000:90:00.0']
+
+
 def test_providers_are_written_to_the_devices(cloud):
     cloud.placement = Placement()
     cloud.placement.inventory = {'VCPU': {'allocation_ratio': 7.0}}

@@ -280,6 +280,23 @@ def test_a_claim_seen_again_after_a_restart_finds_its_devices() -> None:
     assert set(changed(again.plan_free(A, lambda side: side == RUN))) == {G0}
 
 
+def test_another_side_gets_devices_of_its_own() -> None:
+    """Though the requests are the same."""
+    made, wanted = gpus(), request(1)
+    claim(made, A, wanted)
+    claim(made, A, wanted, side=MOVE)
+    assert (set(held(made, A, RUN)), set(held(made, A, MOVE))) == ({G0}, {G1})
+
+
+def test_what_is_counted_anew_is_not_at_work() -> None:
+    made = gpus()
+    claim(made, A, request(1))
+    claim(made, B)
+    assert made.usage()['current_workload'] == 2
+    made.forget(A)
+    assert made.usage()['current_workload'] == 1
+
+
 def test_rows_that_are_read_again_keep_the_sides(moving: Tracker) -> None:
     rows = moving.host_devices.all()
     for device in rows:
