@@ -1,4 +1,4 @@
-"""Errors as answers: one table turns codes into the field's fault names (rest-api.md §1.3).
+"""Errors as answers: one table turns codes into the field's fault names.
 
 A fault is ``{"<name>": {"code": …, "message": …}}``; only a path or method that no route has gets webob's own page
 (``no_route``).
@@ -44,7 +44,7 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
 
 
 def no_route(environ: dict[str, Any]) -> Callable:
-    """The answer to a path that isn't there, which is no fault but webob's own page (rest-api.md §3)."""
+    """The answer to a path that isn't there, which is no fault but webob's own page."""
     environ[AS_IS] = True
     return webob.exc.HTTPNotFound()
 

@@ -1,4 +1,4 @@
-"""Who may do what: the field's rule names and defaults (rest-api.md §8), of the routes that are built.
+"""Who may do what: the field's rule names and defaults, of the routes that are built.
 
     policy = Policy(conf)
     policy.authorise(ctxt, 'os_compute_api:servers:show', {'project_id': row['project_id'], 'user_id': row['user_id']})

@@ -1,4 +1,4 @@
-"""Microversions and the documents that tell clients about them (rest-api.md §1.1, §1.2).
+"""Microversions and the documents that tell clients about them.
 
 A microversion is the int N of 2.N everywhere in the API.
 

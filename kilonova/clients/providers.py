@@ -30,7 +30,7 @@ _IN_USE = ('placement.inventory.inuse', 'placement.resource_provider.inuse')
 
 
 class PciReportingTurnedOff(errors.Invalid):
-    """pci.md §7: once a compute reported its PCI devices to Placement it has to go on."""
+    """Once a compute reported its PCI devices to Placement it has to go on."""
 
     msg_fmt = ('The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
                'off. It cannot be turned off again.')

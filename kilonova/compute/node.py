@@ -264,7 +264,7 @@ class Node:
 
     # -- healing -------------------------------------------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
-        """pci.md §7 'Healing': what servers hold here and Placement doesn't know of is added to their allocations.
+        """Healing: what servers hold here and Placement doesn't know of is added to their allocations.
 
         Placement is asked about all servers with devices at start; later only about those that lacked some or couldn't
         be asked about, and those whose devices the scheduler didn't have allocated. What fails waits for the next look.

@@ -1,6 +1,6 @@
 """What a host tells by itself: that it is up, and of each period which servers were here.
 
-The heartbeat: each report_interval the service's report count goes up (seed-map.md 2.2). Two ways
+The heartbeat: each report_interval the service's report count goes up. Two ways
 lead there. A call of the object's ``save`` through the conductor is answered: it comes first, and whenever this host
 doesn't know whether it is heard. While it is, it sends reports that conductors take together (``rpc.reports``), for a
 tenth of the cost, and nobody answers.

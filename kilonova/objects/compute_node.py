@@ -152,7 +152,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         self.obj_reset_changes()
 
     def update_from_virt_driver(self, resources: dict[str, Any]) -> None:
-        """Take over what ``get_available_resource`` tells (libvirt.md §5); only changed values are marked changed."""
+        """Take over what ``get_available_resource`` tells; only changed values are marked changed."""
         names = ('vcpus', 'memory_mb', 'local_gb', 'cpu_info', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
                  'numa_topology', 'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname',
                  'disk_available_least', 'host_ip')

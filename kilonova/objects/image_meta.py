@@ -1,4 +1,4 @@
-"""ImageMeta: an image's metadata with its properties typed (libvirt.md 'Full image-property list').
+"""ImageMeta: an image's metadata with its properties typed.
 
     image = ImageMeta.from_dict({'id': uuid, 'disk_format': 'qcow2', 'properties': {'hw_disk_bus': 'virtio'}})
     image.properties.get('hw_disk_bus')

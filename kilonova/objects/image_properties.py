@@ -1,4 +1,4 @@
-"""The image properties that mean something to us, with their types (libvirt.md 'Full image-property list').
+"""The image properties that mean something to us, with their types.
 
 A property is a line: to know a new one, add it here and raise ``ImageMetaProps.VERSION``.
 """

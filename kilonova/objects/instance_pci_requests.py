@@ -1,4 +1,4 @@
-"""InstancePCIRequests: the passthrough devices that a server asks for (pci.md §3, §13)."""
+"""InstancePCIRequests: the passthrough devices that a server asks for."""
 from __future__ import annotations
 
 import json

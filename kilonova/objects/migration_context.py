@@ -1,4 +1,4 @@
-"""MigrationContext: what a server has at both sides of a move (``instance_extra.migration_context``, pci.md §9)."""
+"""MigrationContext: what a server has at both sides of a move (``instance_extra.migration_context``)."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""PciDevice: one passthrough device of a compute node (table ``pci_devices``, pci.md §5).
+"""PciDevice: one passthrough device of a compute node (table ``pci_devices``).
 
 Data only: the status machine lives in ``kilonova.pci``.
 """

@@ -1,4 +1,4 @@
-"""PciDevicePool: equal free devices counted together (``compute_nodes.pci_stats``, pci.md §6, §13)."""
+"""PciDevicePool: equal free devices counted together (``compute_nodes.pci_stats``)."""
 from __future__ import annotations
 
 import json

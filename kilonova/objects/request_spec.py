@@ -1,4 +1,4 @@
-"""RequestSpec: what a server needs of a host, for the scheduler and in the API database (scheduler.md §7).
+"""RequestSpec: what a server needs of a host, for the scheduler and in the API database.
 
     spec = RequestSpec.from_components(ctxt, instance_uuid=uuid, flavor=flavor, image=image, scheduler_hints={...})
     row = {'instance_uuid': uuid, 'spec': spec.to_json()}

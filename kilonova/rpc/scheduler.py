@@ -1,4 +1,4 @@
-"""What schedulers answer (scheduler.md §1)."""
+"""What schedulers answer."""
 from __future__ import annotations
 
 from collections.abc import Sequence

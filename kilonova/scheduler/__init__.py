@@ -2,5 +2,5 @@
 
 ``query`` turns the request into a question to Placement, ``snapshot`` reads the hosts of its answer, ``select`` chooses
 with filters and weighers (data in, plan out), ``claims`` writes the choice into Placement, ``manager`` is the RPC
-endpoint. Facts: scheduler.md.
+endpoint.
 """

@@ -4,10 +4,10 @@
     found = client.allocation_candidates(query.pairs())
     requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
 
-Placement answers k equal groups with all ordered choices (lab.md §7: five of eight devices take it 3 s, eight of eight
-never end), k different ones with all combinations. Asked for one of a kind, it names each provider that may serve any
-of them; of a kind that it isn't asked for, its summaries of the host's tree say who may. What is left is to choose,
-each provider no more often than it has room. The claim checks the result like any other.
+Placement answers k equal groups with all ordered choices (measured: five groups of eight devices take it 3 s, eight of
+eight do not end), k different ones with all combinations. Asked for one of a kind, it names each provider that may
+serve any of them; of a kind that it isn't asked for, its summaries of the host's tree say who may. What is left is to
+choose, each provider no more often than it has room. The claim checks the result like any other.
 """
 from __future__ import annotations
 

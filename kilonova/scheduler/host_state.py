@@ -1,4 +1,4 @@
-"""HostState: one compute node as filters and weighers see it (scheduler.md §2).
+"""HostState: one compute node as filters and weighers see it.
 
 The names are the field's, so that filters written for it work. What costs parsing or a statement is made when it is
 first read. It shows a host as it stands when it is made: a row of the table, less what this scheduler gave away there.

@@ -1,4 +1,4 @@
-"""What a request needs, as a question to Placement (scheduler.md §6).
+"""What a request needs, as a question to Placement.
 
     query = build(spec, max_results=1000, pci_in_placement=True)
     for prefilter in prefilters.ALL: prefilter(query, spec, facts)
@@ -32,8 +32,8 @@ _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
 # Hints that name other servers: what they ask for may be far down the list, so that it must not be cut.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
 # With more named groups than this, Placement is asked for fewer and the rest is composed here: its candidates of a host
-# are all combinations, 8 · 7 · 6 … of equal groups, 8 · 8 · 8 … of different ones, and it works them all out (lab.md
-# §7: 5 of 8 take 3 s).
+# are all combinations, 8 · 7 · 6 … of equal groups, 8 · 8 · 8 … of different ones, and it works them all out
+# (5 of 8 take 3 s).
 FEW_GROUPS = 2
 
 

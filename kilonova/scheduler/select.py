@@ -1,4 +1,4 @@
-"""Choose hosts: filter and weigh all at once, take the first that can be claimed, count it, next (scheduler.md §1, §2).
+"""Choose hosts: filter and weigh all at once, take the first that can be claimed, count it, next.
 
     select = Select(snapshot, spec, filters, weighers, settings, offers, claims)
     plan = select.plan(uuids)               # None: not enough hosts; what was claimed is the caller's to give back
@@ -362,7 +362,7 @@ class Select:
 
     def _named(self, passing: Mask) -> tuple[Mask, bool]:
         """Hosts that the request names or leaves out; whether they are forced: those aren't filtered, a requested one
-        is (scheduler.md §9)."""
+        is."""
         ignored = {name.lower() for name in self._names('ignore_hosts')}
         if ignored:
             left = self._only(passing, lambda node: node['host'].lower() not in ignored)

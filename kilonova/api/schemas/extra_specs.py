@@ -5,7 +5,7 @@
 
 Who adds specs of their own (a scheduler filter's, say) may add their rows: an entry point in the group
 ``kilonova.api.extra_spec_validators`` names a function that returns an iterable of ``Spec``. Their namespaces are then
-checked like ours. Names: libvirt.md 'Extra specs accepted', scheduler.md, cyborg.md.
+checked like ours. Names are the field's.
 """
 from __future__ import annotations
 

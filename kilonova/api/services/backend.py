@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from kilonova.rpc.notify import OFF, Notifications
 
-# Resources that quotas know, and what they count (rest-api.md §2.10).
+# Resources that quotas know, and what they count.
 QUOTAS = ('instances', 'cores', 'ram', 'metadata_items', 'injected_files', 'injected_file_content_bytes',
           'injected_file_path_length', 'key_pairs', 'server_groups', 'server_group_members')
 

@@ -1,4 +1,4 @@
-"""The disks that a create asks for, checked and as rows of ``block_device_mapping`` (rest-api.md §2.1).
+"""The disks that a create asks for, checked and as rows of ``block_device_mapping``.
 
     wanted = read(request.block_devices, request.old_block_devices, flavor, limit=3)
     wanted.image            # the image that the root disk names, None: imageRef does

@@ -1,4 +1,4 @@
-"""Files that a create puts into its servers, by way of their config drive (until 2.56; rest-api.md §2.1).
+"""Files that a create puts into its servers, by way of their config drive (until 2.56).
 
     files = read(request.personality, allowed)        # [(path, base64 content)], within the quotas
 """

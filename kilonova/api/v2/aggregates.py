@@ -1,4 +1,4 @@
-"""Host aggregates: named sets of hosts with metadata; those with an availability zone are zones (rest-api.md §2.6)."""
+"""Host aggregates: named sets of hosts with metadata; those with an availability zone are zones."""
 from __future__ import annotations
 
 from collections.abc import Mapping

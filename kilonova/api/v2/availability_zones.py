@@ -1,4 +1,4 @@
-"""Availability zones (rest-api.md §2.6)."""
+"""Availability zones."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

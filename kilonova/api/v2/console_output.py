@@ -1,4 +1,4 @@
-"""os-getConsoleOutput: the end of a server's console log (rest-api.md §2.2)."""
+"""os-getConsoleOutput: the end of a server's console log."""
 from __future__ import annotations
 
 from typing import Any

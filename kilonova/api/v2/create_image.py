@@ -1,4 +1,4 @@
-"""The action createImage: an image without data, and an operation that brings the data (rest-api.md §2.2)."""
+"""The action createImage: an image without data, and an operation that brings the data."""
 from __future__ import annotations
 
 import logging

@@ -1,4 +1,4 @@
-"""Actions on soft-deleted servers: restore and forceDelete (rest-api.md §2.2)."""
+"""Actions on soft-deleted servers: restore and forceDelete."""
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule

@@ -1,4 +1,4 @@
-"""Flavors, their extra specs and access to them (rest-api.md §2.4, §6)."""
+"""Flavors, their extra specs and access to them."""
 from __future__ import annotations
 
 import re

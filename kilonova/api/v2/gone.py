@@ -1,4 +1,4 @@
-"""What the field took out (rest-api.md §3): for good, which is answered with 410 in every version, or from a version
+"""What the field took out: for good, which is answered with 410 in every version, or from a version
 on, which is answered with 404.
 
 Only the methods that are named here; another one on the same path doesn't exist, as any path that nobody knows.

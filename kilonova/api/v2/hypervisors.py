@@ -1,4 +1,4 @@
-"""Hypervisors: the compute nodes of all cells (rest-api.md §2.7)."""
+"""Hypervisors: the compute nodes of all cells."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Images, which until 2.35 (their metadata until 2.38) could be asked for here too (rest-api.md §3).
+"""Images, which until 2.35 (their metadata until 2.38) could be asked for here too.
 
 Every request becomes one to the image service with the caller's token: what they may see and change is decided there.
 """

@@ -1,4 +1,4 @@
-"""What was done to a server, by which request, and how it went (rest-api.md §2.3)."""
+"""What was done to a server, by which request, and how it went."""
 from __future__ import annotations
 
 import datetime as dt

@@ -1,4 +1,4 @@
-"""The log of usage audits: which hosts audited the usage of the last whole period (rest-api.md §2.11)."""
+"""The log of usage audits: which hosts audited the usage of the last whole period."""
 from __future__ import annotations
 
 import datetime

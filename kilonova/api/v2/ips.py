@@ -1,4 +1,4 @@
-"""Addresses of a server, by the labels of its networks (rest-api.md §2.3)."""
+"""Addresses of a server, by the labels of its networks."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Key pairs: list, make or import, show, delete (rest-api.md §2.5). They belong to users, not to projects."""
+"""Key pairs: list, make or import, show, delete. They belong to users, not to projects."""
 from __future__ import annotations
 
 import string

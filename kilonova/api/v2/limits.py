@@ -1,4 +1,4 @@
-"""Limits: what a project may have and what it uses, at a glance (rest-api.md §2.10)."""
+"""Limits: what a project may have and what it uses, at a glance."""
 from __future__ import annotations
 
 from collections.abc import Mapping

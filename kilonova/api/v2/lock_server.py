@@ -1,4 +1,4 @@
-"""lock and unlock: against changes by whoever is no administrator (rest-api.md §2.2)."""
+"""lock and unlock: against changes by whoever is no administrator."""
 from __future__ import annotations
 
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule

@@ -1,4 +1,4 @@
-"""The moves of servers, all of them or a project's, over all cells, newest first (rest-api.md §2.11)."""
+"""The moves of servers, all of them or a project's, over all cells, newest first."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Hosts as they were known before hypervisors and services took over, until 2.42 (rest-api.md §2.7, §3, §6).
+"""Hosts as they were known before hypervisors and services took over, until 2.42.
 
 Power and maintenance of whole hosts are nothing that the libvirt driver does: who may ask for them gets the field's
 answer of such drivers.

@@ -1,4 +1,4 @@
-"""Quota classes (rest-api.md §2.10). Only 'default' has an effect; others are kept and shown."""
+"""Quota classes. Only 'default' has an effect; others are kept and shown."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Quotas of projects and, with the query parameter user_id, of one of their users (rest-api.md §2.10)."""
+"""Quotas of projects and, with the query parameter user_id, of one of their users."""
 from __future__ import annotations
 
 from collections.abc import Mapping

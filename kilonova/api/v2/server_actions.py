@@ -1,4 +1,4 @@
-"""Actions on servers: start, stop, reboot, resize, migrate, reset the state (rest-api.md §2.2)."""
+"""Actions on servers: start, stop, reboot, resize, migrate, reset the state."""
 from __future__ import annotations
 
 from typing import Any

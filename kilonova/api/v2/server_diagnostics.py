@@ -1,4 +1,4 @@
-"""What the hypervisor measures of a server (rest-api.md §6)."""
+"""What the hypervisor measures of a server."""
 from __future__ import annotations
 
 from typing import Any

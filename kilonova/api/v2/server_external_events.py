@@ -1,4 +1,4 @@
-"""Events of servers that other services tell (rest-api.md §2.11). Whoever tells one learns what became of it, event by
+"""Events of servers that other services tell. Whoever tells one learns what became of it, event by
 event.
 
 ``power-update`` says that somebody switched a server on or off behind our back: the server is started or stopped like

@@ -1,4 +1,4 @@
-"""Server groups: servers that are to be together or apart (rest-api.md §2.9)."""
+"""Server groups: servers that are to be together or apart."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Metadata of a server: read, merge, replace, delete a key (rest-api.md §2.3)."""
+"""Metadata of a server: read, merge, replace, delete a key."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Live migrations of a server that are under way (rest-api.md §2.3)."""
+"""Live migrations of a server that are under way."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The encrypted administrator's password that a server's guest left for its owner (rest-api.md §2.3): system metadata
+"""The encrypted administrator's password that a server's guest left for its owner: system metadata
 password_0 … password_3."""
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags of a server (rest-api.md §2.3). A lock doesn't keep anybody from changing them, as the field has it."""
+"""Tags of a server. A lock doesn't keep anybody from changing them, as the field has it."""
 from __future__ import annotations
 
 from typing import Any

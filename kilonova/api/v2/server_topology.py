@@ -1,4 +1,4 @@
-"""The NUMA topology of a server (rest-api.md §2.3)."""
+"""The NUMA topology of a server."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Services of the cloud's daemons (rest-api.md §2.8)."""
+"""Services of the cloud's daemons."""
 from __future__ import annotations
 
 from collections.abc import Mapping

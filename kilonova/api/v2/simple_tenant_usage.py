@@ -1,4 +1,4 @@
-"""Usage of all projects or of one (rest-api.md §2.10): servers, hours, and what their flavors hold times hours."""
+"""Usage of all projects or of one: servers, hours, and what their flavors hold times hours."""
 from __future__ import annotations
 
 import datetime

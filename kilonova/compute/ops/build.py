@@ -20,7 +20,7 @@ from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
 
-# Another host would refuse for the same reason (state-machine.md §3.1, 'BuildAbortException').
+# Another host would refuse for the same reason.
 HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNotFound)
 # These say what they mean to the flow.
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)

@@ -12,7 +12,7 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject
 from kilonova.states import POWER_WORDS, PowerState
 
-# state-machine.md §1: all words of the field, also of what isn't built here, so that versions mean the same.
+# All words of the field, also of what isn't built here, so that versions mean the same.
 VM_STATES = ('active', 'building', 'paused', 'suspended', 'stopped', 'rescued', 'resized', 'soft-delete', 'deleted',
              'error', 'shelved', 'shelved_offloaded')
 TASK_STATES = (

@@ -1,4 +1,4 @@
-"""Filters: which of Placement's hosts may take a request (scheduler.md §3).
+"""Filters: which of Placement's hosts may take a request.
 
 A filter is a class with ``host_passes(host_state, spec_obj)``; put its name into an entry point of group
 ``kilonova.scheduler.filters``, or its path into ``[filter_scheduler]available_filters``, and its class name into

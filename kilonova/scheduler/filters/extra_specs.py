@@ -1,4 +1,4 @@
-"""Comparisons that extra specs can ask for: ``>= 4``, ``<in> kvm``, ``<or> a <or> b`` … (scheduler.md §3).
+"""Comparisons that extra specs can ask for: ``>= 4``, ``<in> kvm``, ``<or> a <or> b`` and so on.
 
     match('16', '>= 8')          # True
 """

@@ -1,4 +1,4 @@
-"""What every request is asked of Placement besides its own needs (scheduler.md §4).
+"""What every request is asked of Placement besides its own needs.
 
     prefilters.run(plugins.load_prefilters(conf), query, spec, facts)
 

@@ -9,7 +9,7 @@ OWNER = 'OWNER_NOVA'
 
 
 def owner(query: Query, spec: Spec, facts: Any) -> None:
-    """Always on: each compute puts the trait on its root and on its PCI devices (pci.md §7)."""
+    """Always on: each compute puts the trait on its root and on its PCI devices."""
     query.root_required.add(OWNER)
     for suffix in query.pci_groups:
         query.groups[suffix].required.add(OWNER)

@@ -1,4 +1,4 @@
-"""Weighers: which of the hosts that passed is best (scheduler.md §5).
+"""Weighers: which of the hosts that passed is best.
 
 A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier; put it into an entry point of group
 ``kilonova.scheduler.weighers`` or name its path in ``[filter_scheduler]weight_classes``. Its values are scaled to 0..1

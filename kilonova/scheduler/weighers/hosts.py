@@ -30,7 +30,7 @@ class BuildFailureWeigher(BaseHostWeigher):
 
 
 class PCIWeigher(BaseHostWeigher):
-    """Hosts with fewer free PCI devices win, whether any are asked for or not (scheduler.md §5)."""
+    """Hosts with fewer free PCI devices win, whether any are asked for or not."""
 
     multiplier = 'pci_weight_multiplier'
 

@@ -1,4 +1,4 @@
-"""Change what a server is called and how it is reached, and delete one (rest-api.md §2.1)."""
+"""Change what a server is called and how it is reached, and delete one."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""New servers (rest-api.md §2.1)."""
+"""New servers."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lists of servers: who may list whose, filters, orders and pages (rest-api.md §1.5)."""
+"""Lists of servers: who may list whose, filters, orders and pages."""
 from __future__ import annotations
 
 from typing import Any

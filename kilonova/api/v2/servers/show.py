@@ -1,4 +1,4 @@
-"""One server, as it is shown to whom (rest-api.md §1.7).
+"""One server, as it is shown to whom.
 
 Bodies are of three kinds: what GET answers, what stands in a list with details, and what PUT answers (before 2.75 only
 the first part).
