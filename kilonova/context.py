@@ -10,13 +10,19 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-# The catalog entries that other daemons need (rpc-objects-db.md §1): the rest stays out of the messages.
+# The catalog entries that other daemons need : the rest stays out of the messages.
 CATALOG_TYPES = frozenset(('image', 'block-storage', 'volumev3', 'key-manager', 'placement', 'network',
                            'accelerator', 'sharev2'))
 
 
 class RequestContext(oslo_context.RequestContext):
     """One request. ``cell`` is a ``db.engine.Database`` or None; it never travels."""
+
+    # Who asks the API always has them; a daemon's own context has neither user nor project, and nothing asks it for
+    # them.
+    user_id: str
+    project_id: str
+    is_admin: bool
 
     def __init__(self, *args: Any, remote_address: str | None = None, timestamp: Any = None,
                  read_deleted: str = 'no', service_catalog: list | None = None, quota_class: str | None = None,

@@ -18,6 +18,7 @@ from oslo_policy import policy as oslo_policy
 
 from kilonova.api import routes
 from kilonova.api.rules import BASE
+from kilonova.context import RequestContext
 from kilonova.errors import PolicyNotAuthorized
 
 LOG = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Policy:
             LOG.error('The policy files can not be used, the rules stay as they were: %s: %s',
                       type(error).__name__, error)
 
-    def allows(self, ctxt: Any, rule: str, target: Mapping[str, Any] | None = None) -> bool:
+    def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:
         """``target`` defaults to the caller's own project and user."""
         self._read_again()
         if target is None:
@@ -110,7 +111,7 @@ class Policy:
         except oslo_policy.InvalidScope:
             return False
 
-    def authorise(self, ctxt: Any, rule: str, target: Mapping[str, Any] | None = None) -> None:
+    def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Raises PolicyNotAuthorized (403)."""
         if not self.allows(ctxt, rule, target):
             raise PolicyNotAuthorized(action=rule)

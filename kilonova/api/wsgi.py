@@ -140,7 +140,7 @@ class Links:
 class Call:
     """One request, as handlers see it. ``version`` is N of 2.N."""
 
-    ctxt: Any
+    ctxt: RequestContext
     version: int
     route: Route
     path: dict[str, str]

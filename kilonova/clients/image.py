@@ -26,6 +26,7 @@ from keystoneauth1.adapter import Adapter
 
 from kilonova import errors
 from kilonova.clients import session
+from kilonova.context import RequestContext
 
 LOG = logging.getLogger(__name__)
 
@@ -48,14 +49,14 @@ class ImageClient:
         self._adapter = adapter
         self._retries = retries
 
-    def get(self, image_id: str, ctxt: Any = None) -> dict[str, Any]:
+    def get(self, image_id: str, ctxt: RequestContext | None = None) -> dict[str, Any]:
         """The image's v2 record: id, name, status, size, disk_format, min_disk, min_ram, properties at top level …
 
         With a context that carries a token the request is the user's. ImageNotFound: no such image for who asks.
         """
         return self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
 
-    def find(self, query: Mapping[str, str], limit: int, ctxt: Any = None) -> list[dict[str, Any]]:
+    def find(self, query: Mapping[str, str], limit: int, ctxt: RequestContext | None = None) -> list[dict[str, Any]]:
         """At most ``limit`` records that match ``query`` (the parameters of the service's list), in its order.
 
         Invalid: the service doesn't understand the query, or knows no such marker.
@@ -72,7 +73,7 @@ class ImageClient:
             path = answer.get('next')
         return found[:limit]
 
-    def update(self, image_id: str, changes: Sequence[Mapping[str, Any]], ctxt: Any = None) -> None:
+    def update(self, image_id: str, changes: Sequence[Mapping[str, Any]], ctxt: RequestContext | None = None) -> None:
         """Change a record; ``changes`` as in JSON patch (op, path, value).
 
         ImageNotFound; Invalid: malformed; ImageRefused: a quota or a policy is against it.
@@ -89,7 +90,7 @@ class ImageClient:
             raise ImageRefused(image_id=image_id, reason=reason)
         raise errors.Invalid(reason)
 
-    def download(self, image_id: str, file: IO[bytes], ctxt: Any = None) -> int:
+    def download(self, image_id: str, file: IO[bytes], ctxt: RequestContext | None = None) -> int:
         """Write the image's bytes to ``file`` (from its start) and return their number.
 
         ImageUnacceptable: the checksum that the image service keeps is another one, at each try.
@@ -106,12 +107,12 @@ class ImageClient:
                 LOG.warning('Download of image %s starts again: %s', image_id, error)
         raise AssertionError('unreachable')
 
-    def url(self, image_id: str, ctxt: Any = None) -> str:
+    def url(self, image_id: str, ctxt: RequestContext | None = None) -> str:
         """Where the image can be asked for. Unanswered: nobody knows where the image service is."""
         endpoint = session.endpoint(self._adapter, 'The image service')
         return f"{re.sub('/v2/?$', '', endpoint).rstrip('/')}/images/{image_id}"
 
-    def create(self, record: dict[str, Any], ctxt: Any = None) -> None:
+    def create(self, record: dict[str, Any], ctxt: RequestContext | None = None) -> None:
         """A new image without data; ``record`` is the v2 record, its ``id`` chosen by the caller.
 
         Invalid: malformed. ImageRefused: a quota or a policy is against it.
@@ -153,7 +154,7 @@ class ImageClient:
             raise ImageRefused(image_id=image_id, reason=reason)
         raise errors.ImageUnacceptable(image_id=image_id, reason=reason)
 
-    def delete(self, image_id: str, ctxt: Any = None) -> None:
+    def delete(self, image_id: str, ctxt: RequestContext | None = None) -> None:
         """Delete an image; fine if it is gone. ImageRefused: it may not be deleted."""
         response = self._request('DELETE', f'/v2/images/{image_id}', ctxt)
         response.close()
@@ -163,7 +164,7 @@ class ImageClient:
             raise errors.Unanswered(who='The image service', reason=_reason(response))
         raise ImageRefused(image_id=image_id, reason=_reason(response))
 
-    def _fetch(self, record: dict[str, Any], file: IO[bytes], ctxt: Any) -> int:
+    def _fetch(self, record: dict[str, Any], file: IO[bytes], ctxt: RequestContext | None) -> int:
         image_id = record['id']
         algorithm, expected = _checksum(record)
         digest = hashlib.new(algorithm) if algorithm else None
@@ -184,7 +185,7 @@ class ImageClient:
                 image_id=image_id, reason=f'its data has {algorithm} {digest.hexdigest()}, not {expected}')
         return size
 
-    def _ask(self, image_id: str, path: str, ctxt: Any, **kwargs: Any) -> requests.Response:
+    def _ask(self, image_id: str, path: str, ctxt: RequestContext | None, **kwargs: Any) -> requests.Response:
         response = self._request('GET', path, ctxt, attempts=session.READ_ATTEMPTS, **kwargs)
         if response.status_code in (200, 204):
             return response
@@ -195,7 +196,7 @@ class ImageClient:
         raise errors.ImageUnacceptable(image_id=image_id,
                                        reason=f'the image service answers {response.status_code} {response.reason}')
 
-    def _request(self, method: str, path: str, ctxt: Any, headers: dict[str, str] | None = None,
+    def _request(self, method: str, path: str, ctxt: RequestContext | None, headers: dict[str, str] | None = None,
                  **kwargs: Any) -> requests.Response:
         token = getattr(ctxt, 'auth_token', None)
         headers = dict(headers or {})

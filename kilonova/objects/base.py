@@ -30,6 +30,7 @@ from oslo_versionedobjects import base as ovo
 from oslo_versionedobjects import fields as ovo_fields
 from oslo_versionedobjects.exception import IncompatibleObjectVersion, OrphanedObjectError
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 
 __all__ = ('IncompatibleObjectVersion', 'KilonovaObject', 'ListBase', 'OrphanedObjectError', 'PersistentObject',
@@ -51,7 +52,7 @@ def set_indirection(api: Any) -> None:
     _process.indirection = api
 
 
-def indirection(ctxt: Any) -> Any:
+def indirection(ctxt: RequestContext) -> Any:
     """Where a remotable call with this context goes, or None."""
     own = getattr(ctxt, 'indirection', None)
     return own if own is not None else _process.indirection
@@ -133,7 +134,7 @@ class KilonovaObject(ovo.VersionedObject):
 
     # -- loading -------------------------------------------------------------------------------------------------------
     @classmethod
-    def loaded(cls, ctxt: Any, values: Iterable[tuple[str, Any]]) -> Self:
+    def loaded(cls, ctxt: RequestContext | None, values: Iterable[tuple[str, Any]]) -> Self:
         """An object with these fields set, coerced, and nothing changed: what comes from a database."""
         self = cls(ctxt)
         self.load(values)
@@ -141,7 +142,7 @@ class KilonovaObject(ovo.VersionedObject):
         return self
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """From a row's dict: the columns that are fields. Rows of the API database aren't soft-deleted."""
         values = {'deleted_at': None, **row, 'deleted': bool(row.get('deleted'))}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
@@ -242,7 +243,7 @@ class KilonovaObject(ovo.VersionedObject):
         return _without_changes(self.obj_to_primitive())
 
     @classmethod
-    def from_json(cls, text: str | None, ctxt: Any = None) -> Self | None:
+    def from_json(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
         """The object of a column's text; None for an empty column."""
         if not text:
             return None
@@ -299,7 +300,7 @@ def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
 def remotable_classmethod(method: Callable[..., Any]) -> Any:
     """The same for a class method; its first argument is the context."""
     @functools.wraps(method)
-    def wrapper(cls: type[KilonovaObject], ctxt: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(cls: type[KilonovaObject], ctxt: RequestContext, *args: Any, **kwargs: Any) -> Any:
         api = indirection(ctxt)
         if api is None:
             return method(cls, ctxt, *args, **kwargs)
@@ -327,14 +328,14 @@ class ListBase(ovo.ObjectListBase):
     """Mixin: an object that is a list of objects (its one field is ``objects``)."""
 
     @classmethod
-    def of(cls, ctxt: Any, objects: Iterable[KilonovaObject]) -> Self:
+    def of(cls, ctxt: RequestContext | None, objects: Iterable[KilonovaObject]) -> Self:
         """A list with nothing changed."""
         self = cls(ctxt, objects=list(objects))
         self.obj_reset_changes()  # type: ignore[attr-defined]
         return self
 
     @classmethod
-    def from_rows(cls, ctxt: Any, rows: Iterable[dict[str, Any]]) -> Self:
+    def from_rows(cls, ctxt: RequestContext | None, rows: Iterable[dict[str, Any]]) -> Self:
         """One object a row, each by its class's ``from_row``."""
         held: Any = cls.fields['objects']
         item: Any = ovo.VersionedObjectRegistry.obj_classes()[held.objname][0]
@@ -347,7 +348,7 @@ class Serializer(NoOpSerializer):
     An object of a newer minor version than ours is sent to the indirection, which gives it back as we know it.
     """
 
-    def serialize_entity(self, ctxt: Any, entity: Any) -> Any:
+    def serialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
         if isinstance(entity, ovo.VersionedObject):
             return entity.obj_to_primitive()
         if isinstance(entity, dict):
@@ -358,7 +359,7 @@ class Serializer(NoOpSerializer):
             return [self.serialize_entity(ctxt, value) for value in entity]
         return entity
 
-    def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
+    def deserialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
         if isinstance(entity, dict):
             if _NAME in entity:
                 return self._object(ctxt, entity)
@@ -367,7 +368,7 @@ class Serializer(NoOpSerializer):
             return type(entity)(self.deserialize_entity(ctxt, value) for value in entity)
         return entity
 
-    def _object(self, ctxt: Any, primitive: dict[str, Any]) -> Any:
+    def _object(self, ctxt: RequestContext, primitive: dict[str, Any]) -> Any:
         try:
             return KilonovaObject.obj_from_primitive(primitive, ctxt)
         except IncompatibleObjectVersion:

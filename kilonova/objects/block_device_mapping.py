@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
 
@@ -62,6 +63,6 @@ class BlockDeviceMappingList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('BlockDeviceMapping')}
 
     @classmethod
-    def of_server(cls, ctxt: Any, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
+    def of_server(cls, ctxt: RequestContext, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
         """A server's disks from columns, of the table or about to be written."""
         return cls.of(ctxt, (BlockDeviceMapping(ctxt, **{**row, 'instance_uuid': instance_uuid}) for row in rows))

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, register
 from kilonova.objects.block_device_mapping import BlockDeviceMappingList
@@ -25,7 +26,7 @@ class BuildRequest(KilonovaObject):
     }
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """From a row of ``build_requests``; its three text columns are envelopes."""
         values = dict(row)
         instance = Instance.from_json(row['instance'], ctxt)

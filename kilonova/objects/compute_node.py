@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from kilonova import errors
+from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import (
     KilonovaObject,
@@ -88,7 +89,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
     }
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """From a row of ``compute_nodes``."""
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
@@ -116,17 +117,17 @@ class ComputeNode(PersistentObject, KilonovaObject):
         return row
 
     @remotable_classmethod
-    def get_by_host_and_nodename(cls, ctxt: Any, host: str, nodename: str) -> Self:
+    def get_by_host_and_nodename(cls, ctxt: RequestContext, host: str, nodename: str) -> Self:
         """The node of that hypervisor hostname; ComputeHostNotFound."""
         return cls._get(ctxt, nodename, host=host, hypervisor_hostname=nodename)
 
     @remotable_classmethod
-    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:
+    def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Self:
         """The node with this identity, whatever its host is called now; ComputeHostNotFound."""
         return cls._get(ctxt, uuid, uuid=uuid)
 
     @classmethod
-    def _get(cls, ctxt: Any, wanted: str, **criteria: str) -> Self:
+    def _get(cls, ctxt: RequestContext, wanted: str, **criteria: str) -> Self:
         with storage.database(ctxt).read() as conn:
             row = storage.queries('compute_nodes').get(conn, **criteria)
         if row is None:
@@ -175,7 +176,7 @@ class ComputeNodeList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('ComputeNode')}
 
     @remotable_classmethod
-    def get_all_by_host(cls, ctxt: Any, host: str) -> Self:
+    def get_all_by_host(cls, ctxt: RequestContext, host: str) -> Self:
         """The nodes of a host; may be none."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('compute_nodes').by_host(conn, host))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
 
@@ -40,7 +41,7 @@ class Flavor(PersistentObject, KilonovaObject):
         'deleted': bool, **dict.fromkeys(('description', 'created_at', 'updated_at', 'deleted_at'), type(None))})
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any], extra_specs: dict[str, str] | None = None,
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any], extra_specs: dict[str, str] | None = None,
                  projects: list[str] | None = None) -> Self:
         """From a row of ``flavors``; extra specs and projects may also be in the row under their names."""
         values = {'deleted': False, 'deleted_at': None, **row}

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from kilonova import errors
+from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import (
     KilonovaObject,
@@ -130,7 +131,7 @@ class Instance(PersistentObject, KilonovaObject):
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any], extra: dict[str, Any] | None = None, *,
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any], extra: dict[str, Any] | None = None, *,
                  flavor: Flavor | None = None, metadata: dict[str, str] | None = None,
                  system_metadata: Mapping[str, str | None] | None = None,
                  pci_devices: list[dict[str, Any]] | None = None) -> Self:
@@ -222,7 +223,7 @@ class Instance(PersistentObject, KilonovaObject):
 
     # -- remote --------------------------------------------------------------------------------------------------------
     @remotable_classmethod
-    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Instance:
+    def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
         """A server that isn't deleted, with extra columns, both metadata and its devices; InstanceNotFound."""
         with storage.database(ctxt).read() as conn:
             row = storage.queries('instances').get(conn, uuid)
@@ -309,7 +310,7 @@ class InstanceList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('Instance')}
 
     @remotable_classmethod
-    def get_by_host(cls, ctxt: Any, host: str) -> Self:
+    def get_by_host(cls, ctxt: RequestContext, host: str) -> Self:
         """The servers of a host that aren't deleted, with all that ``Instance.get_by_uuid`` gives; four statements."""
         with storage.database(ctxt).read() as conn:
             queries = storage.queries('instances')
@@ -318,7 +319,7 @@ class InstanceList(ListBase, KilonovaObject):
             return cls.of(ctxt, _assemble(ctxt, conn, rows, system_metadata))
 
     @remotable_classmethod
-    def get_uuids_with_operations(cls, ctxt: Any, host: str) -> list[str]:
+    def get_uuids_with_operations(cls, ctxt: RequestContext, host: str) -> list[str]:
         """Which servers on this host, or moving from or to it, an operation works on: a restart leaves those alone."""
         with storage.database(ctxt).read() as conn:
             uuids = {row['uuid'] for row in storage.queries('instances').by_host(conn, host)}
@@ -326,7 +327,7 @@ class InstanceList(ListBase, KilonovaObject):
             return sorted(storage.queries('operations').busy_instances(conn, sorted(uuids), host))
 
 
-def _assemble(ctxt: Any, conn: Any, rows: list[dict[str, Any]],
+def _assemble(ctxt: RequestContext, conn: Any, rows: list[dict[str, Any]],
               system_metadata: dict[str, dict[str, str | None]]) -> list[Instance]:
     """Instances of rows joined with their extra columns, with what the other tables hold: a statement a table."""
     uuids = [row['uuid'] for row in rows]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, PersistentObject, register
 
@@ -16,6 +17,6 @@ class InstanceInfoCache(PersistentObject, KilonovaObject):
     }
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         values = {**row, 'deleted': bool(row.get('deleted')), 'network_info': row.get('network_info') or '[]'}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))

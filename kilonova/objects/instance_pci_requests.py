@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
 
@@ -49,7 +50,7 @@ class InstancePCIRequests(KilonovaObject):
     }
 
     @classmethod
-    def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: Any = None) -> Self:
+    def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: RequestContext | None = None) -> Self:
         """From the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
         made = [InstancePCIRequest.loaded(ctxt, ((name, value) for name, value in request.items()
                                                  if name in InstancePCIRequest.fields)) for request in requests]
@@ -60,7 +61,7 @@ class InstancePCIRequests(KilonovaObject):
         return [request.to_dict() for request in self.requests]
 
     @classmethod
-    def from_column(cls, text: str | None, instance_uuid: str, ctxt: Any = None) -> Self | None:
+    def from_column(cls, text: str | None, instance_uuid: str, ctxt: RequestContext | None = None) -> Self | None:
         """From ``instance_extra.pci_requests``; an empty column is None."""
         return cls.from_list(json.loads(text), instance_uuid, ctxt) if text else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from kilonova import errors
+from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import (
     KilonovaObject,
@@ -49,7 +50,7 @@ class Migration(PersistentObject, KilonovaObject):
     }
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """From a row of ``migrations``; a row without a type gets the one its flavors tell."""
         values = {**row, 'deleted': bool(row.get('deleted'))}
         if not values.get('migration_type'):
@@ -62,7 +63,7 @@ class Migration(PersistentObject, KilonovaObject):
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
-    def get_by_uuid(cls, ctxt: Any, uuid: str) -> Self:
+    def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Self:
         """MigrationNotFound."""
         with storage.database(ctxt).read() as conn:
             row = storage.queries('migrations').get(conn, uuid=uuid)
@@ -100,7 +101,7 @@ class MigrationList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('Migration')}
 
     @remotable_classmethod
-    def get_in_progress_by_host_and_node(cls, ctxt: Any, host: str, node: str) -> Self:
+    def get_in_progress_by_host_and_node(cls, ctxt: RequestContext, host: str, node: str) -> Self:
         """Moves from or to this node that still hold something at one of their sides."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('migrations').unended_on_host(conn, host, node))

@@ -1,8 +1,9 @@
 """NUMATopology: the host's NUMA cells (``compute_nodes.numa_topology``) and the limits a claim keeps."""
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
 
@@ -68,7 +69,7 @@ class NUMATopology(KilonovaObject):
     fields = {'cells': fields.ListOfObjectsField('NUMACell')}
 
     @classmethod
-    def from_column(cls, text: str | None, ctxt: Any = None) -> Self | None:
+    def from_column(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
         """From ``compute_nodes.numa_topology``."""
         return cls.from_json(text, ctxt)
 

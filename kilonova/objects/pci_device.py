@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register, remotable_classmethod
 
@@ -37,7 +38,7 @@ class PciDevice(PersistentObject, KilonovaObject):
     }
 
     @classmethod
-    def from_row(cls, ctxt: Any, row: dict[str, Any]) -> Self:
+    def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """From a row of ``pci_devices``."""
         info = row.get('extra_info')
         values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': json.loads(info) if info else {}}
@@ -57,13 +58,13 @@ class PciDeviceList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('PciDevice')}
 
     @remotable_classmethod
-    def get_by_compute_node(cls, ctxt: Any, compute_node_id: int) -> Self:
+    def get_by_compute_node(cls, ctxt: RequestContext, compute_node_id: int) -> Self:
         """The devices of a node, by address."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('pci_devices').by_node(conn, compute_node_id))
 
     @remotable_classmethod
-    def save_all(cls, ctxt: Any, compute_node_id: int, changes: dict[str, list[Any]]) -> dict[str, int]:
+    def save_all(cls, ctxt: RequestContext, compute_node_id: int, changes: dict[str, list[Any]]) -> dict[str, int]:
         """Write what an audit found, in one transaction; may be sent again.
 
         ``changes``: created [PciDevice], updated [PciDevice, with changes], removed [PciDevice], statuses [{id, to, …}]

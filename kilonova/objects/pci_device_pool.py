@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, register
 
@@ -51,7 +52,7 @@ class PciDevicePoolList(ListBase, KilonovaObject):
         return [pool.to_dict() for pool in self.objects]
 
     @classmethod
-    def from_column(cls, text: str | None, ctxt: Any = None) -> Self | None:
+    def from_column(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
         """From ``compute_nodes.pci_stats``: an envelope, or the old plain list of flat pools."""
         value = json.loads(text) if text else None
         if isinstance(value, list):

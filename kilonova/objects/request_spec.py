@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.compute_node import ComputeNode, ComputeNodeList
@@ -70,7 +71,7 @@ class SchedulerRetries(KilonovaObject):
     }
 
     @classmethod
-    def from_dict(cls, ctxt: Any, retry: dict[str, Any]) -> Self:
+    def from_dict(cls, ctxt: RequestContext, retry: dict[str, Any]) -> Self:
         """From {'num_attempts': n, 'hosts': [[host, node]]}."""
         hosts = [ComputeNode(ctxt, host=host, hypervisor_hostname=node) for host, node in retry.get('hosts') or ()]
         return cls(ctxt, num_attempts=retry.get('num_attempts') or 0, hosts=ComputeNodeList(ctxt, objects=hosts))
@@ -185,8 +186,8 @@ class RequestSpec(KilonovaObject):
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
-    def from_components(cls, ctxt: Any, *, instance_uuid: str, flavor: Any, image: ImageMeta | dict | None = None,
-                        scheduler_hints: dict[str, Any] | None = None,
+    def from_components(cls, ctxt: RequestContext, *, instance_uuid: str, flavor: Any,
+                        image: ImageMeta | dict | None = None, scheduler_hints: dict[str, Any] | None = None,
                         security_groups: SecurityGroupList | None = None,
                         requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
         """A spec for a create: ``values`` are other fields, what isn't given is empty, or the context's."""
@@ -268,7 +269,7 @@ class RequestSpec(KilonovaObject):
         return super(RequestSpec, stored).stored_primitive()
 
     @classmethod
-    def from_json(cls, text: str | None, ctxt: Any = None, row_id: int | None = None) -> Self | None:
+    def from_json(cls, text: str | None, ctxt: RequestContext | None = None, row_id: int | None = None) -> Self | None:
         """From ``request_specs.spec``; fields that are never stored are empty."""
         spec = super().from_json(text, ctxt)
         if spec is not None:
@@ -310,7 +311,8 @@ class RequestSpec(KilonovaObject):
         return result
 
     @classmethod
-    def from_primitives(cls, ctxt: Any, request_spec: dict[str, Any], filter_properties: dict[str, Any]) -> Self:
+    def from_primitives(cls, ctxt: RequestContext, request_spec: dict[str, Any],
+                        filter_properties: dict[str, Any]) -> Self:
         """A spec from the two old dicts. Hints become lists; retry, limits, image, NUMA and PCI become objects."""
         properties = request_spec.get('instance_properties') or {}
         uuid = properties['uuid']
@@ -331,7 +333,7 @@ class RequestSpec(KilonovaObject):
             **{name: filter_properties.get(name) for name in ('ignore_hosts', 'force_hosts', 'force_nodes')})
 
 
-def _flavor(ctxt: Any, flavor: Any) -> Any:
+def _flavor(ctxt: RequestContext, flavor: Any) -> Any:
     """An object, its envelope, or a plain dict of its fields."""
     if not isinstance(flavor, dict):
         return flavor
@@ -340,7 +342,7 @@ def _flavor(ctxt: Any, flavor: Any) -> Any:
     return Flavor.from_row(ctxt, flavor)
 
 
-def _numa_topology(ctxt: Any, topology: Any) -> Any:
+def _numa_topology(ctxt: RequestContext, topology: Any) -> Any:
     """An object, its envelope, or {'instance_uuid', 'cells': [{id, cpuset, memory, pagesize …}]}."""
     if not isinstance(topology, dict):
         return topology
@@ -358,7 +360,7 @@ def _numa_topology(ctxt: Any, topology: Any) -> Any:
     return InstanceNUMATopology(ctxt, cells=cells, **values)
 
 
-def _pci_requests(ctxt: Any, requests: Any, instance_uuid: str) -> Any:
+def _pci_requests(ctxt: RequestContext, requests: Any, instance_uuid: str) -> Any:
     """An object, its envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
     if isinstance(requests, dict):
         if ENVELOPE in requests:
@@ -370,7 +372,7 @@ def _pci_requests(ctxt: Any, requests: Any, instance_uuid: str) -> Any:
     return requests
 
 
-def _group(ctxt: Any, filter_properties: dict[str, Any]) -> Any:
+def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
     """The group of the flat group_* keys, or None."""
     if not filter_properties.get('group_updated'):
         return None

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
 
@@ -27,7 +28,7 @@ class SecurityGroupList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('SecurityGroup')}
 
     @classmethod
-    def from_names(cls, ctxt: Any, names: Iterable[str]) -> Self:
+    def from_names(cls, ctxt: RequestContext, names: Iterable[str]) -> Self:
         return cls.of(ctxt, (SecurityGroup.loaded(ctxt, (('name', name),)) for name in names))
 
     def names(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from kilonova import errors
+from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import (
     KilonovaObject,
@@ -47,7 +48,7 @@ class Service(PersistentObject, KilonovaObject):
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
-    def get_by_args(cls, ctxt: Any, host: str, binary: str) -> Self:
+    def get_by_args(cls, ctxt: RequestContext, host: str, binary: str) -> Self:
         """The service of a host; ServiceNotFound."""
         with storage.database(ctxt).read() as conn:
             row = storage.queries('services').get(conn, host=host, binary=binary)

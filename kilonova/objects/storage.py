@@ -8,8 +8,10 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from kilonova.context import RequestContext
 
-def database(ctxt: Any) -> Any:
+
+def database(ctxt: RequestContext) -> Any:
     """The cell database that this context works in: its own cell, else the one of ``[database]``."""
     if ctxt.cell is not None:
         return ctxt.cell

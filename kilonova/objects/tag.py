@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, register
 
@@ -20,6 +21,6 @@ class TagList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('Tag')}
 
     @classmethod
-    def from_words(cls, ctxt: Any, resource_id: str, words: Iterable[str]) -> Self:
+    def from_words(cls, ctxt: RequestContext, resource_id: str, words: Iterable[str]) -> Self:
         """A server's tags from the plain words."""
         return cls.of(ctxt, (Tag.loaded(ctxt, (('resource_id', resource_id), ('tag', word))) for word in words))

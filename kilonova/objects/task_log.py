@@ -8,8 +8,7 @@
 """
 from __future__ import annotations
 
-from typing import Any
-
+from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, PersistentObject, naive, register, remotable, remotable_classmethod
 from kilonova.objects.instance import Instance
@@ -60,6 +59,6 @@ class TaskLog(PersistentObject, KilonovaObject):
         self.obj_reset_changes()
 
     @remotable_classmethod
-    def get_server(cls, ctxt: Any, uuid: str) -> Instance | None:
+    def get_server(cls, ctxt: RequestContext, uuid: str) -> Instance | None:
         """A server that the run is about, deleted or not, with its metadata."""
         return reading.server(ctxt, storage.database(ctxt), uuid)

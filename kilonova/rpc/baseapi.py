@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.context import RequestContext
 from kilonova.rpc.interface import Interface, call
 
 
@@ -17,10 +18,10 @@ class BaseApi(Interface):
     version = '1.1'
 
     @call('1.0')
-    def ping(self, ctxt: Any, arg: Any) -> Any: ...
+    def ping(self, ctxt: RequestContext, arg: Any) -> Any: ...
 
     @call('1.1')
-    def get_backdoor_port(self, ctxt: Any) -> Any: ...
+    def get_backdoor_port(self, ctxt: RequestContext) -> Any: ...
 
 
 class Base:
@@ -29,15 +30,15 @@ class Base:
     def __init__(self, service: str) -> None:
         self._service = service
 
-    def ping(self, ctxt: Any, arg: Any) -> Any:
+    def ping(self, ctxt: RequestContext, arg: Any) -> Any:
         """Who answers, and what was sent."""
         return {'service': self._service, 'arg': arg}
 
-    def get_backdoor_port(self, ctxt: Any) -> Any:
+    def get_backdoor_port(self, ctxt: RequestContext) -> Any:
         """None: there is no backdoor."""
         return
 
 
-def ping(transport: Any, topic: str, server: str | None, ctxt: Any) -> None:
+def ping(transport: Any, topic: str, server: str | None, ctxt: RequestContext) -> None:
     """Ask a daemon (``server`` None: any of the topic) whether it is there; Unanswered when none is."""
     transport.send('call', topic, BaseApi.namespace, server, '1.0', ctxt, 'ping', {'arg': None})

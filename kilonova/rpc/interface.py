@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from kilonova.context import RequestContext
 from kilonova.errors import KilonovaError
 
 
@@ -105,7 +106,7 @@ class Transport(Protocol):
     """What a client needs of a transport: see ``transport``."""
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         """Deliver one message; returns the reply of a call, None for a cast."""
 
 
@@ -130,7 +131,7 @@ class Client:
         declared: Declared = func.rpc  # type: ignore[attr-defined]
         signature = inspect.signature(func)
 
-        def send(ctxt: Any, *, server: str | None = None, **kwargs: Any) -> Any:
+        def send(ctxt: RequestContext, *, server: str | None = None, **kwargs: Any) -> Any:
             signature.bind(self, ctxt, **kwargs)
             version, args = self._fit(declared, kwargs)
             return self._transport.send(declared.kind, self.interface.topic, self.interface.namespace, server,

@@ -23,6 +23,7 @@ from oslo_messaging import opts as messaging_opts
 from oslo_serialization import jsonutils
 
 from kilonova import concurrency
+from kilonova.context import RequestContext
 from kilonova.objects import notifications as payloads
 from kilonova.objects.notifications import About, legacy
 from kilonova.rpc.transport import EXCHANGE
@@ -160,7 +161,7 @@ class Message:
 
 
 class _Contexts(messaging.NoOpSerializer):
-    def serialize_context(self, ctxt: Any) -> dict[str, Any]:
+    def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
         return ctxt.stored()
 
 
@@ -213,7 +214,7 @@ class Sender:
             finally:
                 self._queue.task_done()
 
-    def _send(self, ctxt: Any, message: Message) -> None:
+    def _send(self, ctxt: RequestContext, message: Message) -> None:
         notifier = self._notifiers[message.versioned].prepare(publisher_id=message.publisher)
         getattr(notifier, message.priority.lower())(ctxt, message.event, message.payload)
 
@@ -234,7 +235,8 @@ class Notifications:
                        'name_template': conf.instance_name_template}
         self._sender = sender or (Sender(conf) if self.enabled else None)
 
-    def emit(self, ctxt: Any, event: str, *, host: str | None = None, binary: str | None = None, **facts: Any) -> None:
+    def emit(self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None,
+             **facts: Any) -> None:
         """Tell an event of the table. ``host`` and ``binary`` publish it in another daemon's name; ``facts`` are what
         its payloads are made of, now. Never raises: what can't be told must not fail what happened."""
         if not self.enabled or self._sender is None:
@@ -247,8 +249,8 @@ class Notifications:
         if messages:
             self._sender.put(lambda: [(ctxt, message) for message in messages])
 
-    def later(self, ctxt: Any, event: str, read: Callable[[], dict[str, Any] | None], *, host: str | None = None,
-              binary: str | None = None) -> None:
+    def later(self, ctxt: RequestContext, event: str, read: Callable[[], dict[str, Any] | None], *,
+              host: str | None = None, binary: str | None = None) -> None:
         """The same with facts that must be read first: the sending thread does that. None: there is nothing to tell."""
         if not self.enabled or self._sender is None:
             return
@@ -260,7 +262,7 @@ class Notifications:
             return [(ctxt, message) for message in self.render(ctxt, event, host=host, binary=binary, **facts)]
         self._sender.put(make)
 
-    def render(self, ctxt: Any, event: str, *, host: str | None = None, binary: str | None = None,
+    def render(self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None,
                **facts: Any) -> list[Message]:
         """The messages of an event in the forms that are asked for."""
         row = NOTIFICATIONS[event]

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kilonova.context import RequestContext
 from kilonova.db.engine import is_unreachable
 from kilonova.errors import Unanswered
 from kilonova.rpc.interface import Interface
@@ -30,7 +31,7 @@ class RoutedTransport:
         self._lock = threading.Lock()
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         """As every transport; Unanswered also when nobody can tell where the host is."""
         return self._to(topic, server).send(kind, topic, namespace, server, version, ctxt, method, args)
 

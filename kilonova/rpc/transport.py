@@ -50,10 +50,10 @@ CLOSING = 5.0
 class Entities:
     """How objects in arguments and replies become primitives; ``objects.base.Serializer`` is one."""
 
-    def serialize_entity(self, ctxt: Any, entity: Any) -> Any:
+    def serialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
         return entity
 
-    def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
+    def deserialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
         return entity
 
 
@@ -61,13 +61,13 @@ class _Serializer(messaging.NoOpSerializer):
     def __init__(self, entities: Any) -> None:
         self._entities = entities
 
-    def serialize_entity(self, ctxt: Any, entity: Any) -> Any:
+    def serialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
         return self._entities.serialize_entity(ctxt, entity)
 
-    def deserialize_entity(self, ctxt: Any, entity: Any) -> Any:
+    def deserialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
         return self._entities.deserialize_entity(ctxt, entity)
 
-    def serialize_context(self, ctxt: Any) -> dict:
+    def serialize_context(self, ctxt: RequestContext) -> dict:
         return ctxt.to_dict()
 
     def deserialize_context(self, values: dict) -> RequestContext:
@@ -136,7 +136,7 @@ class OsloTransport:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         client = self._client(topic, namespace)
         options: dict[str, Any] = {'server': server, 'version': version}
         answered = 0
@@ -263,7 +263,7 @@ class DirectTransport:
         self._servers.get(topic, {}).pop(server, None)
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
-             ctxt: Any, method: str, args: dict[str, Any]) -> Any:
+             ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         wire = jsonutils.dumps([ctxt.to_dict(), {name: self._entities.serialize_entity(ctxt, value)
                                                  for name, value in args.items()}])
 

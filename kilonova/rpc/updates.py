@@ -43,8 +43,8 @@ def _context() -> RequestContext:
     return current if isinstance(current, RequestContext) else get_admin_context()
 
 
-def server_changed(notify: Notifications, ctxt: Any, database: Any, uuid: str, event: str = 'instance.update',
-                   binary: str | None = None, **facts: Any) -> None:
+def server_changed(notify: Notifications, ctxt: RequestContext, database: Any, uuid: str,
+                   event: str = 'instance.update', binary: str | None = None, **facts: Any) -> None:
     """Tell an event of a server whose object isn't in hand."""
     def read() -> dict[str, Any] | None:
         instance = reading.server(ctxt, database, uuid)

@@ -24,6 +24,7 @@ import numpy as np
 from oslo_config import cfg
 
 from kilonova import concurrency, errors
+from kilonova.context import RequestContext
 from kilonova.db.queries import decisions as rows
 from kilonova.scheduler.plan import Plan
 from kilonova.scheduler.query import Spec
@@ -150,8 +151,8 @@ class Decisions:
             self._thread.join(STOP_TIMEOUT)
             self.flush()
 
-    def record(self, ctxt: Any, spec: Spec, uuids: Sequence[str], trace: Trace | None, *, plan: Plan | None = None,
-               failure: errors.NoValidHost | None = None) -> None:
+    def record(self, ctxt: RequestContext, spec: Spec, uuids: Sequence[str], trace: Trace | None, *,
+               plan: Plan | None = None, failure: errors.NoValidHost | None = None) -> None:
         """Note the outcome for each server; never raises, never waits."""
         if trace is None:
             return

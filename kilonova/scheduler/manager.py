@@ -23,6 +23,7 @@ from oslo_config import cfg
 from kilonova import errors, objects
 from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementInvalid
 from kilonova.clients.providers import MANAGED_PCI
+from kilonova.context import RequestContext
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
@@ -89,7 +90,7 @@ class SchedulerManager:
         self._decisions.stop()
         self._snapshot.close()
 
-    def select_destinations(self, ctxt: Any, spec_obj: Spec, instance_uuids: Sequence[str],
+    def select_destinations(self, ctxt: RequestContext, spec_obj: Spec, instance_uuids: Sequence[str],
                             return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
                             time_left: float | None = None, operations: Sequence[str] | None = None) -> Any:
         """For each server a list of Selections: its host, then alternates of the same cell.

@@ -7,22 +7,23 @@ from oslo_utils import uuidutils
 
 from kilonova import states
 from kilonova.api.services.lookup import Found, check_lock, check_ready
+from kilonova.context import RequestContext
 from kilonova.db.queries import operations
 from kilonova.errors import InstanceInvalidState
 
 
-def action(ctxt: Any, name: str) -> dict[str, Any]:
+def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
     """The row that tells the server's story."""
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
 
 
-def operation(ctxt: Any, server: Found, kind: str, args: dict[str, Any]) -> dict[str, Any]:
+def operation(ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> dict[str, Any]:
     """The row that somebody will work on. Its id is chosen here."""
     return {'uuid': uuidutils.generate_uuid(), 'kind': kind, 'instance_uuid': server.uuid, 'args': args,
             'context': ctxt.stored(), 'request_id': ctxt.request_id}
 
 
-def check(ctxt: Any, server: Found, event: str, launched: bool = True) -> None:
+def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True) -> None:
     """Lock, host and state, as the row in hand has them; the transaction checks the state once more.
 
     Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409.
@@ -40,7 +41,7 @@ def check(ctxt: Any, server: Found, event: str, launched: bool = True) -> None:
     check_ready(server)
 
 
-def accept(ctxt: Any, server: Found, event: str, row: dict[str, Any], name: str, **more: Any) -> None:
+def accept(ctxt: RequestContext, server: Found, event: str, row: dict[str, Any], name: str, **more: Any) -> None:
     """One transaction: state, operation, action. Raises InstanceInvalidState for the loser of a race."""
     operations.accept(server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name),
                       **more)

@@ -16,6 +16,7 @@ from oslo_utils import uuidutils
 from kilonova.api.services import hosts as host_service
 from kilonova.api.services.backend import Backend
 from kilonova.clients import aggregates as mirror
+from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import aggregates, cells, operations, servers
 from kilonova.db.queries.aggregates import AggregateNotFound
@@ -73,7 +74,7 @@ def get(backend: Backend, identifier: str) -> dict[str, Any]:
         return aggregates.get(conn, _number(identifier))
 
 
-def create(backend: Backend, ctxt: Any, name: str, zone: Zone) -> dict[str, Any]:
+def create(backend: Backend, ctxt: RequestContext, name: str, zone: Zone) -> dict[str, Any]:
     """A new one without hosts. AggregateNameExists (409)."""
     uuid, metadata = uuidutils.generate_uuid(), {KEY: zone} if zone is not None else {}
     backend.notify.emit(ctxt, 'aggregate.create.start', aggregate={'name': name, 'uuid': uuid, 'hosts': [],
@@ -84,7 +85,7 @@ def create(backend: Backend, ctxt: Any, name: str, zone: Zone) -> dict[str, Any]
     return row
 
 
-def update(backend: Backend, ctxt: Any, identifier: str, name: str | None,
+def update(backend: Backend, ctxt: RequestContext, identifier: str, name: str | None,
            zone: Mapping[str, Zone]) -> dict[str, Any]:
     """Another name and, where ``zone`` says one, another availability zone. NotUpdated (400), AggregateNameExists."""
     before = get(backend, identifier)
@@ -101,7 +102,7 @@ def update(backend: Backend, ctxt: Any, identifier: str, name: str | None,
     return row
 
 
-def set_metadata(backend: Backend, ctxt: Any, identifier: str,
+def set_metadata(backend: Backend, ctxt: RequestContext, identifier: str,
                  metadata: Mapping[str, str | None]) -> dict[str, Any]:
     """Set these keys; a value of None removes its key. MetadataNotUpdated (400)."""
     before = get(backend, identifier)
@@ -115,7 +116,7 @@ def set_metadata(backend: Backend, ctxt: Any, identifier: str,
     return row
 
 
-def delete(backend: Backend, ctxt: Any, identifier: str) -> None:
+def delete(backend: Backend, ctxt: RequestContext, identifier: str) -> None:
     """NotDeleted (400) while it has hosts."""
     row = get(backend, identifier)
     backend.notify.emit(ctxt, 'aggregate.delete.start', aggregate=row)
@@ -127,7 +128,7 @@ def delete(backend: Backend, ctxt: Any, identifier: str) -> None:
     backend.notify.emit(ctxt, 'aggregate.delete.end', aggregate=row)
 
 
-def add_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[str, Any]:
+def add_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str) -> dict[str, Any]:
     """Put a host in. AggregateNotFound, HostNotMapped (404), AggregateHostExists, NotAdded (409)."""
     number = _number(identifier)
     with backend.api_db.read() as conn:
@@ -150,7 +151,7 @@ def add_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[st
     return row
 
 
-def remove_host(backend: Backend, ctxt: Any, identifier: str, host: str) -> dict[str, Any]:
+def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str) -> dict[str, Any]:
     """Take a host out. NotAMember (404), also for an aggregate or a host that there isn't; NotRemoved (409)."""
     number = _number(identifier)
     with backend.api_db.read() as conn:
@@ -239,7 +240,7 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------
-def _remember(conn: Any, ctxt: Any, aggregate_uuid: str, host: str) -> dict[str, Any]:
+def _remember(conn: Any, ctxt: RequestContext, aggregate_uuid: str, host: str) -> dict[str, Any]:
     """The row by which a conductor brings Placement up to date if this process doesn't."""
     uuid = uuidutils.generate_uuid()
     row = {'uuid': uuid, 'kind': mirror.KIND, 'instance_uuid': aggregate_uuid, 'slot': uuid, 'context': ctxt.stored(),

@@ -5,6 +5,7 @@ from typing import Any
 
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found, check_ready
+from kilonova.context import RequestContext
 from kilonova.db.queries import instances, services
 from kilonova.errors import Conflict, Unavailable
 from kilonova.objects import Instance
@@ -23,7 +24,7 @@ class HostTooOld(Conflict):
     msg_fmt = 'The compute service of the server is too old for this request.'
 
 
-def ask(backend: Backend, ctxt: Any, server: Found, method: str, **kwargs: Any) -> Any:
+def ask(backend: Backend, ctxt: RequestContext, server: Found, method: str, **kwargs: Any) -> Any:
     """The host's answer about ``server`` (found for WORK). InstanceNotReady, HostDown, HostTooOld: all 409."""
     check_ready(server)
     host = server.row['host']
@@ -39,6 +40,6 @@ def ask(backend: Backend, ctxt: Any, server: Found, method: str, **kwargs: Any) 
         raise HostTooOld from error
 
 
-def instance(ctxt: Any, row: dict[str, Any]) -> Instance:
+def instance(ctxt: RequestContext, row: dict[str, Any]) -> Instance:
     """The object that travels, from a row of ``instances.get``."""
     return Instance.from_row(ctxt, *instances.split(row))

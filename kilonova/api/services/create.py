@@ -31,6 +31,7 @@ from kilonova.api.services import (
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, find_server
 from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.context import RequestContext
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
 from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid, Unavailable
 from kilonova.objects import (
@@ -155,7 +156,7 @@ def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
 
 
 @quota.settled
-def create(backend: Backend, ctxt: Any, request: CreateRequest) -> Created:
+def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Created:
     """Accept a request for servers. They are BUILD afterwards; what fails later is in their faults."""
     # 1. What needs nobody's answer.
     check_request(request)
@@ -212,7 +213,7 @@ def check_request(request: CreateRequest) -> None:
     _check_networks(request.networks)
 
 
-def _check_groups(ctxt: Any, names: list[str]) -> None:
+def _check_groups(ctxt: RequestContext, names: list[str]) -> None:
     """Security groups are the network service's. The one that each project has is asked for by every client."""
     for name in names:
         if name != DEFAULT_GROUP:
@@ -236,7 +237,7 @@ def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
     return image_id
 
 
-def find_flavor(backend: Backend, ctxt: Any, flavor_ref: str) -> dict[str, Any]:
+def find_flavor(backend: Backend, ctxt: RequestContext, flavor_ref: str) -> dict[str, Any]:
     """The flavor's row with extra specs; Invalid where there is none that the user may take."""
     flavor = None
     if flavor_id := _flavor_id(flavor_ref):
@@ -274,7 +275,7 @@ def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
     tuning.of(flavor.extra_specs, ImageMeta.from_dict(image).properties)
 
 
-def _place(backend: Backend, ctxt: Any, request: CreateRequest) -> tuple[str | None, Destination | None]:
+def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tuple[str | None, Destination | None]:
     """The zone to ask for, and the destination that was asked for. Invalid: there is no such zone or host."""
     zone = request.zone or backend.options.schedule_zone
     asked, node = request.host or request.force_host, request.hypervisor_hostname or request.force_node
@@ -327,7 +328,8 @@ def _keys(backend: Backend, request: CreateRequest) -> sealing.Keys | None:
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
-def _accept(backend: Backend, ctxt: Any, plan: _Plan, allowed: quota.Limits, keys: sealing.Keys | None) -> Created:
+def _accept(backend: Backend, ctxt: RequestContext, plan: _Plan, allowed: quota.Limits,
+            keys: sealing.Keys | None) -> Created:
     password = None
     if keys is not None:
         password = plan.request.admin_password or _random(backend.options.password_length, _ALPHABET)
@@ -365,7 +367,7 @@ def _accept(backend: Backend, ctxt: Any, plan: _Plan, allowed: quota.Limits, key
                    plan.reservation_id, password)
 
 
-def _withdraw(backend: Backend, ctxt: Any, uuids: list[str]) -> bool:
+def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
     """Take servers back that are too many; False when a conductor was so quick that they must be deleted."""
     gone = withdrawals.create(backend.api_db, uuids)
     for uuid in gone:
@@ -374,7 +376,7 @@ def _withdraw(backend: Backend, ctxt: Any, uuids: list[str]) -> bool:
     return not gone
 
 
-def _server(ctxt: Any, plan: _Plan, index: int) -> Instance:
+def _server(ctxt: RequestContext, plan: _Plan, index: int) -> Instance:
     request, flavor, uuid = plan.request, plan.flavor, uuidutils.generate_uuid()
     suffix = f'-{index + 1}' if plan.count > 1 else ''
     name = request.name[:255 - len(suffix)] + suffix
@@ -413,7 +415,7 @@ def _numa_topology(plan: _Plan, uuid: str) -> InstanceNUMATopology | None:
     return None if plan.numa_topology is None else plan.numa_topology.replaced(instance_uuid=uuid)
 
 
-def _spec(ctxt: Any, plan: _Plan, server: Instance) -> RequestSpec:
+def _spec(ctxt: RequestContext, plan: _Plan, server: Instance) -> RequestSpec:
     request = plan.request
     return RequestSpec.from_components(
         ctxt, instance_uuid=server.uuid, flavor=plan.flavor, image=plan.image, scheduler_hints=request.hints,
@@ -425,7 +427,7 @@ def _spec(ctxt: Any, plan: _Plan, server: Instance) -> RequestSpec:
         force_nodes=[request.force_node] if request.force_node else None, requested_destination=plan.destination)
 
 
-def _system_metadata(ctxt: Any, image: dict[str, Any]) -> dict[str, str]:
+def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, str]:
     about = {'boot_roles': ','.join(ctxt.roles), 'owner_user_name': ctxt.user_name,
              'owner_project_name': ctxt.project_name}
     return {**images.stored(image), **{name: value[:255] for name, value in about.items() if value}}

@@ -7,12 +7,13 @@ from kilonova import states
 from kilonova.api.services import accept, images, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
+from kilonova.context import RequestContext
 from kilonova.db.queries import instances, operations, withdrawals
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
 
-def delete(backend: Backend, ctxt: Any, server: Found, *, at_once: bool = False) -> None:
+def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bool = False) -> None:
     """Delete always wins: what runs is unwound. Before a cell is chosen the build request goes, and that is all.
 
     With [DEFAULT]reclaim_instance_interval a server that ever ran is only soft-deleted, unless ``at_once``. Raises
@@ -43,7 +44,7 @@ def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
     return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host'])
 
 
-def _soft_delete(backend: Backend, ctxt: Any, server: Found) -> None:
+def _soft_delete(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     row = server.row
     if row['task_state'] == states.TaskState.RESTORING:
         # It is soft-deleted still, and will not be.
@@ -58,7 +59,7 @@ def _soft_delete(backend: Backend, ctxt: Any, server: Found) -> None:
 
 
 @quota.settled
-def restore(backend: Backend, ctxt: Any, server: Found) -> None:
+def restore(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """Bring a soft-deleted server back, ACTIVE. OverQuota: it counts again from now on."""
     accept.check(ctxt, server, 'restore.start')
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
@@ -76,7 +77,7 @@ def restore(backend: Backend, ctxt: Any, server: Found) -> None:
     backend.conductor.run_operation(ctxt, operation=row['uuid'])
 
 
-def reset_state(backend: Backend, ctxt: Any, server: Found, state: str) -> None:
+def reset_state(backend: Backend, ctxt: RequestContext, server: Found, state: str) -> None:
     """Say that a server is ``active`` or in ``error``; what runs is cancelled, except a delete: that always wins. A
     move that waits for an answer is confirmed."""
     if server.cell is None:

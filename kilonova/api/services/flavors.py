@@ -6,6 +6,7 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova.api.services.backend import Backend
+from kilonova.context import RequestContext
 from kilonova.db.queries import flavors, owners
 from kilonova.errors import (
     Conflict,
@@ -28,7 +29,7 @@ class NoAccessList(NotFound):
     msg_fmt = 'Access list not available for public flavors.'
 
 
-def get(backend: Backend, ctxt: Any, flavor_id: str) -> dict[str, Any]:
+def get(backend: Backend, ctxt: RequestContext, flavor_id: str) -> dict[str, Any]:
     """FlavorNotFound also for private flavors that were not granted."""
     with backend.api_db.read() as conn:
         found = flavors.get(conn, flavor_id, owners.seen_by(ctxt))
@@ -37,7 +38,7 @@ def get(backend: Backend, ctxt: Any, flavor_id: str) -> dict[str, Any]:
     return found
 
 
-def create(backend: Backend, ctxt: Any, values: dict[str, Any]) -> dict[str, Any]:
+def create(backend: Backend, ctxt: RequestContext, values: dict[str, Any]) -> dict[str, Any]:
     """``values``: columns; without flavorid it gets a uuid. FlavorExists, FlavorIdExists."""
     made = flavors.create(backend.api_db, {
         'swap': 0, 'ephemeral_gb': 0, 'rxtx_factor': 1.0, 'vcpu_weight': 0, 'disabled': False, 'is_public': True,
@@ -46,7 +47,7 @@ def create(backend: Backend, ctxt: Any, values: dict[str, Any]) -> dict[str, Any
     return made
 
 
-def describe(backend: Backend, ctxt: Any, flavor_id: str, description: str | None) -> dict[str, Any]:
+def describe(backend: Backend, ctxt: RequestContext, flavor_id: str, description: str | None) -> dict[str, Any]:
     """Change the description. FlavorNotFound."""
     found = flavors.describe(backend.api_db, flavor_id, description)
     if found is None:
@@ -55,7 +56,7 @@ def describe(backend: Backend, ctxt: Any, flavor_id: str, description: str | Non
     return found
 
 
-def delete(backend: Backend, ctxt: Any, flavor_id: str) -> None:
+def delete(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
     """FlavorNotFound. Servers keep their copies."""
     told = _with_projects(backend, flavor_id) if backend.notify.enabled else None
     if not flavors.delete(backend.api_db, flavor_id):
@@ -69,7 +70,7 @@ def _with_projects(backend: Backend, flavor_id: str) -> dict[str, Any] | None:
         return found and {**found, 'projects': None if found['is_public'] else flavors.access(conn, found['id'])}
 
 
-def _notify(backend: Backend, ctxt: Any, flavor_id: str) -> None:
+def _notify(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
     """The flavor changed: its extra specs, who may use it, its description."""
     def read() -> dict[str, Any] | None:
         found = _with_projects(backend, flavor_id)
@@ -77,14 +78,14 @@ def _notify(backend: Backend, ctxt: Any, flavor_id: str) -> None:
     backend.notify.later(ctxt, 'flavor.update', read)
 
 
-def set_specs(backend: Backend, ctxt: Any, flavor_id: str, values: dict[str, str]) -> None:
+def set_specs(backend: Backend, ctxt: RequestContext, flavor_id: str, values: dict[str, str]) -> None:
     """FlavorNotFound."""
     if not flavors.set_specs(backend.api_db, flavor_id, values):
         raise FlavorNotFound(flavor_id=flavor_id)
     _notify(backend, ctxt, flavor_id)
 
 
-def get_spec(backend: Backend, ctxt: Any, flavor_id: str, key: str) -> dict[str, str]:
+def get_spec(backend: Backend, ctxt: RequestContext, flavor_id: str, key: str) -> dict[str, str]:
     """{key: value}; FlavorExtraSpecsNotFound."""
     specs = get(backend, ctxt, flavor_id)['extra_specs']
     if key not in specs:
@@ -92,14 +93,14 @@ def get_spec(backend: Backend, ctxt: Any, flavor_id: str, key: str) -> dict[str,
     return {key: specs[key]}
 
 
-def delete_spec(backend: Backend, ctxt: Any, flavor_id: str, key: str) -> None:
+def delete_spec(backend: Backend, ctxt: RequestContext, flavor_id: str, key: str) -> None:
     """FlavorExtraSpecsNotFound where it wasn't set."""
     if not flavors.delete_spec(backend.api_db, get(backend, ctxt, flavor_id)['id'], key):
         raise FlavorExtraSpecsNotFound(flavor_id=flavor_id, extra_specs_key=key)
     _notify(backend, ctxt, flavor_id)
 
 
-def access(backend: Backend, ctxt: Any, flavor_id: str) -> list[str]:
+def access(backend: Backend, ctxt: RequestContext, flavor_id: str) -> list[str]:
     """The projects that may use a private flavor; NoAccessList for a public one."""
     found = get(backend, ctxt, flavor_id)
     if found['is_public']:
@@ -108,7 +109,7 @@ def access(backend: Backend, ctxt: Any, flavor_id: str) -> list[str]:
         return flavors.access(conn, found['id'])
 
 
-def grant(backend: Backend, ctxt: Any, flavor_id: str, project_id: str, *, refuse_public: bool) -> list[str]:
+def grant(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: str, *, refuse_public: bool) -> list[str]:
     """FlavorAccessExists; from 2.7 on (``refuse_public``) FlavorIsPublic."""
     found = get(backend, ctxt, flavor_id)
     if found['is_public'] and refuse_public:
@@ -120,7 +121,7 @@ def grant(backend: Backend, ctxt: Any, flavor_id: str, project_id: str, *, refus
     return projects
 
 
-def revoke(backend: Backend, ctxt: Any, flavor_id: str, project_id: str) -> list[str]:
+def revoke(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: str) -> list[str]:
     """FlavorAccessNotFound where the project wasn't let in."""
     projects = flavors.revoke(backend.api_db, get(backend, ctxt, flavor_id)['id'], project_id)
     if projects is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from kilonova import concurrency
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.context import RequestContext
 from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services, zones
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import (
@@ -153,7 +154,7 @@ def find_binary(backend: Backend, host: str, binary: str) -> InCell:
         raise
 
 
-def change(backend: Backend, ctxt: Any, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
+def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
     """Write ``disabled``, ``disabled_reason``, ``forced_down``; tell the host when it is enabled or disabled.
 
     The host sets the trait that keeps new servers away. One that is down or doesn't answer sets it when it comes back,
@@ -181,7 +182,7 @@ def _refuse_to_come_back(conn: Any, row: dict[str, Any], values: dict[str, Any])
         raise EvacuatedServersLeft(count=len(left), host=row['host'])
 
 
-def _tell(backend: Backend, ctxt: Any, row: dict[str, Any]) -> None:
+def _tell(backend: Backend, ctxt: RequestContext, row: dict[str, Any]) -> None:
     change = 'disabled' if row['disabled'] else 'enabled'
     if not row['up']:
         LOG.info('Compute service on host %s was %s while it is down: it will know when it comes back.', row['host'],
@@ -200,7 +201,7 @@ def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
         return {**row, 'zone': _zone(backend, row, _zone_of_hosts(zones.zones(conn)))}
 
 
-def delete_service(backend: Backend, ctxt: Any, service: InCell) -> None:
+def delete_service(backend: Backend, ctxt: RequestContext, service: InCell) -> None:
     """Forget a service: its nodes, their devices, its mapping, its aggregates, its providers. HostInUse (409).
 
     What a compute still had to give back ends with it (operations.md rule 23).
@@ -320,7 +321,7 @@ def servers_of(backend: Backend, nodes: Iterable[InCell]) -> dict[str, list[dict
     return found
 
 
-def uptime(backend: Backend, ctxt: Any, node: InCell) -> str:
+def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
     """What uptime(1) says on the host. HostIsDown (400); NotSupported (501): its driver can't tell."""
     row = node.row
     if not row['service']['up']:
@@ -335,7 +336,7 @@ def uptime(backend: Backend, ctxt: Any, node: InCell) -> str:
     return told
 
 
-def uptimes(backend: Backend, ctxt: Any, nodes: Iterable[InCell]) -> dict[str, str]:
+def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> dict[str, str]:
     """host → what uptime(1) says there; hosts that are down or don't tell are left out."""
     asked = {node.row['host']: node for node in nodes if node.row['service']['up']}
 

@@ -9,6 +9,7 @@ from oslo_utils import strutils, uuidutils
 
 from kilonova.api.services import refusals
 from kilonova.api.services.backend import Backend
+from kilonova.context import RequestContext
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
 from kilonova.objects import ImageMeta
 from kilonova.objects.image_meta import SYSMETA_PREFIX, check_texts, system_metadata
@@ -62,7 +63,7 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
     return image
 
 
-def find(backend: Backend, ctxt: Any, image_id: str) -> dict[str, Any]:
+def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
     """The image as the user sees it. Invalid: there is none for them, or it can't be booted now."""
     try:
         image = plain(backend.images.get(image_id, ctxt))
@@ -84,7 +85,7 @@ class Kernels(NamedTuple):
     ramdisk: str = ''
 
 
-def find_kernels(backend: Backend, ctxt: Any, image: dict[str, Any], memory_mb: int) -> Kernels:
+def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], memory_mb: int) -> Kernels:
     """What ``kernel_id`` and ``ramdisk_id`` of an image name, as the user sees it. KernelUnusable: there is no such
     image, it can't be used now, or is larger than the guest's memory."""
     properties = image['properties']
@@ -103,7 +104,7 @@ def find_kernels(backend: Backend, ctxt: Any, image: dict[str, Any], memory_mb: 
     return found
 
 
-def _kernel_size(backend: Backend, ctxt: Any, name: str, image_id: str) -> int:
+def _kernel_size(backend: Backend, ctxt: RequestContext, name: str, image_id: str) -> int:
     record = None
     if uuidutils.is_uuid_like(image_id):
         with contextlib.suppress(ImageNotFound):

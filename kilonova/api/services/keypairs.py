@@ -7,6 +7,7 @@ from typing import Any
 from kilonova.api.services import key_material, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.key_material import SSH
+from kilonova.context import RequestContext
 from kilonova.db.queries import keypairs
 from kilonova.errors import Conflict, Forbidden, Invalid, NotFound, UnknownMarker
 from kilonova.objects import KeyPair
@@ -50,7 +51,7 @@ def get(backend: Backend, user_id: str, name: str) -> dict[str, Any]:
     return row
 
 
-def create(backend: Backend, ctxt: Any, user_id: str, name: str, kind: str = SSH,
+def create(backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind: str = SSH,
            public_key: str | None = None) -> Made:
     """Take a user's public key, or make a pair where none is given.
 
@@ -89,7 +90,7 @@ def _check_count(backend: Backend, user_id: str, limit: int, added: int = 0) -> 
             raise KeypairLimitExceeded
 
 
-def delete(backend: Backend, ctxt: Any, user_id: str, name: str) -> None:
+def delete(backend: Backend, ctxt: RequestContext, user_id: str, name: str) -> None:
     """KeypairNotFound. Servers that have the key keep it."""
     told = get(backend, user_id, name) if backend.notify.enabled else None
     backend.notify.emit(ctxt, 'keypair.delete.start', keypair=told)
@@ -98,7 +99,7 @@ def delete(backend: Backend, ctxt: Any, user_id: str, name: str) -> None:
     backend.notify.emit(ctxt, 'keypair.delete.end', keypair=told)
 
 
-def for_server(backend: Backend, ctxt: Any, name: str | None) -> KeyPair | None:
+def for_server(backend: Backend, ctxt: RequestContext, name: str | None) -> KeyPair | None:
     """The caller's key pair of that name, as a server keeps it; Invalid (400) where there is none."""
     if name is None:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 from kilonova import states
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import is_silence
+from kilonova.context import RequestContext
 from kilonova.db.queries import instances, servers
 from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
 
@@ -35,7 +36,7 @@ class Found:
         return {'project_id': self.row['project_id'], 'user_id': self.row['user_id']}
 
 
-def find_server(backend: Backend, ctxt: Any, uuid: str, *, purpose: str = VIEW, version: int = 1) -> Found:
+def find_server(backend: Backend, ctxt: RequestContext, uuid: str, *, purpose: str = VIEW, version: int = 1) -> Found:
     """InstanceNotFound also for servers of other projects: nobody learns that they exist. Two statements."""
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
@@ -70,7 +71,7 @@ def _in_cell(cell: Any, uuid: str, purpose: str, deleted: bool) -> dict[str, Any
         return servers.get(conn, uuid, deleted)
 
 
-def check_lock(ctxt: Any, server: Found) -> None:
+def check_lock(ctxt: RequestContext, server: Found) -> None:
     """InstanceIsLocked unless an administrator asks."""
     if server.row.get('locked') and not ctxt.is_admin:
         raise InstanceIsLocked(instance_uuid=server.uuid)

@@ -10,6 +10,7 @@ from oslo_utils import uuidutils
 from kilonova.api.services import accept, create, images, quota, refusals
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
+from kilonova.context import RequestContext
 from kilonova.db.queries import cells, instances, migrations, request_specs, withdrawals
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
@@ -58,7 +59,8 @@ class _Move:
 
 # --- asking for a move -----------------------------------------------------------------------------------------------
 @quota.settled
-def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str, disk_config: str | None = None) -> None:
+def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: str,
+           disk_config: str | None = None) -> None:
     """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards.
     ``disk_config``: AUTO or MANUAL from now on."""
     accept.check(ctxt, server, 'resize.start')
@@ -83,7 +85,7 @@ def resize(backend: Backend, ctxt: Any, server: Found, flavor_ref: str, disk_con
                                          allowed=allowed, more=more, values=values))
 
 
-def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> None:
+def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | None) -> None:
     """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
     accept.check(ctxt, server, 'migrate.start')
     instance = _instance(ctxt, server)
@@ -102,7 +104,7 @@ def migrate(backend: Backend, ctxt: Any, server: Found, host: str | None) -> Non
                                          image, host))
 
 
-def _destination(ctxt: Any, server: Found, host: str | None = None) -> Destination:
+def _destination(ctxt: RequestContext, server: Found, host: str | None = None) -> Destination:
     """Its own cell: nothing carries servers from one cell's database to another's. What a cell's services connect to
     is nobody's business."""
     cell = server.cell.cell
@@ -112,7 +114,7 @@ def _destination(ctxt: Any, server: Found, host: str | None = None) -> Destinati
     return found
 
 
-def _instance(ctxt: Any, server: Found) -> Instance:
+def _instance(ctxt: RequestContext, server: Found) -> Instance:
     row, extra = instances.split(server.row)
     with server.cell.read() as conn:
         kept = instances.get_system_metadata(conn, server.uuid)
@@ -124,7 +126,7 @@ def _refuse_accelerators(extra_specs: dict[str, str]) -> None:
         raise AcceleratorsRefused
 
 
-def _new_flavor(backend: Backend, ctxt: Any, instance: Instance, flavor_ref: str) -> dict[str, Any]:
+def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flavor_ref: str) -> dict[str, Any]:
     flavor = create.find_flavor(backend, ctxt, flavor_ref)
     if flavor['flavorid'] == instance.flavor.flavorid:
         raise CannotResizeToSameFlavor
@@ -136,7 +138,7 @@ def _new_flavor(backend: Backend, ctxt: Any, instance: Instance, flavor_ref: str
     return flavor
 
 
-def _specs(backend: Backend, ctxt: Any, instance: Instance, flavor: Flavor,
+def _specs(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor,
            image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
     """The request spec with the new flavor and *its* PCI requests, and the one that is stored now.
 
@@ -161,14 +163,14 @@ def _specs(backend: Backend, ctxt: Any, instance: Instance, flavor: Flavor,
     return spec, old
 
 
-def _spec_of(ctxt: Any, instance: Instance, image: dict[str, Any]) -> RequestSpec:
+def _spec_of(ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:
     """A server that lost its spec still is what it is."""
     return RequestSpec.from_components(
         ctxt, instance_uuid=instance.uuid, flavor=instance.flavor, image=image, project_id=instance.project_id,
         user_id=instance.user_id, pci_requests=instance.pci_requests)
 
 
-def _accept(backend: Backend, ctxt: Any, server: Found, move: _Move) -> None:
+def _accept(backend: Backend, ctxt: RequestContext, server: Found, move: _Move) -> None:
     row = accept.operation(ctxt, server, 'resize', {
         'migration_uuid': uuidutils.generate_uuid(), 'migration_type': move.kind, 'host': move.host,
         'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
@@ -182,7 +184,7 @@ def _accept(backend: Backend, ctxt: Any, server: Found, move: _Move) -> None:
 
 
 # --- ending a move ---------------------------------------------------------------------------------------------------
-def confirm(backend: Backend, ctxt: Any, server: Found) -> None:
+def confirm(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """Keep what the move made. Of a confirm and a revert at once one gets 409."""
     uuid = _finished(ctxt, server, 'confirm.start')
     row = accept.operation(ctxt, server, 'confirm', {'migration_uuid': uuid})
@@ -190,7 +192,7 @@ def confirm(backend: Backend, ctxt: Any, server: Found) -> None:
     backend.conductor.confirm_resize(ctxt, operation=row['uuid'])
 
 
-def revert(backend: Backend, ctxt: Any, server: Found) -> None:
+def revert(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """Go back to how it was before."""
     uuid = _finished(ctxt, server, 'revert.start')
     spec = _spec_before(backend, ctxt, server)
@@ -200,7 +202,7 @@ def revert(backend: Backend, ctxt: Any, server: Found) -> None:
     backend.conductor.revert_resize(ctxt, operation=row['uuid'])
 
 
-def _finished(ctxt: Any, server: Found, event: str) -> str:
+def _finished(ctxt: RequestContext, server: Found, event: str) -> str:
     """The migration that waits for an answer. NotResized (400) where none does."""
     accept.check(ctxt, server, event)
     with server.cell.read() as conn:
@@ -210,7 +212,7 @@ def _finished(ctxt: Any, server: Found, event: str) -> str:
     return found[0]['uuid']
 
 
-def _spec_before(backend: Backend, ctxt: Any, server: Found) -> RequestSpec | None:
+def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> RequestSpec | None:
     row, extra = instances.split(server.row)
     instance = Instance.from_row(ctxt, row, extra)
     with backend.api_db.read() as conn:

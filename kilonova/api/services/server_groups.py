@@ -12,6 +12,7 @@ from oslo_utils import uuidutils
 
 from kilonova.api.services import quota
 from kilonova.api.services.backend import Backend
+from kilonova.context import RequestContext
 from kilonova.db.queries import instance_groups, quotas
 from kilonova.db.queries.instance_groups import GroupNotFound
 from kilonova.db.queries.owners import Owner
@@ -40,7 +41,7 @@ def list_groups(backend: Backend, owner: Owner, limit: int, offset: int) -> list
         return instance_groups.page(conn, owner, limit, offset)
 
 
-def get(backend: Backend, ctxt: Any, uuid: str) -> dict[str, Any]:
+def get(backend: Backend, ctxt: RequestContext, uuid: str) -> dict[str, Any]:
     """One group. GroupNotFound (404), also for those of other projects."""
     found = None
     if uuidutils.is_uuid_like(uuid):
@@ -51,11 +52,11 @@ def get(backend: Backend, ctxt: Any, uuid: str) -> dict[str, Any]:
     return found
 
 
-def _may_use(ctxt: Any, group: Mapping[str, Any]) -> bool:
+def _may_use(ctxt: RequestContext, group: Mapping[str, Any]) -> bool:
     return ctxt.is_admin or group['project_id'] == ctxt.project_id
 
 
-def create(backend: Backend, ctxt: Any, name: str, policy: str, rules: Mapping[str, Any]) -> dict[str, Any]:
+def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules: Mapping[str, Any]) -> dict[str, Any]:
     """A group without servers. RulesNotSupported (400), TooManyGroups (403)."""
     if rules and policy != ANTI_AFFINITY:
         raise RulesNotSupported
@@ -71,12 +72,12 @@ def create(backend: Backend, ctxt: Any, name: str, policy: str, rules: Mapping[s
             # Others were made at the same time.
             instance_groups.destroy(backend.api_db, values['uuid'])
             raise
-    made = {**values, 'policy': policy, 'rules': kept, 'members': []}
+    made: dict[str, Any] = {**values, 'policy': policy, 'rules': kept, 'members': []}
     backend.notify.emit(ctxt, 'server_group.create', group=made)
     return made
 
 
-def delete(backend: Backend, ctxt: Any, uuid: str) -> None:
+def delete(backend: Backend, ctxt: RequestContext, uuid: str) -> None:
     """Its servers stay where they are and belong to no group. GroupNotFound (404)."""
     group = get(backend, ctxt, uuid)
     if not instance_groups.destroy(backend.api_db, group['uuid']):
@@ -102,7 +103,7 @@ def of_server(backend: Backend, server: str) -> list[str]:
         return instance_groups.of_server(conn, server)
 
 
-def asked_for(backend: Backend, ctxt: Any, uuid: str | None) -> dict[str, Any] | None:
+def asked_for(backend: Backend, ctxt: RequestContext, uuid: str | None) -> dict[str, Any] | None:
     """The group that the hint ``group`` of a create names. Invalid (400) where there is none that the user may use."""
     if uuid is None:
         return None
@@ -113,7 +114,7 @@ def asked_for(backend: Backend, ctxt: Any, uuid: str | None) -> dict[str, Any] |
     return found
 
 
-def as_object(ctxt: Any, group: Mapping[str, Any] | None) -> InstanceGroup | None:
+def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> InstanceGroup | None:
     """As a request for a host carries it: which one it is; its members are looked up when a host is chosen."""
     if group is None:
         return None
@@ -148,7 +149,7 @@ def recheck(backend: Backend, allowed: quota.Limits, group: Mapping[str, Any] | 
         raise quota.LostRace(TooManyMembers().message) if withdraw() else TooManyMembers
 
 
-def tell_members(backend: Backend, ctxt: Any, group: Mapping[str, Any] | None) -> None:
+def tell_members(backend: Backend, ctxt: RequestContext, group: Mapping[str, Any] | None) -> None:
     """Notify that servers were added to the group."""
     if group is None:
         return

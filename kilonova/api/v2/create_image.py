@@ -14,6 +14,7 @@ from kilonova.api.services import accept, images, quota, refusals
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.api.wsgi import Call, Reply, server_action
+from kilonova.context import RequestContext
 from kilonova.db.queries import instances
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
@@ -44,7 +45,7 @@ class NoImageProperty(Invalid):
     msg_fmt = "Image metadata can't be called '%(name)s': that is a member of every image."
 
 
-def _make(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dict[str, str], *,
+def _make(backend: Backend, ctxt: RequestContext, server: Found, name: str, metadata: dict[str, str], *,
           counted: bool) -> str:
     """The id of the new image, which is queued until the host has sent the data.
 
@@ -71,7 +72,8 @@ def _make(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dict[
     return image_id
 
 
-def _record(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dict[str, str]) -> dict[str, Any]:
+def _record(backend: Backend, ctxt: RequestContext, server: Found, name: str,
+            metadata: dict[str, str]) -> dict[str, Any]:
     """What a server kept of its image is its image's, too; a root disk that has grown needs more room."""
     with server.cell.read() as conn:
         system_metadata = instances.get_system_metadata(conn, server.uuid)
@@ -90,7 +92,7 @@ def _record(backend: Backend, ctxt: Any, server: Found, name: str, metadata: dic
             'visibility': 'private' if ctxt.project_id == row['project_id'] else 'shared'}
 
 
-def _take_back(backend: Backend, ctxt: Any, image_id: str) -> None:
+def _take_back(backend: Backend, ctxt: RequestContext, image_id: str) -> None:
     try:
         backend.images.delete(image_id, ctxt)
     except KilonovaError as error:

@@ -15,6 +15,7 @@ from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import images, quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import ANYBODY, Call, Route
+from kilonova.context import RequestContext
 from kilonova.errors import ImageNotFound, Invalid, NotFound
 
 # What callers may do is decided at the image service.
@@ -84,12 +85,12 @@ class NoSuchKey(NotFound):
     msg_fmt = 'Metadata item was not found'
 
 
-def _find(backend: Backend, ctxt: Any, query: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+def _find(backend: Backend, ctxt: RequestContext, query: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
     """One page of images; ``query`` in the words of the image service. Invalid: it doesn't understand it."""
     return [_plain(record) for record in backend.images.find(query, limit, ctxt)]
 
 
-def _get(backend: Backend, ctxt: Any, image_id: str) -> dict[str, Any]:
+def _get(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
     """One image. NoSuchImage also where the user may not see it."""
     # Anything else could mean another path at the image service.
     if not uuidutils.is_uuid_like(image_id):
@@ -105,13 +106,13 @@ def _plain(record: dict[str, Any]) -> dict[str, Any]:
     return {**image, 'properties': {name: str(value) for name, value in image['properties'].items()}}
 
 
-def _delete(backend: Backend, ctxt: Any, image_id: str) -> None:
+def _delete(backend: Backend, ctxt: RequestContext, image_id: str) -> None:
     """NoSuchImage; Forbidden: it is protected, or somebody else's."""
     _get(backend, ctxt, image_id)
     backend.images.delete(image_id, ctxt)
 
 
-def _item(backend: Backend, ctxt: Any, image_id: str, key: str) -> dict[str, str]:
+def _item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> dict[str, str]:
     """{key: value}; NoSuchImage, NoSuchKey."""
     found = _get(backend, ctxt, image_id)['properties']
     if key not in found:
@@ -119,7 +120,7 @@ def _item(backend: Backend, ctxt: Any, image_id: str, key: str) -> dict[str, str
     return {key: found[key]}
 
 
-def _set(backend: Backend, ctxt: Any, image_id: str, metadata: Mapping[str, str], *,
+def _set(backend: Backend, ctxt: RequestContext, image_id: str, metadata: Mapping[str, str], *,
          replace: bool = False) -> dict[str, str]:
     """Set these properties, with ``replace`` no others; all of them afterwards.
 
@@ -138,7 +139,7 @@ def _set(backend: Backend, ctxt: Any, image_id: str, metadata: Mapping[str, str]
     return after
 
 
-def _delete_item(backend: Backend, ctxt: Any, image_id: str, key: str) -> None:
+def _delete_item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> None:
     """NoSuchImage, NoSuchKey; Forbidden: somebody else's image."""
     _item(backend, ctxt, image_id, key)
     _change(backend, ctxt, image_id, [{'op': 'remove', 'path': _pointer(key)}])
@@ -148,7 +149,7 @@ def _pointer(key: str) -> str:
     return '/' + key.replace('~', '~0').replace('/', '~1')
 
 
-def _change(backend: Backend, ctxt: Any, image_id: str, changes: list[dict[str, Any]]) -> None:
+def _change(backend: Backend, ctxt: RequestContext, image_id: str, changes: list[dict[str, Any]]) -> None:
     if not changes:
         return
     try:

@@ -20,6 +20,7 @@ from kilonova.api.services import accept
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.api.wsgi import Call, Reply, Route
+from kilonova.context import RequestContext
 from kilonova.db.queries import instance_mappings, instances
 from kilonova.errors import Conflict, NotFound
 
@@ -60,7 +61,7 @@ TAGGED = frozenset(('volume-extended', 'volume-reimaged', 'accelerator-request-b
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
 
-def _dispatch(backend: Backend, ctxt: Any, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, or nothing
     there that it could be about."""
     servers = _find(backend, {event['server_uuid'] for event in events})
@@ -104,7 +105,7 @@ def _code(event: dict[str, Any], servers: dict[str, Found | None]) -> int:
     return ACCEPTED
 
 
-def _switch(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
+def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:
     """Start or stop a server whose state fits; one that is at something, or is so already, isn't touched.
 
     The power has changed already, whoever locked the server: a lock keeps nothing from being true.

@@ -11,6 +11,7 @@ from kilonova.api.services import quota
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import VIEW, Found, check_editable, check_lock
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.context import RequestContext
 from kilonova.db.queries import metadata
 from kilonova.errors import Invalid, NotFound
 from kilonova.rpc import updates
@@ -59,17 +60,17 @@ def _item(server: Found, key: str) -> str:
     return pairs[key]
 
 
-def _merge(backend: Backend, ctxt: Any, server: Found, pairs: dict[str, str]) -> dict[str, str]:
+def _merge(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[str, str]) -> dict[str, str]:
     """Set these keys, keep the others; returns all. MetadataLimitExceeded (403)."""
     return _write(backend, ctxt, server, lambda before: {**before, **pairs})
 
 
-def _replace(backend: Backend, ctxt: Any, server: Found, pairs: dict[str, str]) -> dict[str, str]:
+def _replace(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[str, str]) -> dict[str, str]:
     """These pairs and no others. MetadataLimitExceeded (403)."""
     return _write(backend, ctxt, server, lambda before: dict(pairs))
 
 
-def _write(backend: Backend, ctxt: Any, server: Found,
+def _write(backend: Backend, ctxt: RequestContext, server: Found,
            make: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
     check_lock(ctxt, server)
     check_editable(server, UPDATING)
@@ -84,12 +85,12 @@ def _write(backend: Backend, ctxt: Any, server: Found,
     return after
 
 
-def _notify(backend: Backend, ctxt: Any, server: Found) -> None:
+def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     if backend.notify.on_states is not None:
         updates.server_changed(backend.notify, ctxt, server.cell, server.uuid)
 
 
-def _forget(backend: Backend, ctxt: Any, server: Found, key: str) -> None:
+def _forget(backend: Backend, ctxt: RequestContext, server: Found, key: str) -> None:
     """Forget one pair. MetadataNotFound (404)."""
     check_lock(ctxt, server)
     check_editable(server, DELETING)

@@ -9,6 +9,7 @@ from kilonova.api.schemas.base import Obj, Prop, ValidationError, Window, Window
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import VIEW, Found, check_editable
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
+from kilonova.context import RequestContext
 from kilonova.db.queries import tags
 from kilonova.errors import Invalid, NotFound
 from kilonova.rpc import updates
@@ -57,7 +58,7 @@ def _check(server: Found, tag: str) -> None:
         raise TagNotFound(uuid=server.uuid, tag=tag)
 
 
-def _replace(backend: Backend, ctxt: Any, server: Found, wanted: list[str]) -> list[str]:
+def _replace(backend: Backend, ctxt: RequestContext, server: Found, wanted: list[str]) -> list[str]:
     """These and no others; returns them as a list shows them."""
     check_editable(server, 'update tags')
     tags.replace(server.cell, server.uuid, wanted)
@@ -65,7 +66,7 @@ def _replace(backend: Backend, ctxt: Any, server: Found, wanted: list[str]) -> l
     return sorted(set(wanted))
 
 
-def _add(backend: Backend, ctxt: Any, server: Found, tag: str) -> bool:
+def _add(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> bool:
     """Whether it is new. TooManyTags (400)."""
     check_editable(server, 'update tag')
     if not tags.add(server.cell, server.uuid, tag, LIMIT):
@@ -74,7 +75,7 @@ def _add(backend: Backend, ctxt: Any, server: Found, tag: str) -> bool:
     return True
 
 
-def _remove(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
+def _remove(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:
     """TagNotFound (404) when the server doesn't have it."""
     check_editable(server, 'delete tag')
     if not tags.remove(server.cell, server.uuid, tag):
@@ -82,14 +83,14 @@ def _remove(backend: Backend, ctxt: Any, server: Found, tag: str) -> None:
     _notify(backend, ctxt, server)
 
 
-def _clear(backend: Backend, ctxt: Any, server: Found) -> None:
+def _clear(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """None is left."""
     check_editable(server, 'delete tags')
     tags.clear(server.cell, server.uuid)
     _notify(backend, ctxt, server)
 
 
-def _notify(backend: Backend, ctxt: Any, server: Found) -> None:
+def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """Other than states, changes of tags are always told."""
     updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, binary=API)
 

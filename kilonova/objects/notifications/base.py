@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject
 from kilonova.states import POWER_WORDS, PowerState
@@ -33,7 +34,7 @@ class About:
     """Who asked (``ctxt``), and the options that payloads obey: whether disks are told, how an instance is named on its
     hypervisor, the period of usage audits."""
 
-    ctxt: Any
+    ctxt: RequestContext
     bdms: bool = False
     name_template: str = 'instance-%08x'
     audit_period: str = 'month'

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.context import RequestContext
 from kilonova.objects import storage
 from kilonova.objects.instance import Instance
 from kilonova.objects.tag import TagList
 
 
-def server(ctxt: Any, database: Any, uuid: str) -> Instance | None:
+def server(ctxt: RequestContext, database: Any, uuid: str) -> Instance | None:
     """With its metadata and tags; deleted ones too. Three statements. None: the cell doesn't have it."""
     with database.read() as conn:
         instances = storage.queries('instances')

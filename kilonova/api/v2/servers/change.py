@@ -12,6 +12,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import VIEW, WORK, Found
 from kilonova.api.v2.servers import show
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.context import RequestContext
 from kilonova.db.queries import instances, request_specs, servers
 from kilonova.errors import Conflict, InstanceNotFound, InstanceNotReady
 from kilonova.objects import RequestSpec
@@ -63,7 +64,7 @@ class CannotPin(Conflict):
     msg_fmt = 'Cannot pin instance %(uuid)s to availability zone %(zone)s: it is in %(now)s.'
 
 
-def _write(backend: Backend, ctxt: Any, server: Found, values: dict[str, Any]) -> None:
+def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[str, Any]) -> None:
     """``values``: columns of instances. InstanceNotReady (409) while no cell has the server."""
     if not values:
         return
@@ -99,7 +100,7 @@ def _check_pin(backend: Backend, server: Found, zone: str | None) -> None:
         raise CannotPin(uuid=server.uuid, zone=zone, now=now)
 
 
-def _pin(backend: Backend, ctxt: Any, server: Found, zone: str | None) -> None:
+def _pin(backend: Backend, ctxt: RequestContext, server: Found, zone: str | None) -> None:
     """Pin a server to the zone that it is in (``check_pin``), or let it go anywhere (None)."""
     for _ in range(PINS):
         with backend.api_db.write() as conn:
