@@ -48,7 +48,7 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
     from kilonova.conductor.flows import FLOWS, hosts_of
     flow = FLOWS.get(row['kind'])
     step = flow.steps[row['position']].name if flow and row['position'] < len(flow.steps) else str(row['position'])
-    host = row['host'] or ', '.join(sorted(hosts_of(dict(row))))
+    host = row['host'] or ', '.join(sorted(hosts_of(row['outputs'], row['attempt'])))
     return dict(zip(COLUMNS, (
         row['uuid'], row['kind'], row['instance_uuid'], _state(row), step, row['attempt'], host or None,
         row['conductor'], row['created_at'].isoformat(timespec='seconds') + 'Z', row['database']), strict=True))

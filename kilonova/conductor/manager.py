@@ -47,13 +47,15 @@ class ConductorEndpoint(ObjectCalls):
 
     @silence()
     def claim_instance(self, ctxt: Any, claim: Claim) -> Any:
-        if claim.group:
-            return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), claim.given)
-        return claims.claim(self._databases.main(), claim.given)
+        request = claims.Claim(**claim.given)
+        if request.group:
+            return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), request,
+                                      request.group)
+        return claims.claim(self._databases.main(), request)
 
     @silence()
     def save_instance(self, ctxt: Any, save: Save) -> Any:
-        return claims.save(self._databases.main(), {'request_id': ctxt.request_id, **save.given})
+        return claims.save(self._databases.main(), claims.Save(**{'request_id': ctxt.request_id, **save.given}))
 
 
 class ComputeTaskEndpoint:

@@ -12,8 +12,6 @@ import logging
 import threading
 from typing import Any
 
-from oslo_utils import uuidutils
-
 from kilonova import concurrency
 from kilonova.conductor.environment import Environment
 from kilonova.context import get_admin_context
@@ -71,8 +69,7 @@ class Reclaim:
         try:
             uuid: str | None = operations.accept_delete(
                 db, instance_uuid=server, event='reclaim.start',
-                operation={'uuid': uuidutils.generate_uuid(), 'kind': 'delete', 'instance_uuid': server, 'args': {},
-                           'context': ctxt.stored(), 'request_id': ctxt.request_id},
+                operation=operations.Operation.new(ctxt, 'delete', server, {}),
                 action={'action': 'delete', 'request_id': ctxt.request_id, 'user_id': None, 'project_id': None})
         except (InstanceInvalidState, InstanceNotFound) as error:
             LOG.debug('server %s is not reclaimed: %s', server, error)

@@ -285,7 +285,7 @@ class Runner:
             LOG.warning('operations %s not taken now: %s', ', '.join(uuids), error)
             self._forget(uuids)
             return
-        taken = {row['uuid'] for row in rows}
+        taken = {row.uuid for row in rows}
         self._forget([uuid for uuid in uuids if uuid not in taken])
         works = [Work(row, db, self.env, owner) for row in rows]
         for work in works:
@@ -354,17 +354,17 @@ class Runner:
         try:
             with db.read() as conn:
                 waiting = operations.get(conn, uuid)
-                if waiting is not None and waiting['slot'] != operations.WAIT:
+                if waiting is not None and waiting.slot != operations.WAIT:
                     return
             if waiting is None:
                 self._elsewhere(db, uuid)
                 return
             with db.read() as conn:
-                rows = [row for row in operations.of_instance(conn, waiting['instance_uuid'])
-                        if row['slot'] == operations.RUN]
-                instance = operations.instance_queries.get(conn, waiting['instance_uuid'])
+                rows = [row for row in operations.of_instance(conn, waiting.instance_uuid)
+                        if row.slot == operations.RUN]
+                instance = operations.instance_queries.get(conn, waiting.instance_uuid)
             if not rows:
-                self._promote(db, waiting['instance_uuid'])
+                self._promote(db, waiting.instance_uuid)
             for row in rows:
                 self._cancel(db, row, instance)
         except Exception as error:
@@ -377,19 +377,19 @@ class Runner:
         if uuid is not None:
             self.wake(db, [uuid], urgent=True)
 
-    def _cancel(self, db: Any, row: dict[str, Any], instance: dict[str, Any] | None) -> None:
+    def _cancel(self, db: Any, row: operations.Operation, instance: dict[str, Any] | None) -> None:
         hosts = {instance['host']} if instance and instance['host'] else set()
-        hosts.update(flows.hosts_of(row))
+        hosts.update(flows.hosts_of(row.outputs, row.attempt))
         ctxt = Work(row, db, self.env, '').ctxt
         for host in sorted(hosts):
-            self.env.compute.cancel(ctxt, server=host, key_prefix=f"{row['uuid']}/")
-        self.wake(db, [row['uuid']], urgent=True)
+            self.env.compute.cancel(ctxt, server=host, key_prefix=f'{row.uuid}/')
+        self.wake(db, [row.uuid], urgent=True)
 
     def _cancelled(self, db: Any, uuid: str) -> None:
         """A row of ours that somebody cancelled, and whose work doesn't know it yet: the cancel may have been lost."""
         with db.read() as conn:
             row = operations.get(conn, uuid)
-            instance = operations.instance_queries.get(conn, row['instance_uuid']) if row is not None else None
+            instance = operations.instance_queries.get(conn, row.instance_uuid) if row is not None else None
         if row is not None:
             self._cancel(db, row, instance)
 
@@ -482,17 +482,17 @@ class Runner:
             return 0
         return found
 
-    def _find(self, db: Any, age: float, rows: list[dict[str, Any]]) -> int:
+    def _find(self, db: Any, age: float, rows: list[operations.Operation]) -> int:
         """Wake what may be taken, ``rows`` first, a batch at most; rows that are in this runner don't count."""
         found = 0
         while True:
-            for row in self._without_twins(db, [row for row in rows if row['uuid'] not in self._held]):
+            for row in self._without_twins(db, [row for row in rows if row.uuid not in self._held]):
                 found += 1
-                self.wake(db, [row['uuid']], urgent=row['kind'] in URGENT_KINDS or row['failed'])
+                self.wake(db, [row.uuid], urgent=row.kind in URGENT_KINDS or row.failed)
             if len(rows) < SWEEP_BATCH or found >= SWEEP_BATCH:
                 return found
             with db.read() as conn:
-                rows = operations.free(conn, self.owner_in(db), SWEEP_BATCH, age, rows[-1]['id'])
+                rows = operations.free(conn, self.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _bury(self, db: Any, living: Sequence[tuple[str, str]]) -> bool:
         """Rows of a process of this machine that is certainly dead needn't wait for its lease to end: True if there was
@@ -505,9 +505,9 @@ class Runner:
                 buried = True
         return buried
 
-    def _without_twins(self, db: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _without_twins(self, db: Any, rows: list[operations.Operation]) -> list[operations.Operation]:
         """A cell's boot row is left alone while its twin in the api database exists (rule 19)."""
-        boots = [row['uuid'] for row in rows if row['kind'] == 'boot']
+        boots = [row.uuid for row in rows if row.kind == 'boot']
         if db is self.env.api or not boots:
             return rows
         try:
@@ -515,7 +515,7 @@ class Runner:
                 twins = operations.existing(conn, boots)
         except Exception as error:
             raise Unanswered(who='the api database', reason=str(error)) from error
-        return [row for row in rows if row['uuid'] not in twins]
+        return [row for row in rows if row.uuid not in twins]
 
 
 def is_urgent(work: Work) -> bool:

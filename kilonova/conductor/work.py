@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,22 +72,22 @@ class Work:
     """A view of one operation row. ``db`` is the database that the row lives in now, ``owner`` the owner (a lease of
     this process in that database) as which it was taken."""
 
-    def __init__(self, row: dict[str, Any], db: Any, env: Environment, owner: str) -> None:
+    def __init__(self, row: operations.Operation, db: Any, env: Environment, owner: str) -> None:
         self.owner = owner
-        self.uuid, self.kind, self.instance_uuid = row['uuid'], row['kind'], row['instance_uuid']
-        self.args, self.outputs = row['args'], row['outputs']
-        self.position, self.attempt = row['position'], row['attempt']
-        self.failed, self.cancelled, self.error = row['failed'], row['cancelled'], row['error']
-        self.undoing = row['undoing']
+        self.uuid, self.kind, self.instance_uuid = row.uuid, row.kind, row.instance_uuid
+        self.args, self.outputs = row.args, row.outputs
+        self.position, self.attempt = row.position, row.attempt
+        self.failed, self.cancelled, self.error = row.failed, row.cancelled, row.error
+        self.undoing = row.undoing
         # Where the row stands in the database: steps that aren't saved go on without it.
         self._place = (self.position, self.attempt)
         # Whether nothing was sent since a statement compared the row with this.
         self._compared = True
-        self.request_id, self.slot = row['request_id'], row['slot']
+        self.request_id, self.slot = row.request_id, row.slot
         self.db, self.env = db, env
-        self.ctxt = RequestContext.from_dict(row['context'])
+        self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        self.created_at = row['created_at']
+        self.created_at = row.created_at
         self.held_host: str | None = None
         # Whether its slot of a host is one of those for urgent work.
         self.slot_urgent = False
@@ -181,36 +181,33 @@ class Work:
         args = {'host': host, 'method': method,
                 'kwargs': {name: serializer.serialize_entity(self.ctxt, value) for name, value in kwargs.items()
                            if name != 'key'}}
-        self.add_release({'host': host, 'args': args},
-                         lambda row: (row['args'].get('host'), row['args'].get('method')) == (host, method),
-                         write=write)
+        self.add_release(args, ('host', 'method'), host=host, write=write)
 
-    def add_release(self, values: dict[str, Any], same: Callable[[dict[str, Any]], bool], delay: float = 0,
+    def add_release(self, args: dict[str, Any], same: Sequence[str], *, host: str | None = None, delay: float = 0,
                     write: Callable[[Any], object] | None = None) -> None:
         """A row of its own for something that is to be given back later, ``delay`` seconds from now at the earliest,
-        unless there is one that is the ``same``. ``values``: its args and host. Written together with a look whether we
-        still own this row."""
-        uuid = _uuid()
+        unless there is one whose args of the names in ``same`` are these. Written together with a look whether we still
+        own this row."""
+        release = operations.Operation.new(self.ctxt, 'release', self.instance_uuid, args, beside=True, host=host)
+        release.request_id = self.request_id
         with silence():
-            ours = self._add_release(uuid, values, same, delay, write)
+            ours = self._add_release(release, same, delay, write)
         if not ours:
             raise self.standing() or LeaseLost(operation=self.uuid)
 
     @engine.retried
-    def _add_release(self, uuid: str, values: dict[str, Any], same: Callable[[dict[str, Any]], bool],
-                     delay: float, write: Callable[[Any], object] | None) -> bool:
+    def _add_release(self, release: operations.Operation, same: Sequence[str], delay: float,
+                     write: Callable[[Any], object] | None) -> bool:
         with self.db.write() as conn:
             if not operations.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
                                      cancelled=True):
                 return False
             if write is not None:
                 write(conn)
-            if not any(row['kind'] == 'release' and same(row)
+            if not any(row.kind == 'release' and all(row.args.get(name) == release.args[name] for name in same)
                        for row in operations.of_instance(conn, self.instance_uuid)):
-                operations.insert(conn, [{
-                    'uuid': uuid, 'kind': 'release', 'instance_uuid': self.instance_uuid, 'slot': uuid,
-                    'context': self.ctxt.stored(), 'request_id': self.request_id,
-                    'not_before': engine.now(conn) + delay if delay else 0, **values}])
+                release.not_before = engine.now(conn) + delay if delay else 0.0
+                operations.insert(conn, [release])
         return True
 
     def ask_to_undo(self, host: str, method: str, write: Callable[[Any], object] | None = None,
@@ -274,6 +271,13 @@ class Work:
         self.db = self.ctxt.cell = db
         self.owner, self._place, self._compared = owner, (position, self.attempt), True
 
+    def row_of(self, owner: str, position: int) -> operations.Operation:
+        """This row as ``owner``'s at a position, for another database."""
+        return operations.Operation(
+            uuid=self.uuid, kind=self.kind, instance_uuid=self.instance_uuid, args=self.args,
+            context=self.ctxt.stored(), request_id=self.request_id, position=position, attempt=self.attempt,
+            outputs=self.outputs, owner=owner)
+
     def _decide(self, values: dict[str, Any], cancelled: bool = False) -> None:
         after = (values.get('position', self._place[0]), values.get('attempt', self._place[1]))
         with silence():
@@ -295,10 +299,10 @@ class Work:
         """What became of our row: LeaseLost, Cancelled, or None when it stands as we know it."""
         with silence(), self.db.read() as conn:
             row = operations.get(conn, self.uuid)
-            ours = row is not None and row['owner'] == self.owner and operations.lives(conn, self.owner)
-        if row is None or not ours or (row['position'], row['attempt']) != self._place:
+            ours = row is not None and row.owner == self.owner and operations.lives(conn, self.owner)
+        if row is None or not ours or (row.position, row.attempt) != self._place:
             return LeaseLost(operation=self.uuid)
-        if row['cancelled'] and not self.failed:
+        if row.cancelled and not self.failed:
             self.cancelled = True
             return Cancelled(key=self.uuid)
         return None
@@ -406,8 +410,3 @@ def readable(error: Exception) -> str:
     """What a user may read: our own texts, without paths of hosts; of anything else only the class (its text may hold
     internals). The fault's details, which are for administrators, have all of it."""
     return without_paths(str(error)) if isinstance(error, KilonovaError) else type(error).__name__
-
-
-def _uuid() -> str:
-    from oslo_utils import uuidutils
-    return uuidutils.generate_uuid()

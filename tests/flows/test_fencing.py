@@ -397,8 +397,9 @@ def test_a_row_that_a_hand_over_left_in_a_cell_builds_nothing(make_cloud):
     other = cloud.boot(cloud.flavor(gpus=1))
     with cloud.cell.read() as conn:
         row = operations.instance_queries.get(conn, other)
-    left = {'uuid': 'left-behind', 'kind': 'boot', 'instance_uuid': server, 'args': {}, 'position': 3,
-            'context': {'user_id': 'u', 'project_id': 'p'}, 'outputs': {'select': [{'host': row['host']}]}}
+    left = operations.Operation(
+        uuid='left-behind', kind='boot', instance_uuid=server, position=3,
+        context={'user_id': 'u', 'project_id': 'p'}, outputs={'select': [{'host': row['host']}]})
     with cloud.cell.write() as conn:
         operations.insert(conn, [left])
     cloud.on_message = on_message

@@ -279,8 +279,9 @@ def test_the_stored_request_spec(cloud):
             assert look(cloud)[0].disagreements == [f'database: the request spec of server {server} has no flavor']
     with written(cloud, SPECS, server, spec=with_flavor(stored, vcpus=2)):
         with cloud.cell.write() as conn:
-            operations.insert(conn, [{'uuid': 'o' * 36, 'kind': 'release', 'instance_uuid': server, 'slot': 'o',
-                                      'args': {}, 'context': {}, 'request_id': 'req-1', 'not_before': 2 ** 31}])
+            operations.insert(conn, [operations.Operation(
+                uuid='o' * 36, kind='release', instance_uuid=server, slot='o', request_id='req-1',
+                not_before=2 ** 31)])
         report, _ = look(cloud)
         assert (report.disagreements, report.in_flight) == ([], [f'release of {server}'])
         with cloud.cell.write() as conn:

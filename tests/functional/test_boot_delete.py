@@ -192,8 +192,8 @@ def test_devices_chosen_for_a_server_that_never_reached_its_cell_are_free_at_onc
 def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
     """What runs looks who waits, finds nobody, and its end is committed while the delete is accepted."""
     server = cloud.boot(cloud.flavor(gpus=1))
-    row = {'uuid': 'e' * 8, 'kind': 'stop', 'instance_uuid': server, 'args': {}, 'context': {}, 'request_id': 'req-1',
-           'owner': cloud.conductors[0].runner.owner_in(cloud.cell)}
+    row = operations.Operation(uuid='e' * 8, kind='stop', instance_uuid=server, request_id='req-1',
+                               owner=cloud.conductors[0].runner.owner_in(cloud.cell))
     with cloud.cell.write() as conn:
         operations.insert(conn, [row])
     delete = threading.Thread(target=lambda: cloud.request('DELETE', f'/servers/{server}'))

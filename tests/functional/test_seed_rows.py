@@ -31,8 +31,8 @@ def test_resize_and_cold_migrate_go_through_migrate_server(cloud):
         if method == 'migrate_server':
             with cloud.databases.main().read() as conn:
                 row = operations.get(conn, args['operation'])
-            asked.append((kind, row['args']['migration_type'],
-                          Serializer().deserialize_entity(None, row['args']['flavor']).flavorid))
+            asked.append((kind, row.args['migration_type'],
+                          Serializer().deserialize_entity(None, row.args['flavor']).flavorid))
         return deliver()
     cloud.on_message = on_message
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)

@@ -45,7 +45,7 @@ def await_true(what: Callable[[], bool]) -> None:
 
 
 def tries(cloud: Cloud) -> int:
-    return max((operations.read(row)['outputs'].get('tries', 0) for row in cloud.rows()), default=0)
+    return max((operations.Operation.read(row).outputs.get('tries', 0) for row in cloud.rows()), default=0)
 
 
 def test_a_boot_waits_for_hosts_that_could_not_report(quiet: Cloud) -> None:

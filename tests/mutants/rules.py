@@ -146,13 +146,13 @@ MUTANTS = (
            (f'{FENCING}::test_nothing_new_comes_to_a_host_that_has_still_to_give_back',)),
     # 17. Delete.
     Mutant('17', 'the host is not told to stop', RUNNER,
-           """            self.env.compute.cancel(ctxt, server=host, key_prefix=f"{row['uuid']}/")\n""", '            pass\n',
+           "            self.env.compute.cancel(ctxt, server=host, key_prefix=f'{row.uuid}/')\n", '            pass\n',
            (f'{WAITING}::test_a_cancel_that_was_lost_is_sent_again[cancel]',)),
     Mutant('17', 'parked work is not woken', RUNNER, '            parked = [work for work in map(self._unpark, set(uuids).difference(wanted)) if work is not None]',
            '            parked: list[Work] = []',
            (f'{WAITING}::test_a_delete_reaches_an_operation_that_waits_for_a_slot',)),
     # 19. Two databases.
-    Mutant('19', 'a twin is taken by the sweep', RUNNER, "return [row for row in rows if row['uuid'] not in twins]",
+    Mutant('19', 'a twin is taken by the sweep', RUNNER, 'return [row for row in rows if row.uuid not in twins]',
            'return rows', (f'{UNIT}::test_a_boot_in_a_cell_waits_for_its_twin',)),
     Mutant('19', 'a hand-over takes rows of the living', ROWS,
            '        sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(living))).values(owner=owner))',

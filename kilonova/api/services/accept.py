@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from oslo_utils import uuidutils
-
 from kilonova import states
 from kilonova.api.services.lookup import Found, check_lock, check_ready
 from kilonova.context import RequestContext
@@ -15,12 +13,6 @@ from kilonova.errors import InstanceInvalidState
 def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
     """The row that tells the server's story."""
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
-
-
-def operation(ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> dict[str, Any]:
-    """The row that somebody will work on. Its id is chosen here."""
-    return {'uuid': uuidutils.generate_uuid(), 'kind': kind, 'instance_uuid': server.uuid, 'args': args,
-            'context': ctxt.stored(), 'request_id': ctxt.request_id}
 
 
 def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True) -> None:
@@ -41,7 +33,7 @@ def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True
     check_ready(server)
 
 
-def accept(ctxt: RequestContext, server: Found, event: str, row: dict[str, Any], name: str, **more: Any) -> None:
+def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Operation, name: str, **more: Any) -> None:
     """One transaction: state, operation, action. Raises InstanceInvalidState for the loser of a race."""
     operations.accept(server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name),
                       **more)

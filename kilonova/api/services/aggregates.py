@@ -240,18 +240,16 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------
-def _remember(conn: Any, ctxt: RequestContext, aggregate_uuid: str, host: str) -> dict[str, Any]:
+def _remember(conn: Any, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.Operation:
     """The row by which a conductor brings Placement up to date if this process doesn't."""
-    uuid = uuidutils.generate_uuid()
-    row = {'uuid': uuid, 'kind': mirror.KIND, 'instance_uuid': aggregate_uuid, 'slot': uuid, 'context': ctxt.stored(),
-           'request_id': ctxt.request_id, 'args': {'aggregate': aggregate_uuid, 'host': host},
-           'not_before': engine.now(conn) + MEND_AFTER}
+    row = operations.Operation.new(ctxt, mirror.KIND, aggregate_uuid, {'aggregate': aggregate_uuid, 'host': host},
+                                   beside=True, not_before=engine.now(conn) + MEND_AFTER)
     operations.insert(conn, [row])
     return row
 
 
-def _mirror(backend: Backend, row: dict[str, Any]) -> None:
-    aggregate, host = row['args']['aggregate'], row['args']['host']
+def _mirror(backend: Backend, row: operations.Operation) -> None:
+    aggregate, host = row.args['aggregate'], row.args['host']
     try:
         if backend.placement is not None:
             mirror.bring_up_to_date(backend.placement, backend.api_db, backend.cells, aggregate, host)
@@ -260,4 +258,4 @@ def _mirror(backend: Backend, row: dict[str, Any]) -> None:
                     host, aggregate, error)
         return
     with backend.api_db.write() as conn:
-        operations.end(conn, row['uuid'], row['instance_uuid'])
+        operations.end(conn, row.uuid, row.instance_uuid)

@@ -341,13 +341,10 @@ def _accept(backend: Backend, ctxt: RequestContext, plan: _Plan, allowed: quota.
                              block_device_mappings=BlockDeviceMappingList.of_server(ctxt, server.uuid, rows),
                              tags=words)
                 for server, words, rows in zip(servers, tags, devices, strict=True)]
-    context = ctxt.stored()
-    rows = [{'uuid': uuidutils.generate_uuid(), 'kind': 'boot', 'instance_uuid': server.uuid, 'context': context,
-             'request_id': ctxt.request_id, 'args': {
-                 'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
-                 'sealed': keys.seal(sealing.Secrets(password, plan.files), server.uuid) if keys is not None else None,
-                 'bdms': bdms, 'tags': plan.request.tags}}
-            for server, spec, bdms in zip(servers, specs, devices, strict=True)]
+    rows = [operations.Operation.new(ctxt, 'boot', server.uuid, {
+        'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
+        'sealed': keys.seal(sealing.Secrets(password, plan.files), server.uuid) if keys is not None else None,
+        'bdms': bdms, 'tags': plan.request.tags}) for server, spec, bdms in zip(servers, specs, devices, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
             backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
@@ -362,7 +359,7 @@ def _accept(backend: Backend, ctxt: RequestContext, plan: _Plan, allowed: quota.
     quota.recheck(backend, allowed, wanted, withdraw)
     server_groups.recheck(backend, allowed, plan.group, withdraw)
     server_groups.tell_members(backend, ctxt, plan.group)
-    backend.conductor.schedule_and_build_instances(ctxt, operations=[row['uuid'] for row in rows])
+    backend.conductor.schedule_and_build_instances(ctxt, operations=[row.uuid for row in rows])
     return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
                    plan.reservation_id, password)
 

@@ -9,6 +9,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, operations, withdrawals
+from kilonova.db.queries.operations import Operation
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
@@ -32,7 +33,7 @@ def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bo
     if not at_once and _is_kept(backend, server.row):
         _soft_delete(backend, ctxt, server)
         return
-    row = accept.operation(ctxt, server, 'delete', {})
+    row = Operation.new(ctxt, 'delete', server.uuid, {})
     wake = operations.accept_delete(server.cell, instance_uuid=server.uuid, operation=row,
                                     action=accept.action(ctxt, 'delete'))
     if wake is not None:
@@ -52,7 +53,7 @@ def _soft_delete(backend: Backend, ctxt: RequestContext, server: Found) -> None:
                                    state=row['task_state'])
     if row['vm_state'] == states.VmState.SOFT_DELETED or row['task_state'] == states.TaskState.SOFT_DELETING:
         return
-    operation = accept.operation(ctxt, server, 'soft_delete', {})
+    operation = Operation.new(ctxt, 'soft_delete', server.uuid, {})
     wake = operations.accept_soft_delete(server.cell, instance_uuid=server.uuid, operation=operation,
                                          action=accept.action(ctxt, 'delete'))
     backend.conductor.terminate_instance(ctxt, operation=wake)
@@ -69,12 +70,12 @@ def restore(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     image = images.of_server(kept, instance.image_ref)
     more = quota.of_servers(backend, 1, quota.sizes(instance.flavor, image))
     quota.check(backend, allowed, more)
-    row = accept.operation(ctxt, server, 'restore', {})
+    row = Operation.new(ctxt, 'restore', server.uuid, {})
     accept.accept(ctxt, server, 'restore.start', row, 'restore')
     quota.recheck(backend, allowed, more, lambda: withdrawals.operation(
-        server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='restore.failed',
+        server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='restore.failed',
         request_id=ctxt.request_id))
-    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+    backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
 def reset_state(backend: Backend, ctxt: RequestContext, server: Found, state: str) -> None:
@@ -82,7 +83,7 @@ def reset_state(backend: Backend, ctxt: RequestContext, server: Found, state: st
     move that waits for an answer is confirmed."""
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
-    row = accept.operation(ctxt, server, 'confirm', {})
+    row = Operation.new(ctxt, 'confirm', server.uuid, {})
     wake = operations.reset_state(server.cell, instance_uuid=server.uuid, event=f'reset.{state}',
                                   action=accept.action(ctxt, 'resetState'), operation=row)
     if wake is not None:

@@ -12,6 +12,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries import cells, instances, migrations, request_specs, withdrawals
+from kilonova.db.queries.operations import Operation
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
 from kilonova.virt.hardware import constraints
@@ -171,35 +172,35 @@ def _spec_of(ctxt: RequestContext, instance: Instance, image: dict[str, Any]) ->
 
 
 def _accept(backend: Backend, ctxt: RequestContext, server: Found, move: _Move) -> None:
-    row = accept.operation(ctxt, server, 'resize', {
+    row = Operation.new(ctxt, 'resize', server.uuid, {
         'migration_uuid': uuidutils.generate_uuid(), 'migration_type': move.kind, 'host': move.host,
         'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
         'old_request_spec': move.old_spec.obj_to_primitive(), 'image': move.image, 'clean_shutdown': True})
     accept.accept(ctxt, server, move.event, row, move.action, values=move.values or None)
     if move.allowed is not None:
         quota.recheck(backend, move.allowed, move.more, lambda: withdrawals.operation(
-            server.cell, uuid=row['uuid'], instance_uuid=server.uuid, event='resize.failed',
+            server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='resize.failed',
             request_id=ctxt.request_id))
-    backend.conductor.migrate_server(ctxt, operation=row['uuid'])
+    backend.conductor.migrate_server(ctxt, operation=row.uuid)
 
 
 # --- ending a move ---------------------------------------------------------------------------------------------------
 def confirm(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """Keep what the move made. Of a confirm and a revert at once one gets 409."""
     uuid = _finished(ctxt, server, 'confirm.start')
-    row = accept.operation(ctxt, server, 'confirm', {'migration_uuid': uuid})
+    row = Operation.new(ctxt, 'confirm', server.uuid, {'migration_uuid': uuid})
     accept.accept(ctxt, server, 'confirm.start', row, 'confirmResize', migration=(uuid, 'finished', 'confirming'))
-    backend.conductor.confirm_resize(ctxt, operation=row['uuid'])
+    backend.conductor.confirm_resize(ctxt, operation=row.uuid)
 
 
 def revert(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """Go back to how it was before."""
     uuid = _finished(ctxt, server, 'revert.start')
     spec = _spec_before(backend, ctxt, server)
-    row = accept.operation(ctxt, server, 'revert', {
+    row = Operation.new(ctxt, 'revert', server.uuid, {
         'migration_uuid': uuid, 'request_spec': spec.obj_to_primitive() if spec is not None else None})
     accept.accept(ctxt, server, 'revert.start', row, 'revertResize', migration=(uuid, 'finished', 'reverting'))
-    backend.conductor.revert_resize(ctxt, operation=row['uuid'])
+    backend.conductor.revert_resize(ctxt, operation=row.uuid)
 
 
 def _finished(ctxt: RequestContext, server: Found, event: str) -> str:

@@ -16,6 +16,7 @@ from kilonova.api.services.lookup import Found
 from kilonova.api.wsgi import Call, Reply, server_action
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances
+from kilonova.db.queries.operations import Operation
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
 
@@ -60,7 +61,7 @@ def _make(backend: Backend, ctxt: RequestContext, server: Found, name: str, meta
         if key in images.NO_PROPERTIES:
             raise NoImageProperty(name=key)
     image_id = uuidutils.generate_uuid()
-    row = accept.operation(ctxt, server, 'snapshot', {'image_id': image_id})
+    row = Operation.new(ctxt, 'snapshot', server.uuid, {'image_id': image_id})
     record = _record(backend, ctxt, server, name, metadata)
     try:
         backend.images.create({**record, 'id': image_id}, ctxt)
@@ -68,7 +69,7 @@ def _make(backend: Backend, ctxt: RequestContext, server: Found, name: str, meta
     except Exception:
         _take_back(backend, ctxt, image_id)
         raise
-    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+    backend.conductor.run_operation(ctxt, operation=row.uuid)
     return image_id
 
 

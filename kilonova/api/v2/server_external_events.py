@@ -22,6 +22,7 @@ from kilonova.api.services.lookup import Found
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import instance_mappings, instances
+from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, NotFound
 
 LOG = logging.getLogger(__name__)
@@ -115,13 +116,13 @@ def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> 
         LOG.info('power-update %s of %s: it is %s already, or at something else', tag, server.uuid,
                  server.row['vm_state'])
         return
-    row = accept.operation(ctxt, server, kind, args)
+    row = Operation.new(ctxt, kind, server.uuid, args)
     try:
         accept.accept(ctxt, server, event, row, kind)
     except (Conflict, NotFound) as error:
         LOG.info('power-update %s of %s has nothing to do: %s', tag, server.uuid, error)
         return
-    backend.conductor.run_operation(ctxt, operation=row['uuid'])
+    backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------

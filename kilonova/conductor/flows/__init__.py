@@ -23,7 +23,7 @@ FLOWS: dict[str, Flow] = {
 }
 
 
-def hosts_of(row: dict[str, Any]) -> set[str]:
+def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
     """Hosts that a row's steps work on, as far as its outputs tell."""
-    chosen = row['outputs'].get('select') or []
-    return {chosen[row['attempt'] - 1]['host']} if len(chosen) >= row['attempt'] else set()
+    chosen = outputs.get('select') or []
+    return {chosen[attempt - 1]['host']} if len(chosen) >= attempt else set()

@@ -124,8 +124,7 @@ def undo_select(work: Work) -> None:
     if 'select' not in work.outputs and not work.select_answered:
         work.select_answered = True
         # Once more after the deadline.
-        work.add_release({'args': {'consumer': work.instance_uuid}},
-                         lambda row: row['args'].get('consumer') == work.instance_uuid, delay=SELECT_DEADLINE)
+        work.add_release({'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
 
 
 def create_instance(work: Work) -> dict[str, Any]:
@@ -148,9 +147,7 @@ def _insert_server(work: Work, cell: Any, owner: str) -> int:
     instance = _requested(work)
     rows = instance.to_rows()
     # From the cell the first attempt goes on at ``build``: its host is claimed already.
-    row = {'uuid': work.uuid, 'kind': work.kind, 'instance_uuid': work.instance_uuid, 'args': work.args,
-           'context': work.ctxt.stored(), 'request_id': work.request_id, 'position': FLOW.index('build'),
-           'outputs': work.outputs, 'attempt': work.attempt, 'owner': owner}
+    row = work.row_of(owner, FLOW.index('build'))
     with cell.write() as conn:
         new_id, created = instances.create(
             conn, rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},

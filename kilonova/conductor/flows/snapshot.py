@@ -35,7 +35,7 @@ def undo_snapshot_instance(work: Work) -> None:
 def _drop_later(work: Work) -> None:
     """By a release row of its own: nobody waits for the image service to unwind a server, least of all a delete."""
     image_id = work.args['image_id']
-    work.add_release({'args': {'image_id': image_id}}, lambda row: row['args'].get('image_id') == image_id)
+    work.add_release({'image_id': image_id}, ('image_id',))
 
 
 class Snapshot(OneStep):

@@ -2,12 +2,13 @@
 
 A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the
 row is the tombstone (gone, cancelled, being undone or at another place: KeyGone) and the mark tells a write that is
-sent again from a new one, and that what was done under the key was undone by its host. Payloads are plain dicts,
-described at ``claim`` and ``save``.
+sent again from a new one, and that what was done under the key was undone by its host. ``Claim`` and ``Save`` are what
+the host sent (``objects.Claim``, ``objects.Save``), by its fields.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,6 +25,56 @@ devices_table = models.PciDevice.__table__
 nodes = models.ComputeNode.__table__
 migrations = models.Migration.__table__
 instances = models.Instance.__table__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What claims and saves have in common; what is None (or empty) changes nothing. ``transition``: the event by which
+    the server's state moves, ``expect`` {column of instances: value or values} what it must be like before, ``values``
+    {column of instances: value}, ``extra`` {column of instance_extra: JSON text}, ``devices`` [{id, address, from, to,
+    instance_uuid, request_id}], ``usage`` {compute_node_id, columns of compute_nodes}, ``migration`` {uuid, columns of
+    migrations}. Times are ISO text."""
+
+    instance_uuid: str
+    key: str | None = None
+    request_id: str | None = None
+    transition: str | None = None
+    expect: dict[str, Any] | None = None
+    values: dict[str, Any] | None = None
+    extra: dict[str, str | None] | None = None
+    devices: list[dict[str, Any]] | None = None
+    usage: dict[str, Any] | None = None
+    migration: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Written):
+    """``host``: the one that claims. ``group`` {uuid, host}: see ``group_claims``."""
+
+    key: str
+    host: str | None = None
+    group: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save(Written):
+    """``system_metadata`` {key: value|None}; ``event`` {event, result, host, start_time, finish_time, details,
+    traceback}; ``fault`` {code, message, details, host}; ``message``: the action's, 'Error' for a failed one.
+
+    ``end``: this is the server's end state, the operation row goes with it. ``undo``: the step gives back what it took,
+    as long as its attempt isn't over; a state that moved on, such as ``deleting``, is left alone. ``undone``: why the
+    host took back what it did under this key, so the key is refused when it is asked again. ``mark`` tells several
+    saves under one key apart that have neither event nor transition.
+    """
+
+    system_metadata: dict[str, str | None] | None = None
+    event: dict[str, Any] | None = None
+    fault: dict[str, Any] | None = None
+    message: str | None = None
+    end: bool = False
+    undo: bool = False
+    undone: str | None = None
+    mark: int | None = None
 
 
 def parse(key: str) -> tuple[str, int, str, int]:
@@ -71,7 +122,7 @@ _NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
     _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
 
 
-def check(conn: Any, key: str, undo: bool = False, host: str | None = None) -> None:
+def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
     """The first act of a host on a key that it doesn't remember: KeyGone when the row no longer stands there.
 
     HostRejected: it did this before and undid it, and the answer was lost with its memory. ``undo``: the key is that of
@@ -90,7 +141,7 @@ def check(conn: Any, key: str, undo: bool = False, host: str | None = None) -> N
         raise ReleasePending(host=host)
 
 
-def _check_undo(conn: Any, key: str) -> None:
+def _check_undo(conn: sa.Connection, key: str) -> None:
     operation, position, _step, attempt = parse(key)
     if not conn.execute(sa.select(operations.c.id).where(
             operations.c.uuid == operation, operations.c.attempt == attempt, operations.c.position >= position,
@@ -99,7 +150,7 @@ def _check_undo(conn: Any, key: str) -> None:
         raise KeyGone(key=key)
 
 
-def _mark(conn: Any, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
+def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
     """Mark the row, if no release of a server, ``free_of``: (its uuid, the host), waits; False when this very write was
     done before, or one waits. KeyGone when the row doesn't stand at the key, HostRejected when the host undid what it
     did under it."""
@@ -118,133 +169,107 @@ def _mark(conn: Any, key: str, mark: str, free_of: tuple[str, str] | None = None
     return False
 
 
-def _mark_undone(conn: Any, key: str, reason: str) -> None:
+def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
     """Note that a host took back what it did under the key, where the row still stands there."""
     conn.execute(_MARK.values(written=f'{key}{_UNDONE}{reason[:_REASON]}'), _parts(key))
 
 
-def _check_attempt(conn: Any, key: str) -> None:
+def _check_attempt(conn: sa.Connection, key: str) -> None:
     """KeyGone when this attempt is over: all of it was given back then, or is left to a pending release, and what comes
     late would take things of a later operation along."""
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
 
 
-def _refuse_release(conn: Any, request: dict[str, Any]) -> None:
+def _refuse_release(conn: sa.Connection, request: Claim) -> None:
     written = conn.execute(sa.select(operations.c.written).where(
-        operations.c.uuid == parse(request['key'])[0])).scalar()
-    if written != f"{request['key']}:claim":
-        raise HostRejected(ReleasePending(host=request['host']).message)
+        operations.c.uuid == parse(request.key)[0])).scalar()
+    if written != f'{request.key}:claim':
+        raise HostRejected(ReleasePending(host=request.host).message)
 
 
 @engine.retried
-def claim(db: Any, request: dict[str, Any], look: Callable[[Any], None] | None = None) -> dict[str, Any]:
+def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], None] | None = None) -> dict[str, Any]:
     """Claim a server's place on a host; ``look(conn)`` may raise against it (see ``group_claims``).
 
-    ``request``: key, instance_uuid, transition (event name), expect {instances column: value(s)}, values {instances
-    columns}, extra {instance_extra columns: JSON text}, devices [{id, address, from, to, instance_uuid, request_id}],
-    usage {compute_node_id, compute_nodes columns}|None, migration {uuid, migrations columns}|None, host (who claims).
     Raises KeyGone, ClaimConflict (a device was not in its ``from`` status), Conflict (the server is elsewhere by now),
     HostRejected (the host undid this very claim, or has something of the server still to give back).
     """
-    uuid = request['instance_uuid']
+    uuid = request.instance_uuid
     with db.write() as conn:
-        free_of = (uuid, request['host']) if request.get('host') else None
-        if not _mark(conn, request['key'], f"{request['key']}:claim", free_of):
+        if not _mark(conn, request.key, f'{request.key}:claim', (uuid, request.host) if request.host else None):
             _refuse_release(conn, request)
             return {'written': True}
         if look is not None:
             look(conn)
         _move(conn, request)
-        _write_devices(conn, request.get('devices') or [], strict=True)
-        instance_queries.update_extra(conn, uuid, request.get('extra') or {})
-        _write_usage(conn, request.get('usage'))
-        _write_migration(conn, request.get('migration'))
+        _write_parts(conn, request, strict=True)
     return {'written': True}
 
 
 @engine.retried
-def save(db: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """What a host's step came to.
-
-    As ``claim``, and: system_metadata {key: value|None}, event {event, result, host, start_time, finish_time, details,
-    traceback}|None, fault {code, message, details, host}|None, message (the action's; 'Error' for a failed one), end
-    (True: this is the server's end state, the operation row goes with it), undo (True: the step gives back what it
-    took, as long as its attempt isn't over; a state that moved on, such as ``deleting``, is left alone), undone (why:
-    the host took back what it did under this key, so the key is refused when it is asked again), mark (tells several
-    saves under one key apart that have neither event nor transition).
-    Returns {'written': True}.
-    """
-    uuid, key = request['instance_uuid'], request.get('key')
-    undo = request.get('undo')
+def save(db: engine.Database, request: Save) -> dict[str, Any]:
+    """What a host's step came to. As ``claim``; returns {'written': True}."""
+    uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
-        if request.get('end') and key:
+        if request.end and key:
             # Nothing waits behind a row that wasn't cancelled: one DELETE ends it.
             if not conn.execute(_END, _parts(key)).rowcount:
-                return _ended_before(conn, request)
-        elif key and not undo:
-            event = request.get('event') or {}
-            what = request.get('transition') or event.get('event') or f"save {request.get('mark') or ''}"
-            mark = f"{key}:{what}:{event.get('host') or ''}"
-            if not _mark(conn, key, mark):
+                return _ended_before(conn, request, key)
+        elif key and not request.undo:
+            event = request.event or {}
+            what = request.transition or event.get('event') or f"save {request.mark or ''}"
+            if not _mark(conn, key, f"{key}:{what}:{event.get('host') or ''}"):
                 return {'written': True}
         elif key:
             _check_attempt(conn, key)
-            if request.get('undone') is not None:
-                _mark_undone(conn, key, request['undone'])
-        _move(conn, request, lenient=bool(undo))
-        _write_devices(conn, request.get('devices') or [], strict=not undo)
-        instance_queries.update_extra(conn, uuid, request.get('extra') or {})
-        instance_queries.set_system_metadata(conn, uuid, request.get('system_metadata') or {})
-        _write_usage(conn, request.get('usage'))
-        _write_migration(conn, request.get('migration'))
-        request_id = request.get('request_id')
-        if request.get('event') and request_id:
-            instance_queries.add_events(conn, uuid, request_id, [request['event']])
-        if request.get('fault'):
-            instance_queries.add_fault(conn, uuid, request['fault'])
-        if request_id and (request.get('end') or request.get('message')):
-            instance_queries.finish_action(conn, uuid, request_id, request.get('message'))
+            if request.undone is not None:
+                _mark_undone(conn, key, request.undone)
+        _move(conn, request, lenient=request.undo)
+        _write_parts(conn, request, strict=not request.undo)
+        instance_queries.set_system_metadata(conn, uuid, request.system_metadata or {})
+        if request.event and request.request_id:
+            instance_queries.add_events(conn, uuid, request.request_id, [request.event])
+        if request.fault:
+            instance_queries.add_fault(conn, uuid, request.fault)
+        if request.request_id and (request.end or request.message):
+            instance_queries.finish_action(conn, uuid, request.request_id, request.message)
     return {'written': True}
 
 
-def _ended_before(conn: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _ended_before(conn: sa.Connection, request: Save, key: str) -> dict[str, Any]:
     """An end state whose row is gone: done before (the reply was lost), or the operation was cancelled."""
-    rule = states.TRANSITIONS[request['transition']]
+    rule = states.TRANSITIONS[request.transition or '']
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.id.label('row')).join_from(
         instances, operations, sa.and_(operations.c.instance_uuid == instances.c.uuid,
-                                       operations.c.uuid == parse(request['key'])[0]), isouter=True)
-        .where(instances.c.uuid == request['instance_uuid'])).first()
+                                       operations.c.uuid == parse(key)[0]), isouter=True)
+        .where(instances.c.uuid == request.instance_uuid)).first()
     wanted = rule.to_vm.value if rule.to_vm else (row.vm_state if row else None)
     if row is None or row.row is not None or row.vm_state != wanted:
-        raise KeyGone(key=request['key'])
+        raise KeyGone(key=key)
     return {'written': True}
 
 
-def _move(conn: Any, request: dict[str, Any], lenient: bool = False) -> None:
+def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
     """The server's columns: by a transition, or a plain compare-and-swap on ``expect``."""
-    uuid, values = request['instance_uuid'], _columns(request.get('values'))
-    event, expect = request.get('transition'), request.get('expect') or None
+    uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:
-        if instance_queries.transition(conn, uuid, event, values, expect) or lenient:
+        if instance_queries.transition(conn, uuid, event, values, request.expect) or lenient:
             return
         raise Conflict(str(instance_queries.refuse(conn, uuid, event)))
-    if not values:
-        return
-    conditions = [instances.c.uuid == uuid, instances.c.deleted == 0]
-    for name, wanted in (expect or {}).items():
-        column = instances.c[name]
-        options = wanted if isinstance(wanted, (list, tuple)) else [wanted]
-        there = [option for option in options if option is not None]
-        condition = column.in_(there) if there else sa.false()
-        conditions.append(sa.or_(condition, column.is_(None)) if None in options else condition)
-    hit = conn.execute(instances.update().where(*conditions).values(
-        updated_at=instance_queries.utcnow(), **values)).rowcount
-    if not hit and not lenient:
-        raise Conflict(f'Instance {uuid} changed under this operation (expected {expect}).')
+    if not instance_queries.update(conn, uuid, values, request.expect) and not lenient:
+        raise Conflict(f'Instance {uuid} changed under this operation (expected {request.expect or None}).')
 
 
-def _write_devices(conn: Any, changes: list[dict[str, Any]], strict: bool) -> None:
+def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
+    """What isn't of the server's own row."""
+    _write_devices(conn, request.devices or [], strict)
+    instance_queries.update_extra(conn, request.instance_uuid, request.extra or {})
+    _write_usage(conn, request.usage)
+    _write_migration(conn, request.migration)
+
+
+def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: bool) -> None:
     """Each device from its status to the next; rows that give back check their owner, rows that take check ``from``."""
     groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
     for change in changes:
@@ -272,7 +297,7 @@ def _write_devices(conn: Any, changes: list[dict[str, Any]], strict: bool) -> No
             raise ClaimConflict(devices=', '.join(str(change.get('address') or change['id']) for change in group))
 
 
-def _write_usage(conn: Any, usage: dict[str, Any] | None) -> None:
+def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
     if usage:
         values = {name: value for name, value in usage.items() if name != 'compute_node_id'}
         conditions = [nodes.c.id == usage['compute_node_id']]
@@ -283,7 +308,7 @@ def _write_usage(conn: Any, usage: dict[str, Any] | None) -> None:
         conn.execute(nodes.update().where(*conditions).values(updated_at=db_utcnow(), **values))
 
 
-def _write_migration(conn: Any, migration: dict[str, Any] | None) -> None:
+def _write_migration(conn: sa.Connection, migration: dict[str, Any] | None) -> None:
     if migration:
         values = {name: value for name, value in migration.items() if name != 'uuid'}
         conn.execute(migrations.update().where(migrations.c.uuid == migration['uuid'])

@@ -10,30 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import sqlalchemy as sa
+
 from kilonova.db import engine
 from kilonova.db.queries import claims, instance_groups
+from kilonova.db.queries.cells import Cells
 from kilonova.errors import GroupPolicyViolated
 
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
 
 
 @engine.retried
-def claim(api_db: Any, cells: Any, cell_db: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """``claims.claim`` of a request with ``group``: {'uuid', 'host'}. GroupPolicyViolated: it doesn't allow the host.
+def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, request: claims.Claim,
+          group: Mapping[str, str]) -> dict[str, Any]:
+    """``claims.claim`` of a server of a ``group`` {uuid, host}. GroupPolicyViolated: it doesn't allow the host.
 
     A group that is gone, or whose policy is only a wish, allows every host.
     """
-    group = request['group']
     with api_db.write() as conn:
         found = instance_groups.locked(conn, group['uuid'])
         if found is None or found[0]['policy'] not in (AFFINITY, ANTI_AFFINITY):
             return claims.claim(cell_db, request)
         row, members = found
-        members.pop(request['instance_uuid'], None)
+        members.pop(request.instance_uuid, None)
         # Servers of another cell are on other hosts: only affinity asks for them.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
-        def look(cell_conn: Any) -> None:
+        def look(cell_conn: sa.Connection) -> None:
             refuse(row, {**elsewhere, **instance_groups.places(cell_conn, members)}, group['host'])
         return claims.claim(cell_db, request, look)
 
@@ -49,7 +52,7 @@ def refuse(group: Mapping[str, Any], places: Mapping[str, set[str]], host: str) 
         raise GroupPolicyViolated(policy='Affinity')
 
 
-def _elsewhere(cells: Any, here: Any, members: Mapping[str, int | None]) -> dict[str, set[str]]:
+def _elsewhere(cells: Cells, here: engine.Database, members: Mapping[str, int | None]) -> dict[str, set[str]]:
     by_cell: dict[int, list[str]] = {}
     for server, cell_id in members.items():
         if cell_id is not None:
@@ -62,6 +65,6 @@ def _elsewhere(cells: Any, here: Any, members: Mapping[str, int | None]) -> dict
     return found
 
 
-def _places(database: Any, servers: Iterable[str]) -> dict[str, set[str]]:
+def _places(database: engine.Database, servers: Iterable[str]) -> dict[str, set[str]]:
     with database.read() as conn:
         return instance_groups.places(conn, servers)

@@ -132,12 +132,13 @@ def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_meta
     return new_id, True
 
 
-def update(conn: Any, uuid: str, values: dict[str, Any]) -> int:
-    """Plain columns (no states); rows hit."""
+def update(conn: Any, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
+    """Plain columns (no states), if those of ``expect`` are as it says (see ``transition``); rows hit."""
     if not values:
         return 1
-    statement = instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)
-    return conn.execute(statement.values(updated_at=utcnow(), **values)).rowcount
+    return conn.execute(instances.update().where(
+        instances.c.uuid == uuid, instances.c.deleted == 0, *_as_expected(expect)).values(
+        updated_at=utcnow(), **values)).rowcount
 
 
 def update_extra(conn: Any, uuid: str, values: dict[str, Any]) -> None:
@@ -165,13 +166,11 @@ def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None =
     ``expect``: further columns that must be equal (None: IS NULL; a list: one of them).
     """
     rule = states.TRANSITIONS[event]
-    conditions = [_one_of(instances.c[name], wanted if isinstance(wanted, (list, tuple)) else [wanted])
-                  for name, wanted in (expect or {}).items()]
     changes: dict[str, Any] = {**(values or {}), 'task_state': _text(rule.to_task), 'updated_at': utcnow()}
     if rule.to_vm is not None:
         changes['vm_state'] = _text(rule.to_vm)
     before = state_changes.before(conn, uuid)
-    statement = _moved_by(event).where(*conditions).values(**changes)
+    statement = _moved_by(event).where(*_as_expected(expect)).values(**changes)
     hit = conn.execute(statement, {'of_uuid': uuid}).rowcount == 1
     if hit:
         state_changes.changed(conn, uuid, before, changes.get('vm_state'), changes['task_state'])
@@ -303,6 +302,11 @@ def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | Non
     if value is None or value.tzinfo is None:
         return value
     return value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def _as_expected(expect: Mapping[str, Any] | None) -> list[Any]:
+    return [_one_of(instances.c[name], wanted if isinstance(wanted, (list, tuple)) else [wanted])
+            for name, wanted in (expect or {}).items()]
 
 
 def _text(value: Any) -> str | None:

@@ -5,14 +5,18 @@ the end state and deletes the row together. Decisions are UPDATEs that check the
 """
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import sqlalchemy as sa
+from oslo_utils import uuidutils
 from sqlalchemy import exc
 
+from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
@@ -30,28 +34,73 @@ FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release')
 MOVES = ('resize', 'migration')
 
 
-def _row(operation: dict[str, Any], slot: str = RUN) -> dict[str, Any]:
-    return {'uuid': operation['uuid'], 'kind': operation['kind'], 'instance_uuid': operation['instance_uuid'],
-            'slot': operation.get('slot', slot), 'args': json.dumps(operation.get('args') or {}),
-            'context': json.dumps(operation.get('context') or {}), 'request_id': operation.get('request_id'),
-            'position': operation.get('position', 0), 'outputs': json.dumps(operation.get('outputs') or {}),
-            'attempt': operation.get('attempt', 1), 'owner': operation.get('owner'),
-            'not_before': operation.get('not_before', 0), 'error': operation.get('error'),
-            'failed': operation.get('failed', False), 'undoing': operation.get('undoing', False),
-            'cancelled': operation.get('cancelled', False), 'written': '', 'host': operation.get('host')}
+@dataclass(kw_only=True)
+class Operation:
+    """An operation row. ``args``, ``context`` and ``outputs`` (what its steps came to) are JSON columns; ``position``
+    and ``attempt`` say where it stands; ``slot``: RUN, WAIT, or the row's own uuid where others may run beside it;
+    ``not_before``: epoch seconds by the database's clock; ``host``: the one that a release waits for.
+    """
+
+    uuid: str
+    kind: str
+    instance_uuid: str
+    args: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    request_id: str = ''
+    slot: str = RUN
+    position: int = 0
+    attempt: int = 1
+    outputs: dict[str, Any] = field(default_factory=dict)
+    owner: str | None = None
+    not_before: float = 0.0
+    host: str | None = None
+    failed: bool = False
+    undoing: bool = False
+    cancelled: bool = False
+    error: dict[str, Any] | None = None
+    written: str = ''
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+    id: int = 0
+
+    @classmethod
+    def new(cls, ctxt: RequestContext, kind: str, instance_uuid: str, args: dict[str, Any], *, beside: bool = False,
+            not_before: float = 0.0, host: str | None = None) -> Self:
+        """A row of this request; its uuid is chosen here. ``beside``: it may run beside others of the server."""
+        uuid = uuidutils.generate_uuid()
+        return cls(uuid=uuid, kind=kind, instance_uuid=instance_uuid, args=args, context=ctxt.stored(),
+                   request_id=ctxt.request_id, slot=uuid if beside else RUN, not_before=not_before, host=host)
+
+    @classmethod
+    def read(cls, row: sa.RowMapping) -> Self:
+        """Of a database's row, whole or in part."""
+        values: dict[str, Any] = {**row}
+        for name in _JSON.intersection(values):
+            values[name] = json.loads(values[name] or '{}')
+        values['error'] = json.loads(values['error']) if values.get('error') else None
+        return cls(**values)
+
+    def columns(self) -> dict[str, Any]:
+        """What is inserted; how old the row is the database says."""
+        left_out = ('id', 'created_at', 'updated_at', 'error', *_JSON)
+        return {**{name: value for name, value in vars(self).items() if name not in left_out},
+                **{name: json.dumps(getattr(self, name)) for name in _JSON}}
 
 
-def insert(conn: Any, rows: Iterable[dict[str, Any]], slot: str = RUN) -> None:
-    """Operation dicts (uuid, kind, instance_uuid, args, context, request_id …) in one INSERT. How old they are is asked
-    by the database's clock: a process whose own is ahead would keep sweeps away from them."""
-    conn.execute(operations.insert().values(created_at=engine.db_utcnow()),
-                 [_row(operation, slot) for operation in rows])
+_JSON = frozenset(('args', 'context', 'outputs'))
+
+
+def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
+    """Rows in one INSERT. How old they are is asked by the database's clock: a process whose own is ahead would keep
+    sweeps away from them."""
+    conn.execute(operations.insert().values(created_at=engine.db_utcnow()), [row.columns() for row in rows])
 
 
 # --- accepting -------------------------------------------------------------------------------------------------------
 @engine.retried
-def accept_create(api_db: Any, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict],
-                  mappings: Sequence[dict], operations: Sequence[dict], group: tuple[int, str] | None = None) -> None:
+def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict],
+                  mappings: Sequence[dict], operations: Sequence[Operation],
+                  group: tuple[int, str] | None = None) -> None:
     """A create of N servers: four INSERTs in one transaction of the api database, whatever N is; one more makes them
     members of a server group, ``group``: its (id, uuid) (``instance_groups.GroupNotFound``)."""
     with api_db.write() as conn:
@@ -66,8 +115,8 @@ def accept_create(api_db: Any, *, specs: Sequence[tuple[str, str]], requests: Se
 
 
 @engine.retried
-def accept(cell_db: Any, *, instance_uuid: str, event: str, operation: dict[str, Any] | None, action: dict[str, Any],
-           values: dict[str, Any] | None = None, migration: tuple[str, str, str] | None = None,
+def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operation: Operation | None,
+           action: dict[str, Any], values: dict[str, Any] | None = None, migration: tuple[str, str, str] | None = None,
            finish: bool = False) -> None:
     """Move the server by ``event``, write its operation row and action; all or nothing.
 
@@ -91,14 +140,14 @@ def accept(cell_db: Any, *, instance_uuid: str, event: str, operation: dict[str,
             instance_queries.finish_action(conn, instance_uuid, action['request_id'])
 
 
-def _swap(conn: Any, uuid: str, before: str, after: str) -> bool:
+def _swap(conn: sa.Connection, uuid: str, before: str, after: str) -> bool:
     """Give a migration another status; False when it hasn't the status ``before``."""
     return conn.execute(migrations.update().where(
         migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
         .values(status=after, updated_at=instance_queries.utcnow())).rowcount == 1
 
 
-def _confirming(conn: Any, instance_uuid: str) -> str | None:
+def _confirming(conn: sa.Connection, instance_uuid: str) -> str | None:
     """Whoever takes a server's move that waits for an answer confirms it: its uuid, None when there is none."""
     uuid = conn.execute(sa.select(migrations.c.uuid).where(
         migrations.c.instance_uuid == instance_uuid, migrations.c.status == 'finished', migrations.c.deleted == 0,
@@ -110,12 +159,12 @@ _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
     operations.c.instance_uuid == sa.bindparam('instance_uuid'), operations.c.slot.in_([RUN, WAIT]))
 
 
-def _kinds(conn: Any, instance_uuid: str) -> dict[str, str]:
+def _kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
     """slot → kind of what runs and of what waits."""
     return {row.slot: row.kind for row in conn.execute(_KINDS, {'instance_uuid': instance_uuid})}
 
 
-def _accepted(conn: Any, instance_uuid: str, action: dict[str, Any]) -> bool:
+def _accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
     """Whether the attempt before wrote this very request, and only the answer to its COMMIT was lost."""
     table = instance_queries.actions
     return engine.repeated() and conn.execute(sa.select(table.c.id).where(
@@ -123,13 +172,13 @@ def _accepted(conn: Any, instance_uuid: str, action: dict[str, Any]) -> bool:
         table.c.action == action['action'])).first() is not None
 
 
-def _busy(conn: Any, uuid: str, event: str) -> Exception:
+def _busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
     method = instance_queries.states.TRANSITIONS[event].method
     return InstanceInvalidState(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
 
 @engine.retried
-def accept_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any], action: dict[str, Any],
+def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation, action: dict[str, Any],
                   event: str = 'delete.start') -> str | None:
     """Accept a delete beside whatever runs (rule 17).
 
@@ -138,7 +187,7 @@ def accept_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any]
     """
     with cell_db.write() as conn:
         if _accepted(conn, instance_uuid, action):
-            return operation['uuid']
+            return operation.uuid
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         slots = _kinds(conn, instance_uuid)
@@ -150,13 +199,14 @@ def accept_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any]
                                                    operations.c.slot == WAIT))
         # Whoever runs may end in this very moment, and would see nobody wait: then nothing is cancelled.
         running = cancel(conn, instance_uuid) if slots else 0
-        insert(conn, [operation], WAIT if running else RUN)
+        insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
-    return operation['uuid']
+    return operation.uuid
 
 
 @engine.retried
-def accept_soft_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str, Any], action: dict[str, Any]) -> str:
+def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation,
+                       action: dict[str, Any]) -> str:
     """Accept a soft delete beside what runs and can be unwound; a move that waits for an answer is confirmed first.
 
     Returns the uuid of the operation to wake somebody for. Raises InstanceInvalidState (deleted already; or a confirm
@@ -165,7 +215,7 @@ def accept_soft_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str,
     event = 'soft_delete.start'
     with cell_db.write() as conn:
         if _accepted(conn, instance_uuid, action):
-            return operation['uuid']
+            return operation.uuid
         values = {'deleted_at': engine.db_utcnow()}
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
@@ -174,17 +224,17 @@ def accept_soft_delete(cell_db: Any, *, instance_uuid: str, operation: dict[str,
             raise _busy(conn, instance_uuid, event)
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
-            operation = {**operation, 'args': {**operation['args'], 'migration_uuid': moved}}
+            operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
         # Whoever runs may end in this very moment, and would see nobody wait: then nothing is cancelled.
         running = cancel(conn, instance_uuid) if slots else 0
-        insert(conn, [operation], WAIT if running else RUN)
+        insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
-    return operation['uuid']
+    return operation.uuid
 
 
 @engine.retried
-def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[str, Any],
-                operation: dict[str, Any]) -> str | None:
+def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, action: dict[str, Any],
+                operation: Operation) -> str | None:
     """resetState: the state changes at once; a running row is cancelled and unwinds without touching the state.
 
     A move that waits for an answer would wait for ever in the new state: it is confirmed by ``operation``, whose uuid
@@ -192,7 +242,7 @@ def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[st
     """
     with cell_db.write() as conn:
         if _accepted(conn, instance_uuid, action):
-            return operation['uuid'] if get(conn, operation['uuid']) else None
+            return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         # What only goes forward ends by itself; cancelled halfway it would leave what it still had to give back.
@@ -204,11 +254,11 @@ def reset_state(cell_db: Any, *, instance_uuid: str, event: str, action: dict[st
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
-        insert(conn, [{**operation, 'args': {**operation['args'], 'migration_uuid': moved}}])
-    return operation['uuid']
+        insert(conn, [replace(operation, args={**operation.args, 'migration_uuid': moved})])
+    return operation.uuid
 
 
-def cancel(conn: Any, instance_uuid: str, spared: Sequence[str] = ()) -> int:
+def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:
     """Mark the running row of a server cancelled; its holder unwinds, after its death the next one does.
 
     ``spared``: kinds that go on all the same.
@@ -219,7 +269,7 @@ def cancel(conn: Any, instance_uuid: str, spared: Sequence[str] = ()) -> int:
 
 
 @engine.retried
-def delete_build_request(api_db: Any, instance_uuid: str) -> bool:
+def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
     """Early delete (rule 18): True when the build request was still there; its boot row is cancelled with it."""
     with api_db.write() as conn:
         if engine.repeated() and instance_mappings.is_queued_for_delete(conn, instance_uuid):
@@ -315,47 +365,39 @@ def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
 
 
 @engine.retried
-def take(db: Any, uuids: Sequence[str], owner: str) -> list[dict[str, Any]]:
+def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operation]:
     """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left
     out. An owner whose lease has run out gets none."""
     with db.write() as conn:
         asked = {'of_uuids': list(uuids), 'of_owner': owner}
         conn.execute(_TAKE, asked)
         rows = conn.execute(_TAKEN, asked).mappings().all()
-    return [read(row) for row in rows]
+    return [Operation.read(row) for row in rows]
 
 
-def read(row: Any) -> dict[str, Any]:
-    """A row with its JSON columns decoded."""
-    values = dict(row)
-    for name in ('args', 'context', 'outputs'):
-        values[name] = json.loads(values[name] or '{}')
-    values['error'] = json.loads(values['error']) if values['error'] else None
-    return values
-
-
-def get(conn: Any, uuid: str) -> dict[str, Any] | None:
-    """One row, decoded, or None."""
+def get(conn: sa.Connection, uuid: str) -> Operation | None:
+    """One row, or None."""
     row = conn.execute(_GET, {'of_uuid': uuid}).mappings().first()
-    return read(row) if row else None
+    return Operation.read(row) if row else None
 
 
-def stands(conn: Any, uuid: str, owner: str, at: Place) -> bool:
+def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
     """Whether the row is this living owner's, stands at the place and was cancelled by nobody, or is being unwound
     already."""
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
 
-def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[dict[str, Any]]:
-    """Rows that may be taken now, oldest first: unowned, of dead owners, or our own (the runner knows which it
-    holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its way. ``after``: the
-    id behind which to go on.
+def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[Operation]:
+    """Rows that may be taken now, without their JSON columns, oldest first: unowned, of dead owners, or our own (the
+    runner knows which it holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its
+    way. ``after``: the id behind which to go on.
     """
     rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
-    return [dict(row) for row in rows]
+    return [Operation.read(row) for row in rows]
 
 
-def stopped(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> tuple[list[str], list[str], int]:
+def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
+            after: int = 0) -> tuple[list[str], list[str], int]:
     """(deletes that wait behind another row, our own rows that somebody cancelled and that aren't being unwound, the id
     behind which to go on next time: 0 at the end). Oldest first, of those behind the id ``after``."""
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
@@ -363,7 +405,7 @@ def stopped(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 
             rows[-1].id if len(rows) == limit else 0)
 
 
-def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
+def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
            cancelled: bool = False) -> bool:
     """One write by an owner whose lease stands, to a row that stands at ``at``; ``cancelled`` False also demands that
     nobody cancelled the row meanwhile."""
@@ -372,7 +414,7 @@ def decide(conn: Any, uuid: str, owner: str, values: dict[str, Any], *, at: Plac
     return conn.execute(_decide(at is not None, cancelled).values(**encoded), _owner(uuid, owner, at)).rowcount == 1
 
 
-def give_back(conn: Any, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
+def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
     """Nobody's row from now on, to be taken after a pause (seconds). One that was cancelled and isn't being unwound yet
     may be taken at once: somebody waits for it."""
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
@@ -381,29 +423,29 @@ def give_back(conn: Any, uuid: str, owner: str, at: Place, pause: float, outputs
         _owner(uuid, owner, at)).rowcount == 1
 
 
-def lives(conn: Any, owner: str) -> bool:
+def lives(conn: sa.Connection, owner: str) -> bool:
     """Whether the owner's lease stands."""
     return conn.execute(sa.select(leases.c.owner).where(
         leases.c.owner == owner, leases.c.expires > engine.db_now())).first() is not None
 
 
-def end(conn: Any, uuid: str, instance_uuid: str) -> str | None:
+def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
     """Delete the row whoever has it; see ``promote`` for what it returns."""
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)
 
 
-def end_owned(conn: Any, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
+def end_owned(conn: sa.Connection, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
     """Delete a row that must be ours, stand at ``at`` and, unless ``cancelled`` allows it, not be cancelled."""
     return conn.execute(_end(at is not None, cancelled), _owner(uuid, owner, at)).rowcount == 1
 
 
-def end_releases(conn: Any, host: str) -> int:
+def end_releases(conn: sa.Connection, host: str) -> int:
     """Delete the pending releases of a host that is forgotten: nobody is left to give anything back. How many."""
     return conn.execute(operations.delete().where(operations.c.kind == 'release', operations.c.host == host)).rowcount
 
 
-def promote(conn: Any, instance_uuid: str) -> str | None:
+def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
     """A delete that waited behind a row which is gone may run now: its uuid, to wake somebody."""
     waiting = conn.execute(sa.select(operations.c.uuid).where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
@@ -412,14 +454,14 @@ def promote(conn: Any, instance_uuid: str) -> str | None:
     return waiting
 
 
-def of_instance(conn: Any, instance_uuid: str) -> list[dict[str, Any]]:
+def of_instance(conn: sa.Connection, instance_uuid: str) -> list[Operation]:
     """Every row of a server, pending releases included."""
     rows = conn.execute(sa.select(operations).where(operations.c.instance_uuid == instance_uuid)
                         .order_by(operations.c.id)).mappings().all()
-    return [read(row) for row in rows]
+    return [Operation.read(row) for row in rows]
 
 
-def busy_instances(conn: Any, uuids: Sequence[str], host: str) -> set[str]:
+def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
     """Which of these servers a restarted ``host`` leaves to their flow: they have a running or waiting row, or
     something to give back there, such as the disk that a move put aside."""
     return set(conn.execute(sa.select(operations.c.instance_uuid).where(
@@ -430,7 +472,7 @@ def busy_instances(conn: Any, uuids: Sequence[str], host: str) -> set[str]:
 
 # --- leases ----------------------------------------------------------------------------------------------------------
 @engine.retried
-def begin_lease(db: Any, owner: str, host: str, seconds: float) -> None:
+def begin_lease(db: engine.Database, owner: str, host: str, seconds: float) -> None:
     """The lease of a new owner; the database's clock counts. Leases that ran out long ago go."""
     with db.write() as conn:
         if engine.repeated() and conn.execute(sa.select(leases.c.owner).where(leases.c.owner == owner)).first():
@@ -440,26 +482,26 @@ def begin_lease(db: Any, owner: str, host: str, seconds: float) -> None:
 
 
 @engine.retried
-def renew_lease(db: Any, owner: str, seconds: float) -> bool:
+def renew_lease(db: engine.Database, owner: str, seconds: float) -> bool:
     """One statement. False: the lease has run out, or is gone; it is never renewed then."""
     with db.write() as conn:
         return conn.execute(_RENEW, {'renewed': owner, 'seconds': seconds}).rowcount == 1
 
 
-def living(conn: Any) -> list[tuple[str, str]]:
+def living(conn: sa.Connection) -> list[tuple[str, str]]:
     """(owner, what it says of its process) of the leases that haven't run out."""
     return [(row.owner, row.host) for row in conn.execute(_LIVING)]
 
 
 @engine.retried
-def drop_lease(db: Any, owner: str) -> None:
+def drop_lease(db: engine.Database, owner: str) -> None:
     """A conductor that ends gives its rows free at once."""
     with db.write() as conn:
         conn.execute(operations.update().where(operations.c.owner == owner).values(owner=None))
         conn.execute(leases.delete().where(leases.c.owner == owner))
 
 
-def instance_or_404(conn: Any, uuid: str) -> dict[str, Any]:
+def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
     """The server's row (see instances.get) or InstanceNotFound."""
     row = instance_queries.get(conn, uuid)
     if row is None:
@@ -467,12 +509,12 @@ def instance_or_404(conn: Any, uuid: str) -> dict[str, Any]:
     return row
 
 
-def existing(conn: Any, uuids: Sequence[str]) -> set[str]:
+def existing(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
     """Which of these rows exist in this database."""
     return set(conn.execute(sa.select(operations.c.uuid).where(operations.c.uuid.in_(list(uuids)))).scalars())
 
 
-def own(conn: Any, uuid: str, owner: str) -> None:
+def own(conn: sa.Connection, uuid: str, owner: str) -> None:
     """Own a row whose twin in the api database is ours (a repeated hand-over), unless somebody living has it."""
     living = _living()
     conn.execute(operations.update().where(
@@ -480,7 +522,7 @@ def own(conn: Any, uuid: str, owner: str) -> None:
         sa.or_(operations.c.owner.is_(None), operations.c.owner.not_in(living))).values(owner=owner))
 
 
-def waiting_boots(conn: Any, uuids: Sequence[str]) -> set[str]:
+def waiting_boots(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
     """The servers of those of these boots (rows of the api database) that still wait for a host: none was chosen, they
     were neither cancelled nor have they failed."""
     return set(conn.execute(sa.select(operations.c.instance_uuid).where(

@@ -193,7 +193,7 @@ class Site:
     def opened(self, server: str) -> sealing.Secrets:
         """What the host of a server that was asked for gets to know."""
         (row,) = self.rows(server)
-        return sealing.Keys.read(self.conf.secrets.key_file).open(row['args']['sealed'], server)
+        return sealing.Keys.read(self.conf.secrets.key_file).open(row.args['sealed'], server)
 
     # -- things ---------------------------------------------------------------------------------------------------
     def flavor(self, extra_specs: dict[str, str] | None = None, **values: Any) -> str:
@@ -215,14 +215,14 @@ class Site:
         api = self.databases.api()
         with api.read() as conn:
             (row,) = operations.of_instance(conn, uuid)
-        server = objects.base.Serializer().deserialize_entity(None, row['args']['instance'])
+        server = objects.base.Serializer().deserialize_entity(None, row.args['instance'])
         rows = server.to_rows()
         given = {'task_state': None, **values}
         with cell.write() as conn:
             instances.create(conn, {**rows[0], **given}, rows[1], rows[2] or {}, metadata or rows[3] or {},
-                             row['args']['tags'])
+                             row.args['tags'])
         with api.write() as conn:
-            operations.end(conn, row['uuid'], uuid)
+            operations.end(conn, row.uuid, uuid)
             requests, mappings = models.BuildRequest.__table__, models.InstanceMapping.__table__
             conn.execute(requests.delete().where(requests.c.instance_uuid == uuid))
             conn.execute(mappings.update().where(mappings.c.instance_uuid == uuid).values(cell_id=cell.cell.id))
@@ -240,18 +240,18 @@ class Site:
         found = []
         for database in (self.databases.api(), *self.cells.databases()):
             with database.read() as conn:
-                found += operations.of_instance(conn, uuid)
+                found += [vars(row) for row in operations.of_instance(conn, uuid)]
         return found
 
     def asked(self) -> list[dict[str, Any]]:
         """The operation rows that the last cast of a create names, in its order."""
         with self.databases.api().read() as conn:
             found = [operations.get(conn, uuid) for uuid in self.conductor.calls[-1][1]['operations']]
-        return [row for row in found if row is not None]
+        return [vars(row) for row in found if row is not None]
 
     def asked_for(self, name: str) -> list[Any]:
         """An object in the arguments of each of these rows: 'instance', 'request_spec'."""
-        return [objects.base.Serializer().deserialize_entity(None, row['args'][name]) for row in self.asked()]
+        return [objects.base.Serializer().deserialize_entity(None, row.args[name]) for row in self.asked()]
 
     def row(self, uuid: str, cell: Any = None) -> dict[str, Any]:
         """The server's row in its cell."""

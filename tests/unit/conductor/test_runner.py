@@ -64,15 +64,14 @@ def make(databases) -> Iterator[Callable[..., Runner]]:
 
 def add(database: engine.Database, uuid: str, **values: Any) -> None:
     with database.write() as conn:
-        operations.insert(conn, [{'uuid': uuid, 'kind': 'stop', 'instance_uuid': f'server of {uuid}', 'args': {},
-                                  'context': CONTEXT, **values}])
+        operations.insert(conn, [operations.Operation(**{
+            'uuid': uuid, 'kind': 'stop', 'instance_uuid': f'server of {uuid}', 'context': CONTEXT, **values})])
 
 
 def work_of(runner: Runner, database: engine.Database, uuid: str = 'o', owner: str | None = None,
             **values: Any) -> Work:
-    row = {'uuid': uuid, 'kind': 'stop', 'instance_uuid': 's', 'args': {}, 'outputs': {}, 'position': 0, 'attempt': 1,
-           'failed': False, 'cancelled': False, 'undoing': False, 'error': None, 'request_id': 'r', 'slot': 'run',
-           'context': CONTEXT, 'created_at': None, **values}
+    row = operations.Operation(**{'uuid': uuid, 'kind': 'stop', 'instance_uuid': 's', 'request_id': 'r',
+                                  'context': CONTEXT, **values})
     env: Environment = runner.env
     return Work(row, database, env, owner or runner.owner_in(database))
 
@@ -214,7 +213,7 @@ def test_rows_given_back_belong_to_nobody(make, databases):
     work_of(runner, cell).give_back(RuntimeError('x'))
     with cell.read() as conn:
         row = operations.get(conn, 'o')
-    assert row['owner'] is None and row['not_before'] > 0 and row['outputs'] == {'tries': 1}
+    assert row.owner is None and row.not_before > 0 and row.outputs == {'tries': 1}
 
 
 def test_a_cancelled_row_that_is_given_back_does_not_wait(make, databases):
@@ -225,7 +224,7 @@ def test_a_cancelled_row_that_is_given_back_does_not_wait(make, databases):
     add(cell, 'o', owner=runner.owner_in(cell), cancelled=True)
     work_of(runner, cell).give_back(RuntimeError('x'))
     with cell.read() as conn:
-        assert operations.get(conn, 'o')['not_before'] <= engine.now(conn)
+        assert operations.get(conn, 'o').not_before <= engine.now(conn)
 
 
 def test_a_hand_over_takes_no_row_from_somebody_living(databases):
@@ -239,13 +238,13 @@ def test_a_hand_over_takes_no_row_from_somebody_living(databases):
         with cell.write() as conn:
             operations.own(conn, f'of {owner}', 'me')
         with cell.read() as conn:
-            assert operations.get(conn, f'of {owner}')['owner'] == after
+            assert operations.get(conn, f'of {owner}').owner == after
     # Nor does one whose own lease has run out.
     add(cell, 'free')
     with cell.write() as conn:
         operations.own(conn, 'free', 'dead')
     with cell.read() as conn:
-        assert operations.get(conn, 'free')['owner'] is None
+        assert operations.get(conn, 'free').owner is None
 
 
 def test_a_waiting_delete_behind_nothing_goes_on(make, databases):

@@ -98,7 +98,7 @@ def test_only_what_was_deleted_before(api, cell):
 @pytest.mark.parametrize('where', ['cell', 'api'])
 def test_a_server_that_an_operation_works_on_stays(api, cell, where):
     server(api, cell, 'dead', LONG_AGO)
-    row = {'uuid': 'o', 'kind': 'delete', 'instance_uuid': 'dead'}
+    row = operations.Operation(uuid='o', kind='delete', instance_uuid='dead')
     with (cell if where == 'cell' else api).write() as connection:
         operations.insert(connection, [row])
     assert archive.archive(api, cell, max_rows=1000) == {}
@@ -113,7 +113,8 @@ def test_a_pending_release_and_its_devices_outlive_the_archiving(api, cell):
         made = compute_nodes.get_or_create(connection, node('node1'))
         pci_devices.save(connection, made['id'], created=[
             device('0000:01:00.0', status='claimed', instance_uuid='dead')])
-        operations.insert(connection, [{'uuid': 'r', 'kind': 'release', 'instance_uuid': 'dead', 'slot': 'r'}])
+        operations.insert(connection, [
+            operations.Operation(uuid='r', kind='release', instance_uuid='dead', slot='r')])
     archive.archive(api, cell, max_rows=1000)
     assert left(cell, T) == {f'shadow_{name}': count for name, count in WHOLE.items()} | {
         'operations': 1, 'pci_devices': 1, 'compute_nodes': 1}

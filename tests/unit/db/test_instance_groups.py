@@ -110,15 +110,15 @@ def test_servers_that_move_are_on_both_hosts(cell, statements):
 def building(cell, uuid):
     put(cell, uuid, vm_state='building', task_state='scheduling')
     with cell.write() as connection:
-        operations.insert(connection, [{'uuid': f'o{uuid}', 'kind': 'boot', 'instance_uuid': uuid, 'request_id': 'r',
-                                        'position': 3}])
+        operations.insert(connection, [operations.Operation(
+            uuid=f'o{uuid}', kind='boot', instance_uuid=uuid, position=3)])
 
 
 def claim(api, cell, name, uuid, host):
     cells = SimpleNamespace(by_id=lambda cell_id: cell)
-    return group_claims.claim(api, cells, cell, {
-        'key': claims.make_key(f'o{uuid}', 3, 'build', 1), 'instance_uuid': uuid, 'values': {'host': host},
-        'expect': {'host': [None, host]}, 'group': {'uuid': name, 'host': host}})
+    return group_claims.claim(api, cells, cell, claims.Claim(
+        key=claims.make_key(f'o{uuid}', 3, 'build', 1), instance_uuid=uuid, values={'host': host},
+        expect={'host': [None, host]}), {'uuid': name, 'host': host})
 
 
 def host_of(cell, uuid):
@@ -193,8 +193,8 @@ def test_servers_by_flavor_are_one_statement(cell, statements):
             instances.update_extra(connection, uuid, {'flavor': json.dumps({'cur': flavor(2, extra_specs),
                                                                             'old': None, 'new': None})})
     with cell.write() as connection:
-        operations.insert(connection, [{'uuid': 'o', 'kind': 'resize', 'instance_uuid': 'd', 'request_id': 'r',
-                                        'args': {'flavor': flavor(8)}}])
+        operations.insert(connection, [operations.Operation(
+            uuid='o', kind='resize', instance_uuid='d', args={'flavor': flavor(8)})])
     statements.clear()
     with cell.read() as connection:
         found = flavor_usage.in_cell(connection, PROJECT)
@@ -230,7 +230,7 @@ def test_servers_that_only_the_api_database_knows(api):
         api, specs=[('a', stored), ('b', stored)], mappings=[
             {'instance_uuid': uuid, 'project_id': PROJECT} for uuid in ('a', 'b')],
         requests=[{'instance_uuid': 'a', 'project_id': PROJECT, 'instance': stored}],
-        operations=[{'uuid': 'o', 'kind': 'boot', 'instance_uuid': 'a', 'request_id': 'r'}])
+        operations=[operations.Operation(uuid='o', kind='boot', instance_uuid='a')])
     with api.write() as connection:
         key = connection.execute(sa.insert(CellMapping.__table__).values(
             uuid='c', name='c', transport_url='x', database_connection='y', disabled=False)).inserted_primary_key[0]

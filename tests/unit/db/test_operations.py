@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import shutil
 import threading
@@ -20,7 +21,7 @@ ACTION = {'action': 'stop', 'request_id': 'req-1', 'user_id': 'u', 'project_id':
 
 
 def op(uuid, kind='stop', **more):
-    return {'uuid': uuid, 'kind': kind, 'instance_uuid': UUID, 'args': {}, 'context': {}, 'request_id': 'req-1', **more}
+    return operations.Operation(uuid=uuid, kind=kind, instance_uuid=UUID, **{'request_id': 'req-1', **more})
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def cell(tmp_path, migrated):
 
 def rows(database):
     with database.read() as conn:
-        return {row['uuid']: row for row in operations.of_instance(conn, UUID)}
+        return {row.uuid: row for row in operations.of_instance(conn, UUID)}
 
 
 def states_of(database):
@@ -98,14 +99,14 @@ def test_delete_waits_behind_what_runs_and_cancels_it(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     assert operations.accept_delete(cell, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION) == 'd1'
     found = rows(cell)
-    assert found['o1']['cancelled'] and found['d1']['slot'] == 'wait'
+    assert found['o1'].cancelled and found['d1'].slot == 'wait'
     assert states_of(cell) == ('active', 'deleting')
     operations.begin_lease(cell, 'me', 'h', 30)
     assert operations.take(cell, ['d1'], 'me') == []
     with cell.write() as conn:
         assert not operations.end_owned(conn, 'o1', 'me', cancelled=False)
         assert operations.end(conn, 'o1', UUID) == 'd1'
-    assert [row['uuid'] for row in operations.take(cell, ['d1'], 'me')] == ['d1']
+    assert [row.uuid for row in operations.take(cell, ['d1'], 'me')] == ['d1']
 
 
 def test_a_second_delete_adds_nothing(cell):
@@ -126,7 +127,7 @@ def test_a_row_is_taken_once_until_its_owners_lease_ends(cell):
     # A lease that ran out stays so.
     assert not operations.renew_lease(cell, 'first', 30)
     with cell.read() as conn:
-        assert [row['uuid'] for row in operations.free(conn, 'second', 10)] == ['o1']
+        assert [row.uuid for row in operations.free(conn, 'second', 10)] == ['o1']
     assert len(operations.take(cell, ['o1'], 'second')) == 1
     with cell.write() as conn:
         assert not operations.decide(conn, 'o1', 'first', {'position': 1})
@@ -138,7 +139,7 @@ def test_an_owner_whose_lease_ran_out_takes_nothing(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     operations.begin_lease(cell, 'me', 'h', -1)
     assert operations.take(cell, ['o1'], 'me') == []
-    assert rows(cell)['o1']['owner'] is None
+    assert rows(cell)['o1'].owner is None
 
 
 def test_rows_given_back_are_not_taken_before_their_time(cell):
@@ -169,7 +170,7 @@ def test_early_delete_cancels_the_boot(tmp_path, migrated):
                              operations=[op('o1', 'boot')])
     assert operations.delete_build_request(database, UUID) is True
     assert operations.delete_build_request(database, UUID) is False
-    assert rows(database)['o1']['cancelled']
+    assert rows(database)['o1'].cancelled
     with database.read() as conn:
         assert conn.execute(sa.select(api_models.InstanceMapping.queued_for_delete)).scalar()
     database.dispose()
@@ -201,17 +202,17 @@ def device(number, before='available', after='claimed', owner=UUID):
 
 
 def a_claim(*numbers, key=KEY, **more):
-    return {'key': key, 'instance_uuid': UUID, 'transition': 'build.claim', 'expect': {'host': [None, 'gpu1']},
-            'values': {'host': 'gpu1', 'node': 'gpu1'}, 'extra': {}, 'usage': None, 'migration': None,
-            'devices': [device(number) for number in numbers], **more}
+    return claims.Claim(key=key, instance_uuid=UUID, transition='build.claim', expect={'host': [None, 'gpu1']},
+                        values={'host': 'gpu1', 'node': 'gpu1'}, devices=[device(number) for number in numbers], **more)
 
 
 def a_save(**more):
-    return {'key': KEY, 'instance_uuid': UUID, 'request_id': 'req-1', 'transition': 'build.done', 'end': True,
+    return claims.Save(**{
+            'key': KEY, 'instance_uuid': UUID, 'request_id': 'req-1', 'transition': 'build.done', 'end': True,
             'values': {'power_state': 1, 'launched_at': '2026-01-02T03:04:05.000006Z'},
             'devices': [device(1, 'claimed', 'allocated')],
             'event': {'event': 'compute__do_build_and_run_instance', 'result': 'Success', 'host': 'gpu1',
-                      'start_time': '2026-01-02T03:04:05', 'finish_time': '2026-01-02T03:04:06'}, **more}
+                      'start_time': '2026-01-02T03:04:05', 'finish_time': '2026-01-02T03:04:06'}, **more})
 
 
 def devices_of(database):
@@ -306,8 +307,8 @@ def test_an_end_state_of_a_cancelled_operation_is_refused_and_its_undo_is_not(bu
     operations.accept_delete(building, instance_uuid=UUID, operation=op('d1', 'delete'), action=ACTION)
     with pytest.raises(KeyGone):
         claims.save(building, a_save())
-    claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True, 'expect': {'host': 'gpu1'},
-                           'values': {'host': None}, 'devices': [device(1, 'claimed', 'available')]})
+    claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, undo=True, expect={'host': 'gpu1'},
+                           values={'host': None}, devices=[device(1, 'claimed', 'available')]))
     assert devices_of(building)[0] == ('available', None, None)
     assert states_of(building) == ('building', 'deleting')
     assert set(rows(building)) == {'o1', 'd1'}
@@ -317,8 +318,8 @@ def test_an_undo_does_not_free_what_another_server_got_meanwhile(building):
     with building.write() as conn:
         conn.execute(models.PciDevice.__table__.update().where(models.PciDevice.id == 1).values(
             status='allocated', instance_uuid='other'))
-    claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True,
-                           'devices': [device(1, 'claimed', 'available')]})
+    claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, undo=True,
+                           devices=[device(1, 'claimed', 'available')]))
     assert devices_of(building)[0] == ('allocated', 'other', None)
 
 
@@ -330,16 +331,16 @@ def test_what_is_saved_of_an_undo_that_is_over_changes_nothing(building, over):
     with building.write() as conn:
         conn.execute(table.update().values(attempt=2) if over == 'next attempt' else table.delete())
     with pytest.raises(KeyGone):
-        claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'undo': True, 'expect': {'host': 'gpu1'},
-                               'values': {'host': None}, 'devices': [device(1, 'claimed', 'available')]})
+        claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, undo=True, expect={'host': 'gpu1'},
+                               values={'host': None}, devices=[device(1, 'claimed', 'available')]))
     assert devices_of(building)[0] == ('claimed', UUID, 'r1')
 
 
 def test_notes_of_progress_are_told_apart_by_their_mark(building):
     """Saves under one key without event or transition: a note that is sent again is written once, the next one, too."""
     def note(mark, done):
-        claims.save(building, {'key': KEY, 'instance_uuid': UUID, 'mark': mark,
-                               'migration': {'uuid': 'm1', 'disk_processed': done}})
+        claims.save(building, claims.Save(key=KEY, instance_uuid=UUID, mark=mark,
+                               migration={'uuid': 'm1', 'disk_processed': done}))
     table = models.Migration.__table__
     with building.write() as conn:
         conn.execute(table.insert().values(uuid='m1', instance_uuid=UUID, status='migrating', deleted=0))
@@ -385,10 +386,10 @@ def test_a_delete_takes_the_place_of_a_soft_delete_that_waits(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('s1', 'soft_delete'),
                                   action=ACTION | {'request_id': 'req-2'})
-    assert {uuid: row['slot'] for uuid, row in rows(cell).items()} == {'o1': 'run', 's1': 'wait'}
+    assert {uuid: row.slot for uuid, row in rows(cell).items()} == {'o1': 'run', 's1': 'wait'}
     operations.accept_delete(cell, instance_uuid=UUID, operation=op('d1', 'delete'),
                              action=ACTION | {'request_id': 'req-3'})
-    assert {uuid: row['slot'] for uuid, row in rows(cell).items()} == {'o1': 'run', 'd1': 'wait'}
+    assert {uuid: row.slot for uuid, row in rows(cell).items()} == {'o1': 'run', 'd1': 'wait'}
     with pytest.raises(InstanceInvalidState):
         operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('s2', 'soft_delete'),
                                       action=ACTION | {'request_id': 'req-4'})
@@ -409,14 +410,15 @@ def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatc
     monkeypatch.setattr('kilonova.db.models.base.utcnow', lambda: ahead)
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     with cell.read() as conn:
-        assert [row['uuid'] for row in operations.free(conn, 'me', 10, age=-1.0)] == ['o1']
+        assert [row.uuid for row in operations.free(conn, 'me', 10, age=-1.0)] == ['o1']
 
 
 def test_deletes_that_wait_for_long_hide_no_later_ones(cell):
     """Each call goes on behind what the one before it told, and begins anew at the end."""
     with cell.write() as conn:
-        operations.insert(conn, [{**op(f'd{number}', 'delete'), 'slot': operations.WAIT, 'instance_uuid': str(number)}
-                                 for number in range(5)])
+        operations.insert(conn, [
+            dataclasses.replace(op(f'd{number}', 'delete', slot=operations.WAIT), instance_uuid=str(number))
+            for number in range(5)])
     told, behind = [], 0
     for _ in range(3):
         with cell.read() as conn:

@@ -31,7 +31,7 @@ def add(cell, uuid, project='p', user='u', vcpus=1, ram=10, **values):
 
 
 def operation(uuid, instance_uuid, kind='resize', **values):
-    return {'uuid': uuid, 'kind': kind, 'instance_uuid': instance_uuid, 'request_id': 'r', **values}
+    return operations.Operation(uuid=uuid, kind=kind, instance_uuid=instance_uuid, request_id='r', **values)
 
 
 def flavor(**data):
@@ -73,7 +73,7 @@ def test_a_create_is_taken_back(api):
         assert [build_requests.exists(connection, uuid) for uuid in uuids] == [False] * 3
         assert [request_specs.get(connection, uuid) is not None for uuid in uuids] == [False, True, True]
         assert instance_mappings.cells_of(connection, uuids) == {'b': None, 'c': None}
-        rows = {row['uuid']: (row['cancelled'], row['not_before']) for uuid in uuids
+        rows = {row.uuid: (row.cancelled, row.not_before) for uuid in uuids
                 for row in operations.of_instance(connection, uuid)}
         assert rows == {'ob': (True, 0), 'oc': (False, 0)}
     assert withdrawals.create(api, ['a']) == ['a']
@@ -99,11 +99,11 @@ def test_an_operation_is_taken_back(cell, owner):
         left = operations.of_instance(connection, 'a')
         stories = {uuid for (uuid,) in connection.execute(models.InstanceAction.__table__.select().with_only_columns(
             models.InstanceAction.__table__.c.instance_uuid))}
-        assert [found['cancelled'] for found in operations.of_instance(connection, 'b')] == [False]
+        assert [found.cancelled for found in operations.of_instance(connection, 'b')] == [False]
     if owner is None:
         assert (row['task_state'], left, stories) == (None, [], {'b'})
     else:
-        assert row['task_state'] == 'resize_prep' and left[0]['cancelled'] and stories == {'a', 'b'}
+        assert row['task_state'] == 'resize_prep' and left[0].cancelled and stories == {'a', 'b'}
 
 
 def test_a_delete_behind_it_is_not_lost(cell):
@@ -112,7 +112,7 @@ def test_a_delete_behind_it_is_not_lost(cell):
     operations.accept_delete(cell, instance_uuid='a', operation=operation('d', 'a', 'delete'), action=ACTION)
     assert not withdrawals.operation(cell, uuid='o', instance_uuid='a', event='resize.failed', request_id='r')
     with cell.read() as connection:
-        assert {row['uuid']: row['cancelled'] for row in operations.of_instance(connection, 'a')} == {
+        assert {row.uuid: row.cancelled for row in operations.of_instance(connection, 'a')} == {
             'o': True, 'd': False}
         assert instances.get(connection, 'a')['task_state'] == 'deleting'
 

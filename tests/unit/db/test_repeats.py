@@ -42,7 +42,7 @@ def lose(monkeypatch):
 
 
 def op(uuid, kind='stop', **more):
-    return {'uuid': uuid, 'kind': kind, 'instance_uuid': UUID, 'request_id': 'req-1', 'args': {}, **more}
+    return operations.Operation(uuid=uuid, kind=kind, instance_uuid=UUID, request_id='req-1', **more)
 
 
 @pytest.fixture

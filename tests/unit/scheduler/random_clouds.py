@@ -468,8 +468,8 @@ class Cloud:
                 connection.execute(Instance.__table__.insert(), {
                     'uuid': one, 'project_id': 'demo', 'user_id': 'alice', 'vm_state': 'building',
                     'task_state': 'scheduling'})
-                operations.insert(connection, [{'uuid': uuid(f'operation {one}'), 'kind': 'boot', 'instance_uuid': one,
-                                                'request_id': 'r', 'position': 3}])
+                operations.insert(connection, [operations.Operation(
+                    uuid=uuid(f'operation {one}'), kind='boot', instance_uuid=one, request_id='r', position=3)])
             with self.databases.api().write() as connection:
                 instance_mappings.set_cell(connection, one, cell.cell.id)
                 build_requests.destroy(connection, one)
@@ -512,13 +512,14 @@ class Cloud:
         made, tracker = server.request.spec([server.uuid]), host.tracker
         requests = with_allocation(made.pci_requests, allocation['mappings']) if made.pci_requests else None
         plan = tracker.plan(server.uuid, RUN, made.flavor, requests, made.numa_topology)
-        payload = {'key': claims.make_key(uuid(f'operation {server.uuid}'), 3, 'build', 1),
-                   'instance_uuid': server.uuid, 'values': {'host': host.name, 'node': host.name},
-                   'expect': {'host': None}, 'devices': plan.changes, 'usage': tracker.numbered(tracker.usage(plan)),
-                   'group': {'uuid': server.request.group, 'host': host.name}}
+        payload = claims.Claim(
+            key=claims.make_key(uuid(f'operation {server.uuid}'), 3, 'build', 1), instance_uuid=server.uuid,
+            values={'host': host.name, 'node': host.name}, expect={'host': None}, devices=plan.changes,
+            usage=tracker.numbered(tracker.usage(plan)))
         try:
             if server.request.group:
-                group_claims.claim(self.databases.api(), self.cells, host.cell, payload)
+                group_claims.claim(self.databases.api(), self.cells, host.cell, payload,
+                                   {'uuid': server.request.group, 'host': host.name})
             else:
                 claims.claim(host.cell, payload)
         except errors.KilonovaError:
@@ -543,8 +544,8 @@ class Cloud:
         host = server.host
         assert host is not None
         plan = host.tracker.plan_free(server.uuid)
-        claims.save(host.cell, {'instance_uuid': server.uuid, 'devices': plan.changes,
-                                'usage': host.tracker.numbered(host.tracker.usage(plan))})
+        claims.save(host.cell, claims.Save(instance_uuid=server.uuid, devices=plan.changes,
+                                           usage=host.tracker.numbered(host.tracker.usage(plan))))
         host.tracker.commit(plan)
         self._end(server.uuid, host)
         self.placement.client.delete_allocations(server.uuid)

@@ -266,10 +266,10 @@ def test_an_allocation_of_something_else_is_not_taken_for_ours(rig):
 
 def operation(rig, server, **values):
     """A boot's row that waits for a host; its uuid."""
-    row = {'uuid': uuid(f'boot of {server}'), 'kind': 'boot', 'instance_uuid': server, **values}
+    row = operations.Operation(**{'uuid': uuid(f'boot of {server}'), 'kind': 'boot', 'instance_uuid': server, **values})
     with rig.databases.api().write() as connection:
         operations.insert(connection, [row])
-    return row['uuid']
+    return row.uuid
 
 
 def sizes(manager):
