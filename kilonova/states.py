@@ -1,7 +1,7 @@
 """Server states and the ONE table of transitions.
 
 ``TRANSITIONS['stop.start']`` says from which vm and task states an event is allowed and where it leads. The
-compare-and-swap in ``db.queries.instances``, the API's checks and the docs read this table; nobody else writes a state.
+compare-and-swap in ``db.queries.instances``, the only writer of states, the API's checks and the docs read this table.
 Strings: the field's (state-machine.md §1).
 """
 from __future__ import annotations
@@ -63,6 +63,8 @@ POWER_WORDS = {PowerState.NOSTATE: 'pending', PowerState.RUNNING: 'running', Pow
 
 _V, _T = VmState, TaskState
 ANY: frozenset = frozenset(['*'])
+# Of a server that isn't there yet.
+NEW: frozenset = frozenset()
 IDLE = frozenset([None])
 # In these vm states metadata and tags may be changed, whatever the server is at.
 EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
@@ -76,8 +78,8 @@ KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DEL
 
 @dataclass(frozen=True)
 class Rule:
-    """``vm`` and ``task``: allowed before (ANY = all). ``to_vm`` None keeps the vm state. ``method``: name in the
-    409."""
+    """``vm`` and ``task``: allowed before (ANY = all, NEW = there is no server). ``to_vm`` None keeps the vm state.
+    ``method``: name in the 409."""
 
     vm: frozenset
     task: frozenset
@@ -102,6 +104,9 @@ _OFF_ON = (_V.ACTIVE, _V.STOPPED)
 
 # event: allowed vm states, allowed task states, vm state after (None: same), task state after, name in the 409
 TRANSITIONS: dict[str, Rule] = {
+    'build.start':     _rule(NEW, NEW, _V.BUILDING, _T.SCHEDULING, 'build'),
+    # No host takes it: it comes into cell0 as what its user sees of it.
+    'build.buried':    _rule(NEW, NEW, _V.ERROR, None, 'build'),
     'build.claim':     _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
     'build.done':      _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
     'build.failed':    _rule(_V.BUILDING, _BUILD, _V.ERROR, None, 'build'),

@@ -40,7 +40,8 @@ ELSEWHERE = frozenset((
     'tags', 'ec2_ids', *FLAVOR_FIELDS, *ENVELOPES))
 # Devices in these states have an owner.
 HELD = ('claimed', 'allocated')
-NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
+# States are written by transitions (states.TRANSITIONS) alone.
+NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted', 'vm_state', 'task_state'))
 
 
 class Rows(NamedTuple):
@@ -234,7 +235,8 @@ class Instance(PersistentObject, KilonovaObject):
 
     @remotable
     def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
-        """Write the changed columns in one compare-and-swap; Conflict when the server is in another state or gone.
+        """Write the changed columns (no states) in one compare-and-swap; Conflict when the server is in another state
+        or gone.
 
         Expectations: a state or a list of them (None in a list: no task). Of ``system_metadata`` the keys that are
         there are written, those with the value None removed. ``metadata`` and devices aren't written here. A step of
@@ -243,9 +245,10 @@ class Instance(PersistentObject, KilonovaObject):
         rows = self.to_rows(changed_only=True)
         expect = {name: _states(value) for name, value in (('task_state', expected_task_state),
                                                            ('vm_state', expected_vm_state)) if value is not None}
-        request = {'instance_uuid': self.uuid, 'values': rows.values, 'extra': rows.extra, 'expect': expect,
-                   'system_metadata': rows.system_metadata}
-        storage.queries('claims').save(storage.database(self._context), request)
+        claims = storage.queries('claims')
+        claims.save(storage.database(self._context), claims.Save(
+            instance_uuid=self.uuid, values=rows.values, extra=rows.extra, expect=expect,
+            system_metadata=rows.system_metadata))
         self.obj_reset_changes()
 
     # -- flavors and moves ---------------------------------------------------------------------------------------------

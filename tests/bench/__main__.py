@@ -25,6 +25,7 @@ from kilonova.db.queries import instance_mappings, instances, request_specs
 from kilonova.db.queries.operations import operations
 from tests.bench import meter
 from tests.fixtures.hosts import write_host
+from tests.fixtures.servers import put_server
 from tests.integration.site import Site
 from tools.cloud import control, render
 
@@ -122,7 +123,7 @@ def fill(site: BenchSite, count: int) -> None:
     uuids = [uuidutils.generate_uuid() for _ in range(count)]
     with site.databases.main().write() as conn:
         for number, new in enumerate(uuids):
-            instances.create(conn, {**values, 'uuid': new, 'display_name': f'row-{number}'}, extra, kept, {})
+            put_server(conn, {**values, 'uuid': new, 'display_name': f'row-{number}'}, extra, kept, {})
     with site.databases.api().write() as conn:
         request_specs.create(conn, [(new, spec['spec']) for new in uuids])
         instance_mappings.create(conn, [{'instance_uuid': new, **{

@@ -198,7 +198,7 @@ def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
         operations.insert(conn, [row])
     delete = threading.Thread(target=lambda: cloud.request('DELETE', f'/servers/{server}'))
     with cloud.cell.write() as conn:
-        assert operations.end(conn, row['uuid'], server) is None
+        assert operations.end(conn, row.uuid, server) is None
         delete.start()
         delete.join(0.5)
     delete.join(10)

@@ -17,6 +17,7 @@ from kilonova.conductor.runner import Runner
 from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.objects.base import KilonovaObject
+from tests.fixtures.servers import put_server
 
 
 @dataclass
@@ -127,7 +128,7 @@ def copy(cloud, server, numbers):
     del values['id']
     with cloud.cell.write() as conn:
         for number in numbers:
-            instances.create(conn, {**values, 'uuid': str(uuid.UUID(int=number))}, extra, kept, {'key': 'value'})
+            put_server(conn, {**values, 'uuid': str(uuid.UUID(int=number))}, extra, kept, {'key': 'value'})
 
 
 def test_the_lists_have_a_fixed_number_of_statements(counted, capsys):

@@ -196,6 +196,25 @@ def test_changes_of_states_row_1_19(telling):
     assert [change[2:] for change in updates(told)] == [('stopped', None, 'deleting'), ('deleted', 'deleting', None)]
 
 
+@pytest.mark.parametrize(('action', 'message', 'told_as'), [
+    ('confirmResize', 'confirm_resize', 'resize_confirm'), ('revertResize', 'revert_resize', 'resize_revert')])
+def test_a_state_that_never_was_is_not_told(telling, action, message, told_as):
+    """The state is reset while a move ends: the server keeps what was said, and that is what its end tells."""
+    cloud, told = telling()
+    server = cloud.boot(cloud.flavor('tmp1', gpus=1))
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor('tmp2', gpus=2)})
+    reset = []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if topic == 'compute' and method == message and not reset:
+            reset.append(cloud.request('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'error'}}))
+        return deliver()
+    cloud.on_message = on_message
+    cloud.action(server, action)
+    assert reset and cloud.status(server) == 'ERROR'
+    assert data(told, f'instance.{told_as}.end')['state'] == 'error'
+
+
 def test_failures(telling):
     """A server that no host takes, a move that no host takes, a build and a stop that fail on their hosts."""
     cloud, told = telling(notifications__notify_on_state_change='vm_state')

@@ -22,6 +22,8 @@ def test_the_tree() -> None:
     print(f'parameters: {parameters}, of them {any_} Any or without a type ({100 * any_ / parameters:.1f} %)')
     print('classes with the most methods: ' + ', '.join(
         f'{name} {methods} ({path})' for methods, path, name in tree.widest_classes(5)))
+    writers = tree.writers_of_states()
+    print(f'writers of vm and task state: {len(writers)} ({", ".join(writers)})')
     circles = tree.circles()
     print(f'circles of imports, lazy ones and those for types counted: {len(circles)}')
     for circle in circles:

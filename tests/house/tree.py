@@ -4,6 +4,7 @@
     tree.lines('kilonova')              # 30812
     tree.widest_classes(5)              # [(41, 'kilonova/pci/ledger.py', 'PciLedger'), …]
     tree.share_of_any()                 # 0.19
+    tree.writers_of_states()            # ['kilonova/db/queries/instances.py:_move']
     tree.circles()                      # [['kilonova/a.py', 'kilonova/b.py']]
 """
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 # What is bound by a call, not by a caller.
 _OWN = ('self', 'cls')
 PACKAGE = 'kilonova'
+STATES = ('vm_state', 'task_state')
 
 
 class Tree:
@@ -47,6 +49,13 @@ class Tree:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for parameter in _parameters(node)]
         return len(kinds), sum(kinds)
 
+    def writers_of_states(self) -> list[str]:
+        """Functions that make a column of a server's state: in a dict, or among the values of a statement. Not what a
+        statement is to find (``expect``), nor the payloads of notifications."""
+        return [f'{path}:{node.name}' for path in self.files(PACKAGE) if '/notifications/' not in path
+                for node in ast.walk(self._parsed(path))
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _makes_states(node)]
+
     def imports(self, path: str) -> set[str]:
         """Files of the package that a file imports, anywhere in it, and for its types too."""
         found: set[str] = set()
@@ -75,6 +84,36 @@ class Tree:
             return None
         base = module.replace('.', '/')
         return next((path for path in (f'{base}.py', f'{base}/__init__.py') if (self._root / path).is_file()), None)
+
+
+def _makes_states(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    found = set(_own_nodes(function))
+    for node in list(found):
+        if isinstance(node, ast.keyword) and node.arg == 'expect':
+            found -= set(ast.walk(node))
+        elif isinstance(node, ast.Dict):
+            for key, wanted in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == 'expect':
+                    found -= set(ast.walk(wanted))
+    for node in found:
+        keys: list[ast.expr | None] = []
+        if isinstance(node, ast.Dict):
+            keys = node.keys
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            keys = [node.slice]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == 'values':
+            keys = [ast.Constant(keyword.arg) for keyword in node.keywords]
+        if any(isinstance(key, ast.Constant) and key.value in STATES for key in keys):
+            return True
+    return False
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Without functions inside, which are looked at on their own."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+            yield from _own_nodes(node)
 
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:

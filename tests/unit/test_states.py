@@ -10,6 +10,7 @@ import pytest
 
 from kilonova import states
 from kilonova.states import TRANSITIONS, TaskState, VmState
+from tests.house.tree import Tree
 
 OWN_EXITS = {name: rule for name, rule in TRANSITIONS.items() if not name.startswith(('delete.', 'reset.'))}
 ENTERED = sorted({rule.to_task for rule in TRANSITIONS.values() if rule.to_task} - {TaskState.DELETING})
@@ -30,22 +31,31 @@ def test_every_task_state_can_fail_without_changing_anything_but_itself_or_to_er
     assert failures or task in (TaskState.RESIZE_REVERTING, TaskState.SOFT_DELETING)
 
 
+def test_states_have_one_writer():
+    """Everything else goes through it: it alone compares what is there with the table, and says what was written."""
+    writers = Tree(pathlib.Path(states.__file__).parents[1]).writers_of_states()
+    assert writers == ['kilonova/db/queries/instances.py:_move']
+
+
 @functools.cache
 def named_in_code() -> re.Pattern[str]:
-    """The texts in the code, whatever is filled into them: f'{verb}.done' names stop.done, start.done; f'{one}.{two}'
+    """The texts in the code. Into f'{verb}.done' the texts of the same file are filled: 'stop', 'start'; f'{one}.{two}'
     names nothing. ``moved=`` only tells what somebody else is to write."""
     root, found = pathlib.Path(states.__file__).parent, set()
     for path in set(root.rglob('*.py')) - {pathlib.Path(states.__file__)}:
         tree = ast.parse(path.read_text(encoding='utf-8'))
         told = {inner for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'moved'
                 for inner in ast.walk(node)}
+        words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                 and re.fullmatch('[a-z_]+', node.value)}
+        word = f"(?:{'|'.join(sorted(words))})"
         for node in set(ast.walk(tree)) - told:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(re.escape(node.value))
             elif isinstance(node, ast.JoinedStr):
                 known = [part.value for part in node.values if isinstance(part, ast.Constant)]
                 if re.search('[a-z]', ''.join(known)):
-                    found.add(''.join(re.escape(part.value) if isinstance(part, ast.Constant) else '[a-z_]+'
+                    found.add(''.join(re.escape(part.value) if isinstance(part, ast.Constant) else word
                                       for part in node.values))
     return re.compile('|'.join(sorted(one for one in found if r'\.' in one)))
 

@@ -13,6 +13,9 @@ from kilonova.db.queries.operations import Operation
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
+# What resetState writes, by the state that it names.
+RESETS = {'active': 'reset.active', 'error': 'reset.error'}
+
 
 def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bool = False) -> None:
     """Delete always wins: what runs is unwound. Before a cell is chosen the build request goes, and that is all.
@@ -84,7 +87,7 @@ def reset_state(backend: Backend, ctxt: RequestContext, server: Found, state: st
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
     row = Operation.new(ctxt, 'confirm', server.uuid, {})
-    wake = operations.reset_state(server.cell, instance_uuid=server.uuid, event=f'reset.{state}',
+    wake = operations.reset_state(server.cell, instance_uuid=server.uuid, event=RESETS[state],
                                   action=accept.action(ctxt, 'resetState'), operation=row)
     if wake is not None:
         backend.conductor.run_operation(ctxt, operation=wake)

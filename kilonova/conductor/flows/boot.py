@@ -150,7 +150,7 @@ def _insert_server(work: Work, cell: Any, owner: str) -> int:
     row = work.row_of(owner, FLOW.index('build'))
     with cell.write() as conn:
         new_id, created = instances.create(
-            conn, rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
+            conn, 'build.start', rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
             work.args.get('tags') or (), work.args.get('bdms') or ())
         if created:
             operations.insert(conn, [row])
@@ -272,7 +272,7 @@ def undo_build(work: Work) -> None:
         return MaxRetriesExceeded(reason=f'{GuestMayRun(host=host).message}. No other host was tried for instance '
                                          f'{work.instance_uuid}')
     work.ask_to_undo(host, 'undo_build', may_run=may_run, instance=instance, write=lambda conn: instances.leave_host(
-        conn, work.instance_uuid, host, {'vm_state': states.VmState.BUILDING.value}))
+        conn, work.instance_uuid, host, expect={'vm_state': states.VmState.BUILDING.value}))
 
 
 class Boot(Flow):
@@ -354,10 +354,11 @@ class Boot(Flow):
 
     def ended_badly(self, work: Work) -> None:
         if work.db is work.env.api:
-            _end_in_api(work)
+            state = _end_in_api(work)
         else:
-            _end_in_cell(work)
-        _notify(work)
+            state = _end_in_cell(work)
+        if state is not None:
+            _notify(work, state)
 
 
 def _is_orphan(work: Work) -> bool:
@@ -367,23 +368,21 @@ def _is_orphan(work: Work) -> bool:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])
 
 
-def _notify(work: Work) -> None:
-    """A server that could not be scheduled. What a host's failure was, the host has told."""
+def _notify(work: Work, state: str) -> None:
+    """A server that could not be scheduled, and its vm state now. What a host's failure was, the host has told."""
     kind = (work.error or {}).get('class')
-    if (not work.env.notify.enabled or work.outputs.get('early_delete')
-            or kind in (None, BuildAbort.__name__, Cancelled.__name__)):
-        return
-    work.env.notify.emit(work.ctxt, 'compute_task.build_instances.error', instance_uuid=work.instance_uuid,
-                         request_spec=spec_of(work), state=states.VmState.ERROR.value, record=work.error)
+    if work.env.notify.enabled and kind not in (None, BuildAbort.__name__, Cancelled.__name__):
+        work.env.notify.emit(work.ctxt, 'compute_task.build_instances.error', instance_uuid=work.instance_uuid,
+                             request_spec=spec_of(work), state=state, record=work.error)
 
 
-def _end_in_api(work: Work) -> None:
-    """No cell is recorded: bury the server in cell0, unless it was deleted meanwhile."""
+def _end_in_api(work: Work) -> str | None:
+    """No cell is recorded: bury the server in cell0, unless it was deleted meanwhile. Its vm state, if it is there."""
     with silence(), work.env.api.read() as conn:
         asked = build_requests.exists(conn, work.instance_uuid)
     if not asked:
         work.end(lambda conn: _forget(conn, work.instance_uuid))
-        return
+        return None
     cell0 = work.env.cells.cell0()
     with silence():
         _bury(work, cell0)
@@ -397,17 +396,18 @@ def _end_in_api(work: Work) -> None:
     if work.outputs.get('early_delete'):
         with silence(), cell0.write() as conn:
             instances.mark_deleted(conn, work.instance_uuid)
+        return None
+    return states.VmState.ERROR.value
 
 
 @engine.retried
 def _bury(work: Work, cell0: Any) -> None:
     instance = _requested(work)
     rows = instance.to_rows()
-    values = {**rows.values, 'vm_state': states.VmState.ERROR.value, 'task_state': None}
     moment = instances.utcnow()
     with cell0.write() as conn:
-        _, created = instances.create(conn, values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
-                                      work.args.get('tags') or ())
+        _, created = instances.create(conn, 'build.buried', rows.values, rows.extra, rows.system_metadata or {},
+                                      rows.metadata or {}, work.args.get('tags') or ())
         if created:
             instances.start_action(conn, work.instance_uuid, {**action_of(work), 'message': 'Error',
                                                               'finish_time': moment})
@@ -425,14 +425,21 @@ def _forget(conn: Any, instance_uuid: str) -> None:
     instance_mappings.destroy(conn, instance_uuid)
 
 
-def _end_in_cell(work: Work) -> None:
-    """ERROR with its fault; a server that is being deleted keeps that state."""
+def _end_in_cell(work: Work) -> str | None:
+    """ERROR with its fault; a server that is being deleted keeps that state, which is given back."""
+    state: str | None = states.VmState.ERROR.value
+
     def end(conn: Any) -> None:
+        nonlocal state
         uuid = work.instance_uuid
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
             instances.add_fault(conn, uuid, work.fault())
+        else:
+            row = instances.get(conn, uuid)
+            state = row['vm_state'] if row is not None else None
         instances.finish_action(conn, uuid, work.request_id, 'Error')
     work.end(end)
+    return state
 
 
 FLOW = Boot()

@@ -45,12 +45,16 @@ def mark_confirmed(work: Work) -> None:
     settle = settled(work)
     source = move.migration(work).source_compute if work.env.notify.enabled else None
 
+    moved = False
+
     def end(conn: Any) -> None:
-        instances.transition(conn, work.instance_uuid, event)
+        nonlocal moved
+        moved = instances.transition(conn, work.instance_uuid, event)
         settle(conn)
         instances.finish_action(conn, work.instance_uuid, work.request_id)
     work.end(end)
-    work.env.notify.emit(work.ctxt, 'instance.resize_confirm.end', instance=row, moved=event, host=source)
+    work.env.notify.emit(work.ctxt, 'instance.resize_confirm.end', instance=row, moved=event if moved else None,
+                         host=source)
 
 
 class Confirm(Flow):

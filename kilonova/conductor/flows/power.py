@@ -34,13 +34,13 @@ def reboot_instance(work: Work) -> None:
 class OneStep(Flow):
     """A failure leaves the server as it was, with the reason in its event."""
 
-    event: str
+    failed: str
     action_event: str
 
     def ended_badly(self, work: Work) -> None:
         def end(conn: Any) -> None:
             uuid, error = work.instance_uuid, work.error or {}
-            if instances.transition(conn, uuid, f'{self.event}.failed'):
+            if instances.transition(conn, uuid, self.failed):
                 instances.add_fault(conn, uuid, work.fault())
             instances.add_events(conn, uuid, work.request_id, [{
                 'event': self.action_event, 'result': 'Error', 'start_time': work.created_at,
@@ -51,17 +51,17 @@ class OneStep(Flow):
 
 
 class Stop(OneStep):
-    name, event, action_event = 'stop', 'stop', 'compute_stop_instance'
+    name, failed, action_event = 'stop', 'stop.failed', 'compute_stop_instance'
     steps = (Step('stop_instance', stop_instance, saved=False),)
 
 
 class Start(OneStep):
-    name, event, action_event = 'start', 'start', 'compute_start_instance'
+    name, failed, action_event = 'start', 'start.failed', 'compute_start_instance'
     steps = (Step('start_instance', start_instance, saved=False),)
 
 
 class Reboot(OneStep):
-    name, event, action_event = 'reboot', 'reboot', 'compute_reboot_instance'
+    name, failed, action_event = 'reboot', 'reboot.failed', 'compute_reboot_instance'
     steps = (Step('reboot_instance', reboot_instance, saved=False),)
 
 

@@ -55,16 +55,20 @@ def mark_reverted(work: Work) -> None:
     """ACTIVE or SHUTOFF, as it was."""
     event = 'revert.active' if move.was_active(work) else 'revert.stopped'
 
+    moved = False
+
     def end(conn: Any) -> None:
+        nonlocal moved
         uuid = work.instance_uuid
-        instances.transition(conn, uuid, event)
+        moved = instances.transition(conn, uuid, event)
         instances.update_extra(conn, uuid, {'migration_context': None})
         instances.set_system_metadata(conn, uuid, {'old_vm_state': None})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'reverted'})
         instances.finish_action(conn, uuid, work.request_id)
     row = work.instance()
     work.end(end)
-    work.env.notify.emit(work.ctxt, 'instance.resize_revert.end', instance=row, moved=event, host=row.host)
+    work.env.notify.emit(work.ctxt, 'instance.resize_revert.end', instance=row, moved=event if moved else None,
+                         host=row.host)
 
 
 class Revert(Flow):

@@ -39,7 +39,7 @@ def _drop_later(work: Work) -> None:
 
 
 class Snapshot(OneStep):
-    name, event, action_event = 'snapshot', 'snapshot', 'compute_snapshot_instance'
+    name, failed, action_event = 'snapshot', 'snapshot.failed', 'compute_snapshot_instance'
     steps = (Step('snapshot_instance', snapshot_instance, undo_snapshot_instance, saved=False),)
 
 

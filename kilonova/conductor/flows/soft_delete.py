@@ -59,15 +59,17 @@ def soft_delete_instance(work: Work) -> None:
     except HostGone:
         row = work.instance()
         work.env.notify.emit(work.ctxt, 'instance.soft_delete.start', instance=row, host=host)
-        work.end(lambda conn: _mark(conn, work))
-        work.env.notify.emit(work.ctxt, 'instance.soft_delete.end', instance=row, host=host, moved='soft_delete.done')
+        moved = False
+
+        def end(conn: Any) -> None:
+            nonlocal moved
+            moved = instances.transition(conn, work.instance_uuid, 'soft_delete.done')
+            instances.finish_action(conn, work.instance_uuid, work.request_id)
+        work.end(end)
+        work.env.notify.emit(work.ctxt, 'instance.soft_delete.end', instance=row, host=host,
+                             moved='soft_delete.done' if moved else None)
     else:
         work.ended_by_host()
-
-
-def _mark(conn: Any, work: Work) -> None:
-    instances.transition(conn, work.instance_uuid, 'soft_delete.done')
-    instances.finish_action(conn, work.instance_uuid, work.request_id)
 
 
 class SoftDelete(Flow):
@@ -94,7 +96,7 @@ def restore_instance(work: Work) -> None:
 class Restore(OneStep):
     """A failure leaves the server soft-deleted."""
 
-    name, event, action_event = 'restore', 'restore', 'compute_restore_instance'
+    name, failed, action_event = 'restore', 'restore.failed', 'compute_restore_instance'
     steps = (Step('restore_instance', restore_instance, saved=False),)
 
 

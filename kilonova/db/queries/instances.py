@@ -1,7 +1,7 @@
 """Statements on one server: read, create, compare-and-swap its state, its events and faults.
 
-Every function works inside the caller's transaction (``conn`` first). ``transition`` is the only writer of vm_state and
-task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
+Every function works inside the caller's transaction (``conn`` first). ``transition`` (for a new server ``create``) is
+the only writer of vm_state and task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
 """
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ faults = models.InstanceFault.__table__
 
 EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context', 'trusted_certs', 'resources',
                  'vcpu_model', 'keypairs', 'device_metadata')
-
-
+STATES = frozenset(('vm_state', 'task_state'))
 EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
 
 
@@ -105,17 +104,18 @@ def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[st
     return found
 
 
-def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_metadata: Mapping[str, str | None],
-           metadata: Mapping[str, str | None], tags: Iterable[str] = (),
+def create(conn: Any, event: str, values: dict[str, Any], extra: dict[str, Any],
+           system_metadata: Mapping[str, str | None], metadata: Mapping[str, str | None], tags: Iterable[str] = (),
            bdms: Iterable[dict] = ()) -> tuple[int, bool]:
-    """Insert a server with all that belongs to it; its id, and False when it is already there (a repeated step)."""
+    """Insert a server in the states that ``event`` leads to, with all that belongs to it; its id, and False when it is
+    already there (a repeated step)."""
     uuid, now = values['uuid'], utcnow()
     there = conn.execute(sa.select(instances.c.id).where(instances.c.uuid == uuid)).scalar()
     if there is not None:
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
     # created_at is when the user asked (the build request); the rest is stamped now.
-    new_id = conn.execute(instances.insert(), {**stamp, **values}).inserted_primary_key[0]
+    new_id = _move(conn, uuid, event, instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):
         if pairs:
@@ -127,8 +127,6 @@ def create(conn: Any, values: dict[str, Any], extra: dict[str, Any], system_meta
     bdms = list(bdms)
     if bdms:
         conn.execute(bdm_table.insert(), [{**stamp, 'instance_uuid': uuid, **bdm} for bdm in bdms])
-    if state_changes.is_watched():
-        state_changes.changed(conn, uuid, (None, None), values.get('vm_state'), values.get('task_state'), created=True)
     return new_id, True
 
 
@@ -138,7 +136,7 @@ def update(conn: Any, uuid: str, values: dict[str, Any], expect: Mapping[str, An
         return 1
     return conn.execute(instances.update().where(
         instances.c.uuid == uuid, instances.c.deleted == 0, *_as_expected(expect)).values(
-        updated_at=utcnow(), **values)).rowcount
+        updated_at=utcnow(), **_plain(values))).rowcount
 
 
 def update_extra(conn: Any, uuid: str, values: dict[str, Any]) -> None:
@@ -163,18 +161,32 @@ def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None =
                expect: dict[str, Any] | None = None) -> bool:
     """Compare-and-swap by the table of transitions; False when the server is not in an allowed state.
 
-    ``expect``: further columns that must be equal (None: IS NULL; a list: one of them).
+    ``values``: further columns to write. ``expect``: further columns that must be equal (None: IS NULL; a list: one of
+    them).
     """
-    rule = states.TRANSITIONS[event]
-    changes: dict[str, Any] = {**(values or {}), 'task_state': _text(rule.to_task), 'updated_at': utcnow()}
+    statement = _moved_by(event).where(*_as_expected(expect))
+    return _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
+
+
+def _move(conn: Any, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:
+    """The only writer of states: a server's INSERT or UPDATE with what the event makes of them."""
+    rule, values = states.TRANSITIONS[event], _plain(values)
+    values['task_state'] = _text(rule.to_task)
     if rule.to_vm is not None:
-        changes['vm_state'] = _text(rule.to_vm)
-    before = state_changes.before(conn, uuid)
-    statement = _moved_by(event).where(*_as_expected(expect)).values(**changes)
-    hit = conn.execute(statement, {'of_uuid': uuid}).rowcount == 1
-    if hit:
-        state_changes.changed(conn, uuid, before, changes.get('vm_state'), changes['task_state'])
-    return hit
+        values['vm_state'] = _text(rule.to_vm)
+    created = rule.vm is states.NEW
+    before = state_changes.before(conn, uuid, created)
+    result = conn.execute(statement.values(**values), None if created else {'of_uuid': uuid})
+    if created or result.rowcount == 1:
+        state_changes.changed(conn, uuid, before, values.get('vm_state'), values['task_state'], created)
+    return result
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Columns that may be written as they are. ValueError: states are among them, and only ``_move`` writes those."""
+    if not STATES.isdisjoint(values):
+        raise ValueError(f'states are written by a transition, not as {values}')
+    return dict(values)
 
 
 @functools.cache
@@ -239,14 +251,10 @@ def refuse(conn: Any, uuid: str, event: str) -> Exception:
 
 def mark_deleted(conn: Any, uuid: str) -> bool:
     """The end state of a delete: the row is soft-deleted, its state says so."""
-    now, before = utcnow(), state_changes.before(conn, uuid)
-    hit = conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0).values(
-        deleted=instances.c.id, deleted_at=now, terminated_at=now, updated_at=now,
-        vm_state=states.VmState.DELETED.value, task_state=None,
-        power_state=int(states.PowerState.NOSTATE), host=None, node=None, compute_id=None)).rowcount == 1
-    if hit:
-        state_changes.changed(conn, uuid, before, states.VmState.DELETED.value, None)
-    return hit
+    now = utcnow()
+    return transition(conn, uuid, 'delete.done', {
+        'deleted': instances.c.id, 'deleted_at': now, 'terminated_at': now, 'updated_at': now,
+        'power_state': int(states.PowerState.NOSTATE), 'host': None, 'node': None, 'compute_id': None})
 
 
 def start_action(conn: Any, uuid: str, action: dict[str, Any]) -> None:

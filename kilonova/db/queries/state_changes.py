@@ -39,10 +39,12 @@ def watch(callback: Callable[[Change], None] | None) -> None:
     _watchers[:] = [] if callback is None else [callback]
 
 
-def before(conn: Any, uuid: str) -> States | None:
-    """The states in this transaction, None when nobody wants to know."""
+def before(conn: Any, uuid: str, created: bool = False) -> States | None:
+    """The states in this transaction, None when nobody wants to know. ``created``: of a server that isn't there yet."""
     if not _watchers:
         return None
+    if created:
+        return None, None
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state).where(
         instances.c.uuid == uuid, instances.c.deleted == 0)).first()
     return (row.vm_state, row.task_state) if row is not None else None
@@ -60,8 +62,3 @@ def changed(conn: Any, uuid: str, was: States | None, vm_state: str | None, task
             callback(Change(database, uuid, was, after, created))
     if created or after != was:
         engine.after_commit(conn, tell)
-
-
-def is_watched() -> bool:
-    """Whether anybody wants to know."""
-    return bool(_watchers)

@@ -25,6 +25,7 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.queries import instances, operations
 from kilonova.errors import ImageNotFound
 from tests.fixtures import policies
+from tests.fixtures.servers import put_server
 
 IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
 PROJECT, OTHER = 'p1', 'p2'
@@ -193,7 +194,7 @@ class Site:
     def opened(self, server: str) -> sealing.Secrets:
         """What the host of a server that was asked for gets to know."""
         (row,) = self.rows(server)
-        return sealing.Keys.read(self.conf.secrets.key_file).open(row.args['sealed'], server)
+        return sealing.Keys.read(self.conf.secrets.key_file).open(row['args']['sealed'], server)
 
     # -- things ---------------------------------------------------------------------------------------------------
     def flavor(self, extra_specs: dict[str, str] | None = None, **values: Any) -> str:
@@ -219,8 +220,8 @@ class Site:
         rows = server.to_rows()
         given = {'task_state': None, **values}
         with cell.write() as conn:
-            instances.create(conn, {**rows[0], **given}, rows[1], rows[2] or {}, metadata or rows[3] or {},
-                             row.args['tags'])
+            put_server(conn, {**rows[0], **given}, rows[1], rows[2] or {}, metadata or rows[3] or {},
+                       row.args['tags'])
         with api.write() as conn:
             operations.end(conn, row.uuid, uuid)
             requests, mappings = models.BuildRequest.__table__, models.InstanceMapping.__table__
@@ -251,7 +252,7 @@ class Site:
 
     def asked_for(self, name: str) -> list[Any]:
         """An object in the arguments of each of these rows: 'instance', 'request_spec'."""
-        return [objects.base.Serializer().deserialize_entity(None, row.args[name]) for row in self.asked()]
+        return [objects.base.Serializer().deserialize_entity(None, row['args'][name]) for row in self.asked()]
 
     def row(self, uuid: str, cell: Any = None) -> dict[str, Any]:
         """The server's row in its cell."""

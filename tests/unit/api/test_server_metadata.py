@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova.db.queries import instances
+from tests.fixtures.servers import set_state
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ WRITES = [('POST', '', {'metadata': {'c': '3'}}, 'update'), ('PUT', '', {'metada
 def test_what_is_refused(site, server, method, tail, body, act):
     for state in ('error', 'resized', 'rescued', 'building', 'shelved'):
         with site.cell1.write() as conn:
-            instances.update(conn, server, {'vm_state': state})
+            set_state(conn, server, vm_state=state)
         assert site.fault(method, f'/servers/{server}/metadata{tail}', body) == (
             409, f"Cannot '{act} metadata' instance {server} while it is in vm_state {state}")
     waiting = site.create(metadata={'a': '1'})

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.db.queries import instances
+from tests.fixtures.servers import set_state
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_states_and_locks(site, server, method, tail, body, act):
     """A lock keeps nobody from tagging."""
     path = f'/servers/{server}/tags{tail}'
     with site.cell1.write() as conn:
-        instances.update(conn, server, {'vm_state': 'error'})
+        set_state(conn, server, vm_state='error')
     assert site.fault(method, path, body) == (
         409, f"Cannot '{act}' instance {server} while it is in vm_state error")
     with site.cell1.write() as conn:
-        instances.update(conn, server, {'vm_state': 'paused', 'locked': True})
+        set_state(conn, server, vm_state='paused', locked=True)
     assert site.request(method, path, body, user='bob').status_int in (200, 201, 204)
     waiting = site.create(tags=['w'])
     assert tags(site, waiting) == ['w']

@@ -37,7 +37,7 @@ def test_they_are_inserted_with_the_server(site):
     rows = site.rows(uuid)[0]['args']['bdms']
     from kilonova.db.queries import instances
     with site.cell1.write() as conn:
-        instances.create(conn, {'uuid': uuid, 'project_id': 'p', 'user_id': 'u'}, {}, {}, {}, (), rows)
+        instances.create(conn, 'build.start', {'uuid': uuid, 'project_id': 'p', 'user_id': 'u'}, {}, {}, {}, (), rows)
         found = conn.execute(instances.bdm_table.select()).mappings().all()
     assert [(row['instance_uuid'], row['source_type'], row['tag'], row['deleted']) for row in found] == [
         (uuid, 'image', None, 0), (uuid, 'blank', 's', 0)]

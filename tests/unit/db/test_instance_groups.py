@@ -23,6 +23,7 @@ from kilonova.db.queries import (
     owners,
 )
 from kilonova.errors import GroupPolicyViolated
+from tests.fixtures.servers import put_server
 
 PROJECT = 'p'
 
@@ -86,8 +87,8 @@ def test_a_group_leaves_its_servers(api, make_group):
 # --- places ----------------------------------------------------------------------------------------------------------
 def put(cell, uuid, host=None, **values):
     with cell.write() as connection:
-        instances.create(connection, {'uuid': uuid, 'project_id': PROJECT, 'user_id': 'u', 'host': host,
-                                      'vm_state': 'active', 'task_state': None, **values}, {}, {}, {})
+        put_server(connection, {'uuid': uuid, 'project_id': PROJECT, 'user_id': 'u', 'host': host,
+                                'vm_state': 'active', 'task_state': None, **values})
 
 
 def test_servers_that_move_are_on_both_hosts(cell, statements):

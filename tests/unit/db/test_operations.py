@@ -15,6 +15,7 @@ from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
 from kilonova.db.queries import claims, instances, migrations, operations
 from kilonova.errors import ClaimConflict, Conflict, InstanceInvalidState, InstanceNotFound, KeyGone
+from tests.fixtures.servers import put_server, set_state
 
 UUID = '7d7f5ee0-7c0f-4a55-8ac9-000000000001'
 ACTION = {'action': 'stop', 'request_id': 'req-1', 'user_id': 'u', 'project_id': 'p'}
@@ -29,8 +30,8 @@ def cell(tmp_path, migrated):
     shutil.copy(migrated / 'cell.sqlite', tmp_path / 'cell.db')
     database = engine.Database(f'sqlite:///{tmp_path}/cell.db', 'cell1')
     with database.write() as conn:
-        instances.create(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1',
-                                'launched_at': instances.utcnow()}, {}, {}, {})
+        put_server(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1',
+                          'launched_at': instances.utcnow()})
     yield database
     database.dispose()
 
@@ -374,7 +375,7 @@ def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
 
 def test_of_a_restore_and_a_reclaim_one_is_second(cell):
     with cell.write() as conn:
-        instances.update(conn, UUID, {'vm_state': 'soft-delete'})
+        set_state(conn, UUID, vm_state='soft-delete')
     operations.accept(cell, instance_uuid=UUID, event='restore.start', operation=op('o1', 'restore'), action=ACTION)
     with pytest.raises(InstanceInvalidState):
         operations.accept_delete(cell, instance_uuid=UUID, event='reclaim.start', operation=op('d1', 'delete'),

@@ -19,15 +19,16 @@ from kilonova.db.queries import (
     usages,
     withdrawals,
 )
+from tests.fixtures.servers import put_server
 
 NOW = datetime.datetime(2026, 11, 10)
 
 
 def add(cell, uuid, project='p', user='u', vcpus=1, ram=10, **values):
     with cell.write() as connection:
-        instances.create(connection, {
+        put_server(connection, {
             'uuid': uuid, 'project_id': project, 'user_id': user, 'vcpus': vcpus, 'memory_mb': ram,
-            'vm_state': 'active', 'task_state': None, **values}, {}, {}, {})
+            'vm_state': 'active', 'task_state': None, **values})
 
 
 def operation(uuid, instance_uuid, kind='resize', **values):

@@ -7,8 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from kilonova.db.models import cell as models
-from kilonova.db.queries import instances, locks, metadata, servers, tags
+from kilonova.db.queries import locks, metadata, servers, tags
 from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound
+from tests.fixtures.servers import put_server, set_state
 
 UUID, NOBODY = '7d7f5ee0-7c0f-4a55-8ac9-000000000001', '7d7f5ee0-7c0f-4a55-8ac9-000000000002'
 ACTION = {'action': 'lock', 'request_id': 'req-1', 'user_id': 'u', 'project_id': 'p'}
@@ -18,8 +19,8 @@ ACTION = {'action': 'lock', 'request_id': 'req-1', 'user_id': 'u', 'project_id':
 def here(cell):
     """A cell with one server."""
     with cell.write() as conn:
-        instances.create(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1'}, {}, {},
-                         {'a': '1'}, ['t'])
+        put_server(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None, 'host': 'gpu1'}, {}, {},
+                   {'a': '1'}, ['t'])
     return cell
 
 
@@ -74,7 +75,7 @@ def test_states_in_which_nothing_may_change(here):
             'update tag': lambda uuid: tags.add(here, uuid, 'n', 50),
             'delete tag': lambda uuid: tags.remove(here, uuid, 't')}
     with here.write() as conn:
-        instances.update(conn, UUID, {'vm_state': 'error'})
+        set_state(conn, UUID, vm_state='error')
     for method, act in acts.items():
         with pytest.raises(InstanceInvalidState) as caught:
             act(UUID)

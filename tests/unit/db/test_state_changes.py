@@ -5,6 +5,7 @@ import pytest
 
 from kilonova.db import engine
 from kilonova.db.queries import instances, state_changes
+from tests.fixtures.servers import put_server
 
 UUID = 'c03c0bf9-f46e-4e4f-93f1-817568567ee2'
 
@@ -21,7 +22,7 @@ def told():
 def server(cell):
     """A server that is ACTIVE and idle."""
     with cell.write() as conn:
-        instances.create(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None}, {}, {}, {})
+        put_server(conn, {'uuid': UUID, 'vm_state': 'active', 'task_state': None})
     return UUID
 
 
@@ -48,7 +49,7 @@ def test_what_is_rolled_back_is_not(cell, server, told):
 
 def test_a_new_server_and_a_deleted_one(cell, told):
     with cell.write() as conn:
-        instances.create(conn, {'uuid': UUID, 'vm_state': 'building', 'task_state': 'scheduling'}, {}, {}, {})
+        instances.create(conn, 'build.start', {'uuid': UUID}, {}, {}, {})
     with cell.write() as conn:
         instances.mark_deleted(conn, UUID)
     assert [(change.before, change.after, change.created) for change in told] == [
