@@ -15,12 +15,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kilonova.clients.placement import PlacementClient
 from kilonova.conductor import audit_rows
+from kilonova.context import RequestContext
+from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import services
+from kilonova.db.queries.cells import Cells
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
 from kilonova.rpc import bounded
+from kilonova.rpc.interface import Client
 from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
@@ -56,8 +61,9 @@ class Audit:
     """``compute``: the RPC client, None where no host can be asked; ``placement``: the Placement client; ``down_time``:
     hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds."""
 
-    def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any,
-                 pause: Callable[[float], None] = time.sleep, down_time: float | None = None) -> None:
+    def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
+                 ctxt: RequestContext, pause: Callable[[float], None] = time.sleep,
+                 down_time: float | None = None) -> None:
         self._parts, self._pause = (databases, cells, placement, compute, ctxt, down_time), pause
 
     def run(self) -> Report:
@@ -105,8 +111,8 @@ class _Side:
 class _Look:
     """One look at everything."""
 
-    def __init__(self, databases: Any, cells: Any, placement: Any, compute: Any, ctxt: Any,
-                 down_time: float | None) -> None:
+    def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
+                 ctxt: RequestContext, down_time: float | None) -> None:
         self._databases, self._cells = databases, cells
         self._placement, self._compute, self._ctxt = placement, compute, ctxt
         self._down_time = down_time
@@ -213,20 +219,21 @@ class _Look:
 
     def _hosts(self, hosts: list[str], down: set[str]) -> dict[str, dict[str, Any]]:
         """What each host shows that can be asked, all asked at the same time."""
-        if self._compute is None:
+        compute = self._compute
+        if compute is None:
             return {}
         self._report.silent.extend(f'{host}: its nova-compute service is down, so it was not asked'
                                    for host in hosts if host in down)
         asked = [host for host in hosts if host not in down]
         answers: dict[str, Any] = {}
         waiting = deque(asked)
-        for one in [bounded.begin(lambda: self._ask(waiting, answers)) for _ in asked[:AT_ONCE]]:
+        for one in [bounded.begin(lambda: self._ask(compute, waiting, answers)) for _ in asked[:AT_ONCE]]:
             one.result()
         self._report.silent.extend(f'{host}: {answers[host]}' for host in asked
                                    if isinstance(answers[host], KilonovaError))
         return {host: answers[host] for host in asked if not isinstance(answers[host], KilonovaError)}
 
-    def _ask(self, waiting: deque[str], answers: dict[str, Any]) -> None:
+    def _ask(self, compute: Client, waiting: deque[str], answers: dict[str, Any]) -> None:
         """One after the other of those that no other thread has taken."""
         while True:
             try:
@@ -234,7 +241,7 @@ class _Look:
             except IndexError:
                 return
             try:
-                answers[host] = self._compute.describe_host(self._ctxt, server=host)
+                answers[host] = compute.describe_host(self._ctxt, server=host)
             except KilonovaError as error:
                 answers[host] = error
 
@@ -417,7 +424,7 @@ def _devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list
             [device for device in here if device['address'] in before])
 
 
-def amounts(flavor: Any, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
+def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
             pinning: bool = True) -> dict[str, int]:
     """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server.
 

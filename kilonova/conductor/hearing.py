@@ -23,8 +23,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from kilonova.db.engine import Database
 from kilonova.db.queries import services
 
 
@@ -67,7 +67,7 @@ class Hearing:
         with self._lock:
             return any(cell.since is None for cell in self._cells.values())
 
-    def look(self, db: Any) -> None:
+    def look(self, db: Database) -> None:
         """Two statements: whether hosts of this cell are heard, and which ones are down."""
         with db.read() as conn:
             newest = services.newest_report(conn)
@@ -78,7 +78,7 @@ class Hearing:
         with self._lock:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
-    def is_down(self, db: Any, host: str) -> bool:
+    def is_down(self, db: Database, host: str) -> bool:
         """Whether to give up asking a host: forced down, deleted, or silent while it could have reported."""
         with db.read() as conn:
             heard = services.report_of(conn, host)
@@ -88,18 +88,23 @@ class Hearing:
         down = heard.age > self._down_time and self._given_up(cell, heard.age, heard.newest)
         return self._noted(db, host, down)
 
-    def is_fenced(self, db: Any, host: str) -> bool:
+    def is_fenced(self, db: Database, host: str) -> bool:
         """Whether an operator said that nothing runs there: the service is forced down, or deleted."""
         with db.read() as conn:
             heard = services.report_of(conn, host)
         return heard is None or heard.forced_down
 
-    def was_down(self, db: Any, host: str) -> bool:
+    def was_down(self, db: Database, host: str) -> bool:
         """Whether a host was down when somebody last looked: ``look``, or ``is_down`` of this host."""
         with self._lock:
             return host in self._down.get(db.url, ())
 
-    def _noted(self, db: Any, host: str, down: bool) -> bool:
+    def known_down(self, db: Database, host: str) -> bool:
+        """Whether a host is down, asked before it is sent anything. Costs a statement only where the last look found it
+        down."""
+        return self.was_down(db, host) and self.is_down(db, host)
+
+    def _noted(self, db: Database, host: str, down: bool) -> bool:
         with self._lock:
             known = self._down.setdefault(db.url, set())
             (known.add if down else known.discard)(host)
@@ -109,7 +114,7 @@ class Hearing:
         """This process's clock, for ``unsure``."""
         return self._clock()
 
-    def unsure(self, db: Any, asked: float = float('inf')) -> list[str]:
+    def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
         """Hosts that get no servers as they count as down, but aren't given up: they may be back at any moment.
 
         ``asked``: when the scheduler was asked. Where the doubt ended since then, whoever was in doubt may have counted

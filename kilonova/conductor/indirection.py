@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kilonova import errors
-from kilonova.conductor.environment import silence
+from kilonova.context import RequestContext
+from kilonova.db import engine
 from kilonova.objects.base import KilonovaObject, object_versions
 
 
@@ -49,20 +50,21 @@ class ObjectCalls:
     """The three methods (rpc-objects-db.md §1); they take no lock and keep nothing. ``databases``: the objects' home is
     the main one; None: where the context says."""
 
-    def __init__(self, databases: Any = None) -> None:
+    def __init__(self, databases: engine.Databases | None = None) -> None:
         self._databases = databases
 
-    @silence()
-    def object_class_action_versions(self, ctxt: Any, objname: str, objmethod: str, object_versions: dict[str, str],
-                                     args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    @engine.silence()
+    def object_class_action_versions(self, ctxt: RequestContext, objname: str, objmethod: str,
+                                     object_versions: dict[str, str], args: Sequence[Any],
+                                     kwargs: dict[str, Any]) -> Any:
         """Call a class method; the result as ``object_versions`` (name → the caller's version) says."""
         self._be_at_home(ctxt)
         cls = KilonovaObject.obj_class_from_name(objname, object_versions[objname])
         result = _remotable(cls, objname, objmethod)(ctxt, *args, **kwargs)
         return _reply(result, object_versions)
 
-    @silence()
-    def object_action(self, ctxt: Any, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
+    @engine.silence()
+    def object_action(self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Call a method of the object that came along.
 
@@ -78,11 +80,11 @@ class ObjectCalls:
         updates['obj_what_changed'] = sorted(objinst.obj_what_changed())
         return updates, _reply(result, {})
 
-    def _be_at_home(self, ctxt: Any) -> None:
+    def _be_at_home(self, ctxt: RequestContext) -> None:
         if self._databases is not None:
             ctxt.cell = self._databases.main()
 
-    def object_backport_versions(self, ctxt: Any, objinst: KilonovaObject,
+    def object_backport_versions(self, ctxt: RequestContext, objinst: KilonovaObject,
                                  object_versions: dict[str, str]) -> dict[str, Any]:
         """The object in the versions that the caller knows."""
         return objinst.obj_to_primitive(target_version=object_versions[objinst.obj_name()],

@@ -12,13 +12,20 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from kilonova.conductor.environment import Environment, silence
+from oslo_config import cfg
+
+from kilonova.clients.image import ImageClient
+from kilonova.clients.placement import PlacementClient
+from kilonova.conductor.environment import Environment
 from kilonova.conductor.indirection import ObjectCalls
 from kilonova.conductor.reclaim import Reclaim
 from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
-from kilonova.context import get_admin_context
+from kilonova.context import RequestContext, get_admin_context
+from kilonova.db import engine
+from kilonova.db.engine import Databases
 from kilonova.db.queries import claims, group_claims
+from kilonova.db.queries.cells import Cells
 from kilonova.objects import Claim, Save
 from kilonova.rpc.baseapi import ping
 from kilonova.rpc.compute import Compute
@@ -34,47 +41,47 @@ class ConductorEndpoint(ObjectCalls):
     """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor; a database that
     is silent makes the conductor silent, so that hosts ask again and undo nothing (operations.md rules 13 and 16)."""
 
-    def __init__(self, databases: Any, cells: Any = None) -> None:
+    def __init__(self, databases: Databases, cells: Cells) -> None:
         super().__init__(databases)
-        self._cells = cells
+        self._own, self._cells = databases, cells
 
-    @silence()
-    def check_key(self, ctxt: Any, key: str, undo: bool, host: str) -> Any:
+    @engine.silence()
+    def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
         """KeyGone when no operation stands at the key, or, for an ``undo``, is being undone there."""
-        with self._databases.main().read() as conn:
+        with self._own.main().read() as conn:
             claims.check(conn, key, undo, host)
         return {}
 
-    @silence()
-    def claim_instance(self, ctxt: Any, claim: Claim) -> Any:
+    @engine.silence()
+    def claim_instance(self, ctxt: RequestContext, claim: Claim) -> Any:
         request = claims.Claim(**claim.given)
         if request.group:
-            return group_claims.claim(self._databases.api(), self._cells, self._databases.main(), request,
+            return group_claims.claim(self._own.api(), self._cells, self._own.main(), request,
                                       request.group)
-        return claims.claim(self._databases.main(), request)
+        return claims.claim(self._own.main(), request)
 
-    @silence()
-    def save_instance(self, ctxt: Any, save: Save) -> Any:
-        return claims.save(self._databases.main(), claims.Save(**{'request_id': ctxt.request_id, **save.given}))
+    @engine.silence()
+    def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
+        return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.given}))
 
 
 class ComputeTaskEndpoint:
     """``rpc.conductor.ComputeTask``: each method wakes the runner for the row that says what to do."""
 
-    def __init__(self, runner: Runner, databases: Any) -> None:
+    def __init__(self, runner: Runner, databases: Databases) -> None:
         self._runner, self._databases = runner, databases
 
-    def schedule_and_build_instances(self, ctxt: Any, operations: Sequence[str]) -> Any:
+    def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any:
         """These rows wait in the api database, and are taken together."""
         self._runner.wake(self._databases.api(), operations, fresh=True)
 
-    def run_operation(self, ctxt: Any, operation: str) -> Any:
+    def run_operation(self, ctxt: RequestContext, operation: str) -> Any:
         """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
         self._runner.wake(self._databases.main(), [operation], urgent=False)
 
     migrate_server = confirm_resize = revert_resize = run_operation
 
-    def terminate_instance(self, ctxt: Any, operation: str) -> Any:
+    def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
         """As the others, before them."""
         self._runner.wake(self._databases.main(), [operation], urgent=True)
 
@@ -82,8 +89,9 @@ class ComputeTaskEndpoint:
 class ConductorManager:
     """Builds and runs what a conductor process is made of. ``broker``: where hosts report together."""
 
-    def __init__(self, conf: Any, *, transport: Any, databases: Any, cells: Any, scheduler: Any, compute: Any,
-                 placement: Any, images: Any, notify: Notifications = OFF, broker: Broker | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, *, transport: Any, databases: Databases, cells: Cells,
+                 scheduler: Client, compute: Client, placement: PlacementClient, images: ImageClient,
+                 notify: Notifications = OFF, broker: Broker | None = None) -> None:
         self._transport, self._host = transport, conf.host
         self.env = Environment(conf=conf, databases=databases, cells=cells, scheduler=scheduler, compute=compute,
                                placement=placement, images=images, max_attempts=conf.scheduler.max_attempts,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
 
 from kilonova import concurrency
 from kilonova.conductor.environment import Environment
 from kilonova.context import get_admin_context
+from kilonova.db.engine import Database
 from kilonova.db.queries import instances, operations
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
 
@@ -56,7 +56,7 @@ class Reclaim:
                 LOG.warning('soft-deleted servers of %s not reclaimed now: %s', db.name, error)
         return accepted
 
-    def _of_cell(self, db: Any) -> int:
+    def _of_cell(self, db: Database) -> int:
         with db.read() as conn:
             expired = instances.to_reclaim(conn, self._interval, BATCH)
         accepted = [uuid for uuid in (self._accept(db, server) for server in expired) if uuid is not None]
@@ -64,7 +64,7 @@ class Reclaim:
             self._env.runner.wake(db, [uuid], urgent=True)
         return len(accepted)
 
-    def _accept(self, db: Any, server: str) -> str | None:
+    def _accept(self, db: Database, server: str) -> str | None:
         ctxt = get_admin_context()
         try:
             uuid: str | None = operations.accept_delete(

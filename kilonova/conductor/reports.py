@@ -5,17 +5,17 @@
 """
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.context import get_admin_context
+from kilonova.db.engine import Databases
 from kilonova.db.queries import services
+from kilonova.rpc.interface import Client
 
 
 class Reports:
     """``compute``: a client of ``rpc.compute.Compute`` without a cap: who sends such reports understands what is said
     here."""
 
-    def __init__(self, databases: Any, compute: Any, service_down_time: float) -> None:
+    def __init__(self, databases: Databases, compute: Client, service_down_time: float) -> None:
         self._databases, self._compute, self._down_time = databases, compute, service_down_time
 
     def write(self, reports: dict[int, str]) -> None:

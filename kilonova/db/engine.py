@@ -28,14 +28,17 @@ from sqlalchemy import event, exc, pool
 from kilonova import errors
 from kilonova.db import access, expressions, failures, timeouts
 from kilonova.db.clock import db_age, db_now, db_utcnow
-from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable, repeated
+from kilonova.db.failures import is_duplicate, is_retriable, is_unreachable, repeated, silence
 
-__all__ = ['Database', 'Databases', 'NotConfigured', 'Options', 'after_commit', 'api', 'configure', 'db_age',
+__all__ = ['Connection', 'Database', 'Databases', 'NotConfigured', 'Options', 'after_commit', 'api', 'configure',
+           'db_age',
            'db_now', 'db_utcnow', 'install', 'is_duplicate', 'is_retriable', 'is_unreachable', 'listen',
-           'main', 'now', 'open', 'repeated', 'retried']
+           'main', 'now', 'open', 'repeated', 'retried', 'silence']
 
 P = ParamSpec('P')
 R = TypeVar('R')
+# In transactions of ``Database``; what SQL there is stays in this package.
+Connection = sa.Connection
 Listener = Callable[[str, str, bool], None]
 
 # Seconds that a writer waits for SQLite's lock before the database counts as not answering.

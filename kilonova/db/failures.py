@@ -10,6 +10,7 @@ sqlite.org/rescode.html.
 """
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import itertools
 import logging
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy import exc
+
+from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
@@ -134,3 +137,14 @@ def repeated() -> bool:
     """Whether the function that asks is called again by ``retry`` after a connection was lost: what it did may have
     been committed, and only the answer lost."""
     return _repeated.get()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """A database that can't be reached is silence (Unanswered), not a failure."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, KilonovaError) and is_unreachable(error):
+            raise Unanswered(who='the database', reason=str(error)) from error
+        raise

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kilonova.compute.keys import Keys
-from kilonova.conductor.flows import move
+from kilonova.conductor.flows import resize
 from kilonova.conductor.manager import ConductorManager
 from kilonova.db.queries import instance_mappings, operations, request_specs
 from kilonova.errors import ClaimConflict, HostRejected, KeyGone, KilonovaError, Unanswered
@@ -38,22 +38,22 @@ def until(what: Callable[[], Any], seconds: float = 30.0) -> None:
 
 def by(manager: ConductorManager) -> bool:
     """Whether this thread is a worker of that conductor."""
-    return threading.current_thread() in manager.runner._threads
+    return threading.current_thread() in manager.runner.workers.threads
 
 
 def stand_still(cloud: Cloud, manager: ConductorManager) -> None:
     """The process renews nothing, and its leases run out."""
-    manager.runner._begin = lambda db: None
+    manager.runner.leases.renew = lambda db: None
     cloud.expire(manager)
-    for lease in manager.runner._leases.values():
+    for lease in manager.runner.leases._leases.values():
         lease.renewed -= 1000
 
 
 def go_on(manager: ConductorManager) -> None:
     """The process goes on: its renewal is the first that does something."""
-    del manager.runner._begin
-    for lease in list(manager.runner._leases.values()):
-        manager.runner._begin(lease.db)
+    del manager.runner.leases.renew
+    for lease in list(manager.runner.leases._leases.values()):
+        manager.runner.leases.renew(lease.db)
 
 
 def forget_keys(cloud: Cloud) -> None:
@@ -177,8 +177,8 @@ def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud)
     for server in (slow, moved):
         assert cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': large}}).status_int == 202
         until(at_it.is_set)
-    until(a.runner.parked)
-    before = a.runner.owner_in(cloud.cell)
+    until(a.runner.slots.parked)
+    before = a.runner.leases.owner_in(cloud.cell)
     stand_still(cloud, a)
     b.runner.sweep()
     until(lambda: not cloud.rows())
@@ -186,7 +186,7 @@ def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud)
     seen = picture(cloud, moved)
     forget_keys(cloud)
     go_on(a)
-    assert a.runner.parked() == [] and a.runner.owner_in(cloud.cell) != before
+    assert a.runner.slots.parked() == [] and a.runner.leases.owner_in(cloud.cell) != before
     hold.set()
     until(a.runner.idle)
     assert sorted(sent) == sorted([('A', slow), ('B', slow), ('B', moved)])
@@ -362,7 +362,7 @@ def test_a_lease_that_ran_out_is_another_owner_though_nobody_took_its_rows(make_
     cloud = make_cloud(GPUS, conductor__lease_time=30, conductor__sweep_interval=15)
     server = cloud.boot(cloud.flavor(gpus=1))
     (conductor,) = cloud.conductors
-    before, owners = conductor.runner.owner_in(cloud.cell), []
+    before, owners = conductor.runner.leases.owner_in(cloud.cell), []
 
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'stop_instance':
@@ -370,7 +370,7 @@ def test_a_lease_that_ran_out_is_another_owner_though_nobody_took_its_rows(make_
             if len(owners) == 1:
                 # Its lease ends while the host is asked and doesn't answer.
                 cloud.expire(conductor)
-                for lease in conductor.runner._leases.values():
+                for lease in conductor.runner.leases._leases.values():
                     lease.renewed -= 1000
                 raise Unanswered(who=host, reason='injected silence')
         return deliver()
@@ -379,7 +379,7 @@ def test_a_lease_that_ran_out_is_another_owner_though_nobody_took_its_rows(make_
     assert cloud.status(server) == 'SHUTOFF'
     assert owners[0] == before and before not in owners[1:]
     with cloud.cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.owner_in(cloud.cell)]
+        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.leases.owner_in(cloud.cell)]
     cloud.assert_clean()
 
 
@@ -416,14 +416,14 @@ def test_a_late_owner_does_not_write_an_older_request_spec(make_cloud, monkeypat
     small, large = cloud.flavor('small', gpus=1), cloud.flavor('large', gpus=2)
     server = cloud.boot(small, availability_zone='nova:gpu1')
     a, b = cloud.conductors[0], cloud.start_conductor()
-    hold, at_it, real = threading.Event(), threading.Event(), move._save
+    hold, at_it, real = threading.Event(), threading.Event(), resize._save
 
     def before(api, seen, text):
         if by(a) and not at_it.is_set():
             at_it.set()
             hold.wait(60)
         return real(api, seen, text)
-    monkeypatch.setattr(move, '_save', before)
+    monkeypatch.setattr(resize, '_save', before)
 
     def on_message(kind, topic, host, method, args, deliver):
         if topic == 'conductor' and kind == 'cast':

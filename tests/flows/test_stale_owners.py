@@ -81,7 +81,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def two(ground: Cloud) -> Iterator[Cloud]:
     """The second conductor takes only what it is told to."""
-    ground.start_conductor().runner._sweep_interval = 3600
+    ground.start_conductor().runner.sweep_interval = 3600
     yield ground
     ground.on_message = ground.placement.before = None
     first = ground.conductors.pop(0)

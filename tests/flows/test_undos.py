@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kilonova.conductor import flows
-from kilonova.conductor.work import UNDO_TRIES, Work
+from kilonova.conductor.flows.beside import UNDO_TRIES
+from kilonova.conductor.work import Work
 from kilonova.db import engine
 from kilonova.errors import Invalid, KilonovaError, Unanswered
 from tests.fixtures.cloud import Cloud, Crash

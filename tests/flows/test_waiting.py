@@ -49,7 +49,7 @@ def test_a_delete_reaches_an_operation_that_waits_for_a_slot(make_cloud):
     assert at_it.wait(20)
     parked = cloud.create(flavor, availability_zone='nova:gpu1')['server']['id']
     (runner,) = [conductor.runner for conductor in cloud.conductors]
-    until(runner.parked)
+    until(runner.slots.parked)
     assert cloud.request('DELETE', f'/servers/{parked}').status_int == 204
     try:
         until(lambda: cloud.status(parked) == 'GONE')
@@ -69,7 +69,7 @@ def test_a_delete_reaches_what_another_conductor_has_parked(make_cloud):
     assert at_it.wait(20)
     parked = cloud.create(flavor, availability_zone='nova:gpu1')['server']['id']
     first = cloud.conductors[0].runner
-    until(first.parked)
+    until(first.slots.parked)
     second = cloud.start_conductor()
     on_message = cloud.on_message
 
@@ -88,7 +88,7 @@ def test_a_delete_reaches_what_another_conductor_has_parked(make_cloud):
 
 def test_a_sweep_sees_what_is_behind_its_own_rows(make_cloud, monkeypatch):
     """Finding 1.8: more rows of our own than a batch hide nothing younger."""
-    monkeypatch.setattr('kilonova.conductor.runner.SWEEP_BATCH', 3)
+    monkeypatch.setattr('kilonova.conductor.sweep.SWEEP_BATCH', 3)
     cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
     flavor = cloud.flavor()
     other = cloud.boot(flavor, availability_zone='nova:gpu2')
@@ -96,7 +96,7 @@ def test_a_sweep_sees_what_is_behind_its_own_rows(make_cloud, monkeypatch):
     many = [cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'] for _ in range(4)]
     assert at_it.wait(20)
     (runner,) = [conductor.runner for conductor in cloud.conductors]
-    until(lambda: len(runner.parked()) == 3)
+    until(lambda: len(runner.slots.parked()) == 3)
     on_message = cloud.on_message
     cloud.on_message = lambda kind, *rest: None if kind == 'cast' else on_message(kind, *rest)
     assert cloud.request('POST', f'/servers/{other}/action', {'os-stop': None}).status_int == 202
@@ -248,11 +248,11 @@ def test_what_is_unparked_and_ends_without_its_slot_passes_it_on(make_cloud):
     (runner,) = [conductor.runner for conductor in cloud.conductors]
     for count in (1, 2):
         many.append(cloud.create(flavor, availability_zone='nova:gpu1')['server']['id'])
-        until(lambda count=count: len(runner.parked()) == count)
+        until(lambda count=count: len(runner.slots.parked()) == count)
     # As if another conductor had taken the first that waits.
     table = operations.operations
     with cloud.cell.write() as conn:
-        conn.execute(table.update().where(table.c.uuid == runner.parked()[0]).values(owner='another'))
+        conn.execute(table.update().where(table.c.uuid == runner.slots.parked()[0]).values(owner='another'))
     # Within the time that the sweep would need, nothing else resumes them.
     hold.set()
     until(lambda: cloud.status(many[2]) == 'ACTIVE')
@@ -274,7 +274,7 @@ def test_waiting_rows_take_no_thread(make_cloud, monkeypatch):
     cloud.on_message = on_message
     many = [cloud.create(flavor)['server']['id'] for _ in range(40)]
     (runner,) = [conductor.runner for conductor in cloud.conductors]
-    until(lambda: len(runner._due) >= 20)
+    until(lambda: runner.workers.due() >= 20)
     assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     silent.clear()
     cloud.settle()

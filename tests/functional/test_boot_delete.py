@@ -111,7 +111,7 @@ def test_the_list_shows_a_server_from_the_first_moment(cloud):
     cloud.on_message = lambda kind, topic, server, method, args, deliver: (
         None if kind == 'cast' else deliver())
     for conductor in cloud.conductors:
-        conductor.runner._stopping = True
+        conductor.runner.workers.stopping = True
     server = cloud.create(cloud.flavor())['server']['id']
     shown = cloud.show(server)
     assert (shown['status'], shown['OS-EXT-STS:vm_state']) == ('BUILD', 'building')
@@ -193,7 +193,7 @@ def test_a_delete_does_not_wait_for_what_ends_at_the_same_moment(cloud):
     """What runs looks who waits, finds nobody, and its end is committed while the delete is accepted."""
     server = cloud.boot(cloud.flavor(gpus=1))
     row = operations.Operation(uuid='e' * 8, kind='stop', instance_uuid=server, request_id='req-1',
-                               owner=cloud.conductors[0].runner.owner_in(cloud.cell))
+                               owner=cloud.conductors[0].runner.leases.owner_in(cloud.cell))
     with cloud.cell.write() as conn:
         operations.insert(conn, [row])
     delete = threading.Thread(target=lambda: cloud.request('DELETE', f'/servers/{server}'))

@@ -121,12 +121,11 @@ def test_another_alias(make_cloud):
 
 def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(cloud, monkeypatch):
     """Row 0.9, the itch: with the PCI requests of the old flavor the server gets its vCPUs and keeps one hostdev."""
-    from kilonova.conductor.flows import move
     from kilonova.conductor.flows import resize as flow
     server = cloud.boot(cloud.flavor(gpus=1, vcpus=8))
     with cloud.cell.read() as conn:
         old = json.loads(instances.get(conn, server)['extra_pci_requests'])
-    right = move.request_spec
+    right = flow.request_spec
 
     def as_in_the_seed(work, name='request_spec'):
         spec = right(work, name)
@@ -134,7 +133,7 @@ def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(clo
             for request in spec.pci_requests.requests:
                 request.count = old[0]['count']
         return spec
-    monkeypatch.setattr(flow.move, 'request_spec', as_in_the_seed)
+    monkeypatch.setattr(flow, 'request_spec', as_in_the_seed)
     resize(cloud, server, cloud.flavor(gpus=2, vcpus=16))
     assert '>16</vcpu>' in cloud.xml(server)
     assert len(cloud.hostdevs(server)) == 1

@@ -185,4 +185,4 @@ def test_rows_of_a_dead_process_of_this_machine_go_on_at_once(quiet: Cloud) -> N
     quiet.settle()
     assert quiet.status(server) == 'SHUTOFF'
     with quiet.cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.owner_in(quiet.cell)]
+        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.leases.owner_in(quiet.cell)]

@@ -315,7 +315,7 @@ class Cloud:
             scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
             images=self.images)
         # Longer than the options allow: an idle second of the cloud shall cost little.
-        manager.runner._sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
+        manager.runner.sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
         self.bus.collectors[self.timeline.current().process] = manager.reports.write
         return manager

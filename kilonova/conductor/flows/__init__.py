@@ -4,26 +4,16 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import boot, confirm, delete, mirror, power, resize, revert, snapshot, soft_delete
+from kilonova.conductor.flows import beside, boot, delete, one_step, resize, resized
+from kilonova.conductor.row import Chosen
 
-FLOWS: dict[str, Flow] = {
-    'boot': boot.FLOW,
-    'resize': resize.FLOW,
-    'confirm': confirm.FLOW,
-    'revert': revert.FLOW,
-    'delete': delete.FLOW,
-    'stop': power.Stop(),
-    'start': power.Start(),
-    'reboot': power.Reboot(),
-    'snapshot': snapshot.FLOW,
-    'soft_delete': soft_delete.FLOW,
-    'restore': soft_delete.RESTORE,
-    'release': power.Release(),
-    'mirror': mirror.FLOW,
-}
+FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
+    boot.FLOW, resize.Resize(), resized.Confirm(), resized.Revert(), delete.Delete(), one_step.Stop(),
+    one_step.Start(), one_step.Reboot(), one_step.Snapshot(), delete.SoftDelete(), one_step.Restore(),
+    beside.Release(), beside.Mirror())}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
     """Hosts that a row's steps work on, as far as its outputs tell."""
-    chosen = outputs.get('select') or []
-    return {chosen[attempt - 1]['host']} if len(chosen) >= attempt else set()
+    chosen = Chosen.read(outputs).hosts
+    return {chosen[attempt - 1].host} if len(chosen) >= attempt else set()

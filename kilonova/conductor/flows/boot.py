@@ -6,18 +6,21 @@ while no cell is recorded, else it stays in its cell as ERROR; the fault says wh
 """
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
-from kilonova.conductor.environment import HostsSilent, silence
+from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import beside
+from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
+from kilonova.db.queries.cells import CELL0_UUID
 from kilonova.errors import (
     BuildAbort,
     Cancelled,
@@ -36,48 +39,35 @@ LOG = logging.getLogger(__name__)
 SELECT_DEADLINE = 60.0
 
 
-def spec_of(work: Work) -> objects.RequestSpec:
+@dataclass
+class BootOutputs(Chosen):
+    """``create_instance``: the id of the server's row in its cell. ``overtaken``: the attempts whose host others of the
+    server's group took first; they don't count as attempts. ``early_delete``: deleted while no host was chosen."""
+
+    create_instance: dict[str, int] | None = None
+    overtaken: list[int] = field(default_factory=list)
+    early_delete: bool = False
+
+
+BootWork = Work[BootOutputs]
+
+
+def spec_of(work: BootWork) -> objects.RequestSpec:
     """The request spec that travels in the row."""
     return objects.base.Serializer().deserialize_entity(work.ctxt, work.args['request_spec'])
 
 
-def selections(work: Work) -> list[dict[str, Any]]:
-    """What ``select`` came to: [{host, node, compute_node_uuid, cell_uuid, allocations, mappings,
-    availability_zone}]."""
-    return work.outputs['select']
-
-
-def chosen(work: Work) -> dict[str, Any]:
+def chosen(work: BootWork) -> Choice:
     """The host of this attempt."""
-    return selections(work)[work.attempt - 1]
+    return work.outputs.hosts[work.attempt - 1]
 
 
-def as_outputs(found: Sequence[objects.Selection]) -> list[dict[str, Any]]:
-    """Selections as what the row keeps of them."""
-    plan = []
-    for selection in found:
-        request = json.loads(selection.allocation_request) if selection.allocation_request else {}
-        zone = selection.availability_zone if 'availability_zone' in selection else None
-        plan.append({'host': selection.service_host, 'node': selection.nodename,
-                     'compute_node_uuid': selection.compute_node_uuid, 'cell_uuid': selection.cell_uuid,
-                     'allocations': request.get('allocations', {}), 'mappings': request.get('mappings') or {},
-                     'availability_zone': zone,
-                     'limits': selection.limits.obj_to_primitive() if selection.limits is not None else None})
-    return plan
-
-
-def limits_of(host: dict[str, Any]) -> objects.SchedulerLimits | None:
-    """How far the claim on a chosen host may go, where a filter said so."""
-    stored = host.get('limits')
-    return objects.SchedulerLimits.obj_from_primitive(stored) if stored else None
-
-
-def select(work: Work) -> list[dict[str, Any]]:
+def select(work: BootWork) -> None:
     """Ask the scheduler; it claims the first host in Placement."""
-    return _select([work])[0]
+    (work.outputs.select,) = _select([work])
 
 
-def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
+def _select(works: Sequence[BootWork]) -> list[list[Choice]]:
     first = works[0]
     for work in works:
         work.before_sending()
@@ -95,59 +85,53 @@ def _select(works: Sequence[Work]) -> list[list[dict[str, Any]]]:
     finally:
         for work in works:
             work.select_answered = answered
-    return [as_outputs(hosts) for hosts in found]
+    return [Choice.all_of(hosts) for hosts in found]
 
 
-def choose_again(work: Work) -> None:
+def choose_again(work: BootWork) -> None:
     """Further alternates, of the cell that the server is in; none is claimed yet. There may be none. NoValidHost: by
     now nobody could take the server, and why."""
     work.before_sending()
     found = work.env.select_destinations(
         work.ctxt, spec_obj=spec_of(work), instance_uuids=[work.instance_uuid], return_objects=True,
         return_alternates=True, claim=False, time_left=SELECT_DEADLINE)
-    cell, tried = chosen(work)['cell_uuid'], selections(work)[:work.attempt]
+    cell, tried = chosen(work).cell_uuid, work.outputs.hosts[:work.attempt]
     # Who forces a host is told it again and again.
-    closed = {tried[attempt - 1]['host'] for attempt in overtaken(work)}
-    work.outputs['select'] = tried + [host for host in as_outputs(found[0])
-                                      if host['cell_uuid'] == cell and host['host'] not in closed]
+    closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
+    work.outputs.select = tried + [choice for choice in Choice.all_of(found[0])
+                                   if choice.cell_uuid == cell and choice.host not in closed]
 
 
-def overtaken(work: Work) -> list[int]:
-    """The attempts whose host others of the server's group took first. They don't count as attempts."""
-    found: list[int] = work.outputs.get('overtaken', [])
-    return found
-
-
-def undo_select(work: Work) -> None:
+def undo_select(work: BootWork) -> None:
     """Give back what the scheduler claimed; an unanswered question may still claim until its deadline."""
     work.env.placement.drop(work.instance_uuid, work.compare_now)
-    if 'select' not in work.outputs and not work.select_answered:
+    if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
         # Once more after the deadline.
-        work.add_release({'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
+        beside.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
 
 
-def create_instance(work: Work) -> dict[str, Any]:
+def create_instance(work: BootWork) -> None:
     """Hand-over: the server and the row into the cell (b), then the api row, build request and mapping (c)."""
-    cell = work.env.cells.by_uuid(chosen(work)['cell_uuid'])
-    owner = work.env.runner.owner_in(cell)
-    work.env.runner.check_lease(cell, owner)
-    with silence():
+    cell = work.env.cells.by_uuid(chosen(work).cell_uuid)
+    owner = work.env.leases.owner_in(cell)
+    work.env.leases.check(cell, owner)
+    with engine.silence():
         new_id = _insert_server(work, cell, owner)
         if not _end_api_row(work, cell):
             # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
             work.cancelled = True
             raise Cancelled(key=work.uuid)
     work.handed_over(cell, owner, FLOW.index('build'))
-    return {'id': new_id}
+    work.outputs.create_instance = {'id': new_id}
 
 
 @engine.retried
-def _insert_server(work: Work, cell: Any, owner: str) -> int:
+def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
     instance = _requested(work)
     rows = instance.to_rows()
     # From the cell the first attempt goes on at ``build``: its host is claimed already.
-    row = work.row_of(owner, FLOW.index('build'))
+    row = work.copy_for(owner, FLOW.index('build'))
     with cell.write() as conn:
         new_id, created = instances.create(
             conn, 'build.start', rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
@@ -161,7 +145,7 @@ def _insert_server(work: Work, cell: Any, owner: str) -> int:
 
 
 @engine.retried
-def _end_api_row(work: Work, cell: Any) -> bool:
+def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
     """(c), from which on the cell's row counts; False, and nothing written, when the build request is gone."""
     with work.env.api.write() as conn:
         # It comes first and locks: an early delete of the same moment finds it gone, or it finds itself gone.
@@ -174,111 +158,118 @@ def _end_api_row(work: Work, cell: Any) -> bool:
     return True
 
 
-def _lives_in(conn: Any, work: Work, cell: Any) -> bool:
+def _lives_in(conn: engine.Connection, work: BootWork, cell: engine.Database) -> bool:
     """Whether the mapping says that the server lives in this cell: its hand-over was completed."""
     return instance_mappings.cells_of(conn, [work.instance_uuid]).get(work.instance_uuid) == cell_id(work, cell)
 
 
-def cell_id(work: Work, cell: Any) -> int:
+def cell_id(work: BootWork, cell: engine.Database) -> int:
     """The cell_mappings id of a cell's database."""
     return work.env.cells.id_of(cell)
 
 
-def action_of(work: Work) -> dict[str, Any]:
+def action_of(work: BootWork) -> dict[str, Any]:
     """The create action's columns."""
     return {'action': 'create', 'request_id': work.request_id, 'user_id': work.ctxt.user_id,
             'project_id': work.ctxt.project_id}
 
 
-def _requested(work: Work) -> objects.Instance:
+def _requested(work: BootWork) -> objects.Instance:
     """The server as the API asked for it, with the devices' providers of this attempt in its PCI requests."""
     instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
-    if instance.pci_requests is not None and instance.pci_requests.requests and 'select' in work.outputs:
-        instance.pci_requests = pci_request.with_allocation(instance.pci_requests, chosen(work)['mappings'])
+    if instance.pci_requests is not None and instance.pci_requests.requests and work.outputs.select:
+        instance.pci_requests = pci_request.with_allocation(instance.pci_requests, chosen(work).mappings)
     return instance
 
 
-def undo_create_instance(work: Work) -> None:
+def _created(work: BootWork) -> objects.Instance:
+    """``_requested`` with its id in the cell."""
+    instance = _requested(work)
+    instance.id = (work.outputs.create_instance or {})['id']
+    return instance
+
+
+def undo_create_instance(work: BootWork) -> None:
     """While the api row counts: what the hand-over put into the cell goes. Later the end state says what became of
     it."""
-    if work.db is not work.env.api or 'select' not in work.outputs:
+    if work.db is not work.env.api or not work.outputs.select:
         return
-    cell = work.env.cells.by_uuid(selections(work)[0]['cell_uuid'])
-    with silence():
+    cell = work.env.cells.by_uuid(work.outputs.select[0].cell_uuid)
+    with engine.silence():
         _take_out_of_cell(work, cell)
 
 
 @engine.retried
-def _take_out_of_cell(work: Work, cell: Any) -> None:
+def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
     with cell.write() as conn:
         operations.end(conn, work.uuid, work.instance_uuid)
         instances.mark_deleted(conn, work.instance_uuid)
 
 
-def claim(work: Work) -> None:
+def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
     there for the host that refused it: one write, so that its generation tells a late one from this."""
     if work.attempt == 1:
         return
     host = chosen(work)
     held = work.env.placement.get_allocations(work.instance_uuid)
-    if same_allocations(held['allocations'], host['allocations']):
+    if same_allocations(held['allocations'], host.allocations):
         return
     work.compare_now()
     try:
-        work.env.placement.claim(work.instance_uuid, host['allocations'], host['mappings'],
-                                 project_id=work.ctxt.project_id, user_id=work.ctxt.user_id,
+        work.env.placement.claim(work.instance_uuid, host.allocations, host.mappings,
+                                 project_id=work.ctxt.project_id or '', user_id=work.ctxt.user_id or '',
                                  generation=held.get('consumer_generation'))
     except (PlacementConflict, PlacementInvalid) as error:
         # Invalid: Placement doesn't know one of its providers (any more).
-        raise HostRejected(reason=f"{host['host']}: {error}") from error
+        raise HostRejected(reason=f'{host.host}: {error}') from error
 
 
-def build(work: Work) -> None:
+def build(work: BootWork) -> None:
     """The host claims, spawns and writes the end state; with it the row goes."""
     host, attempt = chosen(work), work.attempt
-    instance = _requested(work)
-    instance.id = work.outputs['create_instance']['id']
+    instance = _created(work)
     spec = spec_of(work)
     spec.pci_requests = instance.pci_requests
-    alternates = [other['host'] for other in selections(work)[attempt:]]
-    LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host['host'], host['node'], alternates)
-    instance.availability_zone = host['availability_zone'] or instance.availability_zone
+    alternates = [other.host for other in work.outputs.hosts[attempt:]]
+    LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates)
+    instance.availability_zone = host.availability_zone or instance.availability_zone
     if work.env.notify.enabled:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
-    work.ask(host['host'], 'build_and_run_instance', order=objects.BuildOrder(
+    work.ask(host.host, 'build_and_run_instance', order=objects.BuildOrder(
         instance=instance, image=work.args['image'] or {}, request_spec=spec, sealed=work.args.get('sealed'),
-        attempt=attempt, limits=limits_of(host), block_devices=list(objects.BlockDeviceMappingList.of_server(
+        attempt=attempt, limits=host.scheduler_limits, block_devices=list(objects.BlockDeviceMappingList.of_server(
             work.ctxt, work.instance_uuid, work.args.get('bdms') or ()))))
     work.ended_by_host()
 
 
-def undo_build(work: Work) -> None:
+def undo_build(work: BootWork) -> None:
     """The host destroys what there is of the guest and gives its devices back."""
-    if 'select' not in work.outputs or 'create_instance' not in work.outputs:
+    if not work.outputs.select or work.outputs.create_instance is None:
         return
-    instance = _requested(work)
-    instance.id = work.outputs['create_instance']['id']
-    host = chosen(work)['host']
+    instance = _created(work)
+    host = chosen(work).host
 
     def may_run(host: str) -> Exception | None:
         # No claim of this attempt is accepted any more: a host that has none can't have gone further.
         if work.failed or work.instance_row(fresh=True)['host'] != host:
             return None
-        with silence():
+        with engine.silence():
             if work.env.hearing.is_fenced(work.db, host):
                 return None
         return MaxRetriesExceeded(reason=f'{GuestMayRun(host=host).message}. No other host was tried for instance '
                                          f'{work.instance_uuid}')
-    work.ask_to_undo(host, 'undo_build', may_run=may_run, instance=instance, write=lambda conn: instances.leave_host(
-        conn, work.instance_uuid, host, expect={'vm_state': states.VmState.BUILDING.value}))
+
+    def leave(conn: engine.Connection) -> None:
+        instances.leave_host(conn, work.instance_uuid, host, expect={'vm_state': states.VmState.BUILDING.value})
+    beside.ask_to_undo(work, host, 'undo_build', leave, may_run, instance=instance)
 
 
-class Boot(Flow):
+class Boot(Flow[BootOutputs]):
     """Many creates of one request are selected together (rule 3); from ``create_instance`` on each goes alone."""
 
-    name = 'boot'
+    name, outputs = 'boot', BootOutputs
     steps = (
         Step('select', select, undo_select),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
@@ -286,8 +277,10 @@ class Boot(Flow):
         Step('build', build, undo_build, again_from='claim', saved=False),
     )
 
-    def select_together(self, works: Sequence[Work]) -> None:
-        """One select for all; their outputs in one transaction. A failure fails each with the same reason."""
+    def begin_together(self, works: Sequence[BootWork]) -> None:
+        """One select for all. A failure fails each with the same reason."""
+        if len(works) < 2:
+            return
         for work in works:
             work.check()
         try:
@@ -303,35 +296,36 @@ class Boot(Flow):
             return
         for work, plan in zip(works, plans, strict=True):
             try:
-                work.done(self.steps[0], plan)
+                work.outputs.select = plan
+                work.done(self.steps[0])
             except Cancelled:
                 LOG.info('operation %s was cancelled while its host was chosen', work.uuid)
             except (LeaseLost, Unanswered) as other:
                 LOG.info('operation %s: %s', work.uuid, other)
                 work.position = 0
 
-    def next_attempt(self, work: Work, step: Step, error: HostRejected) -> bool:
+    def next_attempt(self, work: BootWork, step: Step[BootOutputs], error: HostRejected) -> bool:
         if isinstance(error, GroupPolicyViolated):
-            work.outputs['overtaken'] = sorted({*overtaken(work), work.attempt})
+            work.outputs.overtaken = sorted({*work.outputs.overtaken, work.attempt})
             if not self.more_attempts(work):
                 # Where the others are now is known, and was not when the alternates were chosen.
                 choose_again(work)
         return super().next_attempt(work, step, error)
 
-    def more_attempts(self, work: Work) -> bool:
-        counted = work.attempt - len(overtaken(work))
-        return work.attempt < len(selections(work)) and counted < work.env.max_attempts
+    def more_attempts(self, work: BootWork) -> bool:
+        counted = work.attempt - len(work.outputs.overtaken)
+        return work.attempt < len(work.outputs.hosts) and counted < work.env.max_attempts
 
-    def exhausted(self, work: Work, error: HostRejected) -> Exception:
+    def exhausted(self, work: BootWork, error: HostRejected) -> Exception:
         uuid = work.instance_uuid
         # A fault's column is short: the server is named once, what several hosts say is said once.
         said = dict.fromkeys(
             refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '').replace(f' {uuid}', '')
-            for refusal in (*work.outputs.get('refusals', []), str(error)))
+            for refusal in (*work.outputs.refusals, str(error)))
         return MaxRetriesExceeded(reason=f'Exhausted all hosts available for retrying build failures for instance '
                                          f'{uuid}. Hosts said: {"; ".join(said)}')
 
-    def run(self, work: Work) -> None:
+    def run(self, work: BootWork) -> None:
         if work.db is not work.env.api:
             try:
                 if _is_orphan(work):
@@ -344,15 +338,15 @@ class Boot(Flow):
                 work.give_back(error)
                 return
         # The position after create_instance was written by the hand-over itself; claim and build save none.
-        if work.position > 1 and 'create_instance' not in work.outputs and not work.failed:
+        if work.position > 1 and work.outputs.create_instance is None and not work.failed:
             try:
-                work.outputs['create_instance'] = {'id': work.instance_row()['id']}
+                work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)
                 return
         super().run(work)
 
-    def ended_badly(self, work: Work) -> None:
+    def ended_badly(self, work: BootWork) -> None:
         if work.db is work.env.api:
             state = _end_in_api(work)
         else:
@@ -361,14 +355,14 @@ class Boot(Flow):
             _notify(work, state)
 
 
-def _is_orphan(work: Work) -> bool:
+def _is_orphan(work: BootWork) -> bool:
     """A row in a cell where the server doesn't live: its owner put it there when it was no owner any more, and whoever
     was ended the operation without it."""
-    with silence(), work.env.api.read() as conn:
+    with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])
 
 
-def _notify(work: Work, state: str) -> None:
+def _notify(work: BootWork, state: str) -> None:
     """A server that could not be scheduled, and its vm state now. What a host's failure was, the host has told."""
     kind = (work.error or {}).get('class')
     if work.env.notify.enabled and kind not in (None, BuildAbort.__name__, Cancelled.__name__):
@@ -376,32 +370,32 @@ def _notify(work: Work, state: str) -> None:
                              request_spec=spec_of(work), state=state, record=work.error)
 
 
-def _end_in_api(work: Work) -> str | None:
+def _end_in_api(work: BootWork) -> str | None:
     """No cell is recorded: bury the server in cell0, unless it was deleted meanwhile. Its vm state, if it is there."""
-    with silence(), work.env.api.read() as conn:
+    with engine.silence(), work.env.api.read() as conn:
         asked = build_requests.exists(conn, work.instance_uuid)
     if not asked:
         work.end(lambda conn: _forget(conn, work.instance_uuid))
         return None
-    cell0 = work.env.cells.cell0()
-    with silence():
+    cell0 = work.env.cells.by_uuid(CELL0_UUID)
+    with engine.silence():
         _bury(work, cell0)
 
-    def end(conn: Any) -> None:
+    def end(conn: engine.Connection) -> None:
         kept = build_requests.destroy(conn, work.instance_uuid)
         instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell0))
         if not kept:
-            work.outputs['early_delete'] = True
+            work.outputs.early_delete = True
     work.end(end)
-    if work.outputs.get('early_delete'):
-        with silence(), cell0.write() as conn:
+    if work.outputs.early_delete:
+        with engine.silence(), cell0.write() as conn:
             instances.mark_deleted(conn, work.instance_uuid)
         return None
     return states.VmState.ERROR.value
 
 
 @engine.retried
-def _bury(work: Work, cell0: Any) -> None:
+def _bury(work: BootWork, cell0: engine.Database) -> None:
     instance = _requested(work)
     rows = instance.to_rows()
     moment = instances.utcnow()
@@ -418,18 +412,18 @@ def _bury(work: Work, cell0: Any) -> None:
             instances.add_fault(conn, work.instance_uuid, work.fault())
 
 
-def _forget(conn: Any, instance_uuid: str) -> None:
+def _forget(conn: engine.Connection, instance_uuid: str) -> None:
     """An early delete: nothing of the request stays."""
     build_requests.destroy(conn, instance_uuid)
     request_specs.destroy(conn, instance_uuid)
     instance_mappings.destroy(conn, instance_uuid)
 
 
-def _end_in_cell(work: Work) -> str | None:
+def _end_in_cell(work: BootWork) -> str | None:
     """ERROR with its fault; a server that is being deleted keeps that state, which is given back."""
     state: str | None = states.VmState.ERROR.value
 
-    def end(conn: Any) -> None:
+    def end(conn: engine.Connection) -> None:
         nonlocal state
         uuid = work.instance_uuid
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):

@@ -3,32 +3,108 @@ save_spec · mark_resized.
 
 One owner, every step with its undo: a failed or refused move leaves the server as it was, the reason is in its event.
 The PCI requests are those of the new flavor (the API put them into the request spec), tied to the providers that
-Placement allocated (``with_allocation``), so the host claims the very devices.
+Placement allocated (``with_allocation``), so the host claims the very devices. What ends a resized server's move is in
+``resized``.
 """
 from __future__ import annotations
 
 import functools
-import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from kilonova import objects
+from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid
-from kilonova.conductor.environment import silence
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import boot, move
-from kilonova.conductor.work import Step, Work
+from kilonova.conductor.flows import beside, boot
+from kilonova.conductor.row import Choice, Chosen
+from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import instances, migrations
-from kilonova.errors import HostRejected, NoValidHost, PlacementConflict
+from kilonova.db.queries import instances, migrations, request_specs
+from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
-
-LOG = logging.getLogger(__name__)
 
 # Choices of one move, counted together: each time another move was quicker, so others got on meanwhile.
 CHOICES = 10
+# How often a request spec is read again that changed before it was written.
+SAVES = 5
 
 
-def create_migration(work: Work) -> None:
+@dataclass
+class ResizeOutputs(Chosen):
+    """``prep_resize``: {disk: where it shall go}. ``resize_instance``: what the destination must know of the disk.
+    ``choices``: how often the scheduler chose."""
+
+    prep_resize: dict[str, Any] | None = None
+    resize_instance: dict[str, Any] | None = None
+    choices: int = 1
+
+
+ResizeWork = Work[ResizeOutputs]
+
+
+# --- what those that end a move need, too ----------------------------------------------------------------------------
+def migration(work: Work[Any]) -> objects.Migration:
+    """The migration of this move as its row stands now."""
+    uuid = work.args['migration_uuid']
+    with engine.silence(), work.db.read() as conn:
+        row = migrations.get(conn, uuid=uuid)
+    if row is None:
+        raise MigrationNotFound(migration_id=uuid)
+    return objects.Migration.from_row(work.ctxt, row)
+
+
+def request_spec(work: Work[Any], name: str = 'request_spec') -> objects.RequestSpec:
+    """The request spec that travels in the row."""
+    return objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
+
+
+def image(work: Work[Any]) -> dict[str, Any]:
+    """The image's metadata as the API knew it."""
+    return work.args.get('image') or {}
+
+
+def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
+    """Store the request spec of the server's flavor (api database).
+
+    The row that says whose turn it is lies in another database: it is compared between reading the spec and writing it,
+    and a spec that somebody else wrote meanwhile stays.
+    """
+    for _ in range(SAVES):
+        with engine.silence(), work.env.api.read() as conn:
+            seen = request_specs.get(conn, work.instance_uuid)
+        work.compare_now()
+        if seen is None:
+            return
+        with engine.silence():
+            if _save(work.env.api, seen, spec.to_json()):
+                return
+    raise Unanswered(who='the api database', reason=f'the request spec of {work.instance_uuid} changes all the time')
+
+
+@engine.retried
+def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
+    with api.write() as conn:
+        return request_specs.save(conn, seen, text)
+
+
+def was_active(work: Work[Any]) -> bool:
+    """Whether the guest ran before the move (and is to run after it)."""
+    instance = work.instance()
+    return instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped'
+
+
+def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
+    """What to wait for before the source starts the guest again: a destination that is down may still run it. None:
+    it is off for sure, or the source will not start it."""
+    if not was_active(work) or instance.task_state in states.ENDING:
+        return None
+    with engine.silence():
+        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+
+
+# --- the steps ------------------------------------------------------------------------------------------------------
+def create_migration(work: ResizeWork) -> None:
     """The migration row; its uuid was chosen when the request was accepted."""
     row = work.instance_row()
     flavor = new_flavor(work)
@@ -36,131 +112,134 @@ def create_migration(work: Work) -> None:
               'migration_type': work.args['migration_type'], 'source_compute': row['host'],
               'source_node': row['node'], 'old_instance_type_id': row['instance_type_id'],
               'new_instance_type_id': flavor.id, 'user_id': work.ctxt.user_id, 'project_id': work.ctxt.project_id}
-    with silence():
+    with engine.silence():
         _write_migration(work, values)
 
 
 @engine.retried
-def _write_migration(work: Work, values: dict[str, Any]) -> None:
+def _write_migration(work: ResizeWork, values: dict[str, Any]) -> None:
     with work.db.write() as conn:
         migrations.create(conn, values)
 
 
-def new_flavor(work: Work) -> objects.Flavor:
-    """The flavor after the move."""
+def new_flavor(work: ResizeWork) -> objects.Flavor:
+    """The flavor after the """
     return objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
 
 
-def select(work: Work) -> list[dict[str, Any]]:
+def select(work: ResizeWork) -> None:
     """Hosts for the new flavor, behind those that refused before; nothing is claimed yet."""
-    refused = work.outputs.get('select', [])[:work.attempt - 1]
+    refused = work.outputs.hosts[:work.attempt - 1]
     work.before_sending()
     found = work.env.select_destinations(
-        work.ctxt, spec_obj=move.request_spec(work), instance_uuids=[work.instance_uuid], return_objects=True,
+        work.ctxt, spec_obj=request_spec(work), instance_uuids=[work.instance_uuid], return_objects=True,
         return_alternates=True, claim=False, time_left=boot.SELECT_DEADLINE)
-    return refused + boot.as_outputs(found[0])
+    work.outputs.select = refused + Choice.all_of(found[0])
 
 
-def claim_and_move(work: Work) -> None:
+def claim_and_move(work: ResizeWork) -> None:
     """One POST: the destination's allocation to the server, its present one to the migration."""
-    host = boot.chosen(work)
+    host = chosen(work)
     try:
         work.env.placement.move_allocation(
-            work.instance_uuid, work.args['migration_uuid'], new=host['allocations'], mappings=host['mappings'],
-            project_id=work.ctxt.project_id, user_id=work.ctxt.user_id, check=work.compare_now)
+            work.instance_uuid, work.args['migration_uuid'], new=host.allocations, mappings=host.mappings,
+            project_id=work.ctxt.project_id or '', user_id=work.ctxt.user_id or '', check=work.compare_now)
     except (PlacementConflict, PlacementInvalid) as error:
         # Invalid: Placement doesn't know one of its providers (any more).
-        raise HostRejected(reason=f"{host['host']}: {error}") from error
+        raise HostRejected(reason=f'{host.host}: {error}') from error
 
 
-def undo_claim_and_move(work: Work) -> None:
+def undo_claim_and_move(work: ResizeWork) -> None:
     """The server gets its allocation back."""
-    if 'select' in work.outputs:
+    if work.outputs.select is not None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
-def _spec(work: Work) -> objects.RequestSpec:
-    spec = move.request_spec(work)
+def chosen(work: ResizeWork) -> Choice:
+    """The host of this attempt."""
+    return work.outputs.hosts[work.attempt - 1]
+
+
+def _spec(work: ResizeWork) -> objects.RequestSpec:
+    spec = request_spec(work)
     if spec.pci_requests is not None:
-        spec.pci_requests = pci_request.with_allocation(spec.pci_requests, boot.chosen(work)['mappings'])
+        spec.pci_requests = pci_request.with_allocation(spec.pci_requests, chosen(work).mappings)
     return spec
 
 
-def prep_resize(work: Work) -> dict[str, Any]:
+def prep_resize(work: ResizeWork) -> None:
     """The destination claims for the new flavor and says where the disk shall go."""
-    host = boot.chosen(work)
-    result = work.ask(host['host'], 'prep_resize', order=objects.PrepResizeOrder(
-        instance=work.instance(), image=move.image(work), migration=move.migration(work), flavor=new_flavor(work),
-        request_spec=_spec(work), limits=boot.limits_of(host)))
+    host = chosen(work)
+    work.outputs.prep_resize = work.ask(host.host, 'prep_resize', order=objects.PrepResizeOrder(
+        instance=work.instance(), image=image(work), migration=migration(work), flavor=new_flavor(work),
+        request_spec=_spec(work), limits=host.scheduler_limits))
     work.changed()
-    return result
 
 
-def undo_prep_resize(work: Work) -> None:
+def undo_prep_resize(work: ResizeWork) -> None:
     """The destination gives back what it claimed."""
-    if 'select' in work.outputs:
-        work.ask_to_undo(boot.chosen(work)['host'], 'undo_prep_resize', instance=work.instance(fresh=True),
-                         migration=move.migration(work))
+    if work.outputs.select is not None:
+        beside.ask_to_undo(work, chosen(work).host, 'undo_prep_resize', instance=work.instance(fresh=True),
+                           migration=migration(work))
 
 
-def resize_instance(work: Work) -> dict[str, Any]:
+def resize_instance(work: ResizeWork) -> None:
     """The source powers the guest off and carries its disk."""
-    source = move.migration(work)
-    result = work.ask(source.source_compute, 'resize_instance', order=objects.ResizeOrder(
-        instance=work.instance(), image=move.image(work), migration=source, flavor=new_flavor(work),
+    source = migration(work)
+    work.outputs.resize_instance = work.ask(source.source_compute, 'resize_instance', order=objects.ResizeOrder(
+        instance=work.instance(), image=image(work), migration=source, flavor=new_flavor(work),
         clean_shutdown=work.args.get('clean_shutdown', True),
-        disk=(work.outputs.get('prep_resize') or {}).get('disk')))
+        disk=(work.outputs.prep_resize or {}).get('disk')))
     work.changed()
-    return result
 
 
-def undo_resize_instance(work: Work) -> None:
+def undo_resize_instance(work: ResizeWork) -> None:
     """The source takes the server back as it was: disk, devices, power state."""
-    source = move.migration(work)
-    work.ask_to_undo(source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True),
-                     migration=source)
+    source = migration(work)
+    beside.ask_to_undo(work, source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True),
+                       migration=source)
     work.changed()
 
 
-def finish_resize(work: Work) -> None:
+def finish_resize(work: ResizeWork) -> None:
     """The destination builds the guest from the new flavor and the new devices."""
-    host = boot.chosen(work)
-    work.ask(host['host'], 'finish_resize', order=objects.FinishResizeOrder(
-        instance=work.instance(), image=move.image(work), migration=move.migration(work), request_spec=_spec(work),
-        disk_info=work.outputs.get('resize_instance')))
+    host = chosen(work)
+    work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
+        instance=work.instance(), image=image(work), migration=migration(work), request_spec=_spec(work),
+        disk_info=work.outputs.resize_instance))
     work.changed()
 
 
-def undo_finish_resize(work: Work) -> None:
+def undo_finish_resize(work: ResizeWork) -> None:
     """The destination destroys the new guest, before the source starts the old one."""
     instance = work.instance(fresh=True)
-    work.ask_to_undo(boot.chosen(work)['host'], 'undo_finish_resize', instance=instance, migration=move.migration(work),
-                     may_run=functools.partial(move.second_guest, work, instance))
+    beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=migration(work),
+                       may_run=functools.partial(second_guest, work, instance))
     work.changed()
 
 
-def save_spec(work: Work) -> None:
+def save_spec(work: ResizeWork) -> None:
     """The stored request spec is from now on the new flavor's."""
-    move.save_spec(work, move.request_spec(work))
+    store_spec(work, request_spec(work))
 
 
-def undo_save_spec(work: Work) -> None:
+def undo_save_spec(work: ResizeWork) -> None:
     """The stored request spec is the old flavor's again."""
     if work.args.get('old_request_spec'):
-        move.save_spec(work, move.request_spec(work, 'old_request_spec'))
+        store_spec(work, request_spec(work, 'old_request_spec'))
 
 
-def mark_resized(work: Work) -> None:
+def mark_resized(work: ResizeWork) -> None:
     """VERIFY_RESIZE."""
     vm_state = work.instance_row()['vm_state']
 
-    def end(conn: Any) -> None:
+    def end(conn: engine.Connection) -> None:
         if not instances.transition(conn, work.instance_uuid, 'resize.done'):
             raise instances.refuse(conn, work.instance_uuid, 'resize.done')
         instances.set_system_metadata(conn, work.instance_uuid, {'old_vm_state': vm_state})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
         instances.add_events(conn, work.instance_uuid, work.request_id, [
-            move.stored_event(work, name) for name in ('conductor_migrate_server', 'cold_migrate')])
+            work.event(name, host=work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')])
         instances.finish_action(conn, work.instance_uuid, work.request_id)
     row = work.instance() if work.env.notify.enabled else None
     work.end(end)
@@ -168,8 +247,26 @@ def mark_resized(work: Work) -> None:
         work.env.notify.emit(work.ctxt, 'instance.resize_finish.end', instance=row, moved='resize.done', host=row.host)
 
 
-class Resize(Flow):
-    name = 'resize'
+def as_before(work: ResizeWork) -> Callable[[engine.Connection], None]:
+    """What is to be written when a move failed: the server as it was, whatever its hosts could still write of that
+    themselves. ``write(conn)``; it must be made before the transaction."""
+    with engine.silence(), work.db.read() as conn:
+        row = migrations.get(conn, uuid=work.args['migration_uuid'])
+    server = work.instance(fresh=True)
+    if row is None or (server.host, server.instance_type_id) == (row['source_compute'], row['old_instance_type_id']):
+        return lambda conn: instances.update_extra(conn, work.instance_uuid, {'migration_context': None})
+    context = server.migration_context
+    extra = server.go_back(context if context is not None and context.migration_id == row['id'] else None)
+    values = {**server.flavor_columns(), 'host': row['source_compute'], 'node': row['source_node']}
+
+    def write(conn: engine.Connection) -> None:
+        instances.update_extra(conn, work.instance_uuid, {**extra, 'migration_context': None})
+        instances.put_back(conn, work.instance_uuid, values, {row['source_compute'], row['dest_compute']})
+    return write
+
+
+class Resize(Flow[ResizeOutputs]):
+    name, outputs = 'resize', ResizeOutputs
     steps = (
         Step('create_migration', create_migration, saved=False),
         Step('select', select),
@@ -182,41 +279,36 @@ class Resize(Flow):
         Step('mark_resized', mark_resized, saved=False),
     )
 
-    def next_attempt(self, work: Work, step: Step, error: HostRejected) -> bool:
+    def next_attempt(self, work: ResizeWork, step: Step[ResizeOutputs], error: HostRejected) -> bool:
         """The next alternate. Without one, where Placement gave the very devices to somebody else since they were
         chosen, the scheduler chooses again: others may be free on the same host."""
         if super().next_attempt(work, step, error):
             return True
-        made = work.outputs.get('choices', 1)
-        if not isinstance(error.__cause__, PlacementConflict) or made == CHOICES:
+        if not isinstance(error.__cause__, PlacementConflict) or work.outputs.choices == CHOICES:
             return False
-        work.outputs['choices'] = made + 1
+        work.outputs.choices += 1
         work.undo_attempt(self.index('select'), error)
         self._undo_attempt(work)
         return True
 
-    def exhausted(self, work: Work, error: HostRejected) -> Exception:
-        refusals = [*work.outputs.get('refusals', []), str(error)]
-        return NoValidHost(reason=f'Hosts said: {"; ".join(refusals)}')
+    def exhausted(self, work: ResizeWork, error: HostRejected) -> Exception:
+        return NoValidHost(reason=f'Hosts said: {"; ".join([*work.outputs.refusals, str(error)])}')
 
-    def ended_badly(self, work: Work) -> None:
+    def ended_badly(self, work: ResizeWork) -> None:
         """The server is as it was; its fault and event say why."""
-        put_back = move.as_before(work)
+        put_back = as_before(work)
 
-        def end(conn: Any) -> None:
+        def end(conn: engine.Connection) -> None:
             uuid = work.instance_uuid
             put_back(conn)
             if instances.transition(conn, uuid, 'resize.failed'):
                 instances.add_fault(conn, uuid, work.fault())
             migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
             instances.add_events(conn, uuid, work.request_id, [
-                move.stored_event(work, name, 'Error') for name in ('conductor_migrate_server', 'cold_migrate')])
+                work.event(name, 'Error', work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')])
             instances.finish_action(conn, uuid, work.request_id, 'Error')
         state = work.instance_row()['vm_state'] if work.env.notify.enabled else None
         work.end(end)
         if state is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(work.ctxt, 'compute_task.migrate_server.error', instance_uuid=work.instance_uuid,
-                                 request_spec=move.request_spec(work), state=state, record=work.error)
-
-
-FLOW = Resize()
+                                 request_spec=request_spec(work), state=state, record=work.error)

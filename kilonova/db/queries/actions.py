@@ -14,7 +14,7 @@ events = models.InstanceActionEvent.__table__
 nodes, services = models.ComputeNode.__table__, models.Service.__table__
 
 
-def page(conn: Any, instance_uuid: str, *, limit: int, marker: str | None = None,
+def page(conn: sa.Connection, instance_uuid: str, *, limit: int, marker: str | None = None,
          since: datetime.datetime | None = None,
          before: datetime.datetime | None = None) -> list[dict[str, Any]] | None:
     """Actions of a server, newest first, behind that of request ``marker``; None where that request did nothing.
@@ -36,21 +36,21 @@ def page(conn: Any, instance_uuid: str, *, limit: int, marker: str | None = None
     return [dict(row) for row in rows]
 
 
-def get(conn: Any, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
+def get(conn: sa.Connection, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
     """What one request did to a server, or None."""
     row = conn.execute(sa.select(actions).where(actions.c.instance_uuid == instance_uuid,
                                                 actions.c.request_id == request_id)).mappings().first()
     return dict(row) if row else None
 
 
-def list_events(conn: Any, action_id: int) -> list[dict[str, Any]]:
+def list_events(conn: sa.Connection, action_id: int) -> list[dict[str, Any]]:
     """Events of an action, newest first."""
     rows = conn.execute(sa.select(events).where(events.c.action_id == action_id).order_by(
         events.c.created_at.desc(), events.c.id.desc())).mappings()
     return [dict(row) for row in rows]
 
 
-def reasons(conn: Any, action_ids: Iterable[int]) -> dict[int, str]:
+def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
     """What the last failed event of each action says, as far as one says anything."""
     rows = conn.execute(sa.select(events.c.action_id, events.c.details).where(
         events.c.action_id.in_(list(action_ids)), events.c.result == 'Error', events.c.details.is_not(None))
@@ -58,7 +58,7 @@ def reasons(conn: Any, action_ids: Iterable[int]) -> dict[int, str]:
     return {row.action_id: row.details for row in rows}
 
 
-def host_names(conn: Any) -> list[str]:
+def host_names(conn: sa.Connection) -> list[str]:
     """What the hosts and hypervisors of a cell are called, those included that are gone."""
     query = sa.union(sa.select(services.c.host), sa.select(nodes.c.hypervisor_hostname))
     return [name for (name,) in conn.execute(query) if name]

@@ -39,7 +39,7 @@ def utcnow() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
 
 
-def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
+def get(conn: sa.Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     """The instances row joined with its extra columns (as ``extra_<column>``), or None."""
     row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return dict(row) if row else None
@@ -57,20 +57,20 @@ def _with_extra() -> Any:
     return sa.select(*columns).join_from(instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
 
 
-def by_host(conn: Any, host: str) -> list[dict[str, Any]]:
+def by_host(conn: sa.Connection, host: str) -> list[dict[str, Any]]:
     """The servers of a host as ``get`` gives them, by id."""
     rows = conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)
                         .order_by(instances.c.id)).mappings()
     return [dict(row) for row in rows]
 
 
-def by_uuids(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
+def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """uuid → row as ``get`` gives it, of those that this cell has; one statement."""
     rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0)).mappings()
     return {row['uuid']: dict(row) for row in rows}
 
 
-def to_reclaim(conn: Any, seconds: float, limit: int) -> list[str]:
+def to_reclaim(conn: sa.Connection, seconds: float, limit: int) -> list[str]:
     """Uuids of servers that were soft-deleted ``seconds`` ago or earlier, by the database's clock; the oldest first."""
     when = sa.func.coalesce(instances.c.deleted_at, instances.c.updated_at)
     return list(conn.execute(sa.select(instances.c.uuid).where(
@@ -89,12 +89,12 @@ _SYSTEM_METADATA = sa.select(system_metadata_table.c.key, system_metadata_table.
     system_metadata_table.c.instance_uuid == sa.bindparam('uuid'), system_metadata_table.c.deleted == 0)
 
 
-def get_system_metadata(conn: Any, uuid: str) -> dict[str, str]:
+def get_system_metadata(conn: sa.Connection, uuid: str) -> dict[str, str]:
     """The server's system metadata (image_* properties, old_vm_state …)."""
     return {row.key: row.value for row in conn.execute(_SYSTEM_METADATA, {'uuid': uuid})}
 
 
-def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
+def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
     """The system metadata of several servers; one statement."""
     table = system_metadata_table
     found: dict[str, dict[str, str]] = {}
@@ -104,7 +104,7 @@ def get_system_metadata_of(conn: Any, uuids: Iterable[str]) -> dict[str, dict[st
     return found
 
 
-def create(conn: Any, event: str, values: dict[str, Any], extra: dict[str, Any],
+def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[str, Any],
            system_metadata: Mapping[str, str | None], metadata: Mapping[str, str | None], tags: Iterable[str] = (),
            bdms: Iterable[dict] = ()) -> tuple[int, bool]:
     """Insert a server in the states that ``event`` leads to, with all that belongs to it; its id, and False when it is
@@ -130,7 +130,7 @@ def create(conn: Any, event: str, values: dict[str, Any], extra: dict[str, Any],
     return new_id, True
 
 
-def update(conn: Any, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
+def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
     """Plain columns (no states), if those of ``expect`` are as it says (see ``transition``); rows hit."""
     if not values:
         return 1
@@ -139,13 +139,13 @@ def update(conn: Any, uuid: str, values: dict[str, Any], expect: Mapping[str, An
         updated_at=utcnow(), **_plain(values))).rowcount
 
 
-def update_extra(conn: Any, uuid: str, values: dict[str, Any]) -> None:
+def update_extra(conn: sa.Connection, uuid: str, values: dict[str, Any]) -> None:
     """instance_extra columns (JSON text or None)."""
     if values:
         conn.execute(extras.update().where(extras.c.instance_uuid == uuid).values(updated_at=utcnow(), **values))
 
 
-def set_system_metadata(conn: Any, uuid: str, changes: dict[str, str | None]) -> None:
+def set_system_metadata(conn: sa.Connection, uuid: str, changes: dict[str, str | None]) -> None:
     """Replace these keys; a None value removes the key."""
     if not changes:
         return
@@ -157,7 +157,7 @@ def set_system_metadata(conn: Any, uuid: str, changes: dict[str, str | None]) ->
         conn.execute(table.insert(), kept)
 
 
-def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None = None,
+def transition(conn: sa.Connection, uuid: str, event: str, values: dict[str, Any] | None = None,
                expect: dict[str, Any] | None = None) -> bool:
     """Compare-and-swap by the table of transitions; False when the server is not in an allowed state.
 
@@ -168,7 +168,7 @@ def transition(conn: Any, uuid: str, event: str, values: dict[str, Any] | None =
     return _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
 
 
-def _move(conn: Any, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:
+def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:
     """The only writer of states: a server's INSERT or UPDATE with what the event makes of them."""
     rule, values = states.TRANSITIONS[event], _plain(values)
     values['task_state'] = _text(rule.to_task)
@@ -200,7 +200,7 @@ def _moved_by(event: str) -> Any:
     return instances.update().where(*conditions)
 
 
-def leave_host(conn: Any, uuid: str, host: str, expect: dict[str, Any]) -> bool:
+def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]) -> bool:
     """The server belongs to no host, if it is on this one and its columns are as expected."""
     conditions = [instances.c[name] == value for name, value in {'host': host, **expect}.items()]
     return conn.execute(instances.update().where(
@@ -208,7 +208,7 @@ def leave_host(conn: Any, uuid: str, host: str, expect: dict[str, Any]) -> bool:
         host=None, node=None, compute_id=None, launched_on=None, updated_at=utcnow())).rowcount == 1
 
 
-def put_back(conn: Any, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
+def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
     """Write host, node and what follows the flavor, if the server is on one of these hosts; ``compute_id`` is that of
     the node."""
     nodes = models.ComputeNode.__table__
@@ -219,7 +219,7 @@ def put_back(conn: Any, uuid: str, values: dict[str, Any], hosts: Iterable[str |
         **values, compute_id=node, updated_at=utcnow())).rowcount == 1
 
 
-def hold(conn: Any, uuid: str, vm_states: Iterable[str], method: str) -> None:
+def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) -> None:
     """What belongs to a server changes, not its state: its row is ours until the transaction ends.
 
     ``method`` is the act's name in the 409. Raises InstanceNotFound, InstanceInvalidState (in none of ``vm_states``).
@@ -235,7 +235,7 @@ def hold(conn: Any, uuid: str, vm_states: Iterable[str], method: str) -> None:
     raise InstanceInvalidState(method=method, instance_uuid=uuid, attr='vm_state', state=state.vm_state)
 
 
-def refuse(conn: Any, uuid: str, event: str) -> Exception:
+def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
     """Why ``transition`` hit no row: what to raise."""
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state).where(
         instances.c.uuid == uuid, instances.c.deleted == 0)).first()
@@ -249,7 +249,7 @@ def refuse(conn: Any, uuid: str, event: str) -> Exception:
     return InstanceInvalidState(method=rule.method, instance_uuid=uuid, attr=attr, state=state)
 
 
-def mark_deleted(conn: Any, uuid: str) -> bool:
+def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
     """The end state of a delete: the row is soft-deleted, its state says so."""
     now = utcnow()
     return transition(conn, uuid, 'delete.done', {
@@ -257,14 +257,14 @@ def mark_deleted(conn: Any, uuid: str) -> bool:
         'power_state': int(states.PowerState.NOSTATE), 'host': None, 'node': None, 'compute_id': None})
 
 
-def start_action(conn: Any, uuid: str, action: dict[str, Any]) -> None:
+def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None:
     """``action``: {action, request_id, user_id, project_id, message?}."""
     now = utcnow()
     conn.execute(actions.insert(), {'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now,
                                     'deleted': 0, **action})
 
 
-def finish_action(conn: Any, uuid: str, request_id: str, message: str | None = None) -> None:
+def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:
     """The action's end; ``message`` 'Error' marks a failed one."""
     now = utcnow()
     values: dict[str, Any] = {'finish_time': now, 'updated_at': now}
@@ -274,7 +274,7 @@ def finish_action(conn: Any, uuid: str, request_id: str, message: str | None = N
                  .values(**values))
 
 
-def forget_action(conn: Any, uuid: str, request_id: str) -> None:
+def forget_action(conn: sa.Connection, uuid: str, request_id: str) -> None:
     """Of a request that was refused after all nothing is told; no event of it may have been written."""
     conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
@@ -284,7 +284,7 @@ _ADD_EVENT = action_events.insert().values(action_id=sa.select(sa.func.max(actio
     actions.c.request_id == sa.bindparam('of_request')).scalar_subquery())
 
 
-def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
+def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
     """Events of an action, written once at their end: {event, result, host, start_time, finish_time, details,
     traceback}."""
     events = list(events)
@@ -297,7 +297,7 @@ def add_events(conn: Any, uuid: str, request_id: str, events: Iterable[dict[str,
         for event in events])
 
 
-def add_fault(conn: Any, uuid: str, fault: dict[str, Any]) -> None:
+def add_fault(conn: sa.Connection, uuid: str, fault: dict[str, Any]) -> None:
     """``fault``: {code, message, details, host}; the message is cut at 255 characters (the column)."""
     conn.execute(faults.insert(), {'instance_uuid': uuid, 'created_at': utcnow(), 'deleted': 0, **fault,
                                    'message': (fault.get('message') or '')[:255]})

@@ -15,8 +15,8 @@ instances = Instance.__table__
 
 
 @engine.retried
-def lock(database: Any, uuid: str, *, locked_by: str, reason: str | None, again: bool, action: dict[str, Any],
-         host: str) -> bool:
+def lock(database: engine.Database, uuid: str, *, locked_by: str, reason: str | None, again: bool,
+         action: dict[str, Any], host: str) -> bool:
     """Lock a server for ``locked_by`` ('owner' or 'admin'), with its action and event.
 
     ``again`` False: a locked server stays as it is, and the answer is False. Raises InstanceNotFound.
@@ -32,7 +32,7 @@ def lock(database: Any, uuid: str, *, locked_by: str, reason: str | None, again:
 
 
 @engine.retried
-def unlock(database: Any, uuid: str, *, locked_by: str | None, action: dict[str, Any], host: str) -> None:
+def unlock(database: engine.Database, uuid: str, *, locked_by: str | None, action: dict[str, Any], host: str) -> None:
     """Unlock a server that is locked by ``locked_by`` as the caller has seen it.
 
     Raises InstanceNotFound; InstanceIsLocked when somebody else has locked it meanwhile.
@@ -46,18 +46,18 @@ def unlock(database: Any, uuid: str, *, locked_by: str | None, action: dict[str,
         _tell(conn, uuid, action, 'api_unlock', host)
 
 
-def _update(conn: Any, uuid: str, conditions: list[Any], **values: Any) -> bool:
+def _update(conn: sa.Connection, uuid: str, conditions: list[Any], **values: Any) -> bool:
     return conn.execute(instances.update().where(
         instances.c.uuid == uuid, instances.c.deleted == 0, *conditions).values(**values)).rowcount == 1
 
 
-def _living(conn: Any, uuid: str) -> None:
+def _living(conn: sa.Connection, uuid: str) -> None:
     query = sa.select(instances.c.id).where(instances.c.uuid == uuid, instances.c.deleted == 0)
     if conn.execute(query).first() is None:
         raise InstanceNotFound(instance_id=uuid)
 
 
-def _tell(conn: Any, uuid: str, action: dict[str, Any], event: str, host: str) -> None:
+def _tell(conn: sa.Connection, uuid: str, action: dict[str, Any], event: str, host: str) -> None:
     now = queries.utcnow()
     queries.start_action(conn, uuid, {**action, 'finish_time': now})
     queries.add_events(conn, uuid, action['request_id'], [

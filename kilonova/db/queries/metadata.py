@@ -7,7 +7,6 @@ The pairs have no unique key in the database: whoever changes them holds the ser
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,7 +18,7 @@ from kilonova.db.queries import instances
 table = InstanceMetadata.__table__
 
 
-def get(conn: Any, uuid: str) -> dict[str, str]:
+def get(conn: sa.Connection, uuid: str) -> dict[str, str]:
     """The pairs of a server, by key."""
     rows = conn.execute(sa.select(table.c.key, table.c.value).where(
         table.c.instance_uuid == uuid, table.c.deleted == 0).order_by(table.c.key))
@@ -27,7 +26,7 @@ def get(conn: Any, uuid: str) -> dict[str, str]:
 
 
 @engine.retried
-def change(database: Any, uuid: str, decide: Callable[[dict[str, str]], dict[str, str]], *,
+def change(database: engine.Database, uuid: str, decide: Callable[[dict[str, str]], dict[str, str]], *,
            method: str) -> dict[str, str]:
     """Make the pairs what ``decide(pairs)`` says, which may refuse by raising; returns them.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,7 +23,7 @@ States = tuple[str | None, str | None]
 class Change:
     """``before`` and ``after`` are (vm state, task state); ``created``: the server is new in this cell."""
 
-    database: Any
+    database: engine.Database
     uuid: str
     before: States
     after: States
@@ -39,7 +38,7 @@ def watch(callback: Callable[[Change], None] | None) -> None:
     _watchers[:] = [] if callback is None else [callback]
 
 
-def before(conn: Any, uuid: str, created: bool = False) -> States | None:
+def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | None:
     """The states in this transaction, None when nobody wants to know. ``created``: of a server that isn't there yet."""
     if not _watchers:
         return None
@@ -50,14 +49,14 @@ def before(conn: Any, uuid: str, created: bool = False) -> States | None:
     return (row.vm_state, row.task_state) if row is not None else None
 
 
-def changed(conn: Any, uuid: str, was: States | None, vm_state: str | None, task_state: str | None,
+def changed(conn: sa.Connection, uuid: str, was: States | None, vm_state: str | None, task_state: str | None,
             created: bool = False) -> None:
     """Say so when the transaction is committed. ``vm_state`` None: it stayed."""
     if was is None:
         return
     after = (vm_state or was[0], task_state)
 
-    def tell(database: Any) -> None:
+    def tell(database: engine.Database) -> None:
         for callback in tuple(_watchers):
             callback(Change(database, uuid, was, after, created))
     if created or after != was:

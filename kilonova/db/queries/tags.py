@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -21,14 +20,14 @@ class TooManyTags(Invalid):
     msg_fmt = 'The number of tags exceeded the per-server limit %(limit)d'
 
 
-def words(conn: Any, uuid: str) -> list[str]:
+def words(conn: sa.Connection, uuid: str) -> list[str]:
     """The tags of a server, sorted."""
     return list(conn.execute(sa.select(tags.c.tag).where(tags.c.resource_id == uuid)
                              .order_by(by_code_point(tags.c.tag))).scalars())
 
 
 @engine.retried
-def replace(database: Any, uuid: str, wanted: Iterable[str]) -> None:
+def replace(database: engine.Database, uuid: str, wanted: Iterable[str]) -> None:
     """These and no others: one DELETE, one INSERT."""
     wanted = list(dict.fromkeys(wanted))
     with database.write() as conn:
@@ -38,7 +37,7 @@ def replace(database: Any, uuid: str, wanted: Iterable[str]) -> None:
 
 
 @engine.retried
-def add(database: Any, uuid: str, word: str, limit: int) -> bool:
+def add(database: engine.Database, uuid: str, word: str, limit: int) -> bool:
     """One more; False when it was there. Raises TooManyTags."""
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, 'update tag')
@@ -52,7 +51,7 @@ def add(database: Any, uuid: str, word: str, limit: int) -> bool:
 
 
 @engine.retried
-def remove(database: Any, uuid: str, word: str) -> bool:
+def remove(database: engine.Database, uuid: str, word: str) -> bool:
     """One less; False when it wasn't there, and then nothing changes."""
     with database.write() as conn:
         if word not in words(conn, uuid):
@@ -62,7 +61,7 @@ def remove(database: Any, uuid: str, word: str) -> bool:
 
 
 @engine.retried
-def clear(database: Any, uuid: str) -> None:
+def clear(database: engine.Database, uuid: str) -> None:
     """None is left."""
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, 'delete tags')

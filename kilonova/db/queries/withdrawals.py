@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -15,7 +14,7 @@ members = InstanceGroupMember.__table__
 
 
 @engine.retried
-def create(api_db: Any, instance_uuids: Sequence[str]) -> list[str]:
+def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
     """Take back what ``operations.accept_create`` wrote; the uuids of servers that aren't build requests any more.
 
     Rows that a conductor took are cancelled, as by an early delete: their holder forgets the rest.
@@ -35,7 +34,7 @@ def create(api_db: Any, instance_uuids: Sequence[str]) -> list[str]:
 
 
 @engine.retried
-def operation(cell_db: Any, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
+def operation(cell_db: engine.Database, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
     """Take back what ``operations.accept`` wrote: the server is moved by ``event``, the action is forgotten.
 
     False when a conductor has the row already, or a delete waits behind it: then it is cancelled and unwinds.

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.conductor.environment import Environment
-from kilonova.conductor.runner import HostSlots, Runner
+from kilonova.conductor.hearing import Hearing
+from kilonova.conductor.workers import HostSlots, Slots
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    def known_down(self: Environment, db: Any, host: str) -> bool:
+    def known_down(self: Hearing, db: Any, host: str) -> bool:
         return False
 
-    def _has_slot(self: Runner, slots: HostSlots, urgent: bool) -> bool:
+    def _has_slot(self: Slots[Any], slots: HostSlots[Any], urgent: bool) -> bool:
         has: bool = urgent or limited(self, slots, urgent)
         return has
-    replace(Environment, 'known_down', known_down)
-    limited = replace(Runner, '_has_slot', _has_slot)
+    replace(Hearing, 'known_down', known_down)
+    limited = replace(Slots, '_has_slot', _has_slot)

@@ -4,13 +4,15 @@
 """
 from __future__ import annotations
 
-from kilonova.conductor.runner import Runner
-from kilonova.conductor.work import Work
+from collections.abc import Iterable
+from typing import Any
+
+from kilonova.conductor.workers import Slots
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    def _unpark(self: Runner, uuid: str) -> Work | None:
-        return None
-    replace(Runner, '_unpark', _unpark)
+    def unpark(self: Slots[Any], uuids: Iterable[str]) -> list[Any]:
+        return []
+    replace(Slots, 'unpark', unpark)

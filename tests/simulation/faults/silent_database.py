@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
 
-from kilonova.conductor.runner import Runner
+from kilonova.conductor.leases import Leases
+from kilonova.conductor.sweep import Sweep
+from kilonova.db.engine import Database
 from tests.simulation import stores
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    renewing: weakref.WeakKeyDictionary[Runner, threading.Lock] = weakref.WeakKeyDictionary()
-    sweeping: weakref.WeakKeyDictionary[Runner, threading.Lock] = weakref.WeakKeyDictionary()
+    renewing: weakref.WeakKeyDictionary[Leases, threading.Lock] = weakref.WeakKeyDictionary()
+    sweeping: weakref.WeakKeyDictionary[Sweep, threading.Lock] = weakref.WeakKeyDictionary()
 
-    def _begin(self: Runner, db: Any) -> None:
+    def renew(self: Leases, db: Database) -> None:
         with renewing.setdefault(self, threading.Lock()):
-            begin(self, db)
+            renew_one(self, db)
 
-    def _sweep(self: Runner, db: Any, age: float) -> int:
+    def of(self: Sweep, db: Database, age: float) -> int:
         with sweeping.setdefault(self, threading.Lock()):
             found: int = sweep(self, db, age)
         return found
-    begin, sweep = replace(Runner, '_begin', _begin), replace(Runner, '_sweep', _sweep)
+    renew_one, sweep = replace(Leases, 'renew', renew), replace(Sweep, 'of', of)
     replace(stores, 'DATABASE_PATIENCE', 1e9)

@@ -18,7 +18,7 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def compare(self: Work) -> None:
+    def compare(self: Work[Any]) -> None:
         self.check()
 
     def _check_undo(conn: Any, key: str) -> None:
@@ -29,10 +29,10 @@ def install() -> None:
     replace(claims, '_check_undo', _check_undo)
 
 
-def _next_attempt(self: Flow, work: Work, step: Step, error: HostRejected) -> bool:
+def _next_attempt(self: Flow[Any], work: Work[Any], step: Step[Any], error: HostRejected) -> bool:
     if step.again_from is None or not self.more_attempts(work):
         return False
-    work.outputs['back_to'] = self.index(step.again_from)
+    work.outputs.back_to = self.index(step.again_from)
     self._undo_attempt(work)
     return True
 

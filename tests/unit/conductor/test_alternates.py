@@ -7,14 +7,15 @@ import pytest
 
 from kilonova import errors
 from kilonova.conductor.flows import boot, resize
+from kilonova.conductor.row import Choice, Chosen
 from tests.unit.scheduler.builders import uuid
 
 SERVER, MIGRATION = uuid('server'), uuid('migration')
 
 
 def work(placement, provider, vcpus=1):
-    chosen = {'host': 'gpu2', 'allocations': {provider: {'resources': {'VCPU': vcpus}}}, 'mappings': {'': [provider]}}
-    return SimpleNamespace(attempt=2, instance_uuid=SERVER, outputs={'select': [{}, chosen]},
+    chosen = Choice('gpu2', allocations={provider: {'resources': {'VCPU': vcpus}}}, mappings={'': [provider]})
+    return SimpleNamespace(attempt=2, instance_uuid=SERVER, outputs=Chosen(select=[Choice('gpu1'), chosen]),
                            args={'migration_uuid': MIGRATION}, env=SimpleNamespace(placement=placement.client),
                            ctxt=SimpleNamespace(project_id='demo', user_id='alice'), compare_now=lambda: None)
 
@@ -38,8 +39,8 @@ def test_an_alternate_that_placement_does_not_give_leads_to_the_next(placement, 
 
 
 def boot_work(**values):
-    hosts = [{'host': host} for host in ('gpu1', 'gpu2', 'gpu3', 'gpu4')]
-    return SimpleNamespace(**{'attempt': 1, 'instance_uuid': SERVER, 'outputs': {'select': hosts},
+    hosts = [Choice(host) for host in ('gpu1', 'gpu2', 'gpu3', 'gpu4')]
+    return SimpleNamespace(**{'attempt': 1, 'instance_uuid': SERVER, 'outputs': boot.BootOutputs(select=hosts),
                               'env': SimpleNamespace(max_attempts=3), **values})
 
 
@@ -49,15 +50,15 @@ def test_how_many_hosts_a_boot_tries(attempt, overtaken, further):
     """Row 1.35: as many as max_attempts allows, those that another server of the group was quicker at not counted; none
     behind the last alternate."""
     tried = boot_work(attempt=attempt)
-    tried.outputs['overtaken'] = overtaken
+    tried.outputs.overtaken = overtaken
     assert boot.FLOW.more_attempts(tried) is further
 
 
 def test_what_the_fault_says_when_no_host_built_the_server():
     """Row 1.35: each reason once, whatever number of hosts gave it, and the server named once."""
     work = boot_work(attempt=3)
-    work.outputs['refusals'] = [f'Build of instance {SERVER} was re-scheduled: disk full',
-                                f'Build of instance {SERVER} was re-scheduled: no room for {SERVER}']
+    work.outputs.refusals = [f'Build of instance {SERVER} was re-scheduled: disk full',
+                             f'Build of instance {SERVER} was re-scheduled: no room for {SERVER}']
     error = boot.FLOW.exhausted(work, errors.HostRejected(f'Build of instance {SERVER} was re-scheduled: disk full'))
     assert isinstance(error, errors.MaxRetriesExceeded)
     assert str(error) == ('Exceeded maximum number of retries. Exhausted all hosts available for retrying build '

@@ -4,7 +4,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kilonova.conductor.flows import power
+from kilonova.conductor.flows import beside
 
 
 def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
@@ -13,5 +13,5 @@ def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
     work: Any = SimpleNamespace(
         ctxt=None, ask=lambda host, method, **kwargs: asked.append((host, method, kwargs)),
         args={'host': 'gpu1', 'method': 'terminate_instance', 'kwargs': {'instance': 'i', 'bdms': []}})
-    power.release(work)
+    beside.release(work)
     assert asked == [('gpu1', 'terminate_instance', {'instance': 'i'})]

@@ -11,6 +11,7 @@ import pytest
 
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.hearing import Hearing
+from kilonova.conductor.row import Outputs
 from kilonova.conductor.runner import Runner
 from kilonova.conductor.work import Work
 from kilonova.db import engine
@@ -46,6 +47,7 @@ def make(databases) -> Iterator[Callable[..., Runner]]:
         api, cell = databases
         env: Any = SimpleNamespace(
             api=api, cells=SimpleNamespace(databases=lambda: [cell], reload=lambda: None), hearing=Hearing(60),
+            all_databases=lambda: [api, cell],
             ping=lambda: None, compute=SimpleNamespace(cancel=lambda *args, **kwargs: None))
         values = {'slots': 4, 'slots_per_host': 2, 'lease_time': 3, 'sweep_interval': 0.2, 'host': 'ctl1', **options}
         found = Runner(env, **values)
@@ -69,11 +71,11 @@ def add(database: engine.Database, uuid: str, **values: Any) -> None:
 
 
 def work_of(runner: Runner, database: engine.Database, uuid: str = 'o', owner: str | None = None,
-            **values: Any) -> Work:
+            **values: Any) -> Work[Outputs]:
     row = operations.Operation(**{'uuid': uuid, 'kind': 'stop', 'instance_uuid': 's', 'request_id': 'r',
                                   'context': CONTEXT, **values})
     env: Environment = runner.env
-    return Work(row, database, env, owner or runner.owner_in(database))
+    return Work(row, database, env, owner or runner.leases.owner_in(database), Outputs)
 
 
 def run_out(database: engine.Database, owner: str) -> None:
@@ -120,17 +122,17 @@ def test_a_lease_that_ran_out_is_never_renewed(make, databases):
     """Rule 6: the process goes on as another owner; what it held as the old one is lost."""
     _, cell = databases
     runner = make()
-    runner._begin(cell)
-    before = runner.owner_in(cell)
-    runner.check_lease(cell, before)
+    runner.leases.renew(cell)
+    before = runner.leases.owner_in(cell)
+    runner.leases.check(cell, before)
     run_out(cell, before)
     assert not operations.renew_lease(cell, before, 30)
-    runner._begin(cell)
-    after = runner.owner_in(cell)
+    runner.leases.renew(cell)
+    after = runner.leases.owner_in(cell)
     assert after != before
-    runner.check_lease(cell, after)
+    runner.leases.check(cell, after)
     with pytest.raises(LeaseLost):
-        runner.check_lease(cell, before)
+        runner.leases.check(cell, before)
     with cell.read() as conn:
         assert [owner for owner, _ in operations.living(conn)] == [after]
 
@@ -139,15 +141,15 @@ def test_no_step_is_begun_by_who_could_not_renew(make, databases):
     """Rule 6: for two thirds of the lease, by its own clock, though the lease itself still stands."""
     _, cell = databases
     runner = make(lease_time=30)
-    runner._begin(cell)
-    owner = runner.owner_in(cell)
-    runner._leases[cell.url].renewed -= 21
-    runner.check_lease(cell, owner)
-    assert time.monotonic() - runner._leases[cell.url].renewed < 10, 'it was renewed for that'
-    runner._leases[cell.url].renewed -= 21
+    runner.leases.renew(cell)
+    owner = runner.leases.owner_in(cell)
+    runner.leases._leases[cell.url].renewed -= 21
+    runner.leases.check(cell, owner)
+    assert time.monotonic() - runner.leases._leases[cell.url].renewed < 10, 'it was renewed for that'
+    runner.leases._leases[cell.url].renewed -= 21
     run_out(cell, owner)
     with pytest.raises(LeaseLost):
-        runner.check_lease(cell, owner)
+        runner.leases.check(cell, owner)
 
 
 @pytest.mark.parametrize('change', [
@@ -156,8 +158,8 @@ def test_decisions_compare_owner_lease_position_and_attempt(make, databases, cha
     """Rules 6 and 14: each condition alone keeps a decision, a message, an undo and an end from being made."""
     _, cell = databases
     runner = make()
-    runner._begin(cell)
-    owner = runner.owner_in(cell)
+    runner.leases.renew(cell)
+    owner = runner.leases.owner_in(cell)
     add(cell, 'o', owner=owner)
     if 'lease' in change:
         run_out(cell, owner)
@@ -167,7 +169,7 @@ def test_decisions_compare_owner_lease_position_and_attempt(make, databases, cha
     with cell.read() as conn:
         stands = operations.stands(conn, 'o', owner, (0, 1))
     assert stands is (not change)
-    for act in (Work.compare_now, lambda work: work._decide({'position': 0}), Work.end):
+    for act in (Work.compare_now, lambda work: work.decide({'position': 0}), Work.end):
         # Who learnt that it was cancelled may end it.
         work = work_of(runner, cell)
         if change:
@@ -183,8 +185,8 @@ def test_own_rows_in_no_runner_are_found(make, databases):
     """Rule 7: a row of ours that nobody holds any more, too."""
     _, cell = databases
     runner = make()
-    runner._begin(cell)
-    add(cell, 'mine', owner=runner.owner_in(cell))
+    runner.leases.renew(cell)
+    add(cell, 'mine', owner=runner.leases.owner_in(cell))
     runner.start()
     until(lambda: runner.ran == ['mine'])
 
@@ -194,7 +196,7 @@ def test_a_boot_in_a_cell_waits_for_its_twin(make, databases):
     api, cell = databases
     runner = make()
     for database in databases:
-        runner._begin(database)
+        runner.leases.renew(database)
         add(database, 'boot', kind='boot', not_before=0 if database is cell else 2e10)
     assert runner.sweep() == 0 and not runner._held
     reads, api.read = api.read, None
@@ -208,8 +210,8 @@ def test_a_boot_in_a_cell_waits_for_its_twin(make, databases):
 def test_rows_given_back_belong_to_nobody(make, databases):
     _, cell = databases
     runner = make()
-    runner._begin(cell)
-    add(cell, 'o', owner=runner.owner_in(cell))
+    runner.leases.renew(cell)
+    add(cell, 'o', owner=runner.leases.owner_in(cell))
     work_of(runner, cell).give_back(RuntimeError('x'))
     with cell.read() as conn:
         row = operations.get(conn, 'o')
@@ -220,8 +222,8 @@ def test_a_cancelled_row_that_is_given_back_does_not_wait(make, databases):
     """Its delete waits for it."""
     _, cell = databases
     runner = make()
-    runner._begin(cell)
-    add(cell, 'o', owner=runner.owner_in(cell), cancelled=True)
+    runner.leases.renew(cell)
+    add(cell, 'o', owner=runner.leases.owner_in(cell), cancelled=True)
     work_of(runner, cell).give_back(RuntimeError('x'))
     with cell.read() as conn:
         assert operations.get(conn, 'o').not_before <= engine.now(conn)
@@ -261,28 +263,28 @@ def test_slots_of_a_host(make, databases):
     _, cell = databases
     runner = make()
     resumed = []
-    runner._enqueue = lambda job, urgent: resumed.append(job.args[0].uuid)
+    runner.workers.add = lambda job, urgent: resumed.append(job.args[0].uuid)
     works = [work_of(runner, cell, str(number)) for number in range(4)]
     deletes = [work_of(runner, cell, f'd{number}', kind='delete') for number in range(3)]
-    assert [runner.take_host('gpu1', work) for work in works] == [True, True, False, False]
-    assert [runner.take_host('gpu1', work) for work in deletes] == [True, True, False]
-    assert runner.take_host('gpu2', work_of(runner, cell, 'elsewhere'))
-    assert sorted(runner.parked()) == ['2', '3', 'd2']
-    runner.release_host('gpu1', works[0])
+    assert [runner.slots.take('gpu1', work) for work in works] == [True, True, False, False]
+    assert [runner.slots.take('gpu1', work) for work in deletes] == [True, True, False]
+    assert runner.slots.take('gpu2', work_of(runner, cell, 'elsewhere'))
+    assert sorted(runner.slots.parked()) == ['2', '3', 'd2']
+    runner.slots.release('gpu1', works[0])
     assert resumed == ['2'] and works[2].held_host == 'gpu1'
-    runner.release_host('gpu1', deletes[0])
+    runner.slots.release('gpu1', deletes[0])
     assert resumed == ['2', 'd2']
-    runner.release_host('gpu1', works[2])
+    runner.slots.release('gpu1', works[2])
     assert resumed == ['2', 'd2', '3']
 
 
 def test_one_call_finds_out_whether_a_silent_host_is_back(make, databases):
     _, cell = databases
     runner = make()
-    runner._enqueue = lambda job, urgent: None
-    runner.host_is_silent('gpu1')
+    runner.workers.add = lambda job, urgent: None
+    runner.slots.silent('gpu1')
     works = [work_of(runner, cell, str(number)) for number in range(3)]
-    assert [runner.take_host('gpu1', work) for work in works] == [True, False, False]
-    runner.host_answers('gpu1')
+    assert [runner.slots.take('gpu1', work) for work in works] == [True, False, False]
+    runner.slots.answers('gpu1')
     assert [work.held_host for work in works] == [None, 'gpu1', None]
-    assert runner.parked() == ['2']
+    assert runner.slots.parked() == ['2']

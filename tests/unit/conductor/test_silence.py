@@ -45,10 +45,10 @@ def test_silence_comes_as_silence(method):
     error = exc.OperationalError('SELECT', None, Exception(2003, 'refused'), connection_invalidated=False)
     error.orig = type('OperationalError', (Exception,), {'__module__': 'pymysql.err'})(2003, 'refused')
     with pytest.raises(Unanswered, match='the database does not answer'):
-        CALLS[method](ConductorEndpoint(Databases(error)), get_admin_context())
+        CALLS[method](ConductorEndpoint(Databases(error), None), get_admin_context())
 
 
 @pytest.mark.parametrize('method', CALLS)
 def test_other_errors_are_answers(method):
     with pytest.raises(ZeroDivisionError):
-        CALLS[method](ConductorEndpoint(Databases(ZeroDivisionError())), get_admin_context())
+        CALLS[method](ConductorEndpoint(Databases(ZeroDivisionError()), None), get_admin_context())

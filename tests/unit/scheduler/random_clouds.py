@@ -491,7 +491,8 @@ class Cloud:
         host = self.hosts[choice.service_host]
         try:
             boot.claim(SimpleNamespace(  # type: ignore[arg-type]
-                attempt=attempt + 1, instance_uuid=server.uuid, outputs={'select': boot.as_outputs(server.choices)},
+                attempt=attempt + 1, instance_uuid=server.uuid,
+                outputs=boot.BootOutputs(select=boot.Choice.all_of(server.choices)),
                 env=SimpleNamespace(placement=self.placement.client), ctxt=CTXT, compare_now=lambda: None))
         except errors.HostRejected:
             self.late['alternates that were gone'] += 1

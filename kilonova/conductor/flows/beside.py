@@ -1,0 +1,116 @@
+"""Rows beside a server's operation: pending releases, and Placement that is to be brought up to date. Only forward.
+
+What a dead host must still give back becomes a row of its own, which outlives the operation and the server and ends
+when its host answered (operations.md rule 23). So do an image that got no data and what a late select may still claim.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kilonova import objects
+from kilonova.clients import aggregates
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import HostGone, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries.operations import Operation
+from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
+from kilonova.rpc.compute import Compute
+
+LOG = logging.getLogger(__name__)
+
+# How often a host that is there is asked for an undo that fails, before it becomes a pending release.
+UNDO_TRIES = 3
+Write = Callable[[engine.Connection], object]
+
+
+def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = None,
+                may_run: Callable[[str], Exception | None] = lambda host: None, **kwargs: Any) -> None:
+    """Ask a host to give back. A host that is down gets a pending release; so does one that can't do it (its hypervisor
+    is away), for another host waits for the server, or whoever unwinds has tried often enough.
+
+    ``write``: see ``pend``. ``may_run(host)``: what to raise in place of that where the host may still run the guest
+    and what follows would start it elsewhere as well.
+    """
+    try:
+        work.ask(host, method, **kwargs)
+    except HostGone:
+        second = may_run(host)
+        if second is not None:
+            raise second from None
+        pend(work, host, method, write, **kwargs)
+    except (Unanswered, LeaseLost, KeyGone, Cancelled):
+        raise
+    except KilonovaError as error:
+        if not work.undoing and work.outputs.tries < UNDO_TRIES:
+            raise
+        LOG.warning('%s of %s on host %s failed, it is left to a pending release: %s', method, work.instance_uuid,
+                    host, error)
+        pend(work, host, method, write, **kwargs)
+
+
+def pend(work: Work[Any], host: str, method: str, write: Write | None = None, **kwargs: Any) -> None:
+    """What a dead host must still give back becomes a pending release: a row of its own that waits for the host.
+    ``write(conn)``: what the host would have written of the server, in the same transaction."""
+    serializer = objects.base.Serializer()
+    args = {'host': host, 'method': method,
+            'kwargs': {name: serializer.serialize_entity(work.ctxt, value) for name, value in kwargs.items()
+                       if name != 'key'}}
+    add_release(work, args, ('host', 'method'), host=host, write=write)
+
+
+def add_release(work: Work[Any], args: dict[str, Any], same: Sequence[str], *, host: str | None = None,
+                delay: float = 0, write: Write | None = None) -> None:
+    """A row for something that is to be given back later, ``delay`` seconds from now at the earliest, unless there is
+    one whose args of the names in ``same`` are these. Written together with a look whether we still own our row."""
+    release = Operation.new(work.ctxt, 'release', work.instance_uuid, args, beside=True, host=host)
+
+    def is_same(row: Operation) -> bool:
+        return row.kind == 'release' and all(row.args.get(name) == args[name] for name in same)
+    with engine.silence():
+        ours = work.add(release, is_same, delay, write)
+    if not ours:
+        raise work.standing() or LeaseLost(operation=work.uuid)
+
+
+def release(work: Work[Outputs]) -> None:
+    """What is still to give back: a host's part (asked until it answers), a Placement consumer, or an image."""
+    if 'consumer' in work.args:
+        work.env.placement.delete_allocations(work.args['consumer'])
+        return
+    if 'image_id' in work.args:
+        work.env.drop_image(work.args['image_id'])
+        return
+    serializer = objects.base.Serializer()
+    # A row may have waited for its host since a release whose messages said more.
+    taken = Compute.arguments(work.args['method'])
+    kwargs = {name: serializer.deserialize_entity(work.ctxt, value) for name, value in work.args['kwargs'].items()
+              if name in taken}
+    try:
+        work.ask(work.args['host'], work.args['method'], **kwargs)
+    except HostGone as error:
+        raise Unanswered(who=work.args['host'], reason=str(error)) from error
+
+
+class Release(Flow[Outputs]):
+    """A pending release."""
+
+    name, outputs = 'release', Outputs
+    forward_only = True
+    steps = (Step('release', release, saved=False),)
+
+
+def mirror(work: Work[Outputs]) -> None:
+    """What the API database says of a host and an aggregate, whatever was changed when the row was written; the API's
+    own try didn't come to an end."""
+    with engine.silence():
+        aggregates.bring_up_to_date(work.env.placement, work.env.api, work.env.cells, work.args['aggregate'],
+                                    work.args['host'])
+
+
+class Mirror(Flow[Outputs]):
+    name, outputs = aggregates.KIND, Outputs
+    forward_only = True
+    steps = (Step('mirror', mirror, saved=False),)

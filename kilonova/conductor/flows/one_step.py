@@ -1,0 +1,108 @@
+"""Stop, start, reboot, snapshot, restore: one step on the server's host, which writes the end state."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import beside
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import Step, Work
+from kilonova.db.engine import Connection
+from kilonova.db.queries import instances
+from kilonova.errors import Unanswered
+
+LOG = logging.getLogger(__name__)
+
+
+class OneStep(Flow[Outputs]):
+    """A failure leaves the server as it was, with the reason in its event: ``action_event``. ``failed``: what is
+    written of its state then."""
+
+    outputs = Outputs
+    failed: str
+    action_event: str
+
+    def ended_badly(self, work: Work[Outputs]) -> None:
+        def end(conn: Connection) -> None:
+            uuid = work.instance_uuid
+            if instances.transition(conn, uuid, self.failed):
+                instances.add_fault(conn, uuid, work.fault())
+            instances.add_events(conn, uuid, work.request_id, [work.event(self.action_event, 'Error')])
+            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        work.end(end)
+
+
+def _on_host(work: Work[Outputs], method: str, **kwargs: Any) -> None:
+    work.ask(work.instance_row()['host'], method, instance=work.instance(), **kwargs)
+    work.ended_by_host()
+
+
+# --- stop, start, reboot ---------------------------------------------------------------------------------------------
+def stop_instance(work: Work[Outputs]) -> None:
+    """The guest is shut down."""
+    _on_host(work, 'stop_instance', clean_shutdown=work.args.get('clean_shutdown', True))
+
+
+class Stop(OneStep):
+    name, failed, action_event = 'stop', 'stop.failed', 'compute_stop_instance'
+    steps = (Step('stop_instance', stop_instance, saved=False),)
+
+
+def start_instance(work: Work[Outputs]) -> None:
+    """The guest is started with its devices."""
+    _on_host(work, 'start_instance')
+
+
+class Start(OneStep):
+    name, failed, action_event = 'start', 'start.failed', 'compute_start_instance'
+    steps = (Step('start_instance', start_instance, saved=False),)
+
+
+def reboot_instance(work: Work[Outputs]) -> None:
+    """The guest is rebooted, soft or hard."""
+    _on_host(work, 'reboot_instance', reboot_type=work.args['reboot_type'])
+
+
+class Reboot(OneStep):
+    name, failed, action_event = 'reboot', 'reboot.failed', 'compute_reboot_instance'
+    steps = (Step('reboot_instance', reboot_instance, saved=False),)
+
+
+# --- snapshot --------------------------------------------------------------------------------------------------------
+def snapshot_instance(work: Work[Outputs]) -> None:
+    """The host copies the root disk and sends it. A silent image service is asked again, like any other."""
+    _on_host(work, 'snapshot_instance', image_id=work.args['image_id'])
+
+
+def undo_snapshot_instance(work: Work[Outputs]) -> None:
+    """The guest goes on, the host's copy goes, the image goes."""
+    host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
+    if host is not None:
+        beside.ask_to_undo(work, host, 'undo_snapshot_instance', instance=work.instance(), image_id=image_id)
+    try:
+        work.env.drop_image(image_id)
+    except Unanswered as error:
+        LOG.info('Image %s is deleted later: %s', image_id, error)
+        # Nobody waits for the image service to unwind a server, least of all a delete.
+        beside.add_release(work, {'image_id': image_id}, ('image_id',))
+
+
+class Snapshot(OneStep):
+    """The API made the image (queued, without data). An operation that fails or is cancelled takes it away again."""
+
+    name, failed, action_event = 'snapshot', 'snapshot.failed', 'compute_snapshot_instance'
+    steps = (Step('snapshot_instance', snapshot_instance, undo_snapshot_instance, saved=False),)
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------
+def restore_instance(work: Work[Outputs]) -> None:
+    """The host starts the guest of a soft-deleted server and writes the end state."""
+    _on_host(work, 'restore_instance')
+
+
+class Restore(OneStep):
+    """A failure leaves the server soft-deleted."""
+
+    name, failed, action_event = 'restore', 'restore.failed', 'compute_restore_instance'
+    steps = (Step('restore_instance', restore_instance, saved=False),)

@@ -1,0 +1,90 @@
+"""The sweep: rows that nobody works on, and cancels and wakes that were lost, are found (operations.md rules 1 and 7).
+
+    sweep = Sweep(env, host='ctl1')
+    sweep.of(db, YOUNG)                 # from time to time; how many rows were woken
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kilonova.conductor import process
+from kilonova.conductor.cancels import Cancels
+from kilonova.conductor.environment import Environment
+from kilonova.conductor.work import URGENT_KINDS
+from kilonova.db.engine import Database
+from kilonova.db.queries import operations
+from kilonova.errors import Unanswered
+
+LOG = logging.getLogger(__name__)
+
+SWEEP_BATCH = 200
+# Seconds in which a row's own cast should have come; the sweep leaves younger rows to it.
+YOUNG = 2.0
+
+
+class Sweep:
+    """``host``: the service host of this process."""
+
+    def __init__(self, env: Environment, cancels: Cancels, host: str) -> None:
+        self._env, self._cancels, self._host = env, cancels, host
+        self._behind: dict[str, int] = {}
+
+    def of(self, db: Database, age: float) -> int:
+        """Wake every row of a database that may be taken, is in no runner and is ``age`` seconds old; returns how
+        many. Never raises: the next sweep comes soon."""
+        try:
+            owner = self._env.leases.owner_in(db)
+            with db.read() as conn:
+                living = operations.living(conn)
+                rows = operations.free(conn, owner, SWEEP_BATCH, age)
+                waiting, cancelled, behind = operations.stopped(
+                    conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0))
+            # What stays there hides nothing: the next sweep goes on behind it.
+            self._behind[db.url] = behind
+            if self._bury(db, living):
+                return self.of(db, age)
+            found = self._find(db, age, rows)
+            for uuid in waiting:
+                self._cancels.before(db, uuid)
+            for uuid in cancelled:
+                self._cancels.again(db, uuid)
+        except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread
+            LOG.warning('sweep of %s: %s', db.name, error)
+            return 0
+        return found
+
+    def _find(self, db: Database, age: float, rows: list[operations.Operation]) -> int:
+        """Wake what may be taken, ``rows`` first, a batch at most; rows that are in this runner don't count."""
+        found = 0
+        while True:
+            for row in self._without_twins(db, [row for row in rows if not self._env.runner.holds(row.uuid)]):
+                found += 1
+                self._env.runner.wake(db, [row.uuid], urgent=row.kind in URGENT_KINDS or row.failed)
+            if len(rows) < SWEEP_BATCH or found >= SWEEP_BATCH:
+                return found
+            with db.read() as conn:
+                rows = operations.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
+
+    def _bury(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
+        """Rows of a process of this machine that is certainly dead needn't wait for its lease to end: True if there was
+        one."""
+        buried = False
+        for owner, text in living:
+            if owner != self._env.leases.owner_in(db) and process.is_dead(text, self._host):
+                LOG.info('Conductor process %s (%s) is dead: its operations in %s go on', owner, text, db.name)
+                operations.drop_lease(db, owner)
+                buried = True
+        return buried
+
+    def _without_twins(self, db: Database, rows: list[operations.Operation]) -> list[operations.Operation]:
+        """A cell's boot row is left alone while its twin in the api database exists (rule 19)."""
+        boots = [row.uuid for row in rows if row.kind == 'boot']
+        if db is self._env.api or not boots:
+            return rows
+        try:
+            with self._env.api.read() as conn:
+                twins = operations.existing(conn, boots)
+        except Exception as error:
+            raise Unanswered(who='the api database', reason=str(error)) from error
+        return [row for row in rows if row.uuid not in twins]
