@@ -44,7 +44,7 @@ def build(conf: Any) -> Any:
     hypervisor = conf.compute_driver.partition('.')[0]
     checks = (parts.broker_checks(conf) | parts.placement_checks(conf)
               | parts.ping_checks(transport, rpc=('compute', conf.host), conductor=('conductor', None))
-              | {hypervisor: manager.host.driver.list_instance_uuids})
+              | {hypervisor: manager.host.driver.guests.list_instance_uuids})
     return ComputePart(conf, manager, transport, checks, sole.end)
 
 

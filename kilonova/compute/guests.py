@@ -71,7 +71,7 @@ class Guests:
         return self._sync_fresh(self._ctxt(), uuid)
 
     def _states(self) -> dict[str, int]:
-        return {domain['uuid']: domain['state'] for domain in self._host.driver.describe()}
+        return {domain['uuid']: domain['state'] for domain in self._host.driver.guests.describe()}
 
     # -- one server ----------------------------------------------------------------------------------------------------
     def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> None:
@@ -95,7 +95,7 @@ class Guests:
         LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
         devices = self._devices(instance)
         self._host.check_devices(instance, devices)
-        self._host.driver.power_on(ctxt, instance, image_of(instance), devices)
+        self._host.driver.power.power_on(instance, image_of(instance), devices)
 
     def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
         """During VERIFY_RESIZE the destination's: on one host both ends are here."""
@@ -133,13 +133,13 @@ class Guests:
             return True
 
     def _sync_one(self, ctxt: RequestContext, instance: objects.Instance) -> None:
-        state = self._host.driver.get_info(instance)
+        state = self._host.driver.guests.get_info(instance)
         wanted, there = instance.vm_state in WANTED_RUNNING, state == PowerState.RUNNING
         if instance.vm_state == VmState.ACTIVE and state in (PowerState.SHUTDOWN, PowerState.CRASHED):
             self._say_off(ctxt, instance, state)
         elif instance.vm_state in WANTED_OFF and there:
             LOG.warning('Instance is not stopped. It is stopped again', instance_uuid=instance.uuid)
-            self._host.driver.power_off(instance)
+            self._host.driver.power.power_off(instance)
         elif state != instance.power_state:
             LOG.info("During sync_power_state the DB power_state (%s) does not match the hypervisor's (%s)",
                      instance.power_state, state, instance_uuid=instance.uuid)

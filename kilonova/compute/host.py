@@ -121,7 +121,7 @@ class Host:
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """DevicesMissing: some of these left the host since it was last looked at."""
-        missing = self.driver.missing_devices([device.address for device in devices]) if devices else []
+        missing = self.driver.devices.missing_devices([device.address for device in devices]) if devices else []
         if missing:
             raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
 

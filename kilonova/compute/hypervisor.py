@@ -1,7 +1,7 @@
 """What the driver tells by itself, brought to where it counts: ``virt.driver.Listener``.
 
     hypervisor = Hypervisor(host, guests, follow, get_admin_context, stopping)
-    driver.listen(hypervisor)
+    driver.host.listen(hypervisor)
     …
     hypervisor.start(service)             # once the records are there
 
@@ -128,7 +128,7 @@ class Hypervisor:
         if host.locks.is_held(uuid):
             return ORDER_LOOK
         try:
-            state = host.driver.get_info(objects.Instance(uuid=uuid))
+            state = host.driver.guests.get_info(objects.Instance(uuid=uuid))
         except HypervisorUnavailable:
             return None     # all are looked at when it is back
         told = host.upcalls.power_states.get(uuid)

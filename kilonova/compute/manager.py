@@ -69,8 +69,8 @@ class ComputeManager:
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
         """Look at the host, bring its guests in order, listen (``serve``), then report up. Errors refuse the start."""
-        self.host.driver.listen(self.hypervisor)
-        self._until_answered(self.host.driver.init_host)
+        self.host.driver.host.listen(self.hypervisor)
+        self._until_answered(self.host.driver.host.init_host)
         self._until_answered(self.node.start)
         self._until_answered(self.guests.boot)
         if self.stopping.is_set():

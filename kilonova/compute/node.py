@@ -66,7 +66,7 @@ class Node:
     def start(self) -> None:
         """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
         ctxt, host = self._ctxt(), self._host
-        resources = host.driver.get_available_resource()
+        resources = host.driver.host.get_available_resource()
         # The node first: a host that is refused, as it was renamed, leaves no service behind.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
         self.service = records.service(ctxt, host.name, host.notify)
@@ -145,7 +145,7 @@ class Node:
         ctxt = self._ctxt()
         if refresh:
             self.follow()
-        self._report(ctxt, host.driver.get_available_resource(), refresh=refresh)
+        self._report(ctxt, host.driver.host.get_available_resource(), refresh=refresh)
 
     def follow(self) -> None:
         """Enabled or disabled while we could not be told."""
@@ -216,7 +216,7 @@ class Node:
                 existing, _ = self._placement.get_inventory(self.record.uuid)
             except errors.NotFound:
                 LOG.debug('Placement does not know node %s yet', self.record.uuid)
-        return self._host.driver.inventory(existing)
+        return self._host.driver.host.inventory(existing)
 
     def _save_record(self, resources: dict[str, Any], inventory: dict[str, dict[str, Any]]) -> None:
         record = self.record
@@ -242,7 +242,7 @@ class Node:
                            'total': provider.total, 'reserved': provider.reserved} for name, provider in view.items()
                     if provider.resource_class is not None}
         uuids = placement.sync_compute(
-            self.record.uuid, nodename, inventory, self._host.driver.traits(),
+            self.record.uuid, nodename, inventory, self._host.driver.host.traits(),
             reported if self._host.conf.pci.report_in_placement else None, refresh=refresh)
         return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
 

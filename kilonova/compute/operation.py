@@ -4,7 +4,7 @@
     def soft_delete(op: Operation) -> Reply:
         op.begin('compute_soft_delete_instance')            # the event of the instance action
         with op.turn():                                     # the server's lock; does the operation still stand?
-            op.host.driver.power_off(op.instance)
+            op.host.driver.power.power_off(op.instance)
             op.save(transition='soft_delete.done', end=True, event=op.event())
         return {}
 

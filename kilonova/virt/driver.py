@@ -1,12 +1,15 @@
-"""What a compute asks of a hypervisor.
-
-``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor; ``FakeDriver`` and
-``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
-``kilonova.virt.drivers``:
+"""What a compute asks of a hypervisor: one object a host, with a part for each subject.
 
     driver = load(conf, image_client)     # [DEFAULT]compute_driver = libvirt.LibvirtDriver
-    driver.init_host()
-    driver.spawn(ctxt, instance, image_meta, pci_devices=devices)
+    driver.host.init_host()
+    driver.guests.spawn(instance, image_meta, pci_devices=devices)
+    driver.power.power_off(instance, timeout=60)
+
+``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor: ``host``, ``guests``, ``power``,
+``disks``, ``moves``, ``snapshots``, ``devices``, each a small protocol. ``FakeDriver`` and ``LibvirtDriver`` obey the
+same contract tests. ``load`` takes the class from the entry points of ``kilonova.virt.drivers``. What a driver can't do
+it says before anybody asks for it: by its ``capabilities``, which operations look at, and by the traits of its host, by
+which the scheduler chooses.
 
 Rules that hold for every driver:
 
@@ -19,18 +22,16 @@ Rules that hold for every driver:
   key_name, key_data, launch_index, availability_zone too.
 - ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
   the old one in ``finish_revert_migration``.
-- ``instance.numa_topology`` (objects.InstanceNUMATopology, placed, or None) is where on the host's NUMA cells the
-  domain shall be: host CPUs, memory, pages.
-- ``pci_devices`` are ``kilonova.objects.PciDevice`` (address, extra_info are read): exactly those become
-  hostdevs, whatever ``instance.pci_devices`` says.
-- ``image_meta`` is the plain dict of the image service: id, disk_format, min_disk, size, properties {}.
+- ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
+  pages.
+- ``pci_devices`` (address, extra_info are read): exactly those become hostdevs, whatever ``instance.pci_devices`` says.
 """
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, TypedDict
 
 import stevedore
 from oslo_config import cfg
@@ -41,17 +42,46 @@ LOG = logging.getLogger(__name__)
 
 NAMESPACE = 'kilonova.virt.drivers'
 
-# ctxt and objects are passed through by shape: the drivers read attributes, nothing more.
-Context = Any
-Instance = Any
-Flavor = Any
-PciDevice = Any
-BlockDevice = Any
-ImageFetch = Callable[[str, IO[bytes]], Any]
+# An image's record: id, disk_format, min_disk, size, properties {} and what else the image service says.
+ImageMeta = Mapping[str, Any]
+ImageFetch = Callable[[str, IO[bytes]], object]
 # Called often by what takes long; what it raises ends that.
 Check = Callable[[], None]
 # Called often with (bytes done, bytes in all) by what carries disks; what it raises ends that.
 Progress = Callable[[int, int], None]
+# {resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}}
+Inventories = dict[str, dict[str, Any]]
+
+
+class MoveOffer(TypedDict, total=False):
+    """Where a destination wants the disks of a move; saved by the flow as JSON and given to the source. ``run``: of
+    this compute; ``move``: a new id each time."""
+
+    host: str
+    address: str
+    machine_id: str
+    boot_id: str
+    instances_path: str
+    base_path: str
+    storage_id: str
+    run: str
+    move: str
+
+
+class DiskInfo(TypedDict):
+    """What a source has carried: the id of the move, and the names of the disks."""
+
+    move: str
+    disks: list[str]
+
+
+class DomainInfo(TypedDict):
+    """A domain, for the audit: ``state`` is a power state, ``hostdevs`` are PCI addresses."""
+
+    uuid: str
+    name: str
+    state: int
+    hostdevs: list[str]
 
 
 class HypervisorUnavailable(errors.Unavailable):
@@ -94,10 +124,10 @@ class FlavorDiskSmallerThanImage(errors.Invalid):
 class ImageClient(Protocol):
     """Where images come from (``kilonova.clients.image.ImageClient``, or a test's)."""
 
-    def get(self, image_id: str) -> dict[str, Any]:
+    def get(self, image_id: str) -> ImageMeta:
         """The image's record: id, status …; errors.ImageNotFound."""
 
-    def download(self, image_id: str, file: IO[bytes]) -> Any:
+    def download(self, image_id: str, file: IO[bytes]) -> object:
         """Write the image's bytes to ``file`` and check them against the image's checksum; raise else."""
 
     def upload(self, image_id: str, file: IO[bytes], check: Check) -> None:
@@ -124,23 +154,12 @@ class Listener(Protocol):
         """It is there again after it was out of reach, however short; guests may have changed meanwhile."""
 
 
-@runtime_checkable
-class ComputeDriver(Protocol):
-    """One hypervisor of one host."""
-
-    capabilities: Capabilities
-
-    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> None:
-        """Keep the settings; no connection yet."""
-
-    # -- the host ------------------------------------------------------------------------------------
+class Host(Protocol):
+    """The host as a whole."""
 
     def listen(self, listener: Listener) -> None:
         """Tell ``listener`` what happens by itself; called once, before ``init_host``. A hypervisor that tells nothing
         is looked at now and then anyway."""
-
-    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
-        """Those of these PCI functions that the host doesn't have now, in order. Asked before a guest is built."""
 
     def init_host(self) -> None:
         """Connect and check the host's settings, before anything else.
@@ -150,24 +169,23 @@ class ComputeDriver(Protocol):
         """
 
     def get_available_resource(self) -> dict[str, Any]:
-        """The host as it stands (libvirt.md §5).
+        """The host as it stands.
 
         Keys: supported_instances [[arch, hv_type, vm_mode]], vcpus, memory_mb, local_gb, vcpus_used,
         memory_mb_used (both 0: servers are counted by the compute's ledger), local_gb_used,
         hypervisor_type, hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node,
         lasting), cpu_info (JSON string), disk_available_least (GiB), numa_topology (JSON string of a
         NUMATopology envelope in which nothing is used, or None), stats {}, pci_passthrough_devices: a list (not
-        JSON) of *all* PCI devices of the host, in address order, as dicts of pci.md §4: dev_id, address,
+        JSON) of *all* PCI devices of the host, in address order, as dicts: dev_id, address,
         vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
         parent_ifname where known.
         """
 
-    def inventory(self, existing: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+    def inventory(self, existing: Inventories | None = None) -> Inventories:
         """Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB, and PCPU where there are dedicated CPUs.
 
-        Each value: total, reserved, min_unit, max_unit, step_size, allocation_ratio. ``existing`` is what
-        Placement has now: its ratio stays where the configuration sets none (libvirt.md §6). The options
-        for it (reserved_host_*, *_allocation_ratio, initial_*_allocation_ratio) are in conf/base_virt.py.
+        ``existing`` is what Placement has now: its ratio stays where the configuration sets none. The options for it
+        (reserved_host_*, *_allocation_ratio, initial_*_allocation_ratio) are in conf/base_virt.py.
         """
 
     def traits(self) -> set[str]:
@@ -176,72 +194,137 @@ class ComputeDriver(Protocol):
     def uptime(self) -> str | None:
         """What uptime(1) prints on this host, without the end of line; None where nobody can tell."""
 
+
+class Guests(Protocol):
+    """Guests as they come, go and are looked at. Calls that only look (``get_…``) may come beside others for the same
+    instance."""
+
     def list_instance_uuids(self) -> list[str]:
         """Uuids of all domains, running or not."""
 
-    def describe(self) -> list[dict[str, Any]]:
-        """All domains, for the audit: {uuid, name, state (power state int), hostdevs: [PCI address]}."""
+    def describe(self) -> list[DomainInfo]:
+        """All domains, for the audit."""
 
-    def list_directories(self) -> list[str]:
-        """Names of the servers' directories on this host: '<uuid>', '<uuid>_resize', '<uuid>_del' …"""
-
-    # -- one guest -----------------------------------------------------------------------------------
-
-    def get_info(self, instance: Instance) -> int:
+    def get_info(self, instance: objects.Instance) -> int:
         """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain."""
 
-    def spawn(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any], *,
-              pci_devices: Iterable[PciDevice] = (), admin_password: str | None = None,
-              files: Sequence[tuple[str, str]] = (), image_fetch: ImageFetch | None = None,
-              block_devices: Sequence[BlockDevice] = ()) -> None:
+    def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
+              pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
+              files: Sequence[tuple[str, str]] = (),
+              block_devices: Iterable[objects.BlockDeviceMapping] = ()) -> None:
         """Make the disks and the domain and start it; returns when it runs.
 
-        ``files`` are (path, base64 content) for the config drive. ``image_fetch(image_id, file)`` is used
-        instead of the driver's image client when given. ``block_devices``: disks as the user asked for them
-        (``kilonova.objects.BlockDeviceMapping`` by shape), instead of the flavor's ephemeral and swap disks;
-        the driver keeps what it must know of them with the disks, through moves too. Errors: errors.ImageUnacceptable,
-        FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor, UnsupportedHardware, GuestFailed,
-        whatever the download raises; what was made until then stays for ``destroy``.
+        ``files`` are (path, base64 content) for the config drive. ``block_devices``: disks as the user asked for them,
+        instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
+        through moves too. Errors: errors.ImageUnacceptable, FlavorDiskSmallerThanImage,
+        errors.PciDeviceUnsupportedHypervisor, UnsupportedHardware, GuestFailed, whatever the download raises; what was
+        made until then stays for ``destroy``.
         """
 
-    def destroy(self, instance: Instance, destroy_disks: bool = True) -> None:
+    def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         """Stop and forget the domain; with ``destroy_disks`` delete all its directories (also _resize)."""
 
-    def power_off(self, instance: Instance, timeout: int = 0, retry_interval: int = 0) -> None:
-        """Ask the guest to shut down for ``timeout`` seconds (0: don't ask), then cut the power.
-
-        The request is sent again each ``retry_interval`` seconds.
-        """
-
-    def power_on(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
-                 pci_devices: Iterable[PciDevice] = ()) -> None:
-        """Build the domain afresh from what is given, and start it."""
-
-    def reboot(self, ctxt: Context, instance: Instance, reboot_type: str, image_meta: dict[str, Any],
-               pci_devices: Iterable[PciDevice] = ()) -> None:
-        """'SOFT': let the guest shut down and start it again, turning to HARD when it doesn't go;
-        'HARD': cut, build the domain afresh, start."""
-
-    # -- looking at a guest: these may come beside other calls for the same instance ------------------
-
-    def get_console_output(self, instance: Instance) -> str:
+    def get_console_output(self, instance: objects.Instance) -> str:
         """The end of what its serial console logged (some 100 KiB); '' when there is nothing.
 
         Raises errors.ConsoleNotAvailable where there is a log that can't be read.
         """
 
-    def get_diagnostics(self, instance: Instance) -> dict[str, Any]:
+    def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
         """What the hypervisor measures of a running guest, by names of its own (numbers).
 
         Raises errors.KilonovaError when the guest isn't there any more.
         """
 
-    def get_instance_diagnostics(self, instance: Instance) -> objects.Diagnostics:
+    def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
         """The same in the words that all drivers share; what this one can't tell is None."""
 
-    # -- images of a guest ---------------------------------------------------------------------------
 
-    def snapshot(self, ctxt: Context, instance: Instance, image_id: str, check: Check, copied: Check) -> None:
+class Power(Protocol):
+    """A guest's power."""
+
+    def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        """Ask the guest to shut down for ``timeout`` seconds (0: don't ask), then cut the power.
+
+        The request is sent again each ``retry_interval`` seconds.
+        """
+
+    def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
+                 pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Build the domain afresh from what is given, and start it."""
+
+    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
+               pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """'SOFT': let the guest shut down and start it again, turning to HARD when it doesn't go;
+        'HARD': cut, build the domain afresh, start."""
+
+
+class Disks(Protocol):
+    """What servers have on this host's disk."""
+
+    def list_directories(self) -> list[str]:
+        """Names of the servers' directories on this host: '<uuid>', '<uuid>_resize', '<uuid>_del' …"""
+
+    def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Have the image at hand that the root disk reads from, so that the source of a move need not carry it.
+
+        Errors: as ``spawn`` has them for the image; nothing is left then.
+        """
+
+
+class Moves(Protocol):
+    """Guests that go to another host with their disks: resize, cold migrate."""
+
+    def prepare_move(self) -> MoveOffer:
+        """Destination: where disks for it shall go."""
+
+    def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
+        """Source: raise errors.DisksUnmovable if the disks can't go there, errors.ResizeError if the flavor would
+        shrink them.
+
+        Changes nothing. ``instance.flavor`` is the old flavor, ``flavor`` the new one.
+        """
+
+    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
+                                   timeout: int = 0, retry_interval: int = 0,
+                                   progress: Progress | None = None) -> DiskInfo:
+        """Source: check_move, power off, keep the disks as <uuid>_resize, carry a copy to ``dest``.
+
+        The domain is forgotten here; revert makes it anew. Returns what ``finish_migration`` wants. Undo:
+        ``cleanup_move_dest`` there, then ``finish_revert_migration``.
+        """
+
+    def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
+        """Source: what this very move carried to ``dest`` goes again; nothing if it is the same host, or nothing came.
+
+        For a move that ended while its disks were on their way: ``cleanup_move_dest`` was there before them.
+        """
+
+    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo) -> None:
+        """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked."""
+
+    def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
+        """Source: delete the kept disks (and, unless ``same_host``, a domain that is still there)."""
+
+    def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
+        """Destination, revert or undo: forget the domain and the copy of the disks; never the originals.
+
+        Safe if nothing had arrived yet.
+        """
+
+    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+        """Source, revert or undo: bring back the kept disks, define the domain, start it if asked.
+
+        A guest that was never moved and already is as asked stays untouched.
+        """
+
+
+class Snapshots(Protocol):
+    """Images of guests."""
+
+    def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         """Send the root disk as it stands now (qcow2, without backing file) to an image that has no data yet.
 
         A running guest runs on meanwhile; where the hypervisor can't do that it is held still while its own file is
@@ -251,74 +334,54 @@ class ComputeDriver(Protocol):
         errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, whatever ``check`` raises.
         """
 
-    def forget_snapshot(self, instance: Instance, image_id: str) -> None:
+    def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
         """Let a guest that is held go on and delete the copy; fine if there is none. The image isn't touched."""
 
-    # -- disk moves (resize, cold migrate) -----------------------------------------------------------
 
-    def prepare_move(self) -> dict[str, Any]:
-        """Destination: where disks for it shall go. A JSON dict, saved by the flow and given to the source.
+class Devices(Protocol):
+    """The host's devices. All of them are told by ``Host.get_available_resource``."""
 
-        Keys: host, address, machine_id, boot_id, instances_path, base_path, storage_id, run (of this
-        compute), move (a new id each time).
-        """
-
-    def fetch_base(self, instance: Instance, image_meta: dict[str, Any]) -> None:
-        """Destination: have the image at hand that the root disk reads from, so that the source need not carry it.
-
-        Errors: as ``spawn`` has them for the image; nothing is left then.
-        """
-
-    def check_move(self, instance: Instance, dest: dict[str, Any], flavor: Flavor) -> None:
-        """Source: raise errors.DisksUnmovable if the disks can't go there, errors.ResizeError if the flavor would
-        shrink them.
-
-        Changes nothing. ``instance.flavor`` is the old flavor, ``flavor`` the new one.
-        """
-
-    def migrate_disk_and_power_off(self, instance: Instance, dest: dict[str, Any], flavor: Flavor,
-                                   timeout: int = 0, retry_interval: int = 0,
-                                   progress: Progress | None = None) -> dict[str, Any]:
-        """Source: check_move, power off, keep the disks as <uuid>_resize, carry a copy to ``dest``.
-
-        The domain is forgotten here; revert makes it anew. Returns the ``disk_info`` (JSON dict) that
-        ``finish_migration`` wants. Undo: ``cleanup_move_dest`` there, then ``finish_revert_migration``.
-        """
-
-    def discard_copy(self, instance: Instance, dest: dict[str, Any]) -> None:
-        """Source: what this very move carried to ``dest`` goes again; nothing if it is the same host, or nothing came.
-
-        For a move that ended while its disks were on their way: ``cleanup_move_dest`` was there before them.
-        """
-
-    def finish_migration(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
-                         pci_devices: Iterable[PciDevice], power_on: bool, disk_info: dict[str, Any]) -> None:
-        """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked."""
-
-    def confirm_migration(self, instance: Instance, same_host: bool) -> None:
-        """Source: delete the kept disks (and, unless ``same_host``, a domain that is still there)."""
-
-    def cleanup_move_dest(self, instance: Instance, same_host: bool) -> None:
-        """Destination, revert or undo: forget the domain and the copy of the disks; never the originals.
-
-        Safe if nothing had arrived yet.
-        """
-
-    def finish_revert_migration(self, ctxt: Context, instance: Instance, image_meta: dict[str, Any],
-                                pci_devices: Iterable[PciDevice], power_on: bool) -> None:
-        """Source, revert or undo: bring back the kept disks, define the domain, start it if asked.
-
-        A guest that was never moved and already is as asked stays untouched.
-        """
+    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
+        """Those of these PCI functions that the host doesn't have now, in order. Asked before a guest is built."""
 
 
-def guest_name(conf: cfg.ConfigOpts, instance: Instance) -> str:
+class ComputeDriver(Protocol):
+    """One hypervisor of one host, by subject."""
+
+    capabilities: Capabilities
+
+    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> None:
+        """Keep the settings; no connection yet."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def guests(self) -> Guests: ...
+
+    @property
+    def power(self) -> Power: ...
+
+    @property
+    def disks(self) -> Disks: ...
+
+    @property
+    def moves(self) -> Moves: ...
+
+    @property
+    def snapshots(self) -> Snapshots: ...
+
+    @property
+    def devices(self) -> Devices: ...
+
+
+def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:
     """The domain's name: [DEFAULT]instance_name_template filled with the id, or with %(uuid)s and the like."""
+    template: str = conf.instance_name_template
     try:
-        return conf.instance_name_template % instance.id
+        return str(template % instance.id)
     except TypeError:
-        return conf.instance_name_template % {'id': instance.id, 'uuid': instance.uuid,
-                                              'project_id': instance.project_id}
+        return template % {'id': instance.id, 'uuid': instance.uuid, 'project_id': instance.project_id}
 
 
 def load(conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> ComputeDriver:
@@ -328,7 +391,8 @@ def load(conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> Compu
         raise DriverNotLoaded(name='', reason='[DEFAULT]compute_driver is not set')
     LOG.info("Loading compute driver '%s'", name)
     try:
-        manager: Any = stevedore.DriverManager(NAMESPACE, name, invoke_on_load=False)
+        manager: stevedore.DriverManager[Any] = stevedore.DriverManager(NAMESPACE, name, invoke_on_load=False)
     except (stevedore.exception.NoMatches, ImportError, RuntimeError) as error:
         raise DriverNotLoaded(name=name, reason=str(error)) from error
-    return manager.driver(conf, image_client)
+    made: ComputeDriver = manager.driver(conf, image_client)
+    return made

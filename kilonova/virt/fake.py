@@ -4,7 +4,7 @@ It keeps domains and disks as data and obeys the same contract tests as the libv
 any call fail, before or after its work:
 
     driver = FakeDriver(conf, machine=FakeMachine())
-    driver.fail('spawn', errors.KilonovaError('boom'))            # the next spawn does nothing and raises
+    driver.fail('spawn', errors.KilonovaError('boom'))            # the next guests.spawn does nothing and raises
     driver.fail('finish_migration', OSError(), after=True)        # does its work, then raises
     driver.calls                                                  # [('spawn', uuid), ...]
 """
@@ -19,7 +19,7 @@ import uuid as uuidlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oslo_config import cfg
 
@@ -61,26 +61,17 @@ class FakeMachine:
 _MACHINE = FakeMachine()
 
 
-def _scripted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Note the call and raise what ``fail`` has put there for it."""
-    @functools.wraps(method)
-    def call(self: FakeDriver, *args: Any, **kwargs: Any) -> Any:
-        with self._around(method.__name__, *args):
-            return method(self, *args, **kwargs)
-    return call
-
-
 class FakeDriver:
-    """ComputeDriver in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host; ``consoles`` holds
-    what guests wrote, by uuid."""
+    """``driver.ComputeDriver`` in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host;
+    ``consoles`` holds what guests wrote, by uuid."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: driver.ImageClient | None = None, *,
                  machine: FakeMachine | None = None) -> None:
-        self.conf, self.host, self.image_client = conf, conf.host, image_client
+        self.conf, self.name, self.image_client = conf, conf.host, image_client
         self.machine = machine or _MACHINE
-        self.disks = self.machine.disks[self.host]
+        self.directories = self.machine.disks[self.name]
         self.domains: dict[str, FakeDomain] = {}
         self.copies: dict[str, str] = {}
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
@@ -88,25 +79,29 @@ class FakeDriver:
         self.consoles: dict[str, str] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: driver.Listener | None = None
-        self._failures: dict[str, list[tuple[Exception, bool]]] = defaultdict(list)
+        self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
+        self.host, self.guests, self.power = FakeHost(self), FakeGuests(self), FakePower(self)
+        self.disks, self.moves = FakeDisks(self), FakeMoves(self)
+        self.snapshots, self.devices = FakeSnapshots(self), FakeDevices(self)
 
-    # -- for tests -----------------------------------------------------------------------------------
-
-    def fail(self, method: str, error: Exception, *, times: int = 1, after: bool = False) -> None:
+    def fail(self, method: str, error: BaseException, *, times: int = 1, after: bool = False) -> None:
         """Let the next ``times`` calls of ``method`` raise ``error``, before or ``after`` their work."""
         self._failures[method].extend([(error, after)] * times)
 
     def write(self, uuid: str, content: str) -> None:
         """What the guest writes to its root disk."""
-        self.disks[uuid] = replace(self.disks[uuid], content=content)
+        self.directories[uuid] = replace(self.directories[uuid], content=content)
 
     def read(self, uuid: str) -> str:
         """What is on the guest's root disk."""
-        return self.disks[uuid].content
+        return self.directories[uuid].content
+
+    # -- for the parts -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _around(self, name: str, *args: Any) -> Iterator[None]:
+    def around(self, name: str, *args: object) -> Iterator[None]:
+        """A call's work is done inside: noted, failing if it shall, one at a time."""
         uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
         with self._lock:
             self.calls.append((name, uuid))
@@ -118,107 +113,131 @@ class FakeDriver:
         if error:
             raise error
 
-    # -- the host ------------------------------------------------------------------------------------
+    def running(self, instance: objects.Instance) -> FakeDomain:
+        domain = self.domains.get(instance.uuid)
+        if domain is None or domain.state != PowerState.RUNNING:
+            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it does not run')
+        return domain
+
+    def disk(self, instance: objects.Instance) -> FakeDisk:
+        if instance.uuid not in self.directories:
+            raise errors.InstanceNotFound(instance_id=instance.uuid)
+        return self.directories[instance.uuid]
+
+    def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+        self.disk(instance)
+        self.domains[instance.uuid] = FakeDomain(
+            instance.uuid, driver.guest_name(self.conf, instance),
+            PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
+            instance.flavor.memory_mb, [device.address for device in pci_devices])
+
+    def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
+        self.define(instance, pci_devices, True)
+
+    def stop(self, instance: objects.Instance) -> None:
+        if instance.uuid in self.domains:
+            self.domains[instance.uuid].state = PowerState.SHUTDOWN
+
+
+class _Part:
+    def __init__(self, fake: FakeDriver) -> None:
+        self.fake = fake
+
+
+S = TypeVar('S', bound=_Part)
+P = ParamSpec('P')
+T = TypeVar('T')
+
+
+def _scripted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Note the call and raise what ``fail`` has put there for it."""
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.fake.around(method.__name__, *args):
+            return method(self, *args, **kwargs)
+    return call
+
+
+class FakeHost(_Part):
+    """``driver.Host``."""
 
     def listen(self, listener: driver.Listener) -> None:
-        self.listener = listener
+        self.fake.listener = listener
 
     @_scripted
     def init_host(self) -> None:
-        for name in [name for name in self.disks if name.endswith('_del')]:
-            del self.disks[name]
+        for name in [name for name in self.fake.directories if name.endswith('_del')]:
+            del self.fake.directories[name]
 
     @_scripted
     def get_available_resource(self) -> dict[str, Any]:
-        used = sum(disk.root_gb + disk.ephemeral_gb for disk in self.disks.values())
+        used = sum(disk.root_gb + disk.ephemeral_gb for disk in self.fake.directories.values())
         return {
             'supported_instances': [['x86_64', 'kvm', 'hvm'], ['x86_64', 'qemu', 'hvm']],
-            'vcpus': self.vcpus, 'memory_mb': self.memory_mb, 'local_gb': self.local_gb,
+            'vcpus': self.fake.vcpus, 'memory_mb': self.fake.memory_mb, 'local_gb': self.fake.local_gb,
             'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': used,
-            'hypervisor_type': 'FAKE', 'hypervisor_version': 1, 'hypervisor_hostname': self.host,
-            'uuid': str(uuidlib.uuid5(uuidlib.NAMESPACE_DNS, self.host)),
+            'hypervisor_type': 'FAKE', 'hypervisor_version': 1, 'hypervisor_hostname': self.fake.name,
+            'uuid': str(uuidlib.uuid5(uuidlib.NAMESPACE_DNS, self.fake.name)),
             'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'fake', 'vendor': 'fake', 'features': [],
-                                    'topology': {'cells': 1, 'sockets': 1, 'cores': self.vcpus, 'threads': 1}}),
-            'disk_available_least': self.local_gb - used, 'numa_topology': None, 'stats': {},
-            'pci_passthrough_devices': [dict(device) for device in self.pci_devices]}
+                                    'topology': {'cells': 1, 'sockets': 1, 'cores': self.fake.vcpus, 'threads': 1}}),
+            'disk_available_least': self.fake.local_gb - used, 'numa_topology': None, 'stats': {},
+            'pci_passthrough_devices': [dict(device) for device in self.fake.pci_devices]}
 
-    def inventory(self, existing: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-        return inventory.root(self.conf, self.vcpus, self.memory_mb, self.local_gb, existing)
+    def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:
+        return inventory.root(self.fake.conf, self.fake.vcpus, self.fake.memory_mb, self.fake.local_gb, existing)
 
     def traits(self) -> set[str]:
         return set(inventory.COMMON_TRAITS)
 
     @_scripted
-    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
-        there = {device['address'] for device in self.pci_devices}
-        return [address for address in addresses if address not in there]
-
-    @_scripted
     def uptime(self) -> str | None:
         return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
 
+
+class FakeGuests(_Part):
+    """``driver.Guests``."""
+
     def list_instance_uuids(self) -> list[str]:
-        return list(self.domains)
+        return list(self.fake.domains)
 
     @_scripted
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[driver.DomainInfo]:
         return [{'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
-                 'hostdevs': sorted(domain.hostdevs)} for domain in self.domains.values()]
-
-    def list_directories(self) -> list[str]:
-        return sorted(self.disks)
-
-    # -- one guest -----------------------------------------------------------------------------------
+                 'hostdevs': sorted(domain.hostdevs)} for domain in self.fake.domains.values()]
 
     @_scripted
-    def get_info(self, instance: Any) -> int:
-        domain = self.domains.get(instance.uuid)
+    def get_info(self, instance: objects.Instance) -> int:
+        domain = self.fake.domains.get(instance.uuid)
         return int(domain.state if domain else PowerState.SHUTDOWN)
 
     @_scripted
-    def spawn(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], *, pci_devices: Iterable[Any] = (),
-              admin_password: str | None = None, files: Sequence[tuple[str, str]] = (),
-              image_fetch: driver.ImageFetch | None = None, block_devices: Sequence[Any] = ()) -> None:
-        self.disks[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
-        self._start(instance, pci_devices)
+    def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+              pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
+              files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = ()) -> None:
+        self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
+        self.fake.start(instance, pci_devices)
 
     @_scripted
-    def destroy(self, instance: Any, destroy_disks: bool = True) -> None:
-        self.domains.pop(instance.uuid, None)
+    def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
+        self.fake.domains.pop(instance.uuid, None)
         if destroy_disks:
             for suffix in ('', '_resize', '_del'):
-                self.disks.pop(instance.uuid + suffix, None)
+                self.fake.directories.pop(instance.uuid + suffix, None)
 
     @_scripted
-    def power_off(self, instance: Any, timeout: int = 0, retry_interval: int = 0) -> None:
-        self._stop(instance)
+    def get_console_output(self, instance: objects.Instance) -> str:
+        return self.fake.consoles.get(instance.uuid, '')
 
     @_scripted
-    def power_on(self, ctxt: Any, instance: Any, image_meta: dict[str, Any],
-                 pci_devices: Iterable[Any] = ()) -> None:
-        self._start(instance, pci_devices)
-
-    @_scripted
-    def reboot(self, ctxt: Any, instance: Any, reboot_type: str, image_meta: dict[str, Any],
-               pci_devices: Iterable[Any] = ()) -> None:
-        self._start(instance, pci_devices)
-
-    # -- looking at a guest --------------------------------------------------------------------------
-
-    @_scripted
-    def get_console_output(self, instance: Any) -> str:
-        return self.consoles.get(instance.uuid, '')
-
-    @_scripted
-    def get_diagnostics(self, instance: Any) -> dict[str, Any]:
-        domain = self._running(instance)
+    def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
+        domain = self.fake.running(instance)
         return {**{f'cpu{number}_time': 17300000000 for number in range(domain.vcpus)},
                 'memory': domain.memory_mb * 1024, 'vda_errors': -1, 'vda_read': 262144, 'vda_read_req': 112,
                 'vda_write': 5778432, 'vda_write_req': 488}
 
     @_scripted
-    def get_instance_diagnostics(self, instance: Any) -> objects.Diagnostics:
-        domain = self._running(instance)
+    def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
+        domain = self.fake.running(instance)
         # The enum has no word for a fake: it passes for the driver that it stands in for.
         return objects.Diagnostics(
             state=POWER_WORDS[PowerState(domain.state)], driver='libvirt', hypervisor='fake', hypervisor_os='fake-os',
@@ -230,129 +249,144 @@ class FakeDriver:
                 read_bytes=262144, read_requests=112, write_bytes=5778432, write_requests=488, errors_count=1)],
             num_cpus=domain.vcpus, num_nics=0, num_disks=1)
 
-    # -- images of a guest ---------------------------------------------------------------------------
+
+class FakePower(_Part):
+    """``driver.Power``."""
 
     @_scripted
-    def snapshot(self, ctxt: Any, instance: Any, image_id: str, check: driver.Check, copied: driver.Check) -> None:
-        if self.image_client is None or self.image_client.get(image_id)['status'] == 'active':
-            return
-        check()
-        content = self.copies.setdefault(image_id, self._disk(instance).content)
-        copied()
-        self.image_client.upload(image_id, io.BytesIO(content.encode()), check)
-        del self.copies[image_id]
+    def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        self.fake.stop(instance)
 
     @_scripted
-    def forget_snapshot(self, instance: Any, image_id: str) -> None:
-        self.copies.pop(image_id, None)
+    def power_on(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                 pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        self.fake.start(instance, pci_devices)
 
-    # -- disk moves ----------------------------------------------------------------------------------
+    @_scripted
+    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: driver.ImageMeta,
+               pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        self.fake.start(instance, pci_devices)
 
-    def fetch_base(self, instance: Any, image_meta: dict[str, Any]) -> None:
+
+class FakeDisks(_Part):
+    """``driver.Disks``."""
+
+    def list_directories(self) -> list[str]:
+        return sorted(self.fake.directories)
+
+    def fetch_base(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> None:
         """Nothing is read from it."""
 
+
+class FakeMoves(_Part):
+    """``driver.Moves``."""
+
     @_scripted
-    def prepare_move(self) -> dict[str, Any]:
-        path = f'fake:/{self.host}'
-        return {'host': self.host, 'machine_id': self.machine.machine_id, 'boot_id': 'fake-boot',
+    def prepare_move(self) -> driver.MoveOffer:
+        path = f'fake:/{self.fake.name}'
+        return {'host': self.fake.name, 'machine_id': self.fake.machine.machine_id, 'boot_id': 'fake-boot',
                 'instances_path': path, 'base_path': f'{path}/_base', 'storage_id': path,
                 'move': str(uuidlib.uuid4())}
 
     @_scripted
-    def check_move(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
+    def check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
         self._check_move(instance, dest, flavor)
 
     @_scripted
-    def migrate_disk_and_power_off(self, instance: Any, dest: dict[str, Any], flavor: Any,
+    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor,
                                    timeout: int = 0, retry_interval: int = 0,
-                                   progress: driver.Progress | None = None) -> dict[str, Any]:
+                                   progress: driver.Progress | None = None) -> driver.DiskInfo:
         self._check_move(instance, dest, flavor)
-        self._stop(instance)
-        uuid, kept, move = instance.uuid, instance.uuid + '_resize', dest['move']
-        if uuid in self.disks and (kept not in self.disks or self.disks[kept].move != move):
-            self.disks[kept] = replace(self.disks.pop(uuid), move=move)
-        if kept not in self.disks:
+        self.fake.stop(instance)
+        uuid, kept, move, here = instance.uuid, instance.uuid + '_resize', dest['move'], self.fake.directories
+        if uuid in here and (kept not in here or here[kept].move != move):
+            here[kept] = replace(here.pop(uuid), move=move)
+        if kept not in here:
             raise errors.InstanceNotFound(instance_id=uuid)
-        arrived = self.machine.disks[dest['host']]
+        arrived = self.fake.machine.disks[dest['host']]
         if uuid not in arrived or arrived[uuid].move != move:
-            arrived[uuid] = self.disks[kept]
-        self.domains.pop(uuid, None)
+            arrived[uuid] = here[kept]
+        self.fake.domains.pop(uuid, None)
         return {'move': move, 'disks': ['disk']}
 
     @_scripted
-    def discard_copy(self, instance: Any, dest: dict[str, Any]) -> None:
-        arrived = self.machine.disks[dest['host']]
-        if dest['host'] != self.host and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
+    def discard_copy(self, instance: objects.Instance, dest: driver.MoveOffer) -> None:
+        arrived = self.fake.machine.disks[dest['host']]
+        if dest['host'] != self.fake.name and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
             del arrived[instance.uuid]
 
     @_scripted
-    def finish_migration(self, ctxt: Any, instance: Any, image_meta: dict[str, Any], pci_devices: Iterable[Any],
-                         power_on: bool, disk_info: dict[str, Any]) -> None:
-        disk = self._disk(instance)
-        self.disks[instance.uuid] = replace(
+    def finish_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool,
+                         disk_info: driver.DiskInfo) -> None:
+        disk = self.fake.disk(instance)
+        self.fake.directories[instance.uuid] = replace(
             disk, root_gb=max(disk.root_gb, instance.flavor.root_gb),
             ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
-        self._define(instance, pci_devices, power_on)
+        self.fake.define(instance, pci_devices, power_on)
 
     @_scripted
-    def confirm_migration(self, instance: Any, same_host: bool) -> None:
-        self.disks.pop(instance.uuid + '_resize', None)
+    def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
+        self.fake.directories.pop(instance.uuid + '_resize', None)
         if same_host:
-            if instance.uuid in self.disks:
-                self.disks[instance.uuid] = replace(self.disks[instance.uuid], move=None)
+            if instance.uuid in self.fake.directories:
+                self.fake.directories[instance.uuid] = replace(self.fake.directories[instance.uuid], move=None)
         else:
-            self.domains.pop(instance.uuid, None)
+            self.fake.domains.pop(instance.uuid, None)
 
     @_scripted
-    def cleanup_move_dest(self, instance: Any, same_host: bool) -> None:
-        if same_host and instance.uuid + '_resize' not in self.disks:
+    def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
+        if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return
-        self.domains.pop(instance.uuid, None)
-        disk = self.disks.get(instance.uuid)
+        self.fake.domains.pop(instance.uuid, None)
+        disk = self.fake.directories.get(instance.uuid)
         if disk and disk.move:
-            del self.disks[instance.uuid]
+            del self.fake.directories[instance.uuid]
 
     @_scripted
-    def finish_revert_migration(self, ctxt: Any, instance: Any, image_meta: dict[str, Any],
-                                pci_devices: Iterable[Any], power_on: bool) -> None:
-        kept = self.disks.pop(instance.uuid + '_resize', None)
+    def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+        kept = self.fake.directories.pop(instance.uuid + '_resize', None)
         if kept:
-            self.disks[instance.uuid] = replace(kept, move=None)
-        elif instance.uuid in self.domains and power_on == (
-                self.domains[instance.uuid].state == PowerState.RUNNING):
+            self.fake.directories[instance.uuid] = replace(kept, move=None)
+        elif instance.uuid in self.fake.domains and power_on == (
+                self.fake.domains[instance.uuid].state == PowerState.RUNNING):
             return
-        self._define(instance, pci_devices, power_on)
+        self.fake.define(instance, pci_devices, power_on)
 
-    # -- parts ---------------------------------------------------------------------------------------
-
-    def _running(self, instance: Any) -> FakeDomain:
-        domain = self.domains.get(instance.uuid)
-        if domain is None or domain.state != PowerState.RUNNING:
-            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it does not run')
-        return domain
-
-    def _disk(self, instance: Any) -> FakeDisk:
-        if instance.uuid not in self.disks:
-            raise errors.InstanceNotFound(instance_id=instance.uuid)
-        return self.disks[instance.uuid]
-
-    def _define(self, instance: Any, pci_devices: Iterable[Any], power_on: bool) -> None:
-        self._disk(instance)
-        self.domains[instance.uuid] = FakeDomain(
-            instance.uuid, driver.guest_name(self.conf, instance),
-            PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
-            instance.flavor.memory_mb, [device.address for device in pci_devices])
-
-    def _start(self, instance: Any, pci_devices: Iterable[Any]) -> None:
-        self._define(instance, pci_devices, True)
-
-    def _stop(self, instance: Any) -> None:
-        if instance.uuid in self.domains:
-            self.domains[instance.uuid].state = PowerState.SHUTDOWN
-
-    def _check_move(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
+    def _check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
         old = instance.flavor
         if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < old.ephemeral_gb:
             raise errors.ResizeError(reason='Unable to resize disk down.')
-        if dest['machine_id'] != self.machine.machine_id:
-            raise errors.DisksUnmovable(source=self.host, dest=dest['host'], reason='they are different machines')
+        if dest['machine_id'] != self.fake.machine.machine_id:
+            raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'], reason='they are different machines')
+
+
+class FakeSnapshots(_Part):
+    """``driver.Snapshots``."""
+
+    @_scripted
+    def snapshot(self, instance: objects.Instance, image_id: str, check: driver.Check, copied: driver.Check) -> None:
+        if self.fake.image_client is None or self.fake.image_client.get(image_id)['status'] == 'active':
+            return
+        check()
+        content = self.fake.copies.setdefault(image_id, self.fake.disk(instance).content)
+        copied()
+        self.fake.image_client.upload(image_id, io.BytesIO(content.encode()), check)
+        del self.fake.copies[image_id]
+
+    @_scripted
+    def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
+        self.fake.copies.pop(image_id, None)
+
+
+class FakeDevices(_Part):
+    """``driver.Devices``."""
+
+    @_scripted
+    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
+        there = {device['address'] for device in self.fake.pci_devices}
+        return [address for address in addresses if address not in there]
+
+
+_: type[driver.ComputeDriver] = FakeDriver      # mypy compares it with the protocol

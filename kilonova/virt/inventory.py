@@ -1,23 +1,20 @@
 """A compute's root provider in Placement: what it has, how far it is overcommitted, what it can do.
 
     root(conf, 64, 262144, 1024, existing={})['VCPU']['total'] == 64
-
-Facts: libvirt.md §6.
 """
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from oslo_config import cfg
+
+from kilonova.virt.driver import Inventories
 
 # Every driver here can boot these (their content is inspected, then converted).
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
 COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA'} | {f'COMPUTE_IMAGE_TYPE_{name.upper()}'
                                                            for name in IMAGE_FORMATS})
-
-Inventories = dict[str, dict[str, Any]]
 
 
 def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,

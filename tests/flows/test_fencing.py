@@ -17,7 +17,7 @@ from kilonova.conductor.manager import ConductorManager
 from kilonova.db.queries import instance_mappings, operations, request_specs
 from kilonova.errors import ClaimConflict, HostRejected, KeyGone, KilonovaError, Unanswered
 from kilonova.virt.driver import GuestFailed
-from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.guests import Guests
 from tests.fixtures.cloud import Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0'],
@@ -243,14 +243,14 @@ def test_a_build_that_its_host_undid_goes_to_the_next_host(make_cloud, monkeypat
     """Finding 1.5: it failed and was undone, the host restarted before it answered, and is asked again under the same
     key: it doesn't count as done, the host refuses, and says why."""
     cloud = make_cloud(GPUS)
-    spawn, failed, lost = LibvirtDriver.spawn, [], []
+    spawn, failed, lost = Guests.spawn, [], []
 
     def fails_once(self, *args, **kwargs):
         if not failed:
             failed.append(1)
             raise GuestFailed(act='start', uuid='x', reason='libvirtd is restarted')
         return spawn(self, *args, **kwargs)
-    monkeypatch.setattr(LibvirtDriver, 'spawn', fails_once)
+    monkeypatch.setattr(Guests, 'spawn', fails_once)
 
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'build_and_run_instance' and not lost:
@@ -276,7 +276,7 @@ def test_the_only_hosts_own_reason_is_told_when_it_is_asked_again(make_cloud, mo
 
     def fails(self, *args, **kwargs):
         raise GuestFailed(act='start', uuid='x', reason='libvirtd is restarted')
-    monkeypatch.setattr(LibvirtDriver, 'spawn', fails)
+    monkeypatch.setattr(Guests, 'spawn', fails)
 
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'build_and_run_instance' and not lost:
@@ -298,18 +298,18 @@ def test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next(make_clo
     """Finding 1.10: the hypervisor of a host is away, the build fails and so does its undo: what is to be given back
     there becomes a pending release, the next host gets the server at once."""
     cloud = make_cloud(GPUS)
-    away, real = [], {name: getattr(LibvirtDriver, name) for name in ('spawn', 'destroy')}
+    away, real = [], {name: getattr(Guests, name) for name in ('spawn', 'destroy')}
 
     def instead(name):
         def call(self, *args, **kwargs):
             if not away:
-                away.append(self._conf.host)
-            if away[0] == self._conf.host and len(away) == 1:
+                away.append(self._libvirt.name)
+            if away[0] == self._libvirt.name and len(away) == 1:
                 raise GuestFailed(act=name, uuid='x', reason='no connection to libvirtd')
             return real[name](self, *args, **kwargs)
         return call
     for name in real:
-        monkeypatch.setattr(LibvirtDriver, name, instead(name))
+        monkeypatch.setattr(Guests, name, instead(name))
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     cloud.settle(30, kinds_left=('release',))
     assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != away[0], cloud.story(server)

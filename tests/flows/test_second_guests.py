@@ -126,14 +126,14 @@ def test_a_delete_does_not_wait_for_it(ground, down):
     ground.settle(kinds_left=('resize',))
     started: list[str] = []
     driver = ground.computes[source].host.driver
-    real = driver.finish_revert_migration
-    driver.finish_revert_migration = lambda ctxt, instance, image, devices, power_on: (
-        started.append(power_on), real(ctxt, instance, image, devices, power_on))
+    real = driver.moves.finish_revert_migration
+    driver.moves.finish_revert_migration = lambda instance, image, devices, power_on: (
+        started.append(power_on), real(instance, image, devices, power_on))
     try:
         delete(ground, server)
         ground.settle(kinds_left=('release',))
     finally:
-        driver.finish_revert_migration = real
+        driver.moves.finish_revert_migration = real
     assert ground.status(server) == 'GONE' and started == [False]
     back(ground, down, lost[0])
     ground.assert_empty()

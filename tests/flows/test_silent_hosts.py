@@ -94,7 +94,7 @@ def test_disks_that_arrive_after_their_move_was_undone_go_again(make_cloud, monk
     cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0']})
     server = cloud.boot(cloud.flavor(gpus=1))
     source, held = cloud.host_of(server), cloud.hostdevs(server)
-    mover, late = cloud.computes[source].host.driver._mover, []
+    mover, late = cloud.computes[source].host.driver.moves._mover, []
     carry = mover.carry
 
     def carried(uuid, dest, progress):

@@ -11,7 +11,7 @@ import pytest
 
 from kilonova.db.queries import operations
 from kilonova.errors import Cancelled, Unanswered
-from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.snapshots import Snapshots
 from tests.flows.test_fencing import until
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0']}
@@ -114,7 +114,7 @@ def endless_snapshot(cloud, monkeypatch):
     server = cloud.boot(cloud.flavor())
     at_it, over, stopped = threading.Event(), threading.Event(), []
 
-    def endless(self, ctxt, instance, image_id, check, uploading):
+    def endless(self, instance, image_id, check, uploading):
         at_it.set()
         while not over.wait(0.05):
             try:
@@ -122,7 +122,7 @@ def endless_snapshot(cloud, monkeypatch):
             except Cancelled:
                 stopped.append('cancelled')
                 raise
-    monkeypatch.setattr(LibvirtDriver, 'snapshot', endless)
+    monkeypatch.setattr(Snapshots, 'snapshot', endless)
     assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'x'}}).status_int == 202
     assert at_it.wait(20)
     return server, over, stopped

@@ -15,7 +15,7 @@ from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
 from kilonova.objects.image_meta import InvalidImageProperty
 from kilonova.virt.driver import GuestFailed, UnsupportedHardware
-from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.guests import Guests
 
 
 def test_boot_with_one_gpu(cloud):
@@ -270,7 +270,7 @@ def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error
     """Row 1.35."""
     def spawn(*args, **kwargs):
         raise error
-    monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
+    monkeypatch.setattr(Guests, 'spawn', spawn)
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.show(server)['fault']['message'] == f'Build of instance {server} aborted: {error}'
     assert len(builds(cloud)) == 1
@@ -279,9 +279,9 @@ def test_what_no_host_can_build_is_not_tried_on_others(cloud, monkeypatch, error
 
 def test_guests_that_no_hypervisor_starts(cloud, monkeypatch):
     """Each host gets its try; what the hypervisor said fits into the fault's 255 characters. Row 1.35."""
-    def spawn(self, ctxt, instance, *args, **kwargs):
+    def spawn(self, instance, *args, **kwargs):
         raise GuestFailed(act='start', uuid=instance.uuid, reason='device is in use')
-    monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
+    monkeypatch.setattr(Guests, 'spawn', spawn)
     server = cloud.boot(cloud.flavor(gpus=1))
     message = cloud.show(server)['fault']['message']
     assert message.startswith('Exceeded maximum number of retries.')

@@ -19,7 +19,7 @@ ONE = {'gpu1': ['0000:08:00.0']}
 def unplugged(cloud: Cloud, host: str, address: str) -> Iterator[None]:
     """The machine has it no more; its compute looks at once."""
     manager = cloud.computes[host]
-    libvirt, name = manager.host.driver._host, pci.node_name(address)
+    libvirt, name = manager.host.driver.host._libvirt, pci.node_name(address)
     list_all, has = libvirt.node_devices, libvirt.has_node_device
     libvirt.node_devices = lambda: [text for text in list_all() if f'<name>{name}</name>' not in text]
     libvirt.has_node_device = lambda wanted: wanted != name and has(wanted)
@@ -80,7 +80,7 @@ def test_a_resize_takes_the_next_host_when_a_device_left_the_first(cloud):
     def on_message(kind, topic, host, method, args, deliver):
         if method == 'finish_resize' and not gone:
             (address,) = [name.split()[1] for name in cloud.owned(server) if name.startswith(f'{host} ')]
-            libvirt = cloud.computes[host].host.driver._host
+            libvirt = cloud.computes[host].host.driver.host._libvirt
             gone.append((host, address))
             libvirt.has_node_device = lambda name: name != pci.node_name(address)
             try:

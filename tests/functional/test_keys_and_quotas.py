@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from kilonova.api.services import quota
 from kilonova.db.models.cell import ComputeNode, Instance
 from kilonova.db.queries import flavor_usage, quotas
-from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.guests import Guests
 from tests.fixtures.cloud import IMAGE_ID, PROJECT
 
 KEY = ('ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@home')
@@ -176,12 +176,12 @@ def test_a_host_tells_what_it_has_under_way(cloud, monkeypatch):
         with cloud.databases.main().read() as connection:
             rows = connection.execute(sa.select(ComputeNode.host, ComputeNode.current_workload, ComputeNode.stats))
             return {host: (count, json.loads(stats)['io_workload']) for host, count, stats in rows}
-    seen, spawn = [], LibvirtDriver.spawn
+    seen, spawn = [], Guests.spawn
 
     def watched(self, *args, **kwargs):
         seen.append(told())
         return spawn(self, *args, **kwargs)
-    monkeypatch.setattr(LibvirtDriver, 'spawn', watched)
+    monkeypatch.setattr(Guests, 'spawn', watched)
     assert set(told().values()) == {(0, '0')}
     host = cloud.host_of(cloud.boot(cloud.flavor(vcpus=1)))
     assert seen[0][host] == (1, '1')

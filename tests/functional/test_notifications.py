@@ -240,7 +240,7 @@ def test_failures(telling):
     def fail(*args, **kwargs):
         raise KilonovaError('no room')
     for manager in cloud.computes.values():
-        manager.host.driver.spawn = fail
+        manager.host.driver.guests.spawn = fail
     failed = cloud.boot(one)
     assert cloud.status(failed) == 'ERROR'
     per_host = ['instance.create.start', 'instance.shutdown.start', 'instance.shutdown.end', 'instance.create.error',
@@ -254,7 +254,7 @@ def test_failures(telling):
 
     # A host that doesn't do what it is told.
     for manager in cloud.computes.values():
-        manager.host.driver.power_off = manager.host.driver.reboot = fail
+        manager.host.driver.power.power_off = manager.host.driver.power.reboot = fail
     cloud.action(server, 'os-stop')
     assert events(told) == ['instance.power_off.start']
     told.sent.clear()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.driver import MoveOffer
+from kilonova.virt.libvirt.moves import Moves
 from tests.fixtures.cloud import Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:08:00.0', '0000:09:00.0'], 'gpu3': ['0000:08:00.0', '0000:09:00.0']}
@@ -18,12 +19,12 @@ GPUS = {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:08:00.0', '0000:09:00.0'], 'gpu
 def far(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Hosts of other machines, at an address where nobody is."""
     names: set[str] = set()
-    offer = LibvirtDriver.prepare_move
+    offer = Moves.prepare_move
 
-    def prepare_move(self: LibvirtDriver) -> dict[str, Any]:
+    def prepare_move(self: Moves) -> MoveOffer:
         found = offer(self)
         return {**found, 'boot_id': 'another', 'address': '127.0.0.9'} if found['host'] in names else found
-    monkeypatch.setattr(LibvirtDriver, 'prepare_move', prepare_move)
+    monkeypatch.setattr(Moves, 'prepare_move', prepare_move)
     return names
 
 
@@ -32,14 +33,14 @@ def test_the_next_host_is_tried(make_cloud: Callable[..., Cloud], monkeypatch: p
     cloud = make_cloud(GPUS)
     server = cloud.boot(cloud.flavor(gpus=1), host='gpu1')
     asked: list[tuple[str, int]] = []
-    check = LibvirtDriver.migrate_disk_and_power_off
+    check = Moves.migrate_disk_and_power_off
 
-    def carry(self: LibvirtDriver, instance: Any, dest: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def carry(self: Moves, instance: Any, dest: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if not asked:
             dest = {**dest, 'boot_id': 'another', 'address': '127.0.0.9'}
-        asked.append((dest['host'], self.get_info(instance)))
+        asked.append((dest['host'], cloud.computes['gpu1'].host.driver.guests.get_info(instance)))
         return check(self, instance, dest, *args, **kwargs)
-    monkeypatch.setattr(LibvirtDriver, 'migrate_disk_and_power_off', carry)
+    monkeypatch.setattr(Moves, 'migrate_disk_and_power_off', carry)
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(gpus=2)})
     assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
     assert {host for host, _ in asked} == {'gpu2', 'gpu3'} and {state for _, state in asked} == {PowerState.RUNNING}

@@ -23,7 +23,8 @@ from kilonova import sealing
 from kilonova.errors import Unanswered
 from kilonova.rpc.transport import DirectTransport
 from kilonova.virt.driver import GuestFailed
-from kilonova.virt.libvirt.driver import LibvirtDriver
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.guests import Guests
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
 
@@ -203,18 +204,18 @@ def test_a_boot(watch: Watch) -> None:
 @pytest.mark.parametrize('moment', ['before the disks', 'after the disks'])
 def test_hosts_that_refuse(watch: Watch, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """The row stays while it is unwound; fault and events hold nothing, and neither do the hosts afterwards."""
-    spawned, method = [], '_forget' if moment == 'before the disks' else '_replace_guest'
-    whole = LibvirtDriver.spawn
+    spawned, method = [], 'forget' if moment == 'before the disks' else 'replace'
+    whole = Guests.spawn
 
-    def spawn(self: Any, ctxt: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+    def spawn(self: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with monkeypatch.context() as patch:
             def fail(*args: Any, **kwargs: Any) -> None:
                 spawned.append(watch.drives)
                 watch.look()
                 raise GuestFailed(act='start', uuid=instance.uuid, reason='the machine halts')
-            patch.setattr(LibvirtDriver, method, fail)
-            return whole(self, ctxt, instance, *args, **kwargs)
-    monkeypatch.setattr(LibvirtDriver, 'spawn', spawn)
+            patch.setattr(Domains, method, fail)
+            return whole(self, instance, *args, **kwargs)
+    monkeypatch.setattr(Guests, 'spawn', spawn)
     server = watch.create()
     watch.cloud.settle()
     assert watch.cloud.status(server) == 'ERROR' and len(spawned) == 2

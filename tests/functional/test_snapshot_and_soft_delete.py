@@ -58,7 +58,7 @@ def stories(cloud: Cloud, server: str) -> list[str]:
 
 def guest_state(cloud: Cloud, server: str) -> int:
     host = cloud.host_of(server)
-    (domain,) = (domain for domain in cloud.computes[host].host.driver.describe() if domain['uuid'] == server)
+    (domain,) = (domain for domain in cloud.computes[host].host.driver.guests.describe() if domain['uuid'] == server)
     return domain['state']
 
 

@@ -25,7 +25,7 @@ from kilonova.compute.manager import ComputeManager
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, base
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt import host as host_module
+from kilonova.virt.libvirt import connection as connection_module
 from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
@@ -88,7 +88,7 @@ class Rig(Listener):
         server = new_instance(id=len(self.servers) + 1, flavor=new_flavor(
             vcpus=1, memory_mb=64, extra_specs=extra_specs or {}), **values)
         self.servers.append(server)
-        self.driver.spawn(None, server, self.image(properties))
+        self.driver.guests.spawn(server, self.image(properties))
         return server
 
     def image(self, properties: dict[str, str] | None = None) -> dict[str, Any]:
@@ -105,12 +105,12 @@ class Rig(Listener):
 @contextlib.contextmanager
 def rig_of(daemon: Libvirtd, name: str, **options: Any) -> Iterator[Rig]:
     made = Rig(daemon, name, **options)
-    made.driver.listen(made)
-    made.driver.init_host()
+    made.driver.host.listen(made)
+    made.driver.host.init_host()
     yield made
     # QEMU takes a second to go.
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(made.driver.destroy, made.servers))
+        list(pool.map(made.driver.guests.destroy, made.servers))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
                       for name, (properties, extra_specs, host) in SHAPES.items() if host == machine}
             for server in booted.values():
                 rig.says(server, 'GUEST-BOOT 1')
-            assert {name: rig.driver.get_info(server) for name, server in booted.items()} == dict.fromkeys(
+            assert {name: rig.driver.guests.get_info(server) for name, server in booted.items()} == dict.fromkeys(
                 booted, PowerState.RUNNING)
 
 
@@ -137,19 +137,19 @@ def test_a_guest_keeps_its_disk_through_its_life(rig: Rig) -> None:
     """Stop, start, hard reboot, and a resize on the same host, told by the guest's own count of its boots."""
     server = rig.boot()
     rig.says(server, 'GUEST-BOOT 1')
-    rig.driver.power_off(server)
-    assert rig.driver.get_info(server) == PowerState.SHUTDOWN
-    rig.driver.power_on(None, server, rig.image())
+    rig.driver.power.power_off(server)
+    assert rig.driver.guests.get_info(server) == PowerState.SHUTDOWN
+    rig.driver.power.power_on(server, rig.image())
     rig.says(server, 'GUEST-BOOT 2')
-    rig.driver.reboot(None, server, 'HARD', rig.image())
+    rig.driver.power.reboot(server, 'HARD', rig.image())
     rig.says(server, 'GUEST-BOOT 3')
     bigger = new_flavor(vcpus=2, memory_mb=96, root_gb=2)
-    disk_info = rig.driver.migrate_disk_and_power_off(server, rig.driver.prepare_move(), bigger)
+    disk_info = rig.driver.moves.migrate_disk_and_power_off(server, rig.driver.moves.prepare_move(), bigger)
     server.flavor = bigger
-    rig.driver.finish_migration(None, server, rig.image(), (), True, disk_info)
+    rig.driver.moves.finish_migration(server, rig.image(), (), True, disk_info)
     rig.says(server, 'GUEST-BOOT 4')
-    rig.driver.confirm_migration(server, True)
-    assert rig.driver.get_diagnostics(server)['memory'] == 96 << 10
+    rig.driver.moves.confirm_migration(server, True)
+    assert rig.driver.guests.get_diagnostics(server)['memory'] == 96 << 10
 
 
 def test_a_move_on_shared_storage_is_confirmed_under_a_running_guest(rig: Rig) -> None:
@@ -157,23 +157,23 @@ def test_a_move_on_shared_storage_is_confirmed_under_a_running_guest(rig: Rig) -
     server = rig.boot()
     rig.says(server, 'GUEST-BOOT 1')
     other = rig.daemon.driver('beside', storage_of=rig.name)
-    other.init_host()
+    other.host.init_host()
     for boots, end in ((2, 'revert'), (3, 'confirm')):
-        disk_info = rig.driver.migrate_disk_and_power_off(server, other.prepare_move(), server.flavor)
-        other.finish_migration(None, server, rig.image(), (), True, disk_info)
+        disk_info = rig.driver.moves.migrate_disk_and_power_off(server, other.moves.prepare_move(), server.flavor)
+        other.moves.finish_migration(server, rig.image(), (), True, disk_info)
         rig.says(server, f'GUEST-BOOT {boots}')
         if end == 'revert':
-            other.cleanup_move_dest(server, False)
-            rig.driver.finish_revert_migration(None, server, rig.image(), (), True)
+            other.moves.cleanup_move_dest(server, False)
+            rig.driver.moves.finish_revert_migration(server, rig.image(), (), True)
             rig.says(server, 'GUEST-BOOT 2')
     # Not the driver's: one daemon plays both hosts' here.
-    rig.driver._mover.confirm(server.uuid)
-    assert rig.driver.list_directories() == [] and other.list_directories() == [server.uuid]
+    rig.driver.moves._mover.confirm(server.uuid)
+    assert rig.driver.disks.list_directories() == [] and other.disks.list_directories() == [server.uuid]
     seen = rig.dots(server)
     until(lambda: rig.dots(server) > seen)
-    other.reboot(None, server, 'HARD', rig.image())
+    other.power.reboot(server, 'HARD', rig.image())
     rig.says(server, 'GUEST-BOOT 4')
-    other.destroy(server)
+    other.guests.destroy(server)
 
 
 # -- images of a guest -------------------------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None
     compute that dies in the middle, guest and disk are as before."""
     server = rig.boot()
     rig.says(server, 'GUEST-BOOT 1')
-    rig.driver.power_off(server)
-    disk = rig.driver._disks.directory(server.uuid).file('disk')
+    rig.driver.power.power_off(server)
+    disk = rig.driver.disks.directory(server.uuid).file('disk')
     subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 0x5a 8M 200M', disk], check=True, capture_output=True)
-    rig.driver.power_on(None, server, rig.image())
+    rig.driver.power.power_on(server, rig.image())
     rig.says(server, 'GUEST-BOOT 2')
     domain = libvirt.open(rig.daemon.uri).lookupByUUIDString(server.uuid)
-    devices, snapshots = domain.XMLDesc().partition('<devices>')[2], Path(rig.driver._conf.libvirt.snapshots_directory)
+    devices, snapshots = domain.XMLDesc().partition('<devices>')[2], Path(rig.driver.snapshots._directory)
     seen: list[tuple[int, int]] = []
 
     def make(image: str, look: Callable[[], None] = lambda: None) -> None:
@@ -196,10 +196,10 @@ def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None
         rig.heard.clear()
 
         def check() -> None:
-            seen.append((domain.jobInfo()[0], rig.driver.get_info(server)))
+            seen.append((domain.jobInfo()[0], rig.driver.guests.get_info(server)))
             if seen == [(libvirt.VIR_DOMAIN_JOB_UNBOUNDED, PowerState.RUNNING)]:
                 look()
-        rig.driver.snapshot(None, server, image, check, lambda: None)
+        rig.driver.snapshots.snapshot(server, image, check, lambda: None)
 
     def is_whole(image: str) -> bool:
         sent = tmp_path / 'sent'
@@ -221,16 +221,16 @@ def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None
     with pytest.raises(errors.Cancelled):
         make('two', stop)
     assert domain.jobInfo()[0] == 0 and 'two' not in rig.daemon.images.sent
-    rig.driver.forget_snapshot(server, 'two')
+    rig.driver.snapshots.forget_snapshot(server, 'two')
     assert list(snapshots.iterdir()) == []
 
     # 3. The compute died.
-    made, guest = rig.driver._snapshot('three'), rig.driver._host.find(server.uuid)
+    made, guest = rig.driver.snapshots.copy('three'), rig.driver.host._libvirt.find(server.uuid)
     made.make_room()
     assert guest is not None and guest.begin_copy(disk, made.part) and guest.is_copying(made.part)
     after = rig.daemon.driver(rig.name)
-    after.init_host()
-    after.forget_snapshot(server, 'three')
+    after.host.init_host()
+    after.snapshots.forget_snapshot(server, 'three')
     assert domain.jobInfo()[0] == 0 and list(snapshots.iterdir()) == []
     assert domain.XMLDesc().partition('<devices>')[2] == devices
 
@@ -268,20 +268,20 @@ def test_a_restarted_daemon_fails_no_call_and_no_guest(rig: Rig, end: str) -> No
     seen = rig.dots(server)
     until(lambda: rig.dots(server) > seen)
     rig.daemon.start()
-    assert rig.driver.get_info(server) == PowerState.RUNNING
-    rig.driver.reboot(None, server, 'HARD', rig.image())
+    assert rig.driver.guests.get_info(server) == PowerState.RUNNING
+    rig.driver.power.reboot(server, 'HARD', rig.image())
     rig.says(server, 'GUEST-BOOT 2')
     until(lambda: 'back' in rig.heard)
 
 
 def test_a_daemon_that_is_being_restarted_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 4.3: nobody notices."""
-    monkeypatch.setattr(host_module, 'PATIENCE', WAIT)
+    monkeypatch.setattr(connection_module, 'PATIENCE', WAIT)
     server = rig.boot()
     rig.daemon.kill()
     starting = threading.Timer(1, rig.daemon.start)
     starting.start()
-    assert rig.driver.get_info(server) == PowerState.RUNNING
+    assert rig.driver.guests.get_info(server) == PowerState.RUNNING
     starting.join()
     until(lambda: 'back' in rig.heard)
     assert not any(text.startswith('Connection') for text in rig.heard)
@@ -293,29 +293,29 @@ def test_a_daemon_that_stays_away_is_told_and_undos_of_nothing_go_on(rig: Rig) -
     rig.daemon.kill()
     until(lambda: 'Connection to libvirt lost: 1' in rig.heard)
     with pytest.raises(driver.HypervisorUnavailable):
-        rig.driver.spawn(None, never, rig.image())
-    rig.driver.destroy(never)
+        rig.driver.guests.spawn(never, rig.image())
+    rig.driver.guests.destroy(never)
     with pytest.raises(driver.HypervisorUnavailable):
-        rig.driver.destroy(server)
-    assert os.path.exists(rig.driver._disks.directory(server.uuid).path)
+        rig.driver.guests.destroy(server)
+    assert os.path.exists(rig.driver.disks.directory(server.uuid).path)
     rig.daemon.start()
     until(lambda: 'back' in rig.heard)
 
 
 def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 4.5: calls waited for as long as it hung."""
-    monkeypatch.setattr(host_module, 'OPEN_WAIT', 2.0)
+    monkeypatch.setattr(connection_module, 'OPEN_WAIT', 2.0)
     with rig_of(daemon, 'hung', keepalive_interval=1) as rig:
         server, failed = rig.boot(), []
 
         def ask() -> None:
             try:
-                rig.driver.get_info(server)
+                rig.driver.guests.get_info(server)
             except driver.HypervisorUnavailable as error:
                 failed.append(error)
         daemon.hang()
         try:
-            callers = [threading.Thread(target=ask) for _ in range(2 * host_module.CALLS)]
+            callers = [threading.Thread(target=ask) for _ in range(2 * connection_module.CALLS)]
             for caller in callers:
                 caller.start()
             until(lambda: not any(caller.is_alive() for caller in callers))
@@ -326,7 +326,7 @@ def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pyte
         finally:
             daemon.go_on()
         until(lambda: 'back' in rig.heard)
-        assert rig.driver.get_info(server) == PowerState.RUNNING
+        assert rig.driver.guests.get_info(server) == PowerState.RUNNING
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_what_guests_and_others_do_is_told(rig: Rig) -> None:
         rig.heard.clear()
         act()
         until(lambda: server.uuid in rig.heard)
-        assert rig.driver.get_info(server) == state
+        assert rig.driver.guests.get_info(server) == state
 
 
 def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureFixture) -> None:
@@ -372,7 +372,7 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         assert not manager.heartbeat.lost
         daemon.start()
         until(lambda: (service.disabled, service.disabled_reason) == (False, None))
-        made.destroy(server)
+        made.guests.destroy(server)
     finally:
         cloud.stop()
         base.set_indirection(None)
@@ -410,7 +410,7 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         manager = cloud.managers['gpus'] = ComputeManager(conf, driver=hypervisor, conductor=cloud.cell, placement=None,
                                                           pauses=(0.0,))
         manager.start()
-        found = {row['address']: row for row in hypervisor.get_available_resource()['pci_passthrough_devices']}
+        found = {row['address']: row for row in hypervisor.host.get_available_resource()['pci_passthrough_devices']}
         assert list(found) == sorted([*CARDS, *VFS])
         assert {(row['vendor_id'], row['product_id'], row['label']) for row in found.values()} == {
             ('10de', '2330', 'label_10de_2330')}
@@ -444,8 +444,8 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         assert card in CARDS[:2] and function in VFS
         assert set(cloud.cell.held(server).values()) == {'allocated'}
         domain = libvirt.open(libvirtd.uri).lookupByUUIDString(server)
-        assert hypervisor.describe()[0]['hostdevs'] == held and "<hostdev mode='subsystem' type='pci' managed='yes'>" \
-            in domain.XMLDesc()
+        assert hypervisor.guests.describe()[0]['hostdevs'] == held
+        assert "<hostdev mode='subsystem' type='pci' managed='yes'>" in domain.XMLDesc()
         assert [machine.driver_of(address) for address in held] == ['vfio-pci', 'vfio-pci']
         until(lambda: 'GUEST-BOOT 1' in libvirtd.console('gpus', server))
         # A PF whose VF is in use is no whole card.
@@ -453,13 +453,13 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         # 4. The other card is somebody else's: libvirt refuses, nothing is left.
         other = next(address for address in CARDS[:2] if address != card)
         taken = Rig(libvirtd, 'byhand')
-        taken.driver.init_host()
+        taken.driver.host.init_host()
         stranger = new_instance(id=99, flavor=new_flavor(vcpus=1, memory_mb=64))
-        taken.driver.spawn(None, stranger, taken.image(), pci_devices=devices(other))
+        taken.driver.guests.spawn(stranger, taken.image(), pci_devices=devices(other))
         with pytest.raises(errors.HostRejected, match=f'PCI device {other} is in use by driver QEMU'):
             build('two', ('type-PCI', 1))
-        assert statuses()[other] == 'available' and len(hypervisor.list_instance_uuids()) == 2
-        taken.driver.destroy(stranger)
+        assert statuses()[other] == 'available' and len(hypervisor.guests.list_instance_uuids()) == 2
+        taken.driver.guests.destroy(stranger)
         # 5. Given back, to the kernel's driver as well.
         manager.endpoint.terminate_instance(new_context(), instance=cloud.cell.instance(server),
                                    key='end/1.terminate/1')

@@ -14,7 +14,8 @@ from typing import Any
 
 from kilonova.errors import HostRejected
 from kilonova.states import PowerState
-from kilonova.virt.fake import FakeDisk, FakeDomain, FakeDriver, FakeMachine
+from kilonova.virt.driver import MoveOffer
+from kilonova.virt.fake import FakeDisk, FakeDomain, FakeDriver, FakeHost, FakeMachine, FakeMoves
 from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.offer import Offer
 from tests.simulation.timeline import Timeline
@@ -62,55 +63,70 @@ class Driver(FakeDriver):
     def __init__(self, conf: Any, images: Any, machine: Machine, disks: FakeMachine, timeline: Timeline,
                  changed: Any) -> None:
         super().__init__(conf, images, machine=disks)
-        self.box, self._timeline, self._changed = machine, timeline, changed
+        self.box, self.timeline, self._changed = machine, timeline, changed
         self.domains, self.copies = machine.domains, machine.copies
         self.pci_devices, self.vcpus = machine.devices, machine.vcpus
+        self.host, self.moves = _Host(self), _Moves(self)
+
+    def refuses(self, name: str) -> bool:
+        """Whether the hypervisor is to refuse this call; takes virtual time."""
+        self.timeline.step()
+        if REFUSALS.get(name):
+            REFUSALS[name] -= 1
+            self.timeline.tell(f'{name} is refused')
+            return True
+        return False
 
     @contextlib.contextmanager
-    def _around(self, name: str, *args: Any) -> Iterator[None]:
+    def around(self, name: str, *args: Any) -> Iterator[None]:
         uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
         if uuid is None:
-            self._timeline.step()
+            self.timeline.step()
             yield
             return
         if name != 'get_info':
-            self._timeline.tell(f'{name} {uuid[:8]}')
-        self._timeline.step(LASTS.get(name, 1))
+            self.timeline.tell(f'{name} {uuid[:8]}')
+        self.timeline.step(LASTS.get(name, 1))
         if self.box.full and name in WRITING:
             raise OSError(28, 'No space left on device')
         if REFUSALS.get(name):
             REFUSALS[name] -= 1
-            self._timeline.tell(f'{name} {uuid[:8]} is refused')
+            self.timeline.tell(f'{name} {uuid[:8]} is refused')
             raise OSError(28, 'No space left on device')
         if self.box.long and name == 'spawn':
             self.box.at_work.append(uuid)
-            self._timeline.sleep(self.box.long)
+            self.timeline.sleep(self.box.long)
             self.box.at_work.remove(uuid)
         yield
         self._changed(self.conf.host)
-        self._timeline.step(LASTS.get(name, 1) * 0.2)
+        self.timeline.step(LASTS.get(name, 1) * 0.2)
 
-    def prepare_move(self) -> dict[str, Any]:
-        """May be refused."""
-        self._timeline.step()
-        if REFUSALS.get('prepare_move'):
-            REFUSALS['prepare_move'] -= 1
-            self._timeline.tell('prepare_move is refused')
-            raise HostRejected(reason='no room for a disk')
-        found: dict[str, Any] = super().prepare_move()
-        return found
+
+class _Host(FakeHost):
+    def __init__(self, fake: Driver) -> None:
+        super().__init__(fake)
+        self.box = fake.box
 
     def get_available_resource(self) -> dict[str, Any]:
         """With NUMA cells, if there are any."""
-        found: dict[str, Any] = super().get_available_resource()
+        found, fake = super().get_available_resource(), self.fake
         if self.box.cells:
-            cells = numa.spread(self.box.cells, 1, self.vcpus // self.box.cells, 1, self.memory_mb)
-            topology = numa.topology_of(cells, Offer.read(self.conf, frozenset(range(self.vcpus))))
+            cells = numa.spread(self.box.cells, 1, fake.vcpus // self.box.cells, 1, fake.memory_mb)
+            topology = numa.topology_of(cells, Offer.read(fake.conf, frozenset(range(fake.vcpus))))
             found['numa_topology'] = topology.to_json() if topology is not None else None
         return found
 
-    def _start(self, instance: Any, pci_devices: Any) -> None:
-        super()._start(instance, list(pci_devices))
+
+class _Moves(FakeMoves):
+    def __init__(self, fake: Driver) -> None:
+        super().__init__(fake)
+        self._refuses = fake.refuses
+
+    def prepare_move(self) -> MoveOffer:
+        """May be refused."""
+        if self._refuses('prepare_move'):
+            raise HostRejected(reason='no room for a disk')
+        return super().prepare_move()
 
 
 def remains(disks: FakeMachine) -> dict[str, dict[str, FakeDisk]]:

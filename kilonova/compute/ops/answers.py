@@ -28,22 +28,23 @@ def describe(host: Host, ctxt: RequestContext) -> Reply:
     """Domains with their devices, the servers' directories, and which devices that servers hold are not here any
     more: for the audit and for administrators."""
     held = [device.address for device in host.tracker.host_devices.held()]
-    return {'missing_devices': host.driver.missing_devices(held), 'host': host.name, 'node': host.tracker.nodename,
-            'instances_path': host.conf.instances_path, 'domains': host.driver.describe(),
-            'directories': host.driver.list_directories()}
+    driver = host.driver
+    return {'missing_devices': driver.devices.missing_devices(held), 'host': host.name, 'node': host.tracker.nodename,
+            'instances_path': host.conf.instances_path, 'domains': driver.guests.describe(),
+            'directories': driver.disks.list_directories()}
 
 
 @answer(Compute.get_host_uptime)
 def uptime(host: Host, ctxt: RequestContext) -> str | None:
     """What uptime(1) says here; None: the driver can't tell."""
-    return host.driver.uptime()
+    return host.driver.host.uptime()
 
 
 @answer(Compute.get_console_output)
 def console_output(host: Host, ctxt: RequestContext, instance: objects.Instance, tail_length: int | None) -> str:
     """The last ``tail_length`` lines of what a guest wrote to its serial console (None: all that the driver keeps).
     ConsoleNotAvailable (404) where there is none to read."""
-    text = ''.join(char for char in host.driver.get_console_output(instance) if char >= ' ' or char in _KEPT)
+    text = ''.join(char for char in host.driver.guests.get_console_output(instance) if char >= ' ' or char in _KEPT)
     if tail_length is None:
         return text
     return '\n'.join(text.split('\n')[-tail_length:]) if tail_length else ''
@@ -52,13 +53,13 @@ def console_output(host: Host, ctxt: RequestContext, instance: objects.Instance,
 @answer(Compute.get_diagnostics)
 def diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) -> Reply:
     """In the driver's own names. InstanceInvalidState (409) for a guest that doesn't run."""
-    return _of_running(host, instance, host.driver.get_diagnostics)
+    return _of_running(host, instance, host.driver.guests.get_diagnostics)
 
 
 @answer(Compute.get_instance_diagnostics)
 def instance_diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) -> objects.Diagnostics:
     """The same keys of every driver. InstanceInvalidState (409) for a guest that doesn't run."""
-    return _of_running(host, instance, host.driver.get_instance_diagnostics)
+    return _of_running(host, instance, host.driver.guests.get_instance_diagnostics)
 
 
 def _of_running(host: Host, instance: objects.Instance, read: Callable[[objects.Instance], _Measured]) -> _Measured:
@@ -72,7 +73,7 @@ def _of_running(host: Host, instance: objects.Instance, read: Callable[[objects.
 
 
 def _check_running(host: Host, instance: objects.Instance) -> None:
-    state = host.driver.get_info(instance)
+    state = host.driver.guests.get_info(instance)
     if state != PowerState.RUNNING:
         raise errors.InstanceInvalidState(method='get_diagnostics', instance_uuid=instance.uuid, attr='power_state',
                                           state=POWER_WORDS[PowerState(state)])

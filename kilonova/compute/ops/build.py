@@ -81,8 +81,8 @@ def _spawn(op: Operation, order: objects.BuildOrder, devices: list[objects.PciDe
     host, instance, began = op.host, op.instance, op.host.clock()
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
     secrets = sealing.Secrets() if order.sealed is None else _open(op, order.sealed)
-    host.driver.spawn(op.ctxt, instance, order.image, pci_devices=devices, admin_password=secrets.admin_password,
-                      files=secrets.files, block_devices=order.block_devices)
+    host.driver.guests.spawn(instance, order.image, pci_devices=devices, admin_password=secrets.admin_password,
+                             files=secrets.files, block_devices=order.block_devices)
     LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
              instance_uuid=instance.uuid)
 
@@ -97,7 +97,7 @@ def _open(op: Operation, sealed: str) -> sealing.Secrets:
 
 def _save(op: Operation, order: objects.BuildOrder) -> None:
     host, tracker, instance = op.host, op.host.tracker, op.instance
-    values = {'power_state': host.driver.get_info(instance), 'launched_at': now()}
+    values = {'power_state': host.driver.guests.get_info(instance), 'launched_at': now()}
     fields: SaveFields = {'transition': 'build.done', 'expect': {'host': host.name}, 'event': op.event(), 'end': True,
                           'values': values}
     if 'boot_roles' not in metadata(instance):
@@ -136,7 +136,7 @@ def destroy(op: Operation, **ended: Unpack[Undone]) -> None:
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
         LOG.warning('Not undoing the build of a server that is at home here', instance_uuid=op.instance.uuid)
         return
-    op.host.driver.destroy(op.instance)
+    op.host.driver.guests.destroy(op.instance)
     op.give_back(undo=True, expect={'host': op.host.name, 'vm_state': VmState.BUILDING.value},
                  values={'host': None, 'node': None, 'compute_id': None, 'launched_on': None}, **ended)
 
@@ -159,7 +159,7 @@ def terminate(op: Operation) -> Reply:
     with op.turn():
         if at_home:
             op.notify('instance.shutdown.start')
-        op.host.driver.destroy(op.instance)
+        op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
         # An undo's save: both hosts of a move get this order under one key, and neither may pass for the other's.

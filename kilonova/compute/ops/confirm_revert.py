@@ -25,7 +25,7 @@ def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
     with op.turn():
         op.notify('instance.resize_confirm.start')
         move.learn(op.host, op.instance, migration, op.instance.flavor)
-        op.host.driver.confirm_migration(op.instance, both)
+        op.host.driver.moves.confirm_migration(op.instance, both)
         # Confirmed before: without the context nobody could tell the old things from the new.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
@@ -64,10 +64,10 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
         move.learn(host, instance, migration)
         devices, extra = _old_devices(op, migration)
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
-        host.driver.finish_revert_migration(op.ctxt, instance, image_of(instance), devices, power_on)
+        host.driver.moves.finish_revert_migration(instance, image_of(instance), devices, power_on)
         op.save(extra=extra, event=op.event(), values={
             **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
-            'compute_id': host.tracker.node.id, 'power_state': host.driver.get_info(instance)})
+            'compute_id': host.tracker.node.id, 'power_state': host.driver.guests.get_info(instance)})
     return {}
 
 

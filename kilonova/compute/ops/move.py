@@ -71,7 +71,7 @@ def clean_destination(host: Host, instance: objects.Instance, migration: objects
     holds something else here, which then is its home."""
     both = same_host(migration)
     if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
-        host.driver.cleanup_move_dest(instance, both)
+        host.driver.moves.cleanup_move_dest(instance, both)
 
 
 def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:

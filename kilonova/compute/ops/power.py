@@ -27,7 +27,7 @@ TOLD_AS = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot', 'restor
 def stop(op: Operation, clean_shutdown: bool) -> Reply:
     """Shut the guest down, or cut its power when it doesn't go in time."""
     with _whole(op, 'stop') as reply:
-        op.host.driver.power_off(op.instance, *op.host.shutdown_wait(op.instance, clean_shutdown))
+        op.host.driver.power.power_off(op.instance, *op.host.shutdown_wait(op.instance, clean_shutdown))
     return reply
 
 
@@ -35,7 +35,7 @@ def stop(op: Operation, clean_shutdown: bool) -> Reply:
 def start(op: Operation) -> Reply:
     """Start the guest from a fresh domain with the devices that it holds."""
     with _whole(op, 'start') as reply:
-        op.host.driver.power_on(op.ctxt, op.instance, image_of(op.instance), _devices(op))
+        op.host.driver.power.power_on(op.instance, image_of(op.instance), _devices(op))
     return reply
 
 
@@ -43,7 +43,7 @@ def start(op: Operation) -> Reply:
 def reboot(op: Operation, reboot_type: str) -> Reply:
     """``reboot_type`` SOFT or HARD."""
     with _whole(op, 'reboot') as reply:
-        op.host.driver.reboot(op.ctxt, op.instance, reboot_type, image_of(op.instance), _devices(op))
+        op.host.driver.power.reboot(op.instance, reboot_type, image_of(op.instance), _devices(op))
     return reply
 
 
@@ -53,8 +53,8 @@ def soft_delete(op: Operation) -> Reply:
     op.begin('compute_soft_delete_instance')
     with op.turn():
         op.notify('instance.soft_delete.start')
-        op.host.driver.power_off(op.instance, *op.host.shutdown_wait(op.instance))
-        power_state = op.host.driver.get_info(op.instance)
+        op.host.driver.power.power_off(op.instance, *op.host.shutdown_wait(op.instance))
+        power_state = op.host.driver.guests.get_info(op.instance)
         op.save(end=True, transition='soft_delete.done', expect={'host': op.host.name},
                 values={'power_state': power_state}, event=op.event())
     op.notify('instance.soft_delete.end', moved='soft_delete.done', values={'power_state': power_state})
@@ -65,7 +65,7 @@ def soft_delete(op: Operation) -> Reply:
 def restore(op: Operation) -> Reply:
     """Start the guest with the devices that it kept."""
     with _whole(op, 'restore', deleted_at=None) as reply:
-        op.host.driver.power_on(op.ctxt, op.instance, image_of(op.instance), _devices(op))
+        op.host.driver.power.power_on(op.instance, image_of(op.instance), _devices(op))
     return reply
 
 
@@ -95,7 +95,7 @@ def _whole(op: Operation, verb: str, **when_done: object) -> Iterator[dict[str, 
         except Exception as error:
             LOG.exception('%s failed', verb, instance_uuid=op.instance.uuid)
             failed = error
-        power_state = op.host.driver.get_info(op.instance)
+        power_state = op.host.driver.guests.get_info(op.instance)
         values = {'power_state': power_state}
         fields: SaveFields = {'end': True, 'expect': {'host': op.host.name}, 'values': values,
                               'event': op.event(failed),

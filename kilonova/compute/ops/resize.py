@@ -51,7 +51,7 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
         op.notify('instance.resize_prep.start', new_flavor=order.flavor)
         op.undo(_prep_failed, op, order.flavor)
         _check_host(op, migration)
-        disk = host.driver.prepare_move()
+        disk = host.driver.moves.prepare_move()
         _claim(op, order)
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
         op.undo(_free, op, migration)
@@ -117,7 +117,7 @@ def _context(op: Operation, migration: objects.Migration, requests: objects.Inst
 def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
     """While the guest still runs. What can't be fetched the source carries."""
     try:
-        op.host.driver.fetch_base(op.instance, image_of(op.instance, order.image))
+        op.host.driver.disks.fetch_base(op.instance, image_of(op.instance, order.image))
     except (errors.KilonovaError, OSError) as error:
         LOG.warning('The image of the server is carried with its disks, as it can not be fetched: %s', error,
                     instance_uuid=op.instance.uuid)
@@ -161,11 +161,11 @@ def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
         op.notify('instance.resize.start')
         op.undo(_told_failed, op)
         op.undo(_put_back, op, instance, migration, order.image)
-        op.undo(host.driver.discard_copy, instance, disk)
+        op.undo(host.driver.moves.discard_copy, instance, disk)
         timeout, retry = host.shutdown_wait(instance, order.clean_shutdown)
         with host.tracker.at_work(instance.uuid, 'move'):
-            info = host.driver.migrate_disk_and_power_off(instance, disk, order.flavor, timeout, retry,
-                                                          _progress(op, migration))
+            info = host.driver.moves.migrate_disk_and_power_off(instance, disk, order.flavor, timeout, retry,
+                                                                _progress(op, migration))
         op.check()
         values = {'host': migration.dest_compute, 'node': migration.dest_node, 'compute_id': migration.dest_compute_id}
         op.save(transition='resize.migrated', expect={'host': host.name}, values=values,
@@ -201,7 +201,7 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
     except errors.DevicesMissing as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
         power_on = False
-    op.host.driver.finish_revert_migration(op.ctxt, instance, image_of(instance, image), devices, power_on)
+    op.host.driver.moves.finish_revert_migration(instance, image_of(instance, image), devices, power_on)
 
 
 @order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
@@ -224,7 +224,7 @@ def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
             # What the destination wrote goes too, should it be unable to take that back itself.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
-        values['power_state'] = op.host.driver.get_info(fresh)
+        values['power_state'] = op.host.driver.guests.get_info(fresh)
         op.save(undo=True, values=values, extra=extra or {},
                 expect={'host': [migration.source_compute, migration.dest_compute]})
     return {}
@@ -244,11 +244,11 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
         host.check_devices(instance, devices)
         op.notify('instance.resize_finish.start', moved='resize.finishing')
         op.undo(_told_failed, op)
-        op.undo(host.driver.cleanup_move_dest, instance, move.same_host(migration))
-        host.driver.finish_migration(op.ctxt, instance, image_of(instance, order.image), devices, power_on,
-                                     order.disk_info)
+        op.undo(host.driver.moves.cleanup_move_dest, instance, move.same_host(migration))
+        host.driver.moves.finish_migration(instance, image_of(instance, order.image), devices, power_on,
+                                           order.disk_info)
         op.check()
-        power_state = host.driver.get_info(instance)
+        power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
             # Less work under way.

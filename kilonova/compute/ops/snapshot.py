@@ -26,8 +26,8 @@ def snapshot(op: Operation, image_id: str) -> Reply:
         op.save(transition='snapshot.copying', expect=here)
         LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
         try:
-            host.driver.snapshot(op.ctxt, instance, image_id, op.check,
-                                 lambda: op.save(transition='snapshot.uploading', expect=here))
+            host.driver.snapshots.snapshot(instance, image_id, op.check,
+                                           lambda: op.save(transition='snapshot.uploading', expect=here))
         except errors.Unanswered:
             raise
         except Exception:
@@ -42,7 +42,7 @@ def snapshot(op: Operation, image_id: str) -> Reply:
 def _forget(op: Operation, image_id: str) -> None:
     """The flow's undo does it again: what fails here isn't lost."""
     try:
-        op.host.driver.forget_snapshot(op.instance, image_id)
+        op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     except Exception:
         LOG.exception('What is left of snapshot %s could not be removed', image_id, instance_uuid=op.instance.uuid)
 
@@ -51,5 +51,5 @@ def _forget(op: Operation, image_id: str) -> None:
 def undo_snapshot(op: Operation, image_id: str) -> Reply:
     """The flow's undo: safe when nothing was begun."""
     with op.turn():
-        op.host.driver.forget_snapshot(op.instance, image_id)
+        op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     return {}

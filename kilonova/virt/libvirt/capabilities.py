@@ -1,8 +1,8 @@
 """libvirt's capabilities XML as data.
 
-    caps = parse(host.capabilities_xml(), test=host.is_test)
+    caps = parse(connection.capabilities_xml(), test=connection.is_test)
     caps.arch, caps.cells, caps.supported()
-    guests = of_guests(host, caps.arch, 'kvm', {'pc', 'q35'})
+    guests = of_guests(connection, caps.arch, 'kvm', {'pc', 'q35'})
     guests.video_models
 """
 from __future__ import annotations
@@ -14,8 +14,8 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.virt.hardware.numa import HostCell
+from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.domain.guest import X86
-from kilonova.virt.libvirt.host import Host
 
 LOG = logging.getLogger(__name__)
 
@@ -69,13 +69,13 @@ class GuestCapabilities:
                                  self.has_uefi or other.has_uefi, self.has_secure_boot or other.has_secure_boot)
 
 
-def of_guests(host: Host, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
+def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
     """All that libvirt says of these machine types; what guests of the architecture have everywhere if it says nothing
     (its test driver does)."""
     found: GuestCapabilities | None = None
     for machine in sorted(machines):
         try:
-            text = host.ask('getDomainCapabilities', None, arch, machine, virt_type, 0)
+            text = connection.domain_capabilities(arch, machine, virt_type)
         except libvirt.libvirtError as error:
             # Not each QEMU has each machine type.
             LOG.debug('libvirt says nothing of guests of type %s: %s', machine, error)

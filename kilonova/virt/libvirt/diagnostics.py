@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.etree import ElementTree
 
 from kilonova import objects
@@ -59,7 +59,7 @@ def _attribute(device: ElementTree.Element, tag: str, name: str) -> str | None:
     return None if found is None else found.get(name)
 
 
-def _counted(names: tuple[str, ...], counters: Any) -> dict[str, int]:
+def _counted(names: tuple[str, ...], counters: Sequence[int] | None) -> dict[str, int]:
     return dict(zip(names, counters, strict=True)) if counters else {}
 
 
@@ -75,7 +75,7 @@ def flat(found: Measured) -> dict[str, int]:
     return values
 
 
-def standard(found: Measured, instance: Any, hypervisor: str) -> objects.Diagnostics:
+def standard(found: Measured, instance: objects.Instance, hypervisor: str) -> objects.Diagnostics:
     """``hypervisor``: kvm or qemu."""
     return objects.Diagnostics(
         state=POWER_WORDS[found.state], driver='libvirt', hypervisor=hypervisor, hypervisor_os='linux',
@@ -95,7 +95,7 @@ def _used(found: Measured) -> int:
     return found.memory_now // 1024
 
 
-def _uptime(instance: Any) -> int | None:
+def _uptime(instance: objects.Instance) -> int | None:
     """Seconds since the server was launched."""
     launched = getattr(instance, 'launched_at', None)
     return None if launched is None else int((datetime.datetime.now(datetime.UTC) - launched).total_seconds())

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import libvirt
 
@@ -32,7 +33,7 @@ class Watcher(Protocol):
     def guest_changed(self, uuid: str) -> None:
         """A guest started, stopped, was paused or went on."""
 
-    def closed(self, connection: Any, reason: int) -> None:
+    def closed(self, connection: libvirt.virConnect, reason: int) -> None:
         """The connection is gone; VIR_CONNECT_CLOSE_REASON_*."""
 
 
@@ -77,14 +78,15 @@ def start() -> None:
     _LOOP.start()
 
 
-def watch(connection: Any, watcher: weakref.ReferenceType[Any]) -> None:
+def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher]) -> None:
     """Tell ``watcher`` (a ``Watcher``) of this connection's guests and of its end. Runs in a native thread: it asks the
     daemon. A hypervisor that tells nothing is fine."""
-    def changed(_connection: Any, domain: Any, event: int, _detail: int, _opaque: Any) -> None:
+    def changed(_connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
+                _opaque: object) -> None:
         if event in _STATES:
             _LOOP.mail.put((watcher, 'guest_changed', (domain.UUIDString(),)))
 
-    def closed(ended: Any, reason: int, _opaque: Any) -> None:
+    def closed(ended: libvirt.virConnect, reason: int, _opaque: object) -> None:
         _LOOP.mail.put((watcher, 'closed', (ended, reason)))
     for register in (lambda: connection.registerCloseCallback(closed, None),
                      lambda: connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, changed,
@@ -92,7 +94,7 @@ def watch(connection: Any, watcher: weakref.ReferenceType[Any]) -> None:
         unless_unsupported(register)
 
 
-def unless_unsupported(act: Any, *args: Any) -> None:
+def unless_unsupported(act: Callable[..., object], *args: int) -> None:
     """Call it, unless this kind of hypervisor doesn't know it."""
     try:
         act(*args)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from xml.etree import ElementTree
 
 import libvirt
@@ -13,6 +13,7 @@ from kilonova.states import PowerState
 from kilonova.virt import driver
 
 LOG = logging.getLogger(__name__)
+T = TypeVar('T')
 
 POWER_STATES = {
     libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
@@ -20,7 +21,7 @@ POWER_STATES = {
     # A guest that waits for a CPU or for I/O runs.
     libvirt.VIR_DOMAIN_BLOCKED: PowerState.RUNNING,
     libvirt.VIR_DOMAIN_PAUSED: PowerState.PAUSED,
-    # Shutting down isn't down, but the field shows it so (libvirt.md §4).
+    # Shutting down isn't down, but the field shows it so.
     libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_SHUTOFF: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
@@ -29,32 +30,32 @@ POWER_STATES = {
 
 
 class Connected(Protocol):
-    """What a guest asks of its host (``host.Host``): connections to libvirt."""
+    """What a guest asks of libvirt (``connection.Connection``)."""
 
     @property
     def is_test(self) -> bool:
         """Whether libvirt's test driver plays the host."""
 
-    def do(self, act: Callable[[Any], Any]) -> Any:
+    def do(self, act: Callable[[libvirt.virConnect], T]) -> T:
         """``act(connection)``, once more when the connection was lost."""
 
-    def do_once(self, act: Callable[[Any], Any]) -> Any:
+    def do_once(self, act: Callable[[libvirt.virConnect], T]) -> T:
         """The same once."""
 
 
 class Guest:
     """A domain that libvirt knew when it was looked up."""
 
-    def __init__(self, host: Connected, domain: Any) -> None:
+    def __init__(self, host: Connected, domain: libvirt.virDomain) -> None:
         self._host, self._domain = host, domain
         self.uuid: str = domain.UUIDString()
         self.name: str = domain.name()
 
-    def _call(self, method: str, *args: Any) -> Any:
+    def _call(self, method: str, *args: str | int | None) -> Any:
         """Call a method of the domain; once more when the connection was lost."""
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args))
 
-    def _on(self, connection: Any) -> Any:
+    def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
         """The domain, as this connection knows it."""
         domain = self._domain
         if domain.connect() is not connection:
@@ -85,9 +86,9 @@ class Guest:
 
     def xml(self) -> str:
         """What libvirt holds of it now."""
-        return self._call('XMLDesc', 0)
+        return str(self._call('XMLDesc', 0))
 
-    def measured(self, method: str, *args: Any) -> Any:
+    def measured(self, method: str, *args: str) -> Any:
         """What a method of the domain counts; None where this hypervisor doesn't count that."""
         try:
             return self._call(method, *args)
@@ -106,7 +107,7 @@ class Guest:
             raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
 
     def _create(self) -> None:
-        def create(connection: Any) -> None:
+        def create(connection: libvirt.virConnect) -> None:
             self._on(connection).create()
         try:
             self._host.do_once(create)

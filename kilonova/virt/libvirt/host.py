@@ -1,329 +1,118 @@
-"""The connections to libvirt of one host, and what is asked of it as a whole.
-
-    host = Host('qemu:///system', 'gpu1')
-    host.listen(listener)                  # guests that change, and a hypervisor that goes and comes
-    guest = host.find(uuid)                # None: no such domain
-
-Each call has a connection to itself while it lasts, out of a few that are kept open. Several on one would come to harm:
-when keepalive gives a connection up libvirt wakes only one of those that wait on it (seen with 9.0), and libvirtd reads
-no keepalive from a client that has five calls under way. One connection more is asked nothing: it tells what happens.
-
-A daemon may be restarted at any time: a call that loses its connection is made again on a new one, so what is called
-here must be fine to repeat. A daemon that is hung is noticed by keepalive: calls that wait for it fail then, and later
-ones fail at once until it answers. Libvirt's test driver has one connection for all, which is never lost.
-"""
+"""The host as a whole: checked when the compute starts, then told to the scheduler and Placement."""
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
-import time
-import weakref
-from collections.abc import Callable, Iterator
+import functools
+import os
+import shutil
 from typing import Any
 
-import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
 
-from kilonova import concurrency
-from kilonova.virt import driver
-from kilonova.virt.libvirt import events
-from kilonova.virt.libvirt.guest import Guest
+from kilonova.pci.spec import DeviceSpecs
+from kilonova.virt import driver, identity
+from kilonova.virt import inventory as shared_inventory
+from kilonova.virt.hardware.offer import Offer
+from kilonova.virt.libvirt import inventory, settings
+from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.domain.guest import Settings
+from kilonova.virt.libvirt.storage import command
+from kilonova.virt.libvirt.storage.instance import InstanceDirectory
+from kilonova.virt.libvirt.storage.move import DiskMover
+from kilonova.virt.libvirt.storage.server import ServerDisks
 
 LOG = logging.getLogger(__name__)
 
-_LOST = {libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_NO_CONNECT,
-         libvirt.VIR_ERR_INVALID_CONN}
-_FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
-
-# Seconds until a daemon that doesn't answer is left; a loss that lasts no longer than PATIENCE is waited for and told
-# to nobody; RETRY: between two tries to get a connection back.
-OPEN_WAIT, PATIENCE, RETRY = 10.0, 3.0, 2.0
-# Silent keepalives until a connection is given up.
-KEEPALIVES = 3
-# Calls under way at once, fewer than the threads that eventlet has for all; seconds that one more waits for its turn.
-CALLS, TURN_WAIT = 16, 120.0
-
-# libvirt prints each error to stderr unless told not to; ours are raised.
-libvirt.registerErrorHandler(lambda context, error: None, None)
-
-
-class _Opening:
-    """A connection on its way, in a thread of its own: a daemon that is hung holds up nobody else, and one thread."""
-
-    def __init__(self, uri: str, keepalive: int, watcher: weakref.ReferenceType[Any] | None = None) -> None:
-        self.connection: Any = None
-        self.error: Exception | None = None
-        self.done = False
-        self._uri, self._keepalive, self._watcher = uri, keepalive, watcher
-        self._deadline = time.monotonic() + OPEN_WAIT
-        events.start()
-        concurrency.native_thread(self._open, name='libvirt connection')
-
-    def _open(self) -> None:
-        try:
-            connection = libvirt.open(self._uri)
-            if self._keepalive:
-                events.unless_unsupported(connection.setKeepAlive, self._keepalive, KEEPALIVES)
-            if self._watcher is not None:
-                events.watch(connection, self._watcher)
-            self.connection = connection
-        except Exception as error:  # noqa: BLE001 - whoever waits raises it
-            self.error = error
-        finally:
-            self.done = True
-
-    def wait(self) -> bool:
-        """Whether it ended until its deadline."""
-        pause = 0.001
-        while not self.done and time.monotonic() < self._deadline:
-            time.sleep(pause)
-            pause = min(pause * 2, 0.05)
-        return self.done
-
-
-def _is_alive(connection: Any) -> bool:
-    """Asks nobody: the event loop notes when the daemon has gone or is silent."""
-    try:
-        return bool(connection.isAlive())
-    except libvirt.libvirtError:
-        return False
+# The oldest libvirt that is served, as major * 1000000 + minor * 1000 + micro.
+_OLDEST_LIBVIRT = 8000000
+# libvirt and QEMU that move devices of live_migratable with their guests.
+_MOVES_DEVICES = 10000000, 8002002
 
 
 class Host:
-    """The hypervisor of one host, by libvirt. ``keepalive``: seconds between two looks whether the daemon answers."""
+    """``driver.Host``. What libvirt and the configuration say of guests here is read once, when it is first needed."""
 
-    def __init__(self, uri: str, name: str, keepalive: int = 5) -> None:
-        self.uri, self.name = uri, name
-        self._keepalive = keepalive
-        self._lock = threading.Lock()
-        self._turns = threading.Semaphore(CALLS)
-        # Connections that nobody uses, the last used last; the one that is being opened.
-        self._idle: list[Any] = []
-        self._opening: _Opening | None = None
-        self._lost_at = float('-inf')
-        # The connection that tells, and to whom.
-        self._listener: driver.Listener | None = None
-        self._telling: Any = None
-
-    @property
-    def is_test(self) -> bool:
-        """Whether libvirt's test driver plays the host."""
-        return self.uri.startswith('test:')
-
-    # -- calls ---------------------------------------------------------------------------------------
-
-    def connect(self) -> None:
-        """Be connected; raises HypervisorUnavailable or DriverMisconfigured."""
-        with self._borrowed():
-            pass
-        if self._listener is not None and self._telling is None and not self.is_test:
-            self._telling = self._opened(_Opening(self.uri, self._keepalive, self._watcher()))
-
-    def ask(self, method: str, *args: Any) -> Any:
-        """Call a method of a connection."""
-        return self.do(lambda connection: getattr(connection, method)(*args))
-
-    def do(self, act: Callable[[Any], Any]) -> Any:
-        """``act(connection)`` without stopping other threads; once more on a new one when its connection was lost."""
-        lost_at = self._lost_at
-        try:
-            return self.do_once(act)
-        except driver.HypervisorUnavailable:
-            if self._lost_at == lost_at:      # it never had one
-                raise
-            return self.do_once(act)
-
-    def do_once(self, act: Callable[[Any], Any]) -> Any:
-        """The same once. A lost connection raises HypervisorUnavailable: nobody knows whether the daemon did it."""
-        with self._borrowed() as connection:
-            try:
-                return concurrency.native(act, connection)
-            except libvirt.libvirtError as error:
-                if self.is_test or (_is_alive(connection) and (error.get_error_code() not in _LOST
-                                                               or error.get_error_domain() not in _FROM_WIRE)):
-                    raise
-                self._lost_at = time.monotonic()
-                raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
-
-    @contextlib.contextmanager
-    def _borrowed(self) -> Iterator[Any]:
-        if not self._turns.acquire(timeout=TURN_WAIT):
-            raise driver.HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
-        try:
-            connection = self._take()
-            try:
-                yield connection
-            except libvirt.libvirtError:
-                self._give_back(connection)
-                raise
-            self._give_back(connection)
-        finally:
-            self._turns.release()
-
-    def _give_back(self, connection: Any) -> None:
-        if not self.is_test:
-            self._idle.append(connection)
-
-    def _take(self) -> Any:
-        if self.is_test:
-            with self._lock:
-                if not self._idle:
-                    self._idle.append(self._opened(_Opening(self.uri, 0, self._watcher())))
-                return self._idle[0]
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                break
-            if _is_alive(connection):
-                return connection
-            self._lost_at = time.monotonic()
-        while True:
-            try:
-                return self._open()
-            except driver.HypervisorUnavailable:
-                # It is being restarted, perhaps.
-                if time.monotonic() - self._lost_at >= PATIENCE:
-                    raise
-                time.sleep(0.1)
-
-    def _open(self) -> Any:
-        """One is opened at a time, whoever needs it."""
-        while True:
-            with self._lock:
-                opening = self._opening = self._opening or _Opening(self.uri, self._keepalive)
-            opening.wait()
-            with self._lock:
-                mine = opening.done and self._opening is opening
-                if mine:
-                    self._opening = None
-            if mine or opening.connection is None:
-                return self._opened(opening)
-
-    def _opened(self, opening: _Opening) -> Any:
-        if not opening.wait():
-            raise driver.HypervisorUnavailable(host=self.name,
-                                               reason=f'libvirt has not answered for {OPEN_WAIT:g} seconds')
-        error = opening.error
-        if error is None:
-            LOG.debug('Connected to libvirt: %s', self.uri)
-            return opening.connection
-        if isinstance(error, libvirt.libvirtError) and error.get_error_domain() not in _FROM_WIRE:
-            raise driver.DriverMisconfigured(reason=f'libvirt can not be reached by {self.uri}: {error}') from error
-        raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
-
-    # -- what it tells -------------------------------------------------------------------------------
+    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover) -> None:
+        self._conf, self._libvirt, self._disks, self._mover = conf, connection, disks, mover
 
     def listen(self, listener: driver.Listener) -> None:
-        """Tell it what happens by itself, from ``connect`` on."""
-        self._listener = listener
+        self._libvirt.listen(listener)
 
-    def _watcher(self) -> weakref.ReferenceType[Any] | None:
-        return weakref.ref(self) if self._listener is not None else None
+    @translated
+    def init_host(self) -> None:
+        os.makedirs(self._conf.instances_path, exist_ok=True)
+        self._mover.start()
+        self._libvirt.connect()
+        found = self._libvirt.libvirt_version()
+        if found < _OLDEST_LIBVIRT:
+            raise driver.DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
+        self._check_live_migratable(found)
+        LOG.debug('Guests of this host: %s, on %s', self.settings, self.offer)
+        self._clear_leftovers()
 
-    def guest_changed(self, uuid: str) -> None:
-        """Told by the event loop."""
-        if self._listener is not None:
-            self._listener.guest_changed(uuid)
-
-    def closed(self, connection: Any, reason: int) -> None:
-        """Told by the event loop."""
-        if connection is not self._telling or self._listener is None:
+    def _check_live_migratable(self, libvirt_version: int) -> None:
+        """A host that can't move such devices must not offer them. libvirt's test driver moves nothing."""
+        if self._libvirt.is_test or not any(spec.tags.get('live_migratable') == 'true'
+                                            for spec in DeviceSpecs.from_conf(self._conf).specs):
             return
-        self._telling, self._lost_at = None, time.monotonic()
-        LOG.warning('The connection to libvirt was lost (%s): %s', reason, self.uri)
-        concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
+        for name, found, needed in (('libvirt', libvirt_version, _MOVES_DEVICES[0]),
+                                    ('QEMU', self._libvirt.version(), _MOVES_DEVICES[1])):
+            if found < needed:
+                raise driver.DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
+                                                        f'{found} is too old, {needed} is needed')
 
-    def _regain(self, listener: driver.Listener, reason: int) -> None:
-        """Be told again what happens. A loss that lasts is told, and its end."""
-        told, since, opening = False, self._lost_at, None
-        while True:
-            opening = opening or _Opening(self.uri, self._keepalive, self._watcher())
-            if opening.connection is not None:
-                break
-            if opening.done:
-                opening = None
-            if not told and time.monotonic() - since >= PATIENCE:
-                told = True
-                listener.hypervisor_lost(f'Connection to libvirt lost: {reason}')
-            time.sleep(RETRY if told and opening is None else 0.1)
-        connection = self._telling = opening.connection
-        LOG.info('Connected to libvirt again: %s', self.uri)
-        listener.hypervisor_back()
-        if not _is_alive(connection):
-            self.closed(connection, reason)
+    def _clear_leftovers(self) -> None:
+        """Directories that were being deleted, and XML of domains that libvirt has forgotten."""
+        known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
+        for name in self._disks.list_directories():
+            if name.endswith('_del'):
+                shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+            elif name not in known:
+                InstanceDirectory(path, name).hide_domain()
+            else:
+                InstanceDirectory(path, name).own(self._libvirt.name)
 
-    # -- domains -------------------------------------------------------------------------------------
+    @functools.cached_property
+    def capabilities(self) -> HostCapabilities:
+        return parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
 
-    def find(self, uuid: str) -> Guest | None:
-        """The domain of that uuid, running or not."""
+    @functools.cached_property
+    def guest_capabilities(self) -> GuestCapabilities:
+        arch = self.capabilities.arch
+        return of_guests(self._libvirt, arch, self._conf.libvirt.virt_type, settings.machine_types(self._conf, arch))
+
+    @functools.cached_property
+    def offer(self) -> Offer:
+        """What of the host's CPUs and pages servers may have."""
+        cells = inventory.cells(self._libvirt, self.capabilities)
+        return Offer.read(self._conf, {cpu for cell in cells for cpu in cell.cpus}
+                          or set(range(self._libvirt.info()[2])))
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """What the configurators of guests go by; DriverMisconfigured."""
+        return settings.read(self._conf, self.capabilities, test=self._libvirt.is_test, offer=self.offer,
+                             cells=inventory.cells(self._libvirt, self.capabilities), guests=self.guest_capabilities)
+
+    @translated
+    def get_available_resource(self) -> dict[str, Any]:
+        return inventory.available(self._libvirt, self.capabilities, self._conf.instances_path,
+                                   identity.node_uuid(self._conf.state_path), self.offer)
+
+    @translated
+    def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:
+        disk_gb = shutil.disk_usage(self._conf.instances_path).total >> 30
+        return shared_inventory.root(self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing,
+                                     len(self.offer.dedicated))
+
+    @translated
+    def traits(self) -> set[str]:
+        return inventory.traits(self._libvirt, self.capabilities, self.guest_capabilities)
+
+    def uptime(self) -> str | None:
         try:
-            return Guest(self, self.ask('lookupByUUIDString', uuid))
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return None
-            raise
-
-    def guests(self) -> list[Guest]:
-        """All domains, running or not."""
-        return [Guest(self, domain) for domain in self.ask('listAllDomains')]
-
-    def define(self, xml: str, uuid: str) -> Guest:
-        """Keep a domain; one of the same uuid gets this as its next start's XML."""
-        try:
-            return Guest(self, self.ask('defineXML', xml))
-        except libvirt.libvirtError as error:
-            LOG.error('Error defining a guest with XML: %s', xml)
-            raise driver.GuestFailed(act='define', uuid=uuid, reason=str(error)) from error
-
-    # -- the machine ---------------------------------------------------------------------------------
-
-    def info(self) -> list[Any]:
-        """[model, memory MiB, CPUs, MHz, NUMA nodes, sockets a node, cores a socket, threads a core]"""
-        return self.ask('getInfo')
-
-    def capabilities_xml(self) -> str:
-        return self.ask('getCapabilities')
-
-    def kind(self) -> str:
-        """QEMU, TEST …"""
-        return self.ask('getType')
-
-    def version(self) -> int:
-        """The hypervisor's version as major * 1000000 + minor * 1000 + micro."""
-        return self.ask('getVersion')
-
-    def libvirt_version(self) -> int:
-        return self.ask('getLibVersion')
-
-    def has_node_device(self, name: str) -> bool:
-        """Whether the machine has the device that libvirt calls so now."""
-        try:
-            self.ask('nodeDeviceLookupByName', name)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:
-                raise
-            return False
-        return True
-
-    def node_devices(self) -> list[str]:
-        """XML of all PCI functions, network devices and vDPA devices."""
-        flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
-                 | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA)
-
-        def describe(connection: Any) -> list[str]:
-            found = []
-            for device in connection.listAllDevices(flags):
-                try:
-                    found.append(device.XMLDesc(0))
-                except libvirt.libvirtError as error:
-                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:    # unplugged since it was listed
-                        raise
-            return found
-        try:
-            return self.do(describe)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise
-            LOG.warning('libvirt lists no devices of this host: %s', error)
-            return []
+            return command.run('uptime').removesuffix('\n')
+        except command.CommandFailed as error:
+            LOG.warning('This host does not tell how long it is up: %s', error)
+            return None

@@ -12,8 +12,8 @@ from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities
+from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import pci
-from kilonova.virt.libvirt.host import Host
 
 # libvirt doesn't tell network adapters; these QEMU has on any board with PCI, and on a PC.
 _ADAPTERS, _PC_ADAPTERS = ('E1000', 'E1000E', 'RTL8139', 'VIRTIO'), ('NE2K_PCI', 'PCNET', 'VMXNET3')
@@ -22,37 +22,37 @@ _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
 _KNOWN = frozenset(os_traits.get_traits())
 
 
-def cells(host: Host, capabilities: HostCapabilities) -> tuple[HostCell, ...]:
+def cells(connection: Connection, capabilities: HostCapabilities) -> tuple[HostCell, ...]:
     """The host's NUMA cells; of one that tells only how many of each it has, spread evenly."""
     if capabilities.cells:
         return capabilities.cells
-    memory_mb, _cpus, _mhz, nodes, sockets, cores, threads = host.info()[1:8]
+    memory_mb, _cpus, _mhz, nodes, sockets, cores, threads = connection.info()[1:8]
     return tuple(numa.spread(nodes, sockets, cores, threads, memory_mb))
 
 
-def available(host: Host, capabilities: HostCapabilities, instances_path: str, node_uuid: str,
+def available(connection: Connection, capabilities: HostCapabilities, instances_path: str, node_uuid: str,
               offer: Offer) -> dict[str, Any]:
-    """The host as it stands; keys as ``driver.ComputeDriver.get_available_resource`` says."""
-    info = host.info()
+    """The host as it stands; keys as ``driver.Host.get_available_resource`` says."""
+    info = connection.info()
     memory_mb, nodes, sockets, cores, threads = info[1], *info[4:8]
     disk = shutil.disk_usage(instances_path)
-    topology = numa.topology_of(cells(host, capabilities), offer)
+    topology = numa.topology_of(cells(connection, capabilities), offer)
     return {
         'supported_instances': capabilities.supported(),
         'vcpus': len(offer.shared), 'memory_mb': memory_mb, 'local_gb': disk.total >> 30,
         'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': disk.used >> 30,
-        'hypervisor_type': host.kind(), 'hypervisor_version': host.version(),
-        'hypervisor_hostname': host.name, 'uuid': node_uuid,
+        'hypervisor_type': connection.kind(), 'hypervisor_version': connection.version(),
+        'hypervisor_hostname': connection.name, 'uuid': node_uuid,
         'cpu_info': json.dumps({
             'arch': capabilities.arch, 'model': capabilities.cpu_model, 'vendor': capabilities.cpu_vendor,
             'topology': {'cells': nodes, 'sockets': sockets, 'cores': cores, 'threads': threads},
             'features': list(capabilities.cpu_features)}),
         'disk_available_least': disk.free >> 30,
         'numa_topology': topology.to_json() if topology is not None else None, 'stats': {},
-        'pci_passthrough_devices': pci.discover(host.node_devices())}
+        'pci_passthrough_devices': pci.discover(connection.node_devices())}
 
 
-def traits(host: Host, capabilities: HostCapabilities, guests: GuestCapabilities) -> set[str]:
+def traits(connection: Connection, capabilities: HostCapabilities, guests: GuestCapabilities) -> set[str]:
     """What servers can ask of this host besides devices."""
     arch = capabilities.arch.upper()
     is_pc = arch in ('X86_64', 'I686')
@@ -69,7 +69,7 @@ def traits(host: Host, capabilities: HostCapabilities, guests: GuestCapabilities
         found.add('COMPUTE_FIRMWARE_UEFI')
     if guests.has_secure_boot:
         found.add('COMPUTE_SECURITY_UEFI_SECURE_BOOT')
-    if any(cell.siblings for cell in cells(host, capabilities)):
+    if any(cell.siblings for cell in cells(connection, capabilities)):
         found.add('HW_CPU_HYPERTHREADING')
     # Placement refuses all for one that it doesn't know.
     return {name for name in found if name in _KNOWN}

@@ -123,7 +123,7 @@ def test_failed_spawn_gives_everything_back(cloud):
     cloud.cell.saves.clear()
     with pytest.raises(errors.HostRejected, match=f'Build of instance {instance.uuid} was re-scheduled: .* qemu died'):
         build(manager, instance)
-    assert driver.domains == {} and driver.disks == {}
+    assert driver.domains == {} and driver.directories == {}
     assert cloud.cell.held(instance.uuid) == {} and manager.host.tracker.used.vcpus == 0
     row = cloud.cell.instances[instance.uuid]
     assert (row['host'], row['node'], row['vm_state']) == (None, None, 'building')
@@ -179,12 +179,12 @@ def test_a_build_that_was_saved_after_all_is_left_alone(cloud):
 def test_deleting_meanwhile_undoes(cloud):
     manager = cloud.host('gpu1', GPUS)
     driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
-    spawn = driver.spawn
+    spawn = driver.guests.spawn
 
     def deleted(*args, **kwargs):
         spawn(*args, **kwargs)
         cloud.cell.instances[instance.uuid]['task_state'] = 'deleting'
-    driver.spawn = deleted
+    driver.guests.spawn = deleted
     with pytest.raises(errors.Conflict):
         build(manager, instance)
     assert driver.domains == {} and cloud.cell.held(instance.uuid) == {}
@@ -193,12 +193,12 @@ def test_deleting_meanwhile_undoes(cloud):
 def test_cancel_stops_at_the_next_boundary(cloud):
     manager = cloud.host('gpu1', GPUS)
     driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
-    spawn = driver.spawn
+    spawn = driver.guests.spawn
 
     def cancelled(*args, **kwargs):
         spawn(*args, **kwargs)
         manager.endpoint.cancel(new_context(), key_prefix='o')
-    driver.spawn = cancelled
+    driver.guests.spawn = cancelled
     with pytest.raises(errors.Cancelled):
         build(manager, instance)
     assert driver.domains == {} and cloud.cell.held(instance.uuid) == {}
@@ -213,13 +213,13 @@ def test_a_second_order_with_the_same_key_joins_the_first(cloud):
     """Row 1.33."""
     manager = cloud.host('gpu1', GPUS)
     driver, instance = cloud.drivers['gpu1'], cloud.cell.new_instance(1)
-    spawn, entered, go = driver.spawn, threading.Event(), threading.Event()
+    spawn, entered, go = driver.guests.spawn, threading.Event(), threading.Event()
 
     def slow(*args, **kwargs):
         entered.set()
         go.wait(5)
         spawn(*args, **kwargs)
-    driver.spawn = slow
+    driver.guests.spawn = slow
     results: list = []
     threads = [threading.Thread(target=lambda: results.append(build(manager, instance))) for _ in range(2)]
     threads[0].start()
@@ -237,7 +237,7 @@ def test_max_concurrent_builds(cloud, monkeypatch):
     """Row 1.33: the first build ends only when the others have asked for a slot in vain, or have got in beside it."""
     monkeypatch.setattr('kilonova.compute.keys.SLOT_LOOK', 0.01)
     manager = cloud.host('gpu1', GPUS, max_concurrent_builds=1)
-    driver, spawn, slots = cloud.drivers['gpu1'], cloud.drivers['gpu1'].spawn, manager.host.build_slots._slots
+    driver, spawn, slots = cloud.drivers['gpu1'], cloud.drivers['gpu1'].guests.spawn, manager.host.build_slots._slots
     acquire, waiting, others = slots.acquire, set(), threading.Semaphore(0)
     inside, most = [], []
 
@@ -258,7 +258,7 @@ def test_max_concurrent_builds(cloud, monkeypatch):
             others.release()
         spawn(*args, **kwargs)
         inside.pop()
-    driver.spawn, slots.acquire = watched, asked
+    driver.guests.spawn, slots.acquire = watched, asked
     threads = [threading.Thread(target=build, args=(manager, cloud.cell.new_instance(0), f'o{n}/3.build/1'))
                for n in range(4)]
     for thread in threads:
@@ -272,7 +272,7 @@ def test_one_order_of_a_server_at_a_time(cloud):
     """Row 1.33: an undo that comes while the build is at work waits for it, though its key is another one."""
     manager = cloud.host('gpu1', GPUS)
     driver, instance, told = cloud.drivers['gpu1'], cloud.cell.new_instance(1), []
-    spawn, destroy, second = driver.spawn, driver.destroy, threading.Event()
+    spawn, destroy, second = driver.guests.spawn, driver.guests.destroy, threading.Event()
 
     def slow(*args, **kwargs):
         told.append('spawn begins')
@@ -295,7 +295,7 @@ def test_one_order_of_a_server_at_a_time(cloud):
         finally:
             second.set()
     undo = threading.Thread(target=later)
-    driver.spawn, driver.destroy = slow, watched
+    driver.guests.spawn, driver.guests.destroy = slow, watched
     with pytest.raises(errors.HostRejected):
         build(manager, instance)
     undo.join(20)
@@ -334,7 +334,7 @@ def test_undo_after_a_crash_in_the_middle(cloud):
         build(first, instance)
     second = cloud.host('gpu1')
     second.endpoint.undo_build(new_context(), instance=instance, key='o/3.build/1')
-    assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].disks == {}
+    assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].directories == {}
     assert cloud.cell.held(instance.uuid) == {} and second.host.tracker.used.vcpus == 0
     assert cloud.cell.instances[instance.uuid]['host'] is None
 

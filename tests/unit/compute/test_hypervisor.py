@@ -86,8 +86,8 @@ def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manage
     """What we do to a guest is told, too; each operation has a budget of messages."""
     driver, seen = cloud.drivers['gpu1'], []
 
-    def told(name: str) -> Any:
-        act = getattr(driver, name)
+    def told(part: Any, name: str) -> Any:
+        act = getattr(part, name)
 
         def told_act(*args: Any, **kwargs: Any) -> Any:
             result = act(*args, **kwargs)
@@ -96,8 +96,9 @@ def test_orders_of_this_host_ask_the_conductor_nothing_more(cloud: Cloud, manage
             driver.listener.guest_changed(instance.uuid)
             return result
         return told_act
-    for name in ('spawn', 'power_off', 'power_on', 'destroy'):
-        monkeypatch.setattr(driver, name, told(name))
+    for part, name in ((driver.guests, 'spawn'), (driver.power, 'power_off'), (driver.power, 'power_on'),
+                       (driver.guests, 'destroy')):
+        monkeypatch.setattr(part, name, told(part, name))
     cloud.cell.object_calls.clear()
     server = cloud.boot(manager)
     idle(manager)

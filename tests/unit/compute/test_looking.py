@@ -46,19 +46,19 @@ def test_diagnostics(cloud, manager, server):
 @pytest.mark.parametrize('method', ['get_diagnostics', 'get_instance_diagnostics'])
 def test_a_guest_that_does_not_run_cannot_be_measured(cloud, manager, server, method):
     driver = cloud.drivers['gpu1']
-    running = driver.get_info
+    running = driver.guests.get_info
     driver.fail(method, errors.KilonovaError('boom'))
     with pytest.raises(errors.KilonovaError, match='boom'):
         getattr(manager.endpoint, method)(new_context(), instance=server)
     # It goes between the look at its state and the question.
     states = iter([running(server), 4])
-    driver.get_info = lambda instance: next(states)
+    driver.guests.get_info = lambda instance: next(states)
     driver.fail(method, errors.KilonovaError('gone'))
     message = f"Cannot 'get_diagnostics' instance {server.uuid} while it is in power_state shutdown"
     with pytest.raises(errors.InstanceInvalidState, match=message):
         getattr(manager.endpoint, method)(new_context(), instance=server)
-    del driver.get_info
-    driver.power_off(server)
+    del driver.guests.get_info
+    driver.power.power_off(server)
     with pytest.raises(errors.InstanceInvalidState, match=message):
         getattr(manager.endpoint, method)(new_context(), instance=server)
 

@@ -7,7 +7,6 @@ import logging
 import pytest
 
 from kilonova import errors, objects
-from kilonova.virt.fake import FakeDriver
 from tests.unit.compute.cloud import flavor, new_context, request_spec
 
 GPUS = ['0000:08:00.0', '0000:88:00.0', '0000:90:00.0']
@@ -116,11 +115,11 @@ class Resize:
         domain = driver.domains[self.uuid]
         assert (domain.vcpus, domain.hostdevs) == (8, list(addresses))
         assert (domain.state == 1) == running
-        assert set(driver.disks) == {self.uuid}
+        assert set(driver.directories) == {self.uuid}
         assert self.source.host.tracker.used.vcpus == 8
         if self.dest.host.name != self.source.host.name:
             other = self.cloud.drivers[self.dest.host.name]
-            assert (other.domains, other.disks) == ({}, {})
+            assert (other.domains, other.directories) == ({}, {})
             assert self.dest.host.tracker.used.vcpus == 0
 
 
@@ -304,11 +303,13 @@ def test_cancel_during_the_disk_move(two):
     two.prep()
     driver = two.cloud.drivers['gpu1']
 
+    carry = driver.moves.migrate_disk_and_power_off
+
     def cancelled(*args):
-        info = FakeDriver.migrate_disk_and_power_off(driver, *args)
+        info = carry(*args)
         two.source.endpoint.cancel(new_context(), key_prefix=f'm{two.migration.id}')
         return info
-    driver.migrate_disk_and_power_off = cancelled
+    driver.moves.migrate_disk_and_power_off = cancelled
     with pytest.raises(errors.Cancelled):
         two.move()
     assert driver.domains[two.uuid].state == 1
@@ -323,7 +324,7 @@ def test_source_that_returns_to_a_deleted_server_destroys_it(two):
     del two.cell.instances[two.uuid]
     two.source.endpoint.undo_resize_instance(new_context(), instance=instance, migration=migration, key='p/0.release/1')
     driver = two.cloud.drivers['gpu1']
-    assert (driver.domains, driver.disks) == ({}, {})
+    assert (driver.domains, driver.directories) == ({}, {})
     assert '0000:08:00.0' not in two.cell.held(two.uuid)
 
 

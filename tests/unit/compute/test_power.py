@@ -34,7 +34,7 @@ def _stop(cloud, manager, server, clean=True):
 def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
     instance = _task(cloud, server.uuid, 'powering-off')
     timeouts = []
-    cloud.drivers['gpu1'].power_off = lambda instance, timeout, retry: timeouts.append((timeout, retry))
+    cloud.drivers['gpu1'].power.power_off = lambda instance, timeout, retry: timeouts.append((timeout, retry))
     manager.endpoint.stop_instance(new_context(), instance=instance, clean_shutdown=True, key='s/0.stop_instance/1')
     assert cloud.cell.checks == ['s/0.stop_instance/1'] and len(cloud.cell.saves) == 1
     save = cloud.cell.saves[0]
@@ -46,7 +46,7 @@ def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
 
 def test_stop_without_waiting_for_the_guest(cloud, manager, server):
     waits = []
-    cloud.drivers['gpu1'].power_off = lambda instance, timeout, retry: waits.append(timeout)
+    cloud.drivers['gpu1'].power.power_off = lambda instance, timeout, retry: waits.append(timeout)
     _stop(cloud, manager, server, clean=False)
     assert waits == [0]
 

@@ -28,12 +28,12 @@ def manager(cloud, tmp_path):
 @pytest.fixture
 def given(manager, monkeypatch):
     """What the driver was given."""
-    found, spawn = [], manager.host.driver.spawn
+    found, spawn = [], manager.host.driver.guests.spawn
 
     def watched(*args, admin_password, files, **kwargs):
         found.append((admin_password, files))
         return spawn(*args, admin_password=admin_password, files=files, **kwargs)
-    monkeypatch.setattr(manager.host.driver, 'spawn', watched)
+    monkeypatch.setattr(manager.host.driver.guests, 'spawn', watched)
     return found
 
 

@@ -144,4 +144,4 @@ def test_a_guest_that_runs_though_its_server_is_soft_deleted_is_stopped(cloud, m
     """Its host was down when that happened."""
     cloud.cell.instances[server.uuid].update(vm_state='soft-delete', task_state=None)
     manager.guests.sync()
-    assert cloud.drivers['gpu1'].get_info(server) == 4
+    assert cloud.drivers['gpu1'].guests.get_info(server) == 4

@@ -25,21 +25,21 @@ def written(usage):
 @pytest.fixture
 def during(monkeypatch, cloud):
     """Notes what hosts have under way when a driver's method runs."""
-    def watch(manager, method):
-        driver, seen = cloud.drivers[manager.host.name], []
-        act = getattr(driver, method)
+    def watch(manager, subject, method):
+        part, seen = getattr(cloud.drivers[manager.host.name], subject), []
+        act = getattr(part, method)
 
         def watched(*args, **kwargs):
             seen.append(under_way(manager))
             return act(*args, **kwargs)
-        monkeypatch.setattr(driver, method, watched)
+        monkeypatch.setattr(part, method, watched)
         return seen
     return watch
 
 
 def test_a_build_counts_from_its_claim_to_its_end(cloud, during):
     manager = cloud.host('gpu1', GPUS)
-    seen = during(manager, 'spawn')
+    seen = during(manager, 'guests', 'spawn')
     assert under_way(manager) == 0
     cloud.cell.saves.clear()
     cloud.boot(manager)
@@ -57,7 +57,7 @@ def test_a_build_counts_from_its_claim_to_its_end(cloud, during):
 
 def test_builds_at_the_same_time_add_up(cloud, monkeypatch):
     manager = cloud.host('gpu1', GPUS)
-    driver, spawn, inner = cloud.drivers['gpu1'], cloud.drivers['gpu1'].spawn, []
+    driver, spawn, inner = cloud.drivers['gpu1'], cloud.drivers['gpu1'].guests.spawn, []
 
     def another(*args, **kwargs):
         if not inner:
@@ -65,7 +65,7 @@ def test_builds_at_the_same_time_add_up(cloud, monkeypatch):
             build(manager, inner[0], key='inner/3.build/1')
             inner.append(under_way(manager))
         return spawn(*args, **kwargs)
-    monkeypatch.setattr(driver, 'spawn', another)
+    monkeypatch.setattr(driver.guests, 'spawn', another)
     cloud.boot(manager)
     assert written(cloud.cell.claims[-1]['usage']) == (2, 2, 2)
     assert inner[1] == 1 and under_way(manager) == 0
@@ -101,7 +101,7 @@ def test_an_order_that_comes_again_after_a_restart_counts_once(cloud, during):
     manager = cloud.host('gpu1')
     assert manager.host.tracker.usage()['running_vms'] == 1 and under_way(manager) == 0
     cloud.cell.instances[instance.uuid]['task_state'] = 'scheduling'
-    seen = during(manager, 'spawn')
+    seen = during(manager, 'guests', 'spawn')
     build(manager, cloud.cell.instance(instance.uuid), key='o/3.build/2')
     assert seen == [1] and under_way(manager) == 0
 
@@ -109,13 +109,13 @@ def test_an_order_that_comes_again_after_a_restart_counts_once(cloud, during):
 def test_both_ends_of_a_move_are_at_work(cloud, during):
     source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
     move = Resize(cloud, cloud.boot(source, 1), source, dest)
-    moving = during(source, 'migrate_disk_and_power_off')
+    moving = during(source, 'moves', 'migrate_disk_and_power_off')
     move.prep()
     assert written(cloud.cell.claims[-1]['usage']) == (1, 1, 1)
     assert (under_way(source), under_way(dest)) == (0, 1)
     move.move()
     assert moving == [1] and (under_way(source), under_way(dest)) == (0, 1)
-    finishing = during(dest, 'finish_migration')
+    finishing = during(dest, 'moves', 'finish_migration')
     move.finish()
     assert finishing == [1] and (under_way(source), under_way(dest)) == (0, 0)
 
@@ -123,7 +123,7 @@ def test_both_ends_of_a_move_are_at_work(cloud, during):
 def test_a_move_on_one_host_is_one_server(cloud, during):
     host = cloud.host('gpu1', GPUS)
     move = Resize(cloud, cloud.boot(host, 1), host, host)
-    seen = during(host, 'migrate_disk_and_power_off')
+    seen = during(host, 'moves', 'migrate_disk_and_power_off')
     move.all()
     assert seen == [1] and under_way(host) == 0
 
@@ -144,7 +144,7 @@ def test_an_image_of_a_server_counts_while_it_is_made(cloud, during):
     manager = cloud.host('gpu1', GPUS)
     server = cloud.boot(manager)
     cloud.cell.instances[server.uuid].update(task_state='image_snapshot_pending')
-    seen = during(manager, 'snapshot')
+    seen = during(manager, 'snapshots', 'snapshot')
     cloud.drivers['gpu1'].fail('snapshot', errors.ImageNotFound(image_id='i'))
     with pytest.raises(errors.ImageNotFound):
         manager.endpoint.snapshot_instance(new_context(), instance=cloud.cell.instance(server.uuid), image_id='i',
@@ -158,12 +158,12 @@ def test_a_claim_says_what_else_is_under_way(cloud, monkeypatch):
     move = Resize(cloud, cloud.boot(source, 1), source, dest, to=BIG)
     move.prep()
     driver = cloud.drivers['gpu1']
-    carry = driver.migrate_disk_and_power_off
+    carry = driver.moves.migrate_disk_and_power_off
 
     def meanwhile(*args, **kwargs):
         cloud.boot(source)
         return carry(*args, **kwargs)
-    monkeypatch.setattr(driver, 'migrate_disk_and_power_off', meanwhile)
+    monkeypatch.setattr(driver.moves, 'migrate_disk_and_power_off', meanwhile)
     move.move()
     assert written(cloud.cell.claims[-1]['usage']) == (2, 2, 2)
     assert under_way(source) == 0

@@ -36,7 +36,7 @@ class LibvirtRig:
         conf = builders.new_conf(self.path, host, libvirt={'connection_uri': uri, **overrides.pop('libvirt', {})},
                                  **overrides)
         driver = LibvirtDriver(conf, self.images)
-        driver.init_host()
+        driver.host.init_host()
         return driver
 
     def file(self, host: str, *parts: str) -> Path:
@@ -50,7 +50,7 @@ class LibvirtRig:
 
     def elsewhere(self) -> dict[str, Any]:
         """A machine that nobody can log in to."""
-        return {**self.there.prepare_move(), 'boot_id': 'another', 'address': '192.0.2.99'}
+        return {**self.there.moves.prepare_move(), 'boot_id': 'another', 'address': '192.0.2.99'}
 
 
 # Stands for ssh and its server: the command runs here, under the other host's eyes. "cut" holds how many bytes of what
@@ -89,8 +89,8 @@ class RemoteRig(LibvirtRig):
     def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
         made = super().driver(host, **overrides)
         if host == 'gpu2':
-            offer = made._mover.offer
-            made._mover.offer = lambda: {**offer(), 'boot_id': 'of another machine'}    # type: ignore[method-assign]
+            offer = made.moves._mover.offer
+            made.moves._mover.offer = lambda: {**offer(), 'boot_id': 'of another machine'}    # type: ignore[method-assign]
         return made
 
     def cut(self, count: int) -> None:
@@ -132,7 +132,7 @@ class FakeRig:
         return self._hosts[host].read(uuid) == 'marker'
 
     def elsewhere(self) -> dict[str, Any]:
-        return {**self.there.prepare_move(), 'machine_id': 'another'}
+        return {**self.there.moves.prepare_move(), 'machine_id': 'another'}
 
 
 @pytest.fixture

@@ -9,89 +9,83 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from tests.unit.virt.builders import GPU, GPU2, GPU3, devices, image_meta, new_flavor, new_instance
-
-CTXT = None
 
 
 def spawn(rig: Any, **values: Any) -> Any:
     instance = new_instance(**values)
-    rig.here.spawn(CTXT, instance, image_meta(), pci_devices=devices(GPU))
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
     return instance
 
 
 def domains(host: Any) -> dict[str, tuple[int, list[str]]]:
-    return {domain['uuid']: (domain['state'], domain['hostdevs']) for domain in host.describe()}
+    return {domain['uuid']: (domain['state'], domain['hostdevs']) for domain in host.guests.describe()}
 
 
 def move(rig: Any, instance: Any, flavor: Any, target: Any, addresses: tuple[str, ...] = (GPU2, GPU3),
          power_on: bool = True, times: int = 1) -> None:
     """A resize's two driver calls, each made ``times`` times as after a crash before the answer."""
-    dest = json.loads(json.dumps(target.prepare_move()))
+    dest = json.loads(json.dumps(target.moves.prepare_move()))
     for _again in range(times):
-        disk_info = rig.here.migrate_disk_and_power_off(instance, dest, flavor)
+        disk_info = rig.here.moves.migrate_disk_and_power_off(instance, dest, flavor)
     disk_info = json.loads(json.dumps(disk_info))
     instance.flavor = flavor
     for _again in range(times):
-        target.finish_migration(CTXT, instance, image_meta(), devices(*addresses), power_on, disk_info)
-
-
-def test_drivers_have_the_whole_protocol(rig: Any) -> None:
-    assert isinstance(rig.here, driver.ComputeDriver)
+        target.moves.finish_migration(instance, image_meta(), devices(*addresses), power_on, disk_info)
 
 
 def test_resource_has_the_keys_of_a_compute_node(rig: Any) -> None:
-    resource = rig.here.get_available_resource()
+    resource = rig.here.host.get_available_resource()
     assert {'supported_instances', 'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
             'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname', 'uuid', 'cpu_info',
             'disk_available_least', 'numa_topology', 'stats', 'pci_passthrough_devices'} == set(resource)
     assert resource['hypervisor_hostname'] == 'gpu1'
-    assert resource['uuid'] == rig.here.get_available_resource()['uuid'] != rig.there.get_available_resource()['uuid']
+    again, other = rig.here.host.get_available_resource(), rig.there.host.get_available_resource()
+    assert resource['uuid'] == again['uuid'] != other['uuid']
     assert ['x86_64', 'kvm', 'hvm'] in resource['supported_instances']
     assert json.loads(resource['cpu_info'])['arch'] == 'x86_64'
 
 
 def test_inventory_and_traits(rig: Any) -> None:
-    inventory = rig.here.inventory({'VCPU': {'allocation_ratio': 7.0}})
+    inventory = rig.here.host.inventory({'VCPU': {'allocation_ratio': 7.0}})
     assert inventory['VCPU'] == {'total': 64, 'reserved': 0, 'min_unit': 1, 'max_unit': 64, 'step_size': 1,
                                  'allocation_ratio': 7.0}
     assert inventory['MEMORY_MB']['total'] == 262144 and inventory['MEMORY_MB']['reserved'] == 512
-    assert {'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_IMAGE_TYPE_QCOW2'} <= rig.here.traits()
+    assert {'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_IMAGE_TYPE_QCOW2'} <= rig.here.host.traits()
 
 
 def test_uptime_is_what_clients_take_apart(rig: Any) -> None:
     """openstack hypervisor show splits it into host_time, uptime, users and load_average."""
-    assert re.match(r'\s(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)$', rig.here.uptime() or '')
+    assert re.match(r'\s(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)$', rig.here.host.uptime() or '')
 
 
 def test_spawn_starts_a_guest_with_its_devices(rig: Any) -> None:
     instance = spawn(rig)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
-    assert rig.here.describe()[0]['name'] == 'instance-00000001'
-    assert rig.here.list_instance_uuids() == [instance.uuid]
-    assert rig.here.list_directories() == [instance.uuid]
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+    assert rig.here.guests.describe()[0]['name'] == 'instance-00000001'
+    assert rig.here.guests.list_instance_uuids() == [instance.uuid]
+    assert rig.here.disks.list_directories() == [instance.uuid]
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 def test_spawn_again_replaces_the_guest(rig: Any) -> None:
     instance = spawn(rig)
-    rig.here.spawn(CTXT, instance, image_meta(), pci_devices=devices(GPU2))
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU2))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
 
 
 def test_looking_at_a_guest(rig: Any) -> None:
     instance = spawn(rig)
-    assert rig.here.get_console_output(instance) == ''
-    flat = rig.here.get_diagnostics(instance)
+    assert rig.here.guests.get_console_output(instance) == ''
+    flat = rig.here.guests.get_diagnostics(instance)
     assert flat['memory'] == 32768 * 1024 and all(isinstance(value, int) for value in flat.values())
-    found = rig.here.get_instance_diagnostics(instance)
+    found = rig.here.guests.get_instance_diagnostics(instance)
     assert (found.state, found.num_cpus, found.memory_details.maximum) == ('running', 8, 32768)
     assert len(found.cpu_details) == 8 and len(found.disk_details) == found.num_disks == 1
     assert found.obj_to_primitive()
-    rig.here.destroy(instance)
-    assert rig.here.get_console_output(instance) == ''
-    for method in (rig.here.get_diagnostics, rig.here.get_instance_diagnostics):
+    rig.here.guests.destroy(instance)
+    assert rig.here.guests.get_console_output(instance) == ''
+    for method in (rig.here.guests.get_diagnostics, rig.here.guests.get_instance_diagnostics):
         with pytest.raises(errors.KilonovaError):
             method(instance)
 
@@ -99,22 +93,22 @@ def test_looking_at_a_guest(rig: Any) -> None:
 def test_destroy_leaves_nothing_and_may_be_repeated(rig: Any) -> None:
     instance = spawn(rig)
     for _again in range(2):
-        rig.here.destroy(instance)
-        assert rig.here.describe() == []
-        assert rig.here.list_directories() == []
+        rig.here.guests.destroy(instance)
+        assert rig.here.guests.describe() == []
+        assert rig.here.disks.list_directories() == []
 
 
 def test_destroy_can_keep_the_disks(rig: Any) -> None:
     instance = spawn(rig)
-    rig.here.destroy(instance, destroy_disks=False)
-    assert rig.here.describe() == []
-    assert rig.here.list_directories() == [instance.uuid]
+    rig.here.guests.destroy(instance, destroy_disks=False)
+    assert rig.here.guests.describe() == []
+    assert rig.here.disks.list_directories() == [instance.uuid]
 
 
 def test_a_missing_domain_is_a_guest_that_is_off(rig: Any) -> None:
     instance = new_instance()
-    rig.here.power_off(instance, timeout=1)
-    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+    rig.here.power.power_off(instance, timeout=1)
+    assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
 
 
 @pytest.mark.parametrize('timeout', [0, 1])
@@ -122,18 +116,18 @@ def test_off_and_on_again_with_the_same_disk(rig: Any, timeout: int) -> None:
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
     for _again in range(2):
-        rig.here.power_off(instance, timeout=timeout, retry_interval=1)
+        rig.here.power.power_off(instance, timeout=timeout, retry_interval=1)
         assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
     for _again in range(2):
-        rig.here.power_on(CTXT, instance, image_meta(), devices(GPU))
+        rig.here.power.power_on(instance, image_meta(), devices(GPU))
         assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
     assert rig.kept('gpu1', instance.uuid)
 
 
 def test_power_on_builds_the_domain_from_the_devices_given(rig: Any) -> None:
     instance = spawn(rig)
-    rig.here.power_off(instance)
-    rig.here.power_on(CTXT, instance, image_meta(), devices(GPU2, GPU3))
+    rig.here.power.power_off(instance)
+    rig.here.power.power_on(instance, image_meta(), devices(GPU2, GPU3))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
 
 
@@ -141,7 +135,7 @@ def test_power_on_builds_the_domain_from_the_devices_given(rig: Any) -> None:
 def test_reboot_keeps_the_disk_and_takes_the_devices_given(rig: Any, kind: str) -> None:
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
-    rig.here.reboot(CTXT, instance, kind, image_meta(), devices(GPU2))
+    rig.here.power.reboot(instance, kind, image_meta(), devices(GPU2))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
     assert rig.kept('gpu1', instance.uuid)
 
@@ -149,9 +143,9 @@ def test_reboot_keeps_the_disk_and_takes_the_devices_given(rig: Any, kind: str) 
 @pytest.mark.parametrize('kind', ['SOFT', 'HARD'])
 def test_reboot_starts_a_guest_that_is_off(rig: Any, kind: str) -> None:
     instance = spawn(rig)
-    rig.here.power_off(instance)
-    rig.here.reboot(CTXT, instance, kind, image_meta(), devices(GPU))
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+    rig.here.power.power_off(instance)
+    rig.here.power.reboot(instance, kind, image_meta(), devices(GPU))
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 @pytest.mark.parametrize('times', [1, 2])
@@ -160,12 +154,12 @@ def test_resize_carries_the_disk_and_confirm_leaves_one(rig: Any, times: int) ->
     rig.write('gpu1', instance.uuid)
     move(rig, instance, new_flavor(vcpus=16, root_gb=2), rig.there, times=times)
     assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
-    assert rig.here.describe() == []
-    assert rig.here.list_directories() == [f'{instance.uuid}_resize']
+    assert rig.here.guests.describe() == []
+    assert rig.here.disks.list_directories() == [f'{instance.uuid}_resize']
     assert rig.kept('gpu2', instance.uuid)
     for _again in range(times):
-        rig.here.confirm_migration(instance, same_host=False)
-    assert rig.here.list_directories() == []
+        rig.here.moves.confirm_migration(instance, same_host=False)
+    assert rig.here.disks.list_directories() == []
     assert rig.kept('gpu2', instance.uuid)
 
 
@@ -176,13 +170,13 @@ def test_revert_brings_the_disk_back_as_it_was(rig: Any, times: int) -> None:
     move(rig, instance, new_flavor(root_gb=2), rig.there)
     rig.write('gpu2', instance.uuid)
     for _again in range(times):
-        rig.there.cleanup_move_dest(instance, same_host=False)
-    assert rig.there.describe() == [] and rig.there.list_directories() == []
+        rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    assert rig.there.guests.describe() == [] and rig.there.disks.list_directories() == []
     instance.flavor = old
     for _again in range(times):
-        rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+        rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
-    assert rig.here.list_directories() == [instance.uuid]
+    assert rig.here.disks.list_directories() == [instance.uuid]
     assert not rig.kept('gpu1', instance.uuid)
 
 
@@ -194,16 +188,16 @@ def test_resize_on_the_same_host(rig: Any, confirm: bool, times: int) -> None:
     rig.write('gpu1', instance.uuid)
     move(rig, instance, new_flavor(root_gb=2), rig.here, times=times)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
-    assert rig.here.list_directories() == [instance.uuid, f'{instance.uuid}_resize']
+    assert rig.here.disks.list_directories() == [instance.uuid, f'{instance.uuid}_resize']
     for _again in range(times):
         if confirm:
-            rig.here.confirm_migration(instance, same_host=True)
+            rig.here.moves.confirm_migration(instance, same_host=True)
         else:
-            rig.here.cleanup_move_dest(instance, same_host=True)
+            rig.here.moves.cleanup_move_dest(instance, same_host=True)
             instance.flavor = old
-            rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+            rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3] if confirm else [GPU])}
-    assert rig.here.list_directories() == [instance.uuid]
+    assert rig.here.disks.list_directories() == [instance.uuid]
     assert rig.kept('gpu1', instance.uuid)
 
 
@@ -211,48 +205,48 @@ def test_a_confirmed_same_host_resize_can_be_followed_by_another_that_never_begi
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
     move(rig, instance, new_flavor(root_gb=2), rig.here)
-    rig.here.confirm_migration(instance, same_host=True)
-    rig.here.cleanup_move_dest(instance, same_host=True)
-    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    rig.here.moves.confirm_migration(instance, same_host=True)
+    rig.here.moves.cleanup_move_dest(instance, same_host=True)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2, GPU3])}
     assert rig.kept('gpu1', instance.uuid)
 
 
 def test_a_stopped_server_stays_off_when_it_moves_and_comes_back(rig: Any) -> None:
     instance = spawn(rig)
-    rig.here.power_off(instance)
+    rig.here.power.power_off(instance)
     move(rig, instance, new_flavor(root_gb=2), rig.there, power_on=False)
     assert domains(rig.there) == {instance.uuid: (PowerState.SHUTDOWN, [GPU2, GPU3])}
-    rig.there.cleanup_move_dest(instance, same_host=False)
-    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), False)
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), False)
     assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
 
 
 @pytest.mark.parametrize('smaller', [{'root_gb': 0}, {'root_gb': 1, 'ephemeral_gb': 0}])
 def test_disks_never_shrink(rig: Any, smaller: dict[str, int]) -> None:
     instance = spawn(rig, flavor=new_flavor(root_gb=1, ephemeral_gb=1))
-    dest, flavor = rig.there.prepare_move(), new_flavor(**smaller)
-    for refuse in (rig.here.check_move, rig.here.migrate_disk_and_power_off):
+    dest, flavor = rig.there.moves.prepare_move(), new_flavor(**smaller)
+    for refuse in (rig.here.moves.check_move, rig.here.moves.migrate_disk_and_power_off):
         with pytest.raises(errors.ResizeError, match=r'Unable to resize disk down\.'):
             refuse(instance, dest, flavor)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
-    assert rig.here.list_directories() == [instance.uuid] and rig.there.list_directories() == []
+    assert rig.here.disks.list_directories() == [instance.uuid] and rig.there.disks.list_directories() == []
 
 
 def test_another_machine_is_refused_before_anything_moves(rig: Any) -> None:
     instance = spawn(rig)
     with pytest.raises(errors.DisksUnmovable, match=r'from gpu1 to gpu2: .*(No route to host|different machines)'):
-        rig.here.migrate_disk_and_power_off(instance, rig.elsewhere(), new_flavor(root_gb=2))
+        rig.here.moves.migrate_disk_and_power_off(instance, rig.elsewhere(), new_flavor(root_gb=2))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
-    assert rig.here.list_directories() == [instance.uuid]
+    assert rig.here.disks.list_directories() == [instance.uuid]
 
 
 @pytest.mark.parametrize('same_host', [True, False])
 def test_undos_of_a_move_that_never_ran_touch_nothing(rig: Any, same_host: bool) -> None:
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
-    (rig.here if same_host else rig.there).cleanup_move_dest(instance, same_host=same_host)
-    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU2), True)
+    (rig.here if same_host else rig.there).moves.cleanup_move_dest(instance, same_host=same_host)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU2), True)
     # Still the domain of before: nobody rebooted it.
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
     assert rig.kept('gpu1', instance.uuid)
@@ -261,11 +255,11 @@ def test_undos_of_a_move_that_never_ran_touch_nothing(rig: Any, same_host: bool)
 def test_undo_of_a_move_whose_destination_never_began(rig: Any) -> None:
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
-    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
-    rig.there.cleanup_move_dest(instance, same_host=False)
-    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
-    assert rig.there.list_directories() == [] and rig.here.list_directories() == [instance.uuid]
+    assert rig.there.disks.list_directories() == [] and rig.here.disks.list_directories() == [instance.uuid]
     assert rig.kept('gpu1', instance.uuid)
 
 
@@ -273,11 +267,11 @@ def test_there_and_back_again_by_two_confirmed_moves(rig: Any) -> None:
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)
     move(rig, instance, new_flavor(root_gb=2), rig.there)
-    rig.here.confirm_migration(instance, same_host=False)
+    rig.here.moves.confirm_migration(instance, same_host=False)
     rig.here, rig.there = rig.there, rig.here
     move(rig, instance, new_flavor(root_gb=3), rig.there, addresses=(GPU,))
-    rig.here.confirm_migration(instance, same_host=False)
-    assert rig.here.describe() == [] and rig.here.list_directories() == []
+    rig.here.moves.confirm_migration(instance, same_host=False)
+    assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == []
     assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [GPU])}
     assert rig.kept('gpu1', instance.uuid)
 
@@ -285,14 +279,14 @@ def test_there_and_back_again_by_two_confirmed_moves(rig: Any) -> None:
 def test_deleting_a_server_in_the_middle_of_a_same_host_move_leaves_nothing(rig: Any) -> None:
     instance = spawn(rig)
     move(rig, instance, new_flavor(root_gb=2), rig.here)
-    rig.here.destroy(instance)
-    assert rig.here.describe() == [] and rig.here.list_directories() == []
+    rig.here.guests.destroy(instance)
+    assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == []
 
 
 def snapshot(rig: Any, instance: Any, check: Any = lambda: None) -> list[int]:
     """Make image ``snap``; power states at the moment when the copy is made."""
     states: list[int] = []
-    rig.here.snapshot(CTXT, instance, 'snap', check, lambda: states.append(rig.here.get_info(instance)))
+    rig.here.snapshots.snapshot(instance, 'snap', check, lambda: states.append(rig.here.guests.get_info(instance)))
     return states
 
 
@@ -307,9 +301,9 @@ def test_snapshot_sends_the_disk_and_the_guest_runs_on(rig: Any) -> None:
 
 def test_snapshot_of_a_guest_that_is_off(rig: Any) -> None:
     instance = spawn(rig)
-    rig.here.power_off(instance)
+    rig.here.power.power_off(instance)
     assert snapshot(rig, instance) == [PowerState.SHUTDOWN]
-    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+    assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
 
 
 def test_snapshot_that_was_not_sent_is_sent_by_the_next_call(rig: Any) -> None:
@@ -324,14 +318,14 @@ def test_snapshot_that_was_not_sent_is_sent_by_the_next_call(rig: Any) -> None:
 
 def test_forgotten_snapshots_leave_nothing(rig: Any) -> None:
     instance = spawn(rig)
-    rig.here.forget_snapshot(instance, 'snap')
+    rig.here.snapshots.forget_snapshot(instance, 'snap')
     rig.images.refuses = [errors.Unanswered(who='images', reason='silent')]
     with pytest.raises(errors.Unanswered):
         snapshot(rig, instance)
     for _again in range(2):
-        rig.here.forget_snapshot(instance, 'snap')
-    assert rig.here.get_info(instance) == PowerState.RUNNING
-    assert rig.here.list_directories() == [instance.uuid]
+        rig.here.snapshots.forget_snapshot(instance, 'snap')
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
+    assert rig.here.disks.list_directories() == [instance.uuid]
 
 
 def test_snapshot_ends_when_it_is_told_to(rig: Any) -> None:
@@ -341,5 +335,5 @@ def test_snapshot_ends_when_it_is_told_to(rig: Any) -> None:
         raise errors.Cancelled(key='x')
     with pytest.raises(errors.Cancelled):
         snapshot(rig, instance, stop)
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
     assert rig.images.sent == {}

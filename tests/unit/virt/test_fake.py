@@ -18,27 +18,27 @@ def test_failing_before_the_work(fake: FakeDriver) -> None:
     instance = new_instance()
     fake.fail('spawn', OSError('boom'))
     with pytest.raises(OSError, match='boom'):
-        fake.spawn(None, instance, image_meta())
-    assert fake.describe() == []
-    fake.spawn(None, instance, image_meta())
-    assert len(fake.describe()) == 1
+        fake.guests.spawn(instance, image_meta())
+    assert fake.guests.describe() == []
+    fake.guests.spawn(instance, image_meta())
+    assert len(fake.guests.describe()) == 1
 
 
 def test_failing_after_the_work(fake: FakeDriver) -> None:
     instance = new_instance()
     fake.fail('spawn', OSError('boom'), after=True)
     with pytest.raises(OSError, match='boom'):
-        fake.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
-    assert fake.describe()[0]['hostdevs'] == [GPU]
+        fake.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
+    assert fake.guests.describe()[0]['hostdevs'] == [GPU]
 
 
 def test_calls_are_noted(fake: FakeDriver) -> None:
     instance = new_instance()
-    fake.destroy(instance)
-    fake.get_available_resource()
+    fake.guests.destroy(instance)
+    fake.host.get_available_resource()
     assert fake.calls == [('destroy', instance.uuid), ('get_available_resource', None)]
 
 
 def test_devices_are_the_tests_own(fake: FakeDriver) -> None:
     fake.pci_devices.append({'address': GPU})
-    assert fake.get_available_resource()['pci_passthrough_devices'] == [{'address': GPU}]
+    assert fake.host.get_available_resource()['pci_passthrough_devices'] == [{'address': GPU}]

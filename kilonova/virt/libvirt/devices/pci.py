@@ -3,7 +3,7 @@
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
     host_devices(instance_devices)     # [HostDevice('0000:08:00.0', managed=True)]
 
-The dicts are those of pci.md §4.
+The dicts are those of ``driver.Host.get_available_resource``.
 """
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from oslo_utils import strutils
+
+from kilonova.objects import PciDevice
+from kilonova.virt.libvirt.connection import Connection, translated
 
 LOG = logging.getLogger(__name__)
 
@@ -33,10 +36,21 @@ class HostDevice:
     managed: bool = True
 
 
-def host_devices(pci_devices: Iterable[Any]) -> list[HostDevice]:
+def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
     """What PciDevice objects mean for a guest (device_spec's tag ``managed`` travels in extra_info)."""
     return [HostDevice(device.address, strutils.bool_from_string(
         (device.extra_info or {}).get('managed', 'true'), default=True)) for device in pci_devices]
+
+
+class PciDevices:
+    """``driver.Devices``: PCI functions are all that a host has to give."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._libvirt = connection
+
+    @translated
+    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
+        return [address for address in addresses if not self._libvirt.has_node_device(node_name(address))]
 
 
 @dataclass(frozen=True)

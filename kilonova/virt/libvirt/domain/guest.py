@@ -7,12 +7,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from oslo_utils import strutils
 
 from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
+from kilonova.virt.driver import ImageMeta
 from kilonova.virt.hardware import tuning as board
 from kilonova.virt.libvirt.devices.pci import HostDevice
 
@@ -73,7 +73,7 @@ class GuestSpec:
     instance: objects.Instance
     name: str
     settings: Settings
-    image_meta: dict[str, Any] = field(default_factory=dict)
+    image_meta: ImageMeta = field(default_factory=dict)
     disks: tuple[GuestDisk, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
     console_log: str | None = None

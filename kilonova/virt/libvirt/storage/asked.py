@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kilonova.objects import BlockDeviceMapping, Flavor
+
 DISK, SWAP, CONFIG, EPHEMERAL = 'disk', 'disk.swap', 'disk.config', 'disk.eph'
 # They become an argument of mkfs.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
@@ -38,7 +40,7 @@ class Wish:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
-def read(block_devices: Iterable[Any], flavor: Any) -> dict[str, Wish]:
+def read(block_devices: Iterable[BlockDeviceMapping], flavor: Flavor) -> dict[str, Wish]:
     """Name of the disk → wish, from block device mappings (source, destination, formats, sizes); volumes are left
     out."""
     found: dict[str, Wish] = {}
@@ -63,13 +65,13 @@ def ephemerals(asked: Mapping[str, Wish]) -> dict[str, Wish]:
     return {name: wish for name, wish in asked.items() if name.startswith(EPHEMERAL)}
 
 
-def ephemeral_gb(asked: Mapping[str, Wish], flavor: Any) -> int:
+def ephemeral_gb(asked: Mapping[str, Wish], flavor: Flavor) -> int:
     """GiB of all ephemeral disks: those asked for, else the flavor's."""
     found = ephemerals(asked)
     return sum(wish.size or 0 for wish in found.values()) if found else flavor.ephemeral_gb or 0
 
 
-def swap_mb(asked: Mapping[str, Wish], flavor: Any) -> int:
+def swap_mb(asked: Mapping[str, Wish], flavor: Flavor) -> int:
     """MiB of swap: those asked for while the flavor has as much as then, else the flavor's."""
     wish = asked.get(SWAP)
     if wish is not None and wish.size and wish.flavor_swap == flavor.swap:

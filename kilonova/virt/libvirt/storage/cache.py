@@ -14,12 +14,11 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from oslo_utils.imageutils import format_inspector
 
 from kilonova import errors
-from kilonova.virt.driver import FlavorDiskSmallerThanImage, ImageFetch
+from kilonova.virt.driver import FlavorDiskSmallerThanImage, ImageFetch, ImageMeta
 from kilonova.virt.libvirt.storage import command, disk, files
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class ImageCache:
         self._locks, self._force_raw, self._limits = locks, force_raw, limits or Limits()
         self._known: dict[str, disk.Base] = {}
 
-    def image(self, image_id: str, image_meta: dict[str, Any], download: ImageFetch,
+    def image(self, image_id: str, image_meta: ImageMeta, download: ImageFetch,
               most: int | None = None) -> disk.Base:
         """The cached image, downloaded if need be.
 
@@ -94,7 +93,7 @@ class ImageCache:
                 os.makedirs(self.directory, exist_ok=True)
                 make()
 
-    def _fetch(self, image_id: str, image_meta: dict[str, Any], download: ImageFetch, path: str,
+    def _fetch(self, image_id: str, image_meta: ImageMeta, download: ImageFetch, path: str,
                most: int | None) -> None:
         part, converted = f'{path}.part', f'{path}.converted'
         LOG.debug('Fetching image %s to %s', image_id, part)

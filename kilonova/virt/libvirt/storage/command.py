@@ -67,7 +67,7 @@ def watched(check: Callable[[], None], *argv: str) -> None:
             raise failed
 
 
-def _works(process: subprocess.Popen) -> bool:
+def _works(process: subprocess.Popen[str]) -> bool:
     """Whether a program still works after a moment. Not ``communicate``: under eventlet its TimeoutExpired is of a
     class that nobody can name."""
     try:

@@ -18,7 +18,8 @@ from typing import Any
 from oslo_config import cfg
 from oslo_utils import strutils
 
-from kilonova import errors
+from kilonova import errors, objects
+from kilonova.virt.driver import ImageMeta
 from kilonova.virt.libvirt.storage import command, files
 
 _LABEL = 'config-2'
@@ -32,14 +33,14 @@ class ConfigDriveFailed(errors.KilonovaError):
     msg_fmt = 'Could not build the config drive with %(program)s: %(reason)s'
 
 
-def required(conf: cfg.ConfigOpts, instance: Any, image_meta: dict[str, Any]) -> bool:
+def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: ImageMeta) -> bool:
     """Whether user, image (img_config_drive=mandatory) or host ([DEFAULT]force_config_drive) want one."""
     wish = (image_meta.get('properties') or {}).get('img_config_drive')
     return conf.force_config_drive or wish == 'mandatory' or strutils.bool_from_string(
         getattr(instance, 'config_drive', None))
 
 
-def content(instance: Any, admin_password: str | None = None,
+def content(instance: objects.Instance, admin_password: str | None = None,
             files: Sequence[tuple[str, str]] = (), devices: Sequence[dict[str, Any]] = ()) -> dict[str, bytes]:
     """The drive's files by path. ``files``: (path in the guest, base64 content). ``devices``: those with tags."""
     def given(name: str) -> Any:

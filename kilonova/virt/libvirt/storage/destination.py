@@ -15,14 +15,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from kilonova import errors
 from kilonova.virt import identity
+from kilonova.virt.driver import MoveOffer
 from kilonova.virt.libvirt.storage import command, disk, files, layers, ssh
-from kilonova.virt.libvirt.storage.instance import InstanceDirectory
+from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 
-COMING = '_incoming'
 # Called with the bytes that went since the last call; what it raises ends the carrying.
 Going = Callable[[int], None]
 
@@ -60,7 +60,7 @@ class Destination(Protocol):
         """Delete what this move brought; the directories."""
 
 
-def of(offer: dict[str, Any], uuid: str, here: str, instances_path: str, transport: ssh.Transport) -> Destination:
+def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: ssh.Transport) -> Destination:
     """Where ``offer`` (see ``DiskMover.offer``) says that the server's disks shall go, from ``instances_path`` of host
     ``here``."""
     if offer['host'] != here and offer['storage_id'] == identity.storage_id(instances_path):
@@ -74,7 +74,7 @@ def of(offer: dict[str, Any], uuid: str, here: str, instances_path: str, transpo
 class Local:
     """Another directory of this machine."""
 
-    def __init__(self, offer: dict[str, Any], uuid: str) -> None:
+    def __init__(self, offer: MoveOffer, uuid: str) -> None:
         self._path = offer['instances_path']
         self._coming, self._arrived = (InstanceDirectory(self._path, uuid, suffix) for suffix in (COMING, ''))
         self.coming = self._coming.path
@@ -127,7 +127,7 @@ class Local:
 class Shared(Local):
     """The same directory, which another host uses, too: the disks are there already."""
 
-    def __init__(self, offer: dict[str, Any], uuid: str, here: str, instances_path: str) -> None:
+    def __init__(self, offer: MoveOffer, uuid: str, here: str, instances_path: str) -> None:
         super().__init__(offer, uuid)
         self._offer, self._here, self._own_path = offer, here, instances_path
 

@@ -16,12 +16,14 @@ from kilonova import errors
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
-__all__ = ('ASKED', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KERNEL', 'MOVE', 'OWNER', 'RAMDISK',
-           'SWAP', 'InstanceDirectory')
+__all__ = ('ASKED', 'COMING', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KEPT', 'KERNEL', 'MOVE', 'OWNER',
+           'RAMDISK', 'SWAP', 'InstanceDirectory')
 INFO, ASKED, OWNER = 'disk.info', 'disk.asked', 'owner'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
-# How much of the console log is read, in bytes (libvirt.md §4).
+# Suffixes of a server's other directories: the originals of a move, and a copy that is on its way.
+KEPT, COMING = '_resize', '_incoming'
+# How much of the console log is read, in bytes.
 CONSOLE_LIMIT = 100 * 1024
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +54,8 @@ class InstanceDirectory:
     def formats(self) -> dict[str, str]:
         """{'disk': 'qcow2', 'disk.eph0': …} in the order in which they were made."""
         with contextlib.suppress(FileNotFoundError), open(self.file(INFO), encoding='utf-8') as stream:
-            return json.load(stream)
+            found: dict[str, str] = json.load(stream)
+            return found
         return {}
 
     def record(self, name: str, format_: str) -> None:
@@ -97,7 +100,7 @@ class InstanceDirectory:
     def move(self) -> str | None:
         """The move that put this directory here (a copy), or aside (the kept original)."""
         with contextlib.suppress(FileNotFoundError), open(self.file(MOVE), encoding='utf-8') as stream:
-            return json.load(stream)['move']
+            return str(json.load(stream)['move'])
         return None
 
     def mark_move(self, move: str) -> None:

@@ -14,21 +14,18 @@ import shutil
 import uuid as uuidlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from kilonova import errors
+from kilonova import errors, objects
 from kilonova.virt import identity
-from kilonova.virt.driver import Progress
+from kilonova.virt.driver import DiskInfo, MoveOffer, Progress
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import command, destination, disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.cache import is_blank
-from kilonova.virt.libvirt.storage.destination import COMING, Destination, Going
-from kilonova.virt.libvirt.storage.instance import MOVE, OWNER, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.destination import Destination, Going
+from kilonova.virt.libvirt.storage.instance import COMING, KEPT, MOVE, OWNER, SWAP, InstanceDirectory
 
 LOG = logging.getLogger(__name__)
 
-__all__ = ('COMING', 'KEPT', 'DiskMover')
-KEPT = '_resize'
 # Not carried: swap is made anew, the marks belong to the original.
 _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
@@ -47,7 +44,7 @@ class DiskMover:
         identity.storage_id(self.instances_path, create=True)
         identity.show_run(self.instances_path, self.host, self._run)
 
-    def offer(self) -> dict[str, Any]:
+    def offer(self) -> MoveOffer:
         """Destination: where disks shall go, and how the source can tell whether it can write there."""
         return {'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
                 'boot_id': identity.boot_id(),
@@ -57,7 +54,7 @@ class DiskMover:
 
     # -- source --------------------------------------------------------------------------------------
 
-    def check(self, instance: Any, dest: dict[str, Any], flavor: Any) -> None:
+    def check(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         """Raise ResizeError for a move that can't be, DisksUnmovable for one that can't be there; nothing has changed
         then."""
         old = instance.flavor
@@ -76,7 +73,7 @@ class DiskMover:
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
                                         reason=f'they need {needed} bytes, {free} are left there')
 
-    def _destination(self, dest: dict[str, Any], uuid: str) -> Destination:
+    def _destination(self, dest: MoveOffer, uuid: str) -> Destination:
         return destination.of(dest, uuid, self.host, self.instances_path, self._transport)
 
     def _source(self, uuid: str) -> InstanceDirectory:
@@ -84,7 +81,7 @@ class DiskMover:
         kept, current = self._directories(uuid)
         return kept if self.is_aside(uuid) else current
 
-    def carry(self, uuid: str, dest: dict[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+    def carry(self, uuid: str, dest: MoveOffer, progress: Progress | None = None) -> DiskInfo:
         """Keep the originals as <uuid>_resize and put a copy of them at the destination; on storage that both use,
         files that read from them.
 
@@ -107,7 +104,7 @@ class DiskMover:
                                      ) from error
         return {'move': dest['move'], 'disks': list(kept.formats())}
 
-    def discard_copy(self, uuid: str, dest: dict[str, Any]) -> None:
+    def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
         """Delete what ``carry`` put at a destination other than this host, if it is this move's."""
         place = self._destination(dest, uuid)
         if dest['host'] == self.host:
@@ -143,7 +140,7 @@ class DiskMover:
         """What is kept, and what is current."""
         return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
 
-    def _copy(self, kept: InstanceDirectory, place: Destination, dest: dict[str, Any],
+    def _copy(self, kept: InstanceDirectory, place: Destination, dest: MoveOffer,
               progress: Progress | None) -> None:
         """Copy aside, turn the overlays to the destination's base files, then rename."""
         layers.join(kept)

@@ -1,6 +1,6 @@
 """A server's disks: which ones its flavor and image ask for, made once, grown after a move.
 
-    disks = ServerDisks(conf, cache, download)
+    disks = ServerDisks(conf, cache, image_client.download)
     disks.plan(instance, image_meta)           # what the guest will see; changes nothing
     disks.create(instance, image_meta, …)      # makes it so
 """
@@ -8,28 +8,44 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
-from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch
+from kilonova import objects
+from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch, ImageMeta
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
-from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, KERNEL, RAMDISK, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.files import remove_tree
+from kilonova.virt.libvirt.storage.instance import (
+    COMING,
+    CONFIG,
+    DISK,
+    KEPT,
+    KERNEL,
+    RAMDISK,
+    SWAP,
+    InstanceDirectory,
+)
+
+LOG = logging.getLogger(__name__)
 
 # The one that a flavor has.
 EPHEMERAL = f'{wishes.EPHEMERAL}0'
+_SERVER_DIRECTORY = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(_\w+)?')
 
 
 class ServerDisks:
-    """Disks of the servers of one host."""
+    """``driver.Disks``, and what the other parts need of servers' disks. ``fetch``: gets an image."""
 
-    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, download: ImageFetch | None) -> None:
-        self._conf, self._cache, self._download = conf, cache, download
+    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, fetch: ImageFetch | None) -> None:
+        self._conf, self._cache, self._fetch = conf, cache, fetch
         images_type = conf.libvirt.images_type
         if images_type not in ('default', 'qcow2', 'raw', 'flat'):
             raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
@@ -39,9 +55,28 @@ class ServerDisks:
     def directory(self, uuid: str) -> InstanceDirectory:
         return InstanceDirectory(self._conf.instances_path, uuid)
 
+    def list_directories(self) -> list[str]:
+        path = self._conf.instances_path
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries
+                          if _SERVER_DIRECTORY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                          and InstanceDirectory(path, entry.name).is_of(self._conf.host))
+
+    def own_directories(self, uuid: str) -> list[str]:
+        """Where a server's files may be, less what is another host's: they may share their storage."""
+        found = (InstanceDirectory(self._conf.instances_path, uuid, suffix) for suffix in ('', KEPT, COMING))
+        return [each.path for each in found if each.is_of(self._conf.host)]
+
+    def remove(self, uuid: str) -> None:
+        """All of a server's directories here; fine if there are none."""
+        for path in self.own_directories(uuid):
+            LOG.debug('Deleting instance files %s', path, instance_uuid=uuid)
+            if remove_tree(path):
+                LOG.info('Deletion of %s complete', path, instance_uuid=uuid)
+
     # -- what the guest sees -------------------------------------------------------------------------
 
-    def plan(self, instance: Any, image_meta: dict[str, Any],
+    def plan(self, instance: objects.Instance, image_meta: ImageMeta,
              asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
         """The disks of a server that is about to be built; ``asked`` None: what its directory keeps of that."""
         asked = self.directory(instance.uuid).asked() if asked is None else asked
@@ -58,7 +93,7 @@ class ServerDisks:
             raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
         return self._guest_disks(uuid, formats, self.directory(uuid).asked())
 
-    def kernel(self, instance: Any) -> tuple[str | None, str | None]:
+    def kernel(self, instance: objects.Instance) -> tuple[str | None, str | None]:
         """The files of a server's own kernel and ramdisk. They stand beside its disks, and go with them."""
         directory, wanted = self.directory(instance.uuid), _kernels(instance)
         kernel, ramdisk = (directory.file(name) if name in wanted else None for name in (KERNEL, RAMDISK))
@@ -75,16 +110,16 @@ class ServerDisks:
 
     # -- making them ---------------------------------------------------------------------------------
 
-    def create(self, instance: Any, image_meta: dict[str, Any], *, admin_password: str | None = None,
-               files: Sequence[tuple[str, str]] = (), fetch: ImageFetch | None = None,
-               asked: Mapping[str, Wish] | None = None, devices: Sequence[dict[str, Any]] = ()) -> None:
+    def create(self, instance: objects.Instance, image_meta: ImageMeta, *, admin_password: str | None = None,
+               files: Sequence[tuple[str, str]] = (), asked: Mapping[str, Wish] | None = None,
+               devices: Sequence[dict[str, Any]] = ()) -> None:
         """All disks of a new server, replacing what an earlier try left. ``devices``: for its metadata."""
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
-        base = self._image(instance, image_meta, fetch, most)
+        base = self._image(instance, image_meta, most)
         directory.create()
         directory.own(self._conf.host)
-        self._add_kernels(instance, directory, fetch, again=True)
+        self._add_kernels(instance, directory, again=True)
         if asked is not None:
             directory.keep_asked(asked)
         self._make(directory, DISK, base, most or base.virtual_size)
@@ -94,12 +129,12 @@ class ServerDisks:
                               self._conf.mkisofs_cmd)
             directory.record(CONFIG, 'raw')
 
-    def fetch_base(self, instance: Any, image_meta: dict[str, Any]) -> None:
+    def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have the image at hand that a server's root disk reads from, if it is kept so here."""
         if self.format == 'qcow2' and instance.image_ref:
-            self._image(instance, image_meta, None, None)
+            self._image(instance, image_meta)
 
-    def grow(self, instance: Any, image_meta: dict[str, Any]) -> None:
+    def grow(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
         directory = self.directory(instance.uuid)
         formats, kept = directory.formats(), directory.asked()
@@ -109,7 +144,7 @@ class ServerDisks:
                 disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self._add_blanks(instance, image_meta, directory)
 
-    def ensure_bases(self, instance: Any, image_meta: dict[str, Any]) -> None:
+    def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Make again what the guest starts from and its overlays read from, should it have been cleared away."""
         directory = self.directory(instance.uuid)
         self._add_kernels(instance, directory)
@@ -117,28 +152,27 @@ class ServerDisks:
             if not found.backing or os.path.exists(found.backing):
                 continue
             if layers.origin(name) == DISK and self._is_image(instance, found.backing):
-                self._image(instance, image_meta, None, None)
+                self._image(instance, image_meta)
             elif layers.origin(name) != DISK and is_blank(found.backing):
                 self._blank(os.path.basename(found.backing))
             else:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
 
-    def _add_kernels(self, instance: Any, directory: InstanceDirectory, fetch: ImageFetch | None = None,
-                     again: bool = False) -> None:
+    def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
         """Kernel and ramdisk that the directory doesn't have; ``again``: those that it has, too."""
         for name, image_id in _kernels(instance).items():
             if again or not os.path.exists(directory.file(name)):
-                path = self._cache.kernel(image_id, self._fetch(fetch))
+                path = self._cache.kernel(image_id, self._download())
                 disk.create_copy(directory.file(name), disk.Base(path, 'raw', 0), 0)
 
-    def _add_blanks(self, instance: Any, image_meta: dict[str, Any], directory: InstanceDirectory) -> None:
+    def _add_blanks(self, instance: objects.Instance, image_meta: ImageMeta, directory: InstanceDirectory) -> None:
         """Ephemeral and swap disks that the server shall have and the directory doesn't."""
         present = directory.disks()
         for name, (base_name, size) in self._blanks(instance, image_meta, directory.asked()).items():
             if name not in present or (name == SWAP and present[name].virtual_size < size):
                 self._make(directory, name, self._blank(base_name), size)
 
-    def _blanks(self, instance: Any, image_meta: dict[str, Any],
+    def _blanks(self, instance: objects.Instance, image_meta: ImageMeta,
                 asked: Mapping[str, Wish]) -> dict[str, tuple[str, int]]:
         """Name of the disk → (name of its formatted base, bytes): those asked for, else the flavor's."""
         flavor = instance.flavor
@@ -162,17 +196,15 @@ class ServerDisks:
         make(directory.file(name), base, size)
         directory.record(name, self.format)
 
-    def _image(self, instance: Any, image_meta: dict[str, Any], fetch: ImageFetch | None,
-               most: int | None) -> disk.Base:
-        return self._cache.image(instance.image_ref, image_meta, self._fetch(fetch), most)
+    def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.Base:
+        return self._cache.image(instance.image_ref, image_meta, self._download(), most)
 
-    def _fetch(self, fetch: ImageFetch | None) -> ImageFetch:
-        download = fetch or self._download
-        if download is None:
+    def _download(self) -> ImageFetch:
+        if self._fetch is None:
             raise DriverMisconfigured(reason='there is no image client to fetch images with')
-        return download
+        return self._fetch
 
-    def _is_image(self, instance: Any, backing: str) -> bool:
+    def _is_image(self, instance: objects.Instance, backing: str) -> bool:
         image_id = instance.image_ref or ''
         return os.path.basename(backing) == hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
 
@@ -188,7 +220,7 @@ class ServerDisks:
                                  f'ephemeral{number}')
 
 
-def _kernels(instance: Any) -> dict[str, str]:
+def _kernels(instance: objects.Instance) -> dict[str, str]:
     """Name of the file → id of the image."""
     wanted = {KERNEL: getattr(instance, 'kernel_id', None), RAMDISK: getattr(instance, 'ramdisk_id', None)}
     return {name: image_id for name, image_id in wanted.items() if image_id}

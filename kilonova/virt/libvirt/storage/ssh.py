@@ -20,13 +20,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TypeVar
 
 from kilonova import concurrency, errors
+from kilonova.virt.driver import MoveOffer
 from kilonova.virt.libvirt.storage import command, disk, files
 from kilonova.virt.libvirt.storage.instance import mark_of
 
 LOG = logging.getLogger(__name__)
+T = TypeVar('T')
 
 # Bytes: of one ssh process, and of one read and write in it.
 BLOCK, PIECE = 256 << 20, 1 << 20
@@ -73,9 +75,9 @@ class Transport:
 class Remote:
     """``destination.Destination`` on another machine. ``here``: this host, for messages."""
 
-    def __init__(self, offer: dict[str, Any], uuid: str, here: str, transport: Transport) -> None:
+    def __init__(self, offer: MoveOffer, uuid: str, here: str, transport: Transport) -> None:
         self._offer, self._here, self._transport = offer, here, transport
-        self._path: str = offer['instances_path']
+        self._path = offer['instances_path']
         self._arrived = os.path.join(self._path, uuid)
         self.coming = f'{self._arrived}_incoming'
         self._pace = _Pace(transport.bandwidth)
@@ -265,7 +267,7 @@ def _sum(path: str, going: Callable[[], None]) -> str:
     return found.hexdigest()
 
 
-def _repeated(act: Callable[[], Any], between: Callable[[], None] = lambda: None) -> Any:
+def _repeated(act: Callable[[], T], between: Callable[[], None] = lambda: None) -> T:
     for pause in _PAUSES:
         try:
             return act()

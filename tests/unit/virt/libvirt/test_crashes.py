@@ -63,19 +63,19 @@ def crash_everywhere(fuse: Fuse, work: Callable[[int], tuple[Callable[[], Any], 
 
 def built(rig: Any, number: int) -> Any:
     instance = new_instance(id=number + 1)
-    rig.here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
     rig.write('gpu1', instance.uuid)
     return instance
 
 
 def only(host: Any, uuid: str) -> list[str]:
-    return [name for name in host.list_directories() if name.startswith(uuid)]
+    return [name for name in host.disks.list_directories() if name.startswith(uuid)]
 
 
 def running(host: Any, instance: Any) -> list[str]:
     """Devices of the running guest."""
-    assert host.get_info(instance) == PowerState.RUNNING
-    return next(domain['hostdevs'] for domain in host.describe() if domain['uuid'] == instance.uuid)
+    assert host.guests.get_info(instance) == PowerState.RUNNING
+    return next(domain['hostdevs'] for domain in host.guests.describe() if domain['uuid'] == instance.uuid)
 
 
 def test_spawn_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
@@ -85,7 +85,7 @@ def test_spawn_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
         instance = new_instance(id=number + 1)
 
         def spawn() -> None:
-            here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
+            here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
 
         def check() -> None:
             spawn()
@@ -106,18 +106,18 @@ def test_move_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, ri
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:
-        instance, dest, flavor = built(libvirt_rig, number), target.prepare_move(), new_flavor(root_gb=2)
+        instance, dest, flavor = built(libvirt_rig, number), target.moves.prepare_move(), new_flavor(root_gb=2)
 
         def move() -> Any:
-            return here.migrate_disk_and_power_off(instance, dest, flavor)
+            return here.moves.migrate_disk_and_power_off(instance, dest, flavor)
 
         def check() -> None:
             disk_info = move()
             instance.flavor = flavor
-            target.finish_migration(None, instance, image_meta(), devices(GPU2), True, disk_info)
+            target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info)
             assert running(target, instance) == [GPU2]
             assert libvirt_rig.kept('gpu1' if same_host else 'gpu2', instance.uuid)
-            assert f'{instance.uuid}_resize' in here.list_directories()
+            assert f'{instance.uuid}_resize' in here.disks.list_directories()
         return move, check
     assert crash_everywhere(fuse, work) > 5
 
@@ -128,16 +128,16 @@ def test_move_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, r
     here, target = libvirt_rig.here, libvirt_rig.here if same_host else libvirt_rig.there
 
     def work(number: int) -> Any:
-        instance, dest = built(libvirt_rig, number), target.prepare_move()
+        instance, dest = built(libvirt_rig, number), target.moves.prepare_move()
 
         def check() -> None:
-            target.cleanup_move_dest(instance, same_host)
-            here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+            target.moves.cleanup_move_dest(instance, same_host)
+            here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
             assert running(here, instance) == [GPU]
             assert libvirt_rig.kept('gpu1', instance.uuid)
             assert only(here, instance.uuid) == [instance.uuid]
             assert same_host or only(target, instance.uuid) == []
-        return lambda: here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2)), check
+        return lambda: here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2)), check
     assert crash_everywhere(fuse, work) > 5
 
 
@@ -150,17 +150,17 @@ def test_finish_undone_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse,
     def work(number: int) -> Any:
         instance, flavor = built(libvirt_rig, number), new_flavor(root_gb=2)
         old = instance.flavor
-        disk_info = here.migrate_disk_and_power_off(instance, target.prepare_move(), flavor)
+        disk_info = here.moves.migrate_disk_and_power_off(instance, target.moves.prepare_move(), flavor)
         instance.flavor = flavor
 
         def check() -> None:
-            target.cleanup_move_dest(instance, same_host)
+            target.moves.cleanup_move_dest(instance, same_host)
             instance.flavor = old
-            here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+            here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
             assert running(here, instance) == [GPU]
             assert libvirt_rig.kept('gpu1', instance.uuid)
             assert only(here, instance.uuid) == [instance.uuid]
-        return lambda: target.finish_migration(None, instance, image_meta(), devices(GPU2), True, disk_info), check
+        return lambda: target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info), check
     assert crash_everywhere(fuse, work) > 1
 
 
@@ -173,14 +173,14 @@ def test_revert_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse, 
     def work(number: int) -> Any:
         instance, flavor = built(libvirt_rig, number), new_flavor(root_gb=2)
         old = instance.flavor
-        disk_info = here.migrate_disk_and_power_off(instance, target.prepare_move(), flavor)
+        disk_info = here.moves.migrate_disk_and_power_off(instance, target.moves.prepare_move(), flavor)
         instance.flavor = flavor
-        target.finish_migration(None, instance, image_meta(), devices(GPU2), True, disk_info)
+        target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info)
 
         def revert() -> None:
-            target.cleanup_move_dest(instance, same_host)
+            target.moves.cleanup_move_dest(instance, same_host)
             instance.flavor = old
-            here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+            here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
 
         def check() -> None:
             revert()
@@ -200,16 +200,16 @@ def test_confirm_again_after_a_crash(request: pytest.FixtureRequest, fuse: Fuse,
 
     def work(number: int) -> Any:
         instance, flavor = built(libvirt_rig, number), new_flavor(root_gb=2)
-        disk_info = here.migrate_disk_and_power_off(instance, target.prepare_move(), flavor)
+        disk_info = here.moves.migrate_disk_and_power_off(instance, target.moves.prepare_move(), flavor)
         instance.flavor = flavor
-        target.finish_migration(None, instance, image_meta(), devices(GPU2), True, disk_info)
+        target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info)
 
         def check() -> None:
-            here.confirm_migration(instance, same_host)
+            here.moves.confirm_migration(instance, same_host)
             assert running(target, instance) == [GPU2]
             assert libvirt_rig.kept('gpu1' if same_host else 'gpu2', instance.uuid)
             assert only(here, instance.uuid) == ([instance.uuid] if same_host else [])
-        return lambda: here.confirm_migration(instance, same_host), check
+        return lambda: here.moves.confirm_migration(instance, same_host), check
     assert crash_everywhere(fuse, work) > 1
 
 
@@ -220,7 +220,7 @@ def test_destroy_again_after_a_crash(libvirt_rig: Any, fuse: Fuse) -> None:
         instance = built(libvirt_rig, number)
 
         def check() -> None:
-            here.destroy(instance)
-            assert here.list_instance_uuids() == [] and here.list_directories() == []
-        return lambda: here.destroy(instance), check
+            here.guests.destroy(instance)
+            assert here.guests.list_instance_uuids() == [] and here.disks.list_directories() == []
+        return lambda: here.guests.destroy(instance), check
     assert crash_everywhere(fuse, work) > 1

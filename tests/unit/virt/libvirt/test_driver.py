@@ -16,6 +16,7 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
@@ -31,7 +32,7 @@ def rig(libvirt_rig: Any) -> Any:
 
 def spawn(rig: Any, *addresses: str, meta: dict[str, Any] | None = None, **values: Any) -> Any:
     instance = new_instance(**values)
-    rig.here.spawn(None, instance, meta or image_meta(), pci_devices=devices(*addresses))
+    rig.here.guests.spawn(instance, meta or image_meta(), pci_devices=devices(*addresses))
     return instance
 
 
@@ -40,13 +41,13 @@ def shown(rig: Any, instance: Any, host: str = 'gpu1') -> ElementTree.Element:
 
 
 def test_host_from_a_node_file(rig: Any) -> None:
-    resource = rig.here.get_available_resource()
+    resource = rig.here.host.get_available_resource()
     assert (resource['vcpus'], resource['memory_mb'], resource['hypervisor_type']) == (64, 262144, 'TEST')
     cells = json.loads(resource['numa_topology'])['nova_object.data']['cells']
     assert [len(cell['nova_object.data']['cpuset']) for cell in cells] == [32, 32]
     assert [(device['address'], device['numa_node'], device['product_id'])
             for device in resource['pci_passthrough_devices']] == [(GPU, 0, '13f1'), (GPU2, 1, '13f1')]
-    assert 'COMPUTE_ARCH_X86_64' in rig.here.traits()
+    assert 'COMPUTE_ARCH_X86_64' in rig.here.host.traits()
 
 
 def test_the_xml_that_libvirt_holds_is_shown(rig: Any) -> None:
@@ -73,32 +74,32 @@ def test_whose_server_it_is_can_be_read_from_the_domain(rig: Any) -> None:
 
 def test_the_xml_follows_the_domain(rig: Any) -> None:
     instance = spawn(rig, GPU)
-    rig.here.power_off(instance)
+    rig.here.power.power_off(instance)
     assert shown(rig, instance).get('id') is None
-    rig.here.destroy(instance, destroy_disks=False)
+    rig.here.guests.destroy(instance, destroy_disks=False)
     assert not rig.file('gpu1', instance.uuid, 'libvirt.xml').exists()
 
 
 def test_a_restarted_host_shows_no_stale_xml_and_starts_guests_with_their_devices(rig: Any) -> None:
     instance = spawn(rig, GPU)
     rig.here = rig.driver('gpu1')
-    assert rig.here.list_instance_uuids() == []
+    assert rig.here.guests.list_instance_uuids() == []
     assert not rig.file('gpu1', instance.uuid, 'libvirt.xml').exists()
-    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
-    rig.here.power_on(None, instance, image_meta(), devices(GPU))
-    assert rig.here.describe()[0]['hostdevs'] == [GPU]
+    assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
+    rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    assert rig.here.guests.describe()[0]['hostdevs'] == [GPU]
 
 
 def test_a_start_finishes_the_deletions_of_before(rig: Any) -> None:
     instance = new_instance()
     rig.file('gpu1', f'{instance.uuid}_del').mkdir()
     rig.driver('gpu1')
-    assert rig.here.list_directories() == []
+    assert rig.here.disks.list_directories() == []
 
 
 def test_no_xml_stays_where_the_disks_came_from(rig: Any) -> None:
     instance = spawn(rig, GPU)
-    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+    rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
     assert not rig.file('gpu1', f'{instance.uuid}_resize', 'libvirt.xml').exists()
     assert not rig.file('gpu2', instance.uuid, 'libvirt.xml').exists()
 
@@ -115,24 +116,24 @@ def test_resize_grows_the_disk_and_revert_has_the_old_size(rig: Any) -> None:
     """Row 0.18."""
     instance = spawn(rig, GPU)
     old, new = instance.flavor, new_flavor(vcpus=16, memory_mb=65536, root_gb=3)
-    disk_info = rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new)
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new)
     instance.flavor = new
-    rig.there.finish_migration(None, instance, image_meta(), devices(GPU, GPU2), True, disk_info)
+    rig.there.moves.finish_migration(instance, image_meta(), devices(GPU, GPU2), True, disk_info)
     domain = shown(rig, instance, 'gpu2')
     assert (domain.findtext('vcpu'), domain.findtext('memory')) == ('16', str(65536 * 1024))
     assert len(domain.findall('devices/hostdev')) == 2
     assert qemu_size(rig.file('gpu2', instance.uuid, 'disk')) == 3 << 30
     instance.flavor = old
-    rig.there.cleanup_move_dest(instance, same_host=False)
-    rig.here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert qemu_size(rig.file('gpu1', instance.uuid, 'disk')) == 1 << 30
 
 
 def test_the_image_travels_once_and_disks_read_from_their_own_host(rig: Any) -> None:
     for _server in range(2):
         instance = spawn(rig, id=_server + 1)
-        rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
-        backing = os.path.dirname(rig.there._disks.directory(instance.uuid).disks()['disk'].backing)
+        rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
+        backing = os.path.dirname(rig.there.disks.directory(instance.uuid).disks()['disk'].backing)
         assert backing == str(rig.file('gpu2', '_base'))
     assert len(list(rig.file('gpu2', '_base').iterdir())) == 1
     assert rig.images.fetched == 1
@@ -141,22 +142,23 @@ def test_the_image_travels_once_and_disks_read_from_their_own_host(rig: Any) -> 
 def test_a_sparse_disk_stays_small_on_its_way(rig: Any) -> None:
     instance = spawn(rig, flavor=new_flavor(root_gb=16))
     rig.write('gpu1', instance.uuid)
-    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=32))
+    rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=32))
     assert rig.file('gpu2', instance.uuid, 'disk').stat().st_blocks * 512 < 2 << 20
 
 
 def test_finish_without_disks_is_refused(rig: Any) -> None:
     with pytest.raises(driver.GuestFailed, match='have not arrived'):
-        rig.there.finish_migration(None, new_instance(), image_meta(), [], True, {'move': 'm-1', 'disks': []})
+        rig.there.moves.finish_migration(new_instance(), image_meta(), [], True, {'move': 'm-1', 'disks': []})
 
 
 def test_equal_ids_of_a_machine_are_not_enough(rig: Any) -> None:
     """Containers of one image share machine id and boot id, not what is under the same path: ssh it is."""
     instance = spawn(rig)
-    dest = {**rig.there.prepare_move(), 'storage_id': 'what the other container has there', 'address': '127.0.0.9'}
+    dest = {**rig.there.moves.prepare_move(), 'storage_id': 'what the other container has there',
+            'address': '127.0.0.9'}
     with pytest.raises(errors.DisksUnmovable, match=r'from gpu1 to gpu2: ssh 127\.0\.0\.9 failed'):
-        rig.here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+        rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 def test_shrinking_below_what_the_image_made_is_refused(rig: Any) -> None:
@@ -166,7 +168,7 @@ def test_shrinking_below_what_the_image_made_is_refused(rig: Any) -> None:
     assert qemu_size(path) == 64 << 20
     builders.subprocess.run(['qemu-img', 'resize', '-q', str(path), '3G'], check=True)
     with pytest.raises(errors.ResizeError, match=r'Unable to resize disk down\.'):
-        rig.here.check_move(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+        rig.here.moves.check_move(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
 
 
 def test_a_destination_without_room_is_refused(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_a_destination_without_room_is_refused(rig: Any, monkeypatch: pytest.Mon
     rig.write('gpu1', instance.uuid)
     monkeypatch.setattr('shutil.disk_usage', lambda path: SimpleNamespace(total=1 << 40, used=1 << 40, free=1000))
     with pytest.raises(errors.DisksUnmovable, match=r'to gpu2: they need [0-9]+ bytes, 1000 are left there'):
-        rig.here.check_move(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+        rig.here.moves.check_move(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
 
 
 def test_a_leftover_of_another_move_is_not_the_server(rig: Any) -> None:
@@ -184,24 +186,25 @@ def test_a_leftover_of_another_move_is_not_the_server(rig: Any) -> None:
     leftover.mkdir()
     (leftover / 'move.json').write_text('{"move": "long ago"}')
     # Undo of a move that never began: the server is not replaced by the leftover.
-    rig.here.cleanup_move_dest(instance, same_host=True)
-    rig.here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+    rig.here.moves.cleanup_move_dest(instance, same_host=True)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert rig.kept('gpu1', instance.uuid)
     # A move that does begin: the leftover goes.
-    disk_info = rig.here.migrate_disk_and_power_off(instance, rig.here.prepare_move(), new_flavor(root_gb=2))
+    offer = rig.here.moves.prepare_move()
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, offer, new_flavor(root_gb=2))
     instance.flavor = new_flavor(root_gb=2)
-    rig.here.finish_migration(None, instance, image_meta(), devices(GPU), True, disk_info)
+    rig.here.moves.finish_migration(instance, image_meta(), devices(GPU), True, disk_info)
     assert rig.kept('gpu1', instance.uuid)
 
 
 def test_devices_for_guests_that_cannot_have_any_stop_the_build_before_its_disks(
         rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row 0.20."""
-    object.__setattr__(rig.here._settings, 'virt_type', 'lxc')
+    object.__setattr__(rig.here.host.settings, 'virt_type', 'lxc')
     instance = new_instance()
     with pytest.raises(errors.PciDeviceUnsupportedHypervisor):
-        rig.here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
-    assert rig.here.list_directories() == [] and rig.images.fetched == 0
+        rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
+    assert rig.here.disks.list_directories() == [] and rig.images.fetched == 0
 
 
 def test_an_unsupported_bus_stops_the_build_before_its_disks(rig: Any) -> None:
@@ -216,7 +219,7 @@ def test_libvirts_errors_stay_inside(rig: Any, monkeypatch: pytest.MonkeyPatch) 
     instance = spawn(rig)
     monkeypatch.setattr(Guest, 'xml', fail)
     with pytest.raises(driver.GuestFailed):
-        rig.here.power_off(instance)
+        rig.here.power.power_off(instance)
 
 
 def test_xml_that_libvirt_refuses(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,8 +231,8 @@ def test_xml_that_libvirt_refuses(rig: Any, caplog: pytest.LogCaptureFixture) ->
 def test_a_renamed_guest_is_replaced(rig: Any) -> None:
     instance = spawn(rig)
     instance.id = 77
-    rig.here.reboot(None, instance, 'HARD', image_meta(), [])
-    assert [domain['name'] for domain in rig.here.describe()] == ['instance-0000004d']
+    rig.here.power.reboot(instance, 'HARD', image_meta(), [])
+    assert [domain['name'] for domain in rig.here.guests.describe()] == ['instance-0000004d']
 
 
 def test_soft_reboot_of_a_guest_that_does_not_go_becomes_hard(
@@ -237,11 +240,11 @@ def test_soft_reboot_of_a_guest_that_does_not_go_becomes_hard(
     caplog.set_level('INFO')
     instance = spawn(rig)
     monkeypatch.setattr(Guest, '_ask_to_go', lambda self: None)
-    rig.here._soft_reboot_timeout = 0
-    rig.here.reboot(None, instance, 'SOFT', image_meta(), [])
+    rig.here.power._soft_wait = 0
+    rig.here.power.reboot(instance, 'SOFT', image_meta(), [])
     assert 'Failed to soft reboot instance.' in caplog.text
     assert 'Instance rebooted successfully.' in caplog.text
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,19 +254,19 @@ def test_a_guest_that_does_not_go_is_asked_again_and_then_cut(rig: Any, monkeypa
     monkeypatch.setattr('kilonova.virt.libvirt.guest.time', SimpleNamespace(
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)))
     instance = spawn(rig)
-    rig.here.power_off(instance, timeout=25, retry_interval=10)
+    rig.here.power.power_off(instance, timeout=25, retry_interval=10)
     assert len(asked) == 3 and asked[0] == 0.0 and now[0] == pytest.approx(25)
-    assert rig.here.get_info(instance) == PowerState.SHUTDOWN
+    assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
 
 
 def test_the_log_tells_the_story(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Seed-map 1.41, and the lines of reboots and deletes. Row 0.12."""
     caplog.set_level('DEBUG')
     instance = spawn(rig, GPU)
-    rig.here.power_off(instance, timeout=5)
-    rig.here.reboot(None, instance, 'SOFT', image_meta(), devices(GPU))
-    rig.here.reboot(None, instance, 'SOFT', image_meta(), devices(GPU))
-    rig.here.destroy(instance)
+    rig.here.power.power_off(instance, timeout=5)
+    rig.here.power.reboot(instance, 'SOFT', image_meta(), devices(GPU))
+    rig.here.power.reboot(instance, 'SOFT', image_meta(), devices(GPU))
+    rig.here.guests.destroy(instance)
     told = [record.getMessage() for record in caplog.records if getattr(record, 'instance_uuid', '') == instance.uuid]
     story = ['Start _get_guest_xml', 'End _get_guest_xml xml=<domain', 'Guest created on hypervisor',
              'Instance spawned successfully.', 'Instance shutdown successfully after',
@@ -282,23 +285,23 @@ def test_a_libvirt_without_node_devices_has_none_to_give(
 
     def refuse(act: Any) -> Any:
         raise Unsupported('listAllDevices')
-    monkeypatch.setattr(rig.here._host, 'do', refuse)
-    assert rig.here._host.node_devices() == []
+    monkeypatch.setattr(rig.here.host._libvirt, 'do', refuse)
+    assert rig.here.host._libvirt.node_devices() == []
     assert 'libvirt lists no devices of this host' in caplog.text
 
 
 def test_a_base_that_was_cleared_away_is_fetched_again(rig: Any) -> None:
     instance = spawn(rig, flavor=new_flavor(swap=1))
-    rig.here.power_off(instance)
+    rig.here.power.power_off(instance)
     for path in rig.file('gpu1', '_base').iterdir():
         path.unlink()
-    rig.here.power_on(None, instance, image_meta(), [])
+    rig.here.power.power_on(instance, image_meta(), [])
     assert rig.images.fetched == 2 and len(list(rig.file('gpu1', '_base').iterdir())) == 2
 
 
 def test_a_server_without_its_disk_says_so(rig: Any) -> None:
     with pytest.raises(driver.GuestFailed, match='root disk is not on this host'):
-        rig.here.power_on(None, new_instance(), image_meta(), [])
+        rig.here.power.power_on(new_instance(), image_meta(), [])
 
 
 @pytest.mark.parametrize('images_type', ['rbd', 'lvm'])
@@ -310,13 +313,13 @@ def test_kinds_of_disks_that_are_not_served(tmp_path: Path, images_type: str) ->
 def test_a_host_that_cannot_be_reached(tmp_path: Path) -> None:
     conf = builders.new_conf(tmp_path, libvirt={'connection_uri': f'test://{tmp_path}/missing.xml'})
     with pytest.raises(driver.DriverMisconfigured, match='can not be reached by test:///'):
-        LibvirtDriver(conf).init_host()
+        LibvirtDriver(conf).host.init_host()
 
 
 def test_a_misconfigured_host_does_not_start(tmp_path: Path) -> None:
     uri = builders.write_node(tmp_path / 'n.xml')
     with pytest.raises(driver.DriverMisconfigured, match='virt_type lxc'):
-        LibvirtDriver(builders.new_conf(tmp_path, libvirt={'connection_uri': uri, 'virt_type': 'lxc'})).init_host()
+        LibvirtDriver(builders.new_conf(tmp_path, libvirt={'connection_uri': uri, 'virt_type': 'lxc'})).host.init_host()
 
 
 @pytest.mark.parametrize(('versions', 'text'), [
@@ -327,14 +330,14 @@ def test_live_migratable_devices_need_a_host_that_can_move_them(
     def start(says: str) -> None:
         conf = builders.new_conf(tmp_path, libvirt={'connection_uri': builders.write_node(tmp_path / 'n.xml')},
                                  pci={'device_spec': [json.dumps({'vendor_id': '10de', 'live_migratable': says})]})
-        LibvirtDriver(conf).init_host()
+        LibvirtDriver(conf).host.init_host()
     start('true')
     # The library plays a host of versions that it hasn't.
-    monkeypatch.setattr(Host, 'is_test', False)
-    monkeypatch.setattr(Host, 'libvirt_version', lambda self: versions[0])
-    monkeypatch.setattr(Host, 'version', lambda self: versions[1])
-    monkeypatch.setattr(LibvirtDriver, '_settings', None)
-    monkeypatch.setattr(LibvirtDriver, '_offer', None)
+    monkeypatch.setattr(Connection, 'is_test', False)
+    monkeypatch.setattr(Connection, 'libvirt_version', lambda self: versions[0])
+    monkeypatch.setattr(Connection, 'version', lambda self: versions[1])
+    monkeypatch.setattr(Host, 'settings', None)
+    monkeypatch.setattr(Host, 'offer', None)
     start('false')
     if text is None:
         start('true')

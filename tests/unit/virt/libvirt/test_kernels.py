@@ -33,7 +33,7 @@ def rig(images: Images, libvirt_rig: Any) -> Any:
 
 def spawned(rig: Any, number: int = 1) -> Any:
     instance = new_instance(id=number, kernel_id='aki', ramdisk_id='ari')
-    rig.here.spawn(None, instance, image_meta())
+    rig.here.guests.spawn(instance, image_meta())
     return instance
 
 
@@ -58,20 +58,20 @@ def test_a_guest_starts_from_its_kernel(rig: Any) -> None:
 
 def test_a_start_fetches_what_is_missing(rig: Any) -> None:
     instance = spawned(rig)
-    rig.here.power_off(instance)
+    rig.here.power.power_off(instance)
     rig.file('gpu1', instance.uuid, 'kernel').unlink()
     for path in rig.file('gpu1', '_base').glob('kernel_*'):
         path.unlink()
-    rig.here.power_on(None, instance, image_meta())
+    rig.here.power.power_on(instance, image_meta())
     check(rig, 'gpu1', instance)
 
 
 def test_they_go_with_the_disks(rig: Any) -> None:
     instance = spawned(rig)
-    info = rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
+    info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
     fetched = rig.images.fetched
     instance.flavor = new_flavor(root_gb=2)
-    rig.there.finish_migration(None, instance, image_meta(), [], True, info)
+    rig.there.moves.finish_migration(instance, image_meta(), [], True, info)
     check(rig, 'gpu2', instance)
     assert rig.images.fetched == fetched, 'an image that was deleted meanwhile stops nobody'
 

@@ -36,7 +36,7 @@ FLAVOR = {'ephemeral_gb': 3, 'swap': 512}
 def spawn(rig: Any, *devices: SimpleNamespace, flavor: dict[str, Any] | None = None, **values: Any) -> Any:
     # Domains are called after their ids.
     instance = new_instance(id=next(NUMBERS), flavor=new_flavor(**{**FLAVOR, **(flavor or {})}), **values)
-    rig.here.spawn(None, instance, image_meta(), block_devices=devices)
+    rig.here.guests.spawn(instance, image_meta(), block_devices=devices)
     return instance
 
 
@@ -56,9 +56,9 @@ def targets(rig: Any, instance: Any, host: str = 'gpu1') -> list[tuple[str, str,
 
 def resize(rig: Any, instance: Any, **flavor: Any) -> None:
     new = new_flavor(**{'root_gb': 1, **FLAVOR, **flavor})
-    info = rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new)
+    info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new)
     instance.flavor = new
-    rig.there.finish_migration(None, instance, image_meta(), (), True, info)
+    rig.there.moves.finish_migration(instance, image_meta(), (), True, info)
 
 
 def test_wishes_of_block_devices() -> None:
@@ -78,7 +78,7 @@ def test_what_was_asked_for_takes_the_place_of_the_flavors(libvirt_rig: Any) -> 
                                             'disk.swap': 256 * MIB}
     assert targets(libvirt_rig, instance) == [('disk', 'vda', 'virtio'), ('disk.eph0', 'vdb', 'virtio'),
                                               ('disk.eph1', 'sda', 'scsi'), ('disk.swap', 'vdc', 'virtio')]
-    libvirt_rig.here.destroy(instance)
+    libvirt_rig.here.guests.destroy(instance)
     assert not libvirt_rig.file('gpu1', instance.uuid).exists()
 
 
@@ -110,11 +110,11 @@ def test_their_file_systems_and_labels(libvirt_rig: Any, tmp_path: Path) -> None
 def test_the_next_start_finds_them_again(libvirt_rig: Any) -> None:
     instance = spawn(libvirt_rig, *EPHEMERALS, SWAP)
     before = targets(libvirt_rig, instance)
-    libvirt_rig.here.power_off(instance)
-    libvirt_rig.here.power_on(None, instance, image_meta())
+    libvirt_rig.here.power.power_off(instance)
+    libvirt_rig.here.power.power_on(instance, image_meta())
     assert targets(libvirt_rig, instance) == before
     later = libvirt_rig.driver('gpu1')
-    later.reboot(None, instance, 'HARD', image_meta())
+    later.power.reboot(instance, 'HARD', image_meta())
     assert targets(libvirt_rig, instance) == before
 
 
@@ -122,7 +122,7 @@ def test_missing_bases_are_made_again(libvirt_rig: Any) -> None:
     instance = spawn(libvirt_rig, *EPHEMERALS)
     base = libvirt_rig.file('gpu1', '_base', 'ephemeral_2_ext3_1')
     base.unlink()
-    libvirt_rig.here.reboot(None, instance, 'HARD', image_meta())
+    libvirt_rig.here.power.reboot(instance, 'HARD', image_meta())
     assert base.exists()
 
 
@@ -134,9 +134,9 @@ def test_a_move_carries_them_and_a_revert_has_them_as_they_were(libvirt_rig: Any
     assert sizes(libvirt_rig, instance, 'gpu2') == {**before, 'disk': 2 * GIB}
     assert targets(libvirt_rig, instance, 'gpu2') == seen
     assert sizes(libvirt_rig, instance, suffix='_resize') == before
-    libvirt_rig.there.cleanup_move_dest(instance, False)
+    libvirt_rig.there.moves.cleanup_move_dest(instance, False)
     instance.flavor = old
-    libvirt_rig.here.finish_revert_migration(None, instance, image_meta(), (), True)
+    libvirt_rig.here.moves.finish_revert_migration(instance, image_meta(), (), True)
     assert (sizes(libvirt_rig, instance), targets(libvirt_rig, instance)) == (before, seen)
     assert not libvirt_rig.file('gpu2', instance.uuid).exists()
 
@@ -147,7 +147,7 @@ def test_a_flavor_with_more_leaves_them_and_changes_swap(libvirt_rig: Any) -> No
     resize(libvirt_rig, instance, ephemeral_gb=9, swap=1024)
     assert sizes(libvirt_rig, instance, 'gpu2') == {'disk': GIB, 'disk.eph0': GIB, 'disk.eph1': 2 * GIB,
                                                     'disk.swap': 1024 * MIB}
-    libvirt_rig.here.confirm_migration(instance, False)
+    libvirt_rig.here.moves.confirm_migration(instance, False)
     assert not libvirt_rig.file('gpu1', instance.uuid + '_resize').exists()
 
 
@@ -162,7 +162,7 @@ def test_a_flavor_that_still_holds_them_is_no_shrinking(libvirt_rig: Any) -> Non
 
 def test_a_second_build_forgets_what_the_first_was_asked_for(libvirt_rig: Any) -> None:
     instance = spawn(libvirt_rig, *EPHEMERALS)
-    libvirt_rig.here.spawn(None, instance, image_meta())
+    libvirt_rig.here.guests.spawn(instance, image_meta())
     assert targets(libvirt_rig, instance) == [('disk', 'vda', 'virtio'), ('disk.eph0', 'vdb', 'virtio'),
                                               ('disk.swap', 'vdc', 'virtio')]
     assert not libvirt_rig.file('gpu1', instance.uuid, 'disk.asked').exists()

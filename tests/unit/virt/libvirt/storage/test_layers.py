@@ -22,18 +22,18 @@ def nothing() -> None:
 
 def spawn(rig: Any, **values: Any) -> Any:
     instance = new_instance(**values)
-    rig.here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
     rig.write('gpu1', instance.uuid)
     return instance
 
 
 def move(source: Any, target: Any, instance: Any, confirm: bool = True, **flavor: Any) -> None:
     new = new_flavor(**{**vars(instance.flavor), **flavor})
-    info = source.migrate_disk_and_power_off(instance, target.prepare_move(), new)
+    info = source.moves.migrate_disk_and_power_off(instance, target.moves.prepare_move(), new)
     instance.flavor = new
-    target.finish_migration(None, instance, image_meta(), devices(GPU2), True, info)
+    target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, info)
     if confirm:
-        source.confirm_migration(instance, False)
+        source.moves.confirm_migration(instance, False)
 
 
 def names(rig: Any, instance: Any) -> list[str]:
@@ -49,9 +49,9 @@ def test_the_disks_file_stays_what_it_is_and_where_it_is(shared_rig: Any) -> Non
     kept = shared_rig.file('', f'{instance.uuid}_resize', 'disk')
     assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (was.st_ino, was.st_mtime_ns)
     assert qemu_size(shared_rig.file('', instance.uuid, 'disk')) == 2 << 30 and qemu_size(kept) == 1 << 30
-    shared_rig.here.confirm_migration(instance, False)
+    shared_rig.here.moves.confirm_migration(instance, False)
     assert names(shared_rig, instance) == ['disk', 'disk*', 'disk.info', 'libvirt.xml', 'owner']
-    found = shared_rig.there._disks.directory(instance.uuid).disks()['disk']
+    found = shared_rig.there.disks.directory(instance.uuid).disks()['disk']
     assert os.stat(found.backing).st_ino == was.st_ino and not os.path.islink(found.backing)
     assert shared_rig.kept('gpu2', instance.uuid)
 
@@ -64,7 +64,7 @@ def test_what_stands_beside_the_disks_goes_along(shared_rig: Any) -> None:
     config = shared_rig.file('', instance.uuid, 'disk.config').read_bytes()
     for confirm in (False, True):
         if confirm:
-            shared_rig.here.confirm_migration(instance, False)
+            shared_rig.here.moves.confirm_migration(instance, False)
         else:
             move(shared_rig.here, shared_rig.there, instance, confirm=False)
         assert names(shared_rig, instance) == sorted([
@@ -72,8 +72,8 @@ def test_what_stands_beside_the_disks_goes_along(shared_rig: Any) -> None:
             'libvirt.xml', 'owner', *([] if confirm else ['move.json'])])
         assert has_marker(eph) and shared_rig.file('', instance.uuid, 'disk.config').read_bytes() == config
     # A start of the guest needs all of it.
-    shared_rig.there.reboot(None, instance, 'HARD', image_meta(), devices(GPU2))
-    assert shared_rig.there.get_info(instance) == PowerState.RUNNING and shared_rig.kept('gpu2', instance.uuid)
+    shared_rig.there.power.reboot(instance, 'HARD', image_meta(), devices(GPU2))
+    assert shared_rig.there.guests.get_info(instance) == PowerState.RUNNING and shared_rig.kept('gpu2', instance.uuid)
 
 
 @pytest.mark.parametrize('kind', ['raw', 'qcow2'])
@@ -84,25 +84,25 @@ def test_layers_are_joined_before_a_copy(shared_rig: Any, kind: str, to: str) ->
     for host in ('gpu1', 'gpu2'):
         setattr(rig, 'here' if host == 'gpu1' else 'there', rig.driver(host, libvirt={'images_type': kind}))
     instance = new_instance()
-    rig.here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
     move(rig.here, rig.there, instance, root_gb=2)
     rig.write('gpu2', instance.uuid)
     move(rig.there, rig.here, instance, root_gb=3)
     write_marker(rig.file('', instance.uuid, 'disk'), 0x77)
     assert names(rig, instance).count('disk*') == 2
     target = rig.here if to == 'itself' else rig.driver('gpu9', instances_path=str(rig.path / 'gpu9'))
-    info = rig.here.migrate_disk_and_power_off(instance, target.prepare_move(), new_flavor(root_gb=4))
+    info = rig.here.moves.migrate_disk_and_power_off(instance, target.moves.prepare_move(), new_flavor(root_gb=4))
     assert not any(name.startswith('layer') for name in os.listdir(rig.file('', f'{instance.uuid}_resize')))
     instance.flavor = new_flavor(root_gb=4)
-    target.finish_migration(None, instance, image_meta(), devices(GPU2), True, info)
-    directory = target._disks.directory(instance.uuid)
+    target.moves.finish_migration(instance, image_meta(), devices(GPU2), True, info)
+    directory = target.disks.directory(instance.uuid)
     assert list(directory.formats()) == ['disk'] and has_marker(Path(directory.file('disk')), 0x77)
     below = directory.disks()['disk'].backing
-    assert below is None if kind == 'raw' else os.path.dirname(below) == target._cache.directory
+    assert below is None if kind == 'raw' else os.path.dirname(below) == target.disks._cache.directory
     # And back again.
-    target.cleanup_move_dest(instance, target is rig.here)
+    target.moves.cleanup_move_dest(instance, target is rig.here)
     instance.flavor = new_flavor(root_gb=3)
-    rig.here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert has_marker(rig.file('', instance.uuid, 'disk'), 0x77)
 
 
@@ -122,8 +122,8 @@ def test_half_joined(shared_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process died between the disk and what it no longer needs."""
     instance = spawn(shared_rig)
     move(shared_rig.here, shared_rig.there, instance)
-    directory = shared_rig.there._disks.directory(instance.uuid)
-    shared_rig.there.power_off(instance)
+    directory = shared_rig.there.disks.directory(instance.uuid)
+    shared_rig.there.power.power_off(instance)
     with monkeypatch.context() as patch:
         patch.setattr(layers.files, 'remove', lambda path: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -136,7 +136,7 @@ def test_half_joined(shared_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_image_of_a_layered_disk(shared_rig: Any, tmp_path: Path) -> None:
     instance = spawn(shared_rig)
     move(shared_rig.here, shared_rig.there, instance, root_gb=2)
-    shared_rig.there.snapshot(None, instance, 'snap', nothing, nothing)
+    shared_rig.there.snapshots.snapshot(instance, 'snap', nothing, nothing)
     file = tmp_path / 'sent.qcow2'
     file.write_bytes(shared_rig.images.sent['snap'])
     assert has_marker(file) and disk.look(str(file), 'qcow2').backing is None
@@ -146,9 +146,9 @@ def test_an_image_of_a_layered_disk(shared_rig: Any, tmp_path: Path) -> None:
 def test_a_base_below_layers_is_fetched_again(shared_rig: Any) -> None:
     instance = spawn(shared_rig, flavor=new_flavor(ephemeral_gb=1))
     move(shared_rig.here, shared_rig.there, instance)
-    shared_rig.there.power_off(instance)
+    shared_rig.there.power.power_off(instance)
     shutil.rmtree(shared_rig.file('', '_base'))
-    shared_rig.there.power_on(None, instance, image_meta(), devices(GPU2))
+    shared_rig.there.power.power_on(instance, image_meta(), devices(GPU2))
     assert len(list(shared_rig.file('', '_base').iterdir())) == 2 and shared_rig.kept('', instance.uuid)
 
 
@@ -157,25 +157,25 @@ def test_late_undos_of_another_host_touch_nothing(shared_rig: Any) -> None:
     """A host that was away undoes a build, a move, or is asked to delete: the server has gone on elsewhere."""
     rig = shared_rig
     instance, late = new_instance(), rig.driver('gpu3')
-    late.spawn(None, instance, image_meta())
-    late.power_off(instance)
-    rig.here.spawn(None, instance, image_meta(), pci_devices=devices(GPU))
+    late.guests.spawn(instance, image_meta())
+    late.power.power_off(instance)
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
     rig.write('gpu1', instance.uuid)
     before = names(rig, instance)
     for _again in range(2):
-        late.destroy(instance)
-        late.cleanup_move_dest(instance, False)
-        late.confirm_migration(instance, False)
+        late.guests.destroy(instance)
+        late.moves.cleanup_move_dest(instance, False)
+        late.moves.confirm_migration(instance, False)
         assert names(rig, instance) == before and rig.kept('', instance.uuid)
     move(rig.here, rig.there, instance, confirm=False)
-    late.destroy(instance)
-    late.cleanup_move_dest(instance, False)
-    late.confirm_migration(instance, False)
-    assert late.list_directories() == []
-    assert rig.here.list_directories() == [f'{instance.uuid}_resize']
-    assert rig.there.list_directories() == [instance.uuid] and rig.there._disks.directory(instance.uuid).move()
-    rig.there.cleanup_move_dest(instance, False)
-    rig.here.finish_revert_migration(None, instance, image_meta(), devices(GPU), True)
+    late.guests.destroy(instance)
+    late.moves.cleanup_move_dest(instance, False)
+    late.moves.confirm_migration(instance, False)
+    assert late.disks.list_directories() == []
+    assert rig.here.disks.list_directories() == [f'{instance.uuid}_resize']
+    assert rig.there.disks.list_directories() == [instance.uuid] and rig.there.disks.directory(instance.uuid).move()
+    rig.there.moves.cleanup_move_dest(instance, False)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert rig.kept('', instance.uuid) and names(rig, instance) == before
 
 
@@ -185,33 +185,34 @@ def test_what_has_just_come_is_its_destinations(shared_rig: Any, monkeypatch: py
 
     def watched(kept: Any, coming: Any, *args: Any) -> None:
         lay(kept, coming, *args)
-        late.cleanup_move_dest(instance, False)
-        late.destroy(instance)
+        late.moves.cleanup_move_dest(instance, False)
+        late.guests.destroy(instance)
         seen.append(coming.formats())
     monkeypatch.setattr(layers, 'lay', watched)
-    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2))
-    late.destroy(instance)
-    late._mover.restore(instance.uuid)
+    rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
+    late.guests.destroy(instance)
+    late.moves._mover.restore(instance.uuid)
     with pytest.raises(errors.InstanceNotFound):
-        late._mover.carry(instance.uuid, rig.there.prepare_move())
-    assert len(seen[0]) == 2 and rig.there._disks.directory(instance.uuid).move() and rig.kept('', instance.uuid)
+        late.moves._mover.carry(instance.uuid, rig.there.moves.prepare_move())
+    assert len(seen[0]) == 2 and rig.there.disks.directory(instance.uuid).move() and rig.kept('', instance.uuid)
 
 
 def test_a_server_that_comes_from_another_storage(shared_rig: Any) -> None:
     source = shared_rig.driver('gpu9', instances_path=str(shared_rig.path / 'gpu9'))
     instance = new_instance()
-    source.spawn(None, instance, image_meta())
+    source.guests.spawn(instance, image_meta())
     move(source, shared_rig.there, instance)
-    shared_rig.here.destroy(instance)
-    assert shared_rig.there.list_directories() == [instance.uuid] and shared_rig.here.list_directories() == []
+    shared_rig.here.guests.destroy(instance)
+    assert shared_rig.there.disks.list_directories() == [instance.uuid]
+    assert shared_rig.here.disks.list_directories() == []
 
 
 def test_a_delete_in_the_middle_takes_each_hosts_part(shared_rig: Any) -> None:
     instance = spawn(shared_rig)
     move(shared_rig.here, shared_rig.there, instance, confirm=False)
-    shared_rig.there.destroy(instance)
-    assert shared_rig.here.list_directories() == [f'{instance.uuid}_resize']
-    shared_rig.here.destroy(instance)
+    shared_rig.there.guests.destroy(instance)
+    assert shared_rig.here.disks.list_directories() == [f'{instance.uuid}_resize']
+    shared_rig.here.guests.destroy(instance)
     assert [path.name for path in shared_rig.file('').iterdir() if instance.uuid in path.name] == []
 
 
@@ -221,39 +222,40 @@ def test_a_confirm_that_comes_late(shared_rig: Any) -> None:
     third, instance = rig.driver('gpu3'), spawn(rig)
     move(rig.here, rig.there, instance, confirm=False, root_gb=2)
     # Undo of a move that never began, at the host where it is now.
-    rig.there.finish_revert_migration(None, instance, image_meta(), devices(GPU2), True)
-    assert rig.there.get_info(instance) == PowerState.RUNNING and rig.kept('', instance.uuid)
+    rig.there.moves.finish_revert_migration(instance, image_meta(), devices(GPU2), True)
+    assert rig.there.guests.get_info(instance) == PowerState.RUNNING and rig.kept('', instance.uuid)
     assert qemu_size(rig.file('', instance.uuid, 'disk')) == 2 << 30
     move(rig.there, third, instance, confirm=False, root_gb=3)
-    rig.here.confirm_migration(instance, False)
-    assert rig.there.list_directories() == [f'{instance.uuid}_resize'] and rig.kept('', instance.uuid)
-    third.cleanup_move_dest(instance, False)
-    rig.there.finish_revert_migration(None, instance, image_meta(), devices(GPU2), True)
+    rig.here.moves.confirm_migration(instance, False)
+    assert rig.there.disks.list_directories() == [f'{instance.uuid}_resize'] and rig.kept('', instance.uuid)
+    third.moves.cleanup_move_dest(instance, False)
+    rig.there.moves.finish_revert_migration(instance, image_meta(), devices(GPU2), True)
     assert rig.kept('', instance.uuid) and qemu_size(rig.file('', instance.uuid, 'disk')) == 2 << 30
 
 
 def test_a_confirm_that_comes_late_to_a_server_that_stayed(shared_rig: Any) -> None:
     instance = spawn(shared_rig)
     move(shared_rig.here, shared_rig.there, instance, confirm=False)
-    shared_rig.there.finish_revert_migration(None, instance, image_meta(), devices(GPU2), True)
-    shared_rig.here.confirm_migration(instance, False)
-    assert shared_rig.kept('', instance.uuid) and shared_rig.here.list_directories() == []
+    shared_rig.there.moves.finish_revert_migration(instance, image_meta(), devices(GPU2), True)
+    shared_rig.here.moves.confirm_migration(instance, False)
+    assert shared_rig.kept('', instance.uuid) and shared_rig.here.disks.list_directories() == []
 
 
 def test_directories_of_a_release_that_noted_no_owner(shared_rig: Any) -> None:
     """A start notes it where the host has the guest."""
     instance = spawn(shared_rig)
     shared_rig.file('', instance.uuid, 'owner').unlink()
-    assert shared_rig.there.list_directories() == [instance.uuid]
-    shared_rig.here._clear_leftovers()
-    assert shared_rig.there.list_directories() == [] and shared_rig.here.list_directories() == [instance.uuid]
+    assert shared_rig.there.disks.list_directories() == [instance.uuid]
+    shared_rig.here.host._clear_leftovers()
+    assert shared_rig.there.disks.list_directories() == []
+    assert shared_rig.here.disks.list_directories() == [instance.uuid]
 
 
 # -- what is no shared storage -----------------------------------------------------------------------------------------
 def refused(source: Any, dest: dict[str, Any], instance: Any) -> str:
     with pytest.raises(errors.DisksUnmovable) as caught:
-        source.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
-    assert source.get_info(instance) == PowerState.RUNNING
+        source.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
+    assert source.guests.get_info(instance) == PowerState.RUNNING
     return str(caught.value)
 
 
@@ -263,13 +265,13 @@ def test_a_storage_that_was_made_from_another(libvirt_rig: Any) -> None:
     for name in ('.storage_id', '.host.gpu2'):
         shutil.copy(libvirt_rig.file('gpu2', name), libvirt_rig.file('gpu1', name))
     libvirt_rig.there = libvirt_rig.driver('gpu2')
-    said = refused(libvirt_rig.here, libvirt_rig.there.prepare_move(), instance)
+    said = refused(libvirt_rig.here, libvirt_rig.there.moves.prepare_move(), instance)
     assert 'from gpu1 to gpu2: both say that they use one storage, but that host is not seen at' in said
 
 
 def test_a_destination_that_does_not_share_yet(shared_rig: Any) -> None:
     """Of the release before."""
-    dest = shared_rig.there.prepare_move()
+    dest = shared_rig.there.moves.prepare_move()
     del dest['run']
     shared_rig.file('', '.host.gpu2').unlink()
     assert 'not seen at' in refused(shared_rig.here, dest, spawn(shared_rig))
@@ -278,11 +280,11 @@ def test_a_destination_that_does_not_share_yet(shared_rig: Any) -> None:
 def test_one_storage_at_two_places(shared_rig: Any) -> None:
     os.symlink(shared_rig.file(''), shared_rig.path / 'elsewhere')
     other = shared_rig.driver('gpu3', instances_path=str(shared_rig.path / 'elsewhere'))
-    said = refused(shared_rig.here, other.prepare_move(), spawn(shared_rig))
+    said = refused(shared_rig.here, other.moves.prepare_move(), spawn(shared_rig))
     assert 'they share a storage which is at' in said and 'elsewhere there' in said
 
 
 def test_sharing_needs_no_room(shared_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     instance, usage = spawn(shared_rig), shutil.disk_usage
     monkeypatch.setattr('shutil.disk_usage', lambda path: usage(path)._replace(free=0))
-    shared_rig.here.check_move(instance, shared_rig.there.prepare_move(), new_flavor(root_gb=2))
+    shared_rig.here.moves.check_move(instance, shared_rig.there.moves.prepare_move(), new_flavor(root_gb=2))

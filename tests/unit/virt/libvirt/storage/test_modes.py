@@ -8,9 +8,9 @@ from typing import IO
 
 import pytest
 
+from kilonova.virt.libvirt.snapshots import Copy
 from kilonova.virt.libvirt.storage import command, configdrive, disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
-from kilonova.virt.libvirt.storage.snapshot import Snapshot
 from tests.unit.virt.builders import image_meta, make_image
 
 
@@ -97,7 +97,7 @@ def test_cached_images(tmp_path: Path, seen: dict[str, int], made_as: str, force
 def test_copies_for_images(tmp_path: Path) -> None:
     original = make_image(tmp_path / 'disk', 'qcow2', '8M')
     original.chmod(0o644)
-    made = Snapshot(str(tmp_path / 'snapshots'), 'image-1')
+    made = Copy(str(tmp_path / 'snapshots'), 'image-1')
     made.hold()
     made.copy(str(original), lambda: None)
     assert {path.name: mode(path) for path in (tmp_path / 'snapshots' / 'image-1').iterdir()} == {

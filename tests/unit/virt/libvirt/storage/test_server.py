@@ -113,12 +113,6 @@ def test_a_missing_base_that_nobody_can_make_again(make: Any) -> None:
 
 def test_no_way_to_fetch_images(make: Any) -> None:
     disks = make()
-    disks._download = None
+    disks._fetch = None
     with pytest.raises(DriverMisconfigured, match='no image client'):
         disks.create(new_instance(), image_meta())
-
-
-def test_a_fetch_of_the_callers_own(make: Any, image_file: Path, images: Images) -> None:
-    own = Images(image_file)
-    make().create(new_instance(), image_meta(), fetch=own.download)
-    assert (own.fetched, images.fetched) == (1, 0)

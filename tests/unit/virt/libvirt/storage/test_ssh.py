@@ -26,13 +26,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spawn(rig: Any, **values: Any) -> Any:
     instance = new_instance(**values)
-    rig.here.spawn(CTXT, instance, image_meta(), pci_devices=devices(GPU))
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
     rig.write('gpu1', instance.uuid)
     return instance
 
 
 def carry(rig: Any, instance: Any, **kwargs: Any) -> dict[str, Any]:
-    return rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2), **kwargs)
+    offer = rig.there.moves.prepare_move()
+    return rig.here.moves.migrate_disk_and_power_off(instance, offer, new_flavor(root_gb=2), **kwargs)
 
 
 def files_of(rig: Any, host: str) -> list[str]:
@@ -71,7 +72,7 @@ def test_disks_get_there_with_their_holes(remote_rig: Any, kind: str) -> None:
     rig = remote_rig
     rig.here = rig.driver('gpu1', libvirt={'remote_filesystem_transport': kind, 'images_type': 'raw'})
     instance = new_instance(flavor=new_flavor(root_gb=1))
-    rig.here.spawn(CTXT, instance, image_meta())
+    rig.here.guests.spawn(instance, image_meta())
     disk = rig.file('gpu1', instance.uuid, 'disk')
     with disk.open('r+b') as stream:
         for place in (3 * BLOCK + 17, 900 * BLOCK):
@@ -91,7 +92,7 @@ def test_what_was_cut_goes_on_behind_the_last_whole_block(remote_rig: Any) -> No
     rig = remote_rig
     source, target = rig.path / 'source', rig.path / 'target'
     source.write_bytes(os.urandom(5 * BLOCK + 100))
-    place = ssh.Remote(rig.there.prepare_move(), 'server', 'gpu1', ssh.Transport())
+    place = ssh.Remote(rig.there.moves.prepare_move(), 'server', 'gpu1', ssh.Transport())
     sent = []
     rig.cut(BLOCK // 2)
     place._send(str(source), str(target), sent.append)
@@ -129,7 +130,7 @@ def test_a_base_is_carried_once_and_compared(remote_rig: Any, kind: str, monkeyp
 def test_a_base_that_can_be_fetched_is_not_carried(remote_rig: Any) -> None:
     rig = remote_rig
     instance = spawn(rig)
-    rig.there.fetch_base(instance, image_meta())
+    rig.there.disks.fetch_base(instance, image_meta())
     carry(rig, instance)
     assert rig.images.fetched == 2 and rig.log('sha256sum') == []
     assert has_marker(rig.file('gpu2', instance.uuid, 'disk'))
@@ -140,12 +141,13 @@ def test_ephemeral_disks_keep_what_was_on_them(request: pytest.FixtureRequest, r
     """Each host formats the empty disk for itself, with another identity: an overlay of one doesn't fit the other's."""
     rig = request.getfixturevalue('remote_rig' if remote else 'libvirt_rig')
     instance = new_instance(flavor=new_flavor(root_gb=1, ephemeral_gb=1))
-    rig.here.spawn(CTXT, instance, image_meta())
+    rig.here.guests.spawn(instance, image_meta())
     other = new_instance(id=2, flavor=new_flavor(root_gb=1, ephemeral_gb=1))
-    rig.there.spawn(CTXT, other, image_meta())
+    rig.there.guests.spawn(other, image_meta())
     was = contents(rig, 'gpu1', instance.uuid, 'disk.eph0')
     assert was != contents(rig, 'gpu2', other.uuid, 'disk.eph0')
-    rig.here.migrate_disk_and_power_off(instance, rig.there.prepare_move(), new_flavor(root_gb=2, ephemeral_gb=1))
+    offer = rig.there.moves.prepare_move()
+    rig.here.moves.migrate_disk_and_power_off(instance, offer, new_flavor(root_gb=2, ephemeral_gb=1))
     assert contents(rig, 'gpu2', instance.uuid, 'disk.eph0') == was
 
 
@@ -153,24 +155,24 @@ def test_progress_counts_what_there_is_and_ends_the_carrying(remote_rig: Any) ->
     rig = remote_rig
     instance = spawn(rig)
     told: list[tuple[int, int]] = []
-    dest = rig.there.prepare_move()
-    rig.here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2),
+    dest = rig.there.moves.prepare_move()
+    rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2),
                                         progress=lambda *done: told.append(done))
     assert len({total for _, total in told}) == 1 and told[0][0] < told[-1][0] <= told[-1][1]
 
     second = spawn(rig, id=2)
-    dest = rig.there.prepare_move()
+    dest = rig.there.moves.prepare_move()
 
     def stop(done: int, total: int) -> None:
         if done:
             raise errors.Cancelled(key='the operation')
     with pytest.raises(errors.Cancelled):
-        rig.here.migrate_disk_and_power_off(second, dest, new_flavor(root_gb=2), progress=stop)
+        rig.here.moves.migrate_disk_and_power_off(second, dest, new_flavor(root_gb=2), progress=stop)
     assert [name for name in files_of(rig, 'gpu2') if second.uuid in name]
-    rig.here.discard_copy(second, dest)
-    rig.here.finish_revert_migration(CTXT, second, image_meta(), devices(GPU), True)
+    rig.here.moves.discard_copy(second, dest)
+    rig.here.moves.finish_revert_migration(second, image_meta(), devices(GPU), True)
     assert not [name for name in files_of(rig, 'gpu2') if second.uuid in name]
-    assert rig.here.get_info(second) == PowerState.RUNNING and rig.kept('gpu1', second.uuid)
+    assert rig.here.guests.get_info(second) == PowerState.RUNNING and rig.kept('gpu1', second.uuid)
     # What another move brought stays.
     assert [name for name in files_of(rig, 'gpu2') if name.startswith(f'{instance.uuid}/')]
 
@@ -191,7 +193,7 @@ def test_answers_that_are_lost(remote_rig: Any, monkeypatch: pytest.MonkeyPatch)
     info = carry(rig, instance)
     assert {ssh._END, ssh._MOVE, ssh._BEGIN, ssh._SUM} <= lost
     instance.flavor = new_flavor(root_gb=2)
-    rig.there.finish_migration(CTXT, instance, image_meta(), devices(GPU2), True, info)
+    rig.there.moves.finish_migration(instance, image_meta(), devices(GPU2), True, info)
     assert rig.kept('gpu2', instance.uuid)
     assert not [name for name in files_of(rig, 'gpu2') if '_del' in name or '_incoming' in name]
 
@@ -200,7 +202,7 @@ def test_answers_that_are_lost(remote_rig: Any, monkeypatch: pytest.MonkeyPatch)
 def test_half_a_base_goes_with_its_move(remote_rig: Any, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = remote_rig
     instance = spawn(rig)
-    dest = rig.there.prepare_move()
+    dest = rig.there.moves.prepare_move()
     run = ssh.Remote._once
 
     def once(self: Any, script: str, *args: str) -> str:
@@ -209,12 +211,12 @@ def test_half_a_base_goes_with_its_move(remote_rig: Any, by: str, monkeypatch: p
         return run(self, script, *args)
     monkeypatch.setattr(ssh.Remote, '_once', once)
     with pytest.raises(KeyboardInterrupt):
-        rig.here.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
+        rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
     assert [name for name in files_of(rig, 'gpu2') if name.startswith('_base/')]
     if by == 'source':
-        rig.here.discard_copy(instance, dest)
+        rig.here.moves.discard_copy(instance, dest)
     else:
-        rig.there.cleanup_move_dest(instance, same_host=False)
+        rig.there.moves.cleanup_move_dest(instance, same_host=False)
     assert files_of(rig, 'gpu2') == []
 
 
@@ -235,8 +237,9 @@ def refuses(rig: Any, text: str, **offered: Any) -> None:
     """A destination that offers this; the guest runs on."""
     instance = spawn(rig)
     with pytest.raises(errors.DisksUnmovable, match=text):
-        rig.here.migrate_disk_and_power_off(instance, {**rig.there.prepare_move(), **offered}, new_flavor(root_gb=2))
-    assert rig.here.get_info(instance) == PowerState.RUNNING
+        rig.here.moves.migrate_disk_and_power_off(
+            instance, {**rig.there.moves.prepare_move(), **offered}, new_flavor(root_gb=2))
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 @pytest.mark.parametrize('address', ['', '-oProxyCommand=reboot', 'a b', '$(reboot)', 'x' * 300, None])
@@ -261,10 +264,10 @@ def test_a_resize_and_back_again(remote_rig: Any) -> None:
     old = instance.flavor
     info = carry(rig, instance)
     instance.flavor = new_flavor(root_gb=2)
-    rig.there.finish_migration(CTXT, instance, image_meta(), devices(GPU2), True, info)
-    assert rig.kept('gpu2', instance.uuid) and rig.there.get_info(instance) == PowerState.RUNNING
-    rig.there.cleanup_move_dest(instance, same_host=False)
+    rig.there.moves.finish_migration(instance, image_meta(), devices(GPU2), True, info)
+    assert rig.kept('gpu2', instance.uuid) and rig.there.guests.get_info(instance) == PowerState.RUNNING
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
     instance.flavor = old
-    rig.here.finish_revert_migration(CTXT, instance, image_meta(), devices(GPU), True)
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert rig.kept('gpu1', instance.uuid)
     assert not [name for name in files_of(rig, 'gpu2') if not name.startswith('_base/')]

@@ -15,8 +15,8 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt import host as host_module
-from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt import connection as connection_module
+from kilonova.virt.libvirt.connection import Connection as Libvirt
 from tests.unit.virt import builders
 from tests.unit.virt.builders import Listener
 
@@ -119,34 +119,34 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise found
         return found
     monkeypatch.setattr(libvirt, 'open', open_)
-    monkeypatch.setattr(host_module, 'PATIENCE', 0.0)
-    monkeypatch.setattr(host_module, 'RETRY', 0.01)
+    monkeypatch.setattr(connection_module, 'PATIENCE', 0.0)
+    monkeypatch.setattr(connection_module, 'RETRY', 0.01)
     return following
 
 
 @pytest.fixture
-def host(daemon: list[Any]) -> Host:
-    return Host('qemu:///system', 'gpu1')
+def host(daemon: list[Any]) -> Libvirt:
+    return Libvirt('qemu:///system', 'gpu1')
 
 
 # -- lost --------------------------------------------------------------------------------------------------------------
-def test_a_call_is_made_again_on_a_new_connection(host: Host, daemon: list[Any]) -> None:
+def test_a_call_is_made_again_on_a_new_connection(host: Libvirt, daemon: list[Any]) -> None:
     """Finding 4.3: a restarted libvirtd fails no call."""
     old, new = Connection(getLibVersion=lost), Connection(getLibVersion=9)
     daemon += [old, new]
     assert host.libvirt_version() == 9
     assert (old.asked, new.asked) == (['getLibVersion'], ['getLibVersion'])
-    assert new.keepalive == (5, host_module.KEEPALIVES)
+    assert new.keepalive == (5, connection_module.KEEPALIVES)
 
 
-def test_it_is_made_again_once(host: Host, daemon: list[Any]) -> None:
+def test_it_is_made_again_once(host: Libvirt, daemon: list[Any]) -> None:
     daemon += [Connection(getLibVersion=lost), Connection(getLibVersion=lost), Connection()]
     with pytest.raises(driver.HypervisorUnavailable, match='on host gpu1: gone'):
         host.libvirt_version()
     assert len(daemon) == 1
 
 
-def test_a_dead_connection_is_asked_nothing(host: Host, daemon: list[Any]) -> None:
+def test_a_dead_connection_is_asked_nothing(host: Libvirt, daemon: list[Any]) -> None:
     old, new = Connection(), Connection()
     daemon += [old, new]
     host.connect()
@@ -155,7 +155,7 @@ def test_a_dead_connection_is_asked_nothing(host: Host, daemon: list[Any]) -> No
     assert (old.asked, new.asked) == ([], ['getLibVersion'])
 
 
-def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Host, daemon: list[Any]) -> None:
+def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Libvirt, daemon: list[Any]) -> None:
     """Finding 4.3: a thread that hears late must not drop what another thread opened meanwhile."""
     new = Connection()
 
@@ -168,16 +168,16 @@ def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Host, daem
     assert host.kind() == 'QEMU' and new.asked == ['getType'] * 2
 
 
-def test_calls_at_the_same_time_have_a_connection_each(host: Host, daemon: list[Any]) -> None:
+def test_calls_at_the_same_time_have_a_connection_each(host: Libvirt, daemon: list[Any]) -> None:
     """Finding 4.5: of those that wait on one, libvirt wakes one when keepalive gives it up."""
-    first, second = Connection(getLibVersion=host.kind), Connection()
+    first, second = Connection(getLibVersion=lambda: len(host.kind())), Connection()
     daemon += [first, second]
     for _ in range(3):
-        assert host.libvirt_version() == 'QEMU'
+        assert host.libvirt_version() == 4
     assert (first.asked, second.asked) == (['getLibVersion'] * 3, ['getType'] * 3)
 
 
-def test_what_libvirt_refuses_is_no_loss(host: Host, daemon: list[Any]) -> None:
+def test_what_libvirt_refuses_is_no_loss(host: Libvirt, daemon: list[Any]) -> None:
     refused = error(libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_FROM_QEMU)
     internal = error(libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
     connection = Connection()
@@ -189,7 +189,7 @@ def test_what_libvirt_refuses_is_no_loss(host: Host, daemon: list[Any]) -> None:
     assert host.kind() == 'QEMU' and connection.asked == ['getLibVersion'] * 2 + ['getType']
 
 
-def test_a_guest_is_looked_up_anew(host: Host, daemon: list[Any]) -> None:
+def test_a_guest_is_looked_up_anew(host: Libvirt, daemon: list[Any]) -> None:
     old, new = Connection(state=lost), Connection(state=libvirt.VIR_DOMAIN_PAUSED)
     daemon += [old, new]
     guest = host.find(UUID)
@@ -199,7 +199,7 @@ def test_a_guest_is_looked_up_anew(host: Host, daemon: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(('state', 'created'), [(libvirt.VIR_DOMAIN_RUNNING, 0), (libvirt.VIR_DOMAIN_SHUTOFF, 1)])
-def test_a_guest_is_started_once(host: Host, daemon: list[Any], state: int, created: int) -> None:
+def test_a_guest_is_started_once(host: Libvirt, daemon: list[Any], state: int, created: int) -> None:
     """The connection was lost while it was started: whether it runs is looked at first."""
     old, new = Connection(create=lost), Connection(state=state)
     daemon += [old, new]
@@ -209,37 +209,37 @@ def test_a_guest_is_started_once(host: Host, daemon: list[Any], state: int, crea
     assert new.asked.count('create') == created
 
 
-def test_a_restart_is_waited_for(host: Host, daemon: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, 'PATIENCE', 60.0)
+def test_a_restart_is_waited_for(host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, 'PATIENCE', 60.0)
     daemon += [Connection(getLibVersion=lost), lost(), lost(), Connection(getLibVersion=9)]
     assert host.libvirt_version() == 9
 
 
 def test_the_test_driver_has_one_connection_that_is_never_lost(daemon: list[Any]) -> None:
-    host = Host('test:///x', 'gpu1')
+    host = Libvirt('test:///x', 'gpu1')
     connection = Connection(getLibVersion=lost)
     daemon += [connection, Connection()]
     for _ in range(2):
         with pytest.raises(libvirt.libvirtError):
             host.libvirt_version()
-    connection.answers['getLibVersion'] = host.kind
-    assert host.libvirt_version() == 'QEMU' and len(daemon) == 1
+    connection.answers['getLibVersion'] = lambda: len(host.kind())
+    assert host.libvirt_version() == 4 and len(daemon) == 1
 
 
 def test_no_daemon_is_waited_for_but_a_wrong_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(driver.HypervisorUnavailable, match=r'on host gpu1: .*No such file'):
-        Host(f'qemu+unix:///system?socket={tmp_path}/none', 'gpu1').connect()
+        Libvirt(f'qemu+unix:///system?socket={tmp_path}/none', 'gpu1').connect()
     with pytest.raises(driver.DriverMisconfigured, match='can not be reached by test:///'):
-        Host(f'test://{tmp_path}/none.xml', 'gpu1').connect()
+        Libvirt(f'test://{tmp_path}/none.xml', 'gpu1').connect()
 
 
 # -- hung --------------------------------------------------------------------------------------------------------------
-def test_a_daemon_that_does_not_answer_costs_one_thread(host: Host, daemon: list[Any],
+def test_a_daemon_that_does_not_answer_costs_one_thread(host: Libvirt, daemon: list[Any],
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 4.5. The connection that comes late is used."""
     answers, connection = threading.Event(), Connection()
     daemon += [lambda: answers.wait(60) and connection, Connection()]
-    monkeypatch.setattr(host_module, 'OPEN_WAIT', 0.05)
+    monkeypatch.setattr(connection_module, 'OPEN_WAIT', 0.05)
     for _ in range(3):
         with pytest.raises(driver.HypervisorUnavailable, match='has not answered'):
             host.libvirt_version()
@@ -249,13 +249,13 @@ def test_a_daemon_that_does_not_answer_costs_one_thread(host: Host, daemon: list
     assert host.libvirt_version() == 1 and connection.asked == ['getLibVersion']
 
 
-def test_calls_that_hang_leave_threads_for_others(host: Host, daemon: list[Any],
+def test_calls_that_hang_leave_threads_for_others(host: Libvirt, daemon: list[Any],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 4.5: eventlet has 20 native threads for everything, heartbeats included."""
     answers = threading.Event()
-    daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9) for _ in range(host_module.CALLS)]
-    monkeypatch.setattr(host_module, 'TURN_WAIT', 0.05)
-    callers = [threading.Thread(target=host.libvirt_version) for _ in range(host_module.CALLS)]
+    daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9) for _ in range(connection_module.CALLS)]
+    monkeypatch.setattr(connection_module, 'TURN_WAIT', 0.05)
+    callers = [threading.Thread(target=host.libvirt_version) for _ in range(connection_module.CALLS)]
     for caller in callers:
         caller.start()
     until(lambda: host._turns._value == 0)
@@ -264,11 +264,11 @@ def test_calls_that_hang_leave_threads_for_others(host: Host, daemon: list[Any],
     answers.set()
     for caller in callers:
         caller.join()
-    assert host.libvirt_version() == 9 and daemon == [] and host_module.CALLS < 20
+    assert host.libvirt_version() == 9 and daemon == [] and connection_module.CALLS < 20
 
 
 # -- told --------------------------------------------------------------------------------------------------------------
-def connected(host: Host, daemon: list[Any]) -> tuple[Listener, Connection]:
+def connected(host: Libvirt, daemon: list[Any]) -> tuple[Listener, Connection]:
     """Who listens, and the connection that tells."""
     listener, telling = Listener(), Connection()
     daemon += [Connection(), telling]
@@ -277,7 +277,7 @@ def connected(host: Host, daemon: list[Any]) -> tuple[Listener, Connection]:
     return listener, telling
 
 
-def test_a_loss_that_lasts_is_told_and_its_end(host: Host, daemon: list[Any]) -> None:
+def test_a_loss_that_lasts_is_told_and_its_end(host: Libvirt, daemon: list[Any]) -> None:
     """Findings 4.3, 4.4: the connection is opened again without anybody asking."""
     listener, old = connected(host, daemon)
     old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
@@ -287,7 +287,7 @@ def test_a_loss_that_lasts_is_told_and_its_end(host: Host, daemon: list[Any]) ->
     assert listener.heard == ['Connection to libvirt lost: 1', 'back']
 
 
-def test_a_daemon_that_hangs_is_told_of_before_its_answer(host: Host, daemon: list[Any],
+def test_a_daemon_that_hangs_is_told_of_before_its_answer(host: Libvirt, daemon: list[Any],
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     listener, old = connected(host, daemon)
@@ -298,10 +298,10 @@ def test_a_daemon_that_hangs_is_told_of_before_its_answer(host: Host, daemon: li
     until(lambda: listener.heard[1:] == ['back'])
 
 
-def test_a_loss_that_is_over_at_once_is_not_told(host: Host, daemon: list[Any], monkeypatch: pytest.MonkeyPatch,
+def test_a_loss_that_is_over_at_once_is_not_told(host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch,
                                                  caplog: pytest.LogCaptureFixture) -> None:
     """Only that guests may have changed unheard."""
-    monkeypatch.setattr(host_module, 'PATIENCE', 60.0)
+    monkeypatch.setattr(connection_module, 'PATIENCE', 60.0)
     with caplog.at_level(logging.INFO):
         listener, old = connected(host, daemon)
         daemon += [lost(), Connection()]
@@ -311,7 +311,7 @@ def test_a_loss_that_is_over_at_once_is_not_told(host: Host, daemon: list[Any], 
     assert 'The connection to libvirt was lost (1)' in caplog.text and 'Connected to libvirt again' in caplog.text
 
 
-def test_the_end_of_an_old_connection_is_nothing_new(host: Host, daemon: list[Any]) -> None:
+def test_the_end_of_an_old_connection_is_nothing_new(host: Libvirt, daemon: list[Any]) -> None:
     listener, old = connected(host, daemon)
     daemon += [Connection(), Connection()]
     old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
@@ -321,7 +321,7 @@ def test_the_end_of_an_old_connection_is_nothing_new(host: Host, daemon: list[An
     assert len(daemon) == 1 and listener.heard == heard
 
 
-def test_a_connection_that_is_lost_before_it_is_known_is_opened_again(host: Host, daemon: list[Any]) -> None:
+def test_a_connection_that_is_lost_before_it_is_known_is_opened_again(host: Libvirt, daemon: list[Any]) -> None:
     listener, old = connected(host, daemon)
     dead, new = Connection(), Connection()
     dead.alive = False
@@ -334,11 +334,12 @@ def test_a_connection_that_is_lost_before_it_is_known_is_opened_again(host: Host
 def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
     """Finding 4.6, with the events of libvirt's test driver."""
     listener = Listener()
-    hypervisor = Host(libvirt_rig.here._host.uri, 'gpu1')
+    hypervisor = Libvirt(libvirt_rig.here.host._libvirt.uri, 'gpu1')
     hypervisor.listen(listener)
     hypervisor.connect()
-    domain = hypervisor.ask('defineXML', f'<domain type="test"><name>one</name><uuid>{UUID}</uuid>'
-                                         '<memory>1024</memory><os><type>hvm</type></os></domain>')
+    domain = hypervisor.do(lambda connection: connection.defineXML(
+        f'<domain type="test"><name>one</name><uuid>{UUID}</uuid><memory>1024</memory><os><type>hvm</type></os>'
+        '</domain>'))
     for count, act in enumerate((domain.create, domain.suspend, domain.resume, domain.destroy), 1):
         act()
         until(lambda count=count: len(listener.heard) >= count)
@@ -351,7 +352,7 @@ def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
 def away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise driver.HypervisorUnavailable(host='gpu1', reason='away')
-    monkeypatch.setattr(rig.here._host, '_take', fail)
+    monkeypatch.setattr(rig.here.host._libvirt, '_take', fail)
 
 
 def test_what_was_never_made_is_undone_without_a_hypervisor(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,15 +360,15 @@ def test_what_was_never_made_is_undone_without_a_hypervisor(libvirt_rig: Any, mo
     instance = builders.new_instance()
     away(libvirt_rig, monkeypatch)
     with pytest.raises(driver.HypervisorUnavailable):
-        libvirt_rig.here.spawn(None, instance, builders.image_meta())
-    libvirt_rig.here.destroy(instance)
-    libvirt_rig.here.cleanup_move_dest(instance, False)
+        libvirt_rig.here.guests.spawn(instance, builders.image_meta())
+    libvirt_rig.here.guests.destroy(instance)
+    libvirt_rig.here.moves.cleanup_move_dest(instance, False)
 
 
 def test_what_was_made_is_not_undone_without_a_hypervisor(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = builders.new_instance()
-    libvirt_rig.here.spawn(None, instance, builders.image_meta())
+    libvirt_rig.here.guests.spawn(instance, builders.image_meta())
     away(libvirt_rig, monkeypatch)
     with pytest.raises(errors.Unavailable):
-        libvirt_rig.here.destroy(instance)
+        libvirt_rig.here.guests.destroy(instance)
     assert libvirt_rig.file('gpu1', instance.uuid, 'disk').exists()

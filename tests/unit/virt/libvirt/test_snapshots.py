@@ -10,10 +10,10 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt.driver import GuestFailed
-from kilonova.virt.libvirt import driver as driver_module
+from kilonova.virt.libvirt import snapshots
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.snapshots import Copy
 from kilonova.virt.libvirt.storage import command
-from kilonova.virt.libvirt.storage.snapshot import Snapshot
 from tests.unit.virt.builders import GPU, devices, has_marker, image_meta, new_instance
 from tests.unit.virt.conftest import qemu_size
 
@@ -25,13 +25,13 @@ def nothing() -> None:
 @pytest.fixture
 def instance(libvirt_rig: Any) -> Any:
     made = new_instance()
-    libvirt_rig.here.spawn(None, made, image_meta(), pci_devices=devices(GPU))
+    libvirt_rig.here.guests.spawn(made, image_meta(), pci_devices=devices(GPU))
     libvirt_rig.write('gpu1', made.uuid)
     return made
 
 
 def test_one_flat_qcow2_of_what_the_guest_sees(libvirt_rig: Any, instance: Any, tmp_path: Path) -> None:
-    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
+    libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
     file = tmp_path / 'sent.qcow2'
     file.write_bytes(libvirt_rig.images.sent['snap'])
     assert qemu_size(file) == 1 << 30 and has_marker(file)
@@ -45,12 +45,12 @@ def test_the_guest_is_held_only_while_its_own_file_is_copied(libvirt_rig: Any, i
     real = command.watched
 
     def watched(check: Any, *argv: str) -> None:
-        seen[argv[0]] = libvirt_rig.here.get_info(instance)
+        seen[argv[0]] = libvirt_rig.here.guests.get_info(instance)
         real(check, *argv)
     monkeypatch.setattr(command, 'watched', watched)
-    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
+    libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
     assert seen == {'cp': PowerState.PAUSED, 'qemu-img': PowerState.RUNNING}
-    assert libvirt_rig.here.get_info(instance) == PowerState.RUNNING
+    assert libvirt_rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 class Qemu:
@@ -80,7 +80,7 @@ class Qemu:
         def end(guest: Guest, target: str) -> None:
             self.aborted += self.target == target
             self.target = None
-        monkeypatch.setattr(driver_module, '_LOOK', 0)
+        monkeypatch.setattr(snapshots, '_LOOK', 0)
         for name, act in (('begin_copy', begin), ('is_copying', is_copying), ('end_copy', end),
                           ('has_copied', lambda guest: whole)):
             monkeypatch.setattr(Guest, name, act)
@@ -91,7 +91,7 @@ def test_qemu_copies_the_disk_of_a_running_guest(libvirt_rig: Any, instance: Any
     Qemu(monkeypatch)
     monkeypatch.setattr(Guest, 'hold', None)
     monkeypatch.setattr(command, 'watched', None)
-    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
+    libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
     file = tmp_path / 'sent.qcow2'
     file.write_bytes(libvirt_rig.images.sent['snap'])
     assert has_marker(file) and list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
@@ -100,15 +100,16 @@ def test_qemu_copies_the_disk_of_a_running_guest(libvirt_rig: Any, instance: Any
 def test_a_copy_that_qemu_does_not_end(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     Qemu(monkeypatch, whole=False)
     with pytest.raises(GuestFailed, match='QEMU did not come to its end'):
-        libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
-    assert libvirt_rig.images.sent == {} and libvirt_rig.here.get_info(instance) == PowerState.RUNNING
+        libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
+    assert libvirt_rig.images.sent == {} and libvirt_rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 def test_a_guest_that_stops_in_the_middle_of_a_copy(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     """What it wrote last is in its file."""
-    Qemu(monkeypatch, whole=False, then=lambda: libvirt_rig.here.power_off(instance))
-    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
-    assert list(libvirt_rig.images.sent) == ['snap'] and libvirt_rig.here.get_info(instance) == PowerState.SHUTDOWN
+    Qemu(monkeypatch, whole=False, then=lambda: libvirt_rig.here.power.power_off(instance))
+    libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
+    assert list(libvirt_rig.images.sent) == ['snap']
+    assert libvirt_rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
 
 
 def test_a_copy_that_nobody_wants_any_more(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
@@ -118,39 +119,39 @@ def test_a_copy_that_nobody_wants_any_more(libvirt_rig: Any, instance: Any, monk
         if qemu.target:
             raise errors.Cancelled(key='x')
     with pytest.raises(errors.Cancelled):
-        libvirt_rig.here.snapshot(None, instance, 'snap', stop, nothing)
+        libvirt_rig.here.snapshots.snapshot(instance, 'snap', stop, nothing)
     assert qemu.aborted == 1
     # As a process leaves it that died: the next try and the undo end what they find.
-    for act in (lambda: libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing),
-                lambda: libvirt_rig.here.forget_snapshot(instance, 'snap')):
-        qemu.target, qemu._looks, qemu.aborted = libvirt_rig.here._snapshot('snap').part, 1, 0
+    for act in (lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing),
+                lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap')):
+        qemu.target, qemu._looks, qemu.aborted = libvirt_rig.here.snapshots.copy('snap').part, 1, 0
         act()
         assert qemu.aborted == 1 and list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
 
 
 def test_a_copy_whose_order_was_repeated(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     """The answer to the first got lost; libvirt refuses the second, and the copy is made."""
-    guest = libvirt_rig.here._host.find(instance.uuid)
+    guest = libvirt_rig.here.host._libvirt.find(instance.uuid)
     assert not guest.begin_copy('disk', 'target')
     monkeypatch.setattr(Guest, 'is_copying', lambda self, target: target == 'target')
     assert guest.begin_copy('disk', 'target')
 
 
 def test_a_guest_that_its_user_suspended_stays_so(libvirt_rig: Any, instance: Any) -> None:
-    libvirt_rig.here._host.find(instance.uuid).hold()
-    libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)
-    assert libvirt_rig.here.get_info(instance) == PowerState.PAUSED
+    libvirt_rig.here.host._libvirt.find(instance.uuid).hold()
+    libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
+    assert libvirt_rig.here.guests.get_info(instance) == PowerState.PAUSED
 
 
 def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     """What the dead process left: a suspended guest and a mark. The next try, or the undo, lets it go on."""
-    made = Snapshot(str(libvirt_rig.file('gpu1', 'snapshots')), 'snap')
-    for act in (lambda: libvirt_rig.here.forget_snapshot(instance, 'snap'),
-                lambda: libvirt_rig.here.snapshot(None, instance, 'snap', nothing, nothing)):
+    made = Copy(str(libvirt_rig.file('gpu1', 'snapshots')), 'snap')
+    for act in (lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap'),
+                lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)):
         made.hold()
-        libvirt_rig.here._host.find(instance.uuid).hold()
+        libvirt_rig.here.host._libvirt.find(instance.uuid).hold()
         act()
-        assert libvirt_rig.here.get_info(instance) == PowerState.RUNNING
+        assert libvirt_rig.here.guests.get_info(instance) == PowerState.RUNNING
         assert list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
     assert list(libvirt_rig.images.sent) == ['snap']
 

@@ -1,0 +1,106 @@
+"""Domains as guests, power and moves need them: built from a server, its disks and devices, put in place, forgotten.
+
+    xml = domains.xml(domains.spec(instance, image_meta, disks, pci_devices))
+    domains.replace(instance, xml, power_on=True)
+
+What libvirt holds of a domain can be read in its server's directory, libvirt.xml.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.domain import builder
+from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.storage.instance import CONSOLE
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+LOG = logging.getLogger(__name__)
+
+
+class Domains:
+    """The domains of one host's servers."""
+
+    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks) -> None:
+        self._conf, self._libvirt, self._host, self._disks = conf, connection, host, disks
+
+    def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
+              power_on: bool) -> None:
+        """The domain of a server that has its disks here, made afresh."""
+        xml = self.xml(self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices))
+        if power_on:
+            self._disks.ensure_bases(instance, image_meta)
+        self.replace(instance, xml, power_on)
+
+    def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
+             pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:
+        """All that a domain is made from."""
+        kernel, ramdisk = self._disks.kernel(instance)
+        return GuestSpec(
+            instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
+            image_meta=image_meta, disks=disks, hostdevs=tuple(pci.host_devices(pci_devices)),
+            console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
+
+    def xml(self, guest: GuestSpec) -> str:
+        """A domain's definition; UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor."""
+        uuid = guest.instance.uuid
+        LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', guest.disks, guest.image_meta, instance_uuid=uuid)
+        xml = builder.build(guest).to_xml()
+        LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=uuid)
+        return xml
+
+    def replace(self, instance: objects.Instance, xml: str, power_on: bool) -> None:
+        """Define ``xml`` in place of whatever domain the server has, and start it if asked.
+
+        Defining over a running domain would change its next start only, so it is stopped first.
+        """
+        old = self._libvirt.find(instance.uuid)
+        if old is not None:
+            old.destroy()
+            if old.name != driver.guest_name(self._conf, instance):
+                old.undefine()
+        guest = self._libvirt.define(xml, instance.uuid)
+        if power_on:
+            guest.start()
+        self.show(guest)
+
+    def show(self, guest: Guest) -> None:
+        """Keep what libvirt holds of it for people to read."""
+        directory = self._disks.directory(guest.uuid)
+        if directory.is_of(self._libvirt.name):
+            directory.show_domain(guest.xml())
+
+    def hide(self, uuid: str) -> None:
+        """Nothing is left to read."""
+        directory = self._disks.directory(uuid)
+        if directory.is_of(self._libvirt.name):
+            directory.hide_domain()
+
+    def forget(self, uuid: str) -> bool:
+        """Stop and undefine the domain, if there is one, and take its XML away; whether there was one."""
+        guest = self._libvirt.find(uuid)
+        if guest is not None:
+            guest.destroy()
+            guest.undefine()
+            self.hide(uuid)
+        return guest is not None
+
+    def forget_if_made(self, uuid: str) -> None:
+        """``forget`` for undos: a guest that was never made here needs no hypervisor. Its directory is made before
+        its domain and goes after it."""
+        try:
+            if self.forget(uuid):
+                LOG.info('Instance destroyed successfully.', instance_uuid=uuid)
+        except driver.HypervisorUnavailable as error:
+            if any(map(os.path.lexists, self._disks.own_directories(uuid))):
+                raise
+            LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error, instance_uuid=uuid)

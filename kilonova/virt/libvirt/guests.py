@@ -1,0 +1,94 @@
+"""Guests as they come, go and are looked at."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt import diagnostics
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.domain import disk
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.storage import asked as wishes
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+LOG = logging.getLogger(__name__)
+
+
+class Guests:
+    """``driver.Guests``."""
+
+    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, domains: Domains) -> None:
+        self._libvirt, self._host, self._disks, self._domains = connection, host, disks, domains
+
+    @translated
+    def list_instance_uuids(self) -> list[str]:
+        return [guest.uuid for guest in self._libvirt.guests()]
+
+    @translated
+    def describe(self) -> list[driver.DomainInfo]:
+        found: list[driver.DomainInfo] = []
+        for guest in self._libvirt.guests():
+            try:
+                xml = guest.xml()
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:     # deleted since the list was made
+                    raise
+                continue
+            found.append({'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
+                          'hostdevs': pci.given_to(ElementTree.fromstring(xml))})
+        return found
+
+    @translated
+    def get_info(self, instance: objects.Instance) -> int:
+        guest = self._libvirt.find(instance.uuid)
+        return int(guest.power_state() if guest else PowerState.SHUTDOWN)
+
+    @translated
+    def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+              pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
+              files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = ()) -> None:
+        # 1. the XML: what can't be is refused before a byte is copied
+        asked = wishes.read(block_devices, instance.flavor)
+        guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
+        xml = self._domains.xml(guest)
+        # 2. an earlier try's guest must not hold the disks that are replaced
+        self._domains.forget(instance.uuid)
+        # 3. disks
+        self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked,
+                           devices=disk.tagged(guest))
+        # 4. the guest
+        self._domains.replace(instance, xml, power_on=True)
+        LOG.debug('Guest created on hypervisor', instance_uuid=instance.uuid)
+        LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
+
+    @translated
+    def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
+        self._domains.forget_if_made(instance.uuid)
+        if destroy_disks:
+            self._disks.remove(instance.uuid)
+
+    def get_console_output(self, instance: objects.Instance) -> str:
+        return self._disks.directory(instance.uuid).console()
+
+    @translated
+    def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
+        return diagnostics.flat(self._measured(instance))
+
+    @translated
+    def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
+        return diagnostics.standard(self._measured(instance), instance, self._host.settings.virt_type)
+
+    def _measured(self, instance: objects.Instance) -> diagnostics.Measured:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it is not there')
+        return diagnostics.measure(guest)

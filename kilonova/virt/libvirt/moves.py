@@ -1,0 +1,89 @@
+"""Guests that go to another host with their disks: the guest's side of a move; its disks' is ``storage.move``."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.power import Power
+from kilonova.virt.libvirt.storage.move import DiskMover
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+LOG = logging.getLogger(__name__)
+
+
+class Moves:
+    """``driver.Moves``."""
+
+    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, power: Power,
+                 mover: DiskMover) -> None:
+        self._libvirt, self._domains, self._disks, self._power = connection, domains, disks, power
+        self._mover = mover
+
+    def prepare_move(self) -> driver.MoveOffer:
+        return self._mover.offer()
+
+    def check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
+        self._mover.check(instance, dest, flavor)
+
+    @translated
+    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor,
+                                   timeout: int = 0, retry_interval: int = 0,
+                                   progress: driver.Progress | None = None) -> driver.DiskInfo:
+        self._mover.check(instance, dest, flavor)
+        LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
+        self._power.power_off(instance, timeout, retry_interval)
+        self._domains.hide(instance.uuid)
+        disk_info = self._mover.carry(instance.uuid, dest, progress)
+        self._domains.forget(instance.uuid)
+        return disk_info
+
+    def discard_copy(self, instance: objects.Instance, dest: driver.MoveOffer) -> None:
+        self._mover.discard_copy(instance.uuid, dest)
+
+    @translated
+    def finish_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: driver.DiskInfo) -> None:
+        LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
+        directory = self._disks.directory(instance.uuid)
+        if directory.move() != disk_info['move']:
+            raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
+        directory.own(self._libvirt.name)
+        self._disks.grow(instance, image_meta)
+        self._build(instance, image_meta, pci_devices, power_on)
+
+    @translated
+    def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
+        if not same_host:
+            self._domains.forget(instance.uuid)
+        self._mover.confirm(instance.uuid)
+
+    @translated
+    def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
+        if same_host and not self._mover.is_aside(instance.uuid):
+            return      # nothing has been moved: domain and disks are the server's own
+        self._domains.forget_if_made(instance.uuid)
+        self._mover.discard(instance.uuid, same_host)
+
+    @translated
+    def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+        if self._mover.is_aside(instance.uuid):
+            self._domains.forget(instance.uuid)
+        else:
+            guest = self._libvirt.find(instance.uuid)
+            if guest is not None and guest.is_active() == power_on:
+                self._mover.restore(instance.uuid)
+                return      # it was never moved, or is back already
+        self._mover.restore(instance.uuid)
+        self._build(instance, image_meta, pci_devices, power_on)
+
+    def _build(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+               pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+        self._domains.build(instance, image_meta, pci_devices, power_on)
+        if power_on:
+            LOG.info('Instance running successfully.', instance_uuid=instance.uuid)
