@@ -174,7 +174,9 @@ def test_a_claim_seen_twice_counts_once() -> None:
     assert made.usage(again)['vcpus_used'] == 8
     made.commit(again)
     assert (made.used, held(made, A)) == (ONE, dict.fromkeys((G0, G1), 'claimed'))
-    made.adopt(A, RUN, OF)
+    made.adopt(A, RUN, flavor(vcpus=1))
+    assert made.used == ONE
+    made.commit(made.plan(A, RUN, flavor(vcpus=1), asked(*wanted)))
     assert made.used == ONE
     made.commit(made.plan_free(A))
     twice = made.plan_free(A)

@@ -46,6 +46,7 @@ def test_a_look_before_the_last_one_was_written_is_the_same() -> None:
     again = made.looked([found(G0)])
     assert [device.uuid for device in made.unwritten().created] == [one.uuid for one in again.unwritten().created]
     assert again.looked([]).all() == []
+    assert not again.looked([]).unwritten()
 
 
 def test_changed_device_moves_to_another_pool() -> None:
@@ -138,8 +139,10 @@ def test_stored_statuses_that_do_not_fit_are_mended() -> None:
     rows = {device.address: device for device in made.all()}
     rows[VF0].status = 'unclaimable'
     rows[PF0].status = 'unavailable'
+    rows[VF1].instance_uuid = B
     again = HostDevices.of(made.kinds, rows.values(), NODE)
-    assert set(statuses(again).values()) == {'available'}
+    assert {(device.status, device.instance_uuid) for device in again.all()} == {('available', None)}
+    assert not saved(again).unwritten()
     assert {change['address']: (change['from'], change['to']) for change in again.unwritten().statuses} == {
         VF0: ('unclaimable', 'available'), PF0: ('unavailable', 'available')}
     _, changes = again.given({PF0: Owner('claimed', A, 'r')}, A)
