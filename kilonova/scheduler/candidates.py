@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.expand import expand
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
-from kilonova.scheduler.query import Query, Spec
+from kilonova.scheduler.query import Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.room import Room
 from kilonova.scheduler.snapshot import Snapshot
@@ -63,7 +64,7 @@ class Offered:
     refusals: int | None = None
     tries = TRIES_PER_HOST
 
-    def __init__(self, snapshot: Snapshot, spec: Spec, answer: Answer, asked: float | None) -> None:
+    def __init__(self, snapshot: Snapshot, spec: RequestSpec, answer: Answer, asked: float | None) -> None:
         self._snapshot, self._answer = snapshot, answer
         self._of = answer.by_root
         self.room = Room(answer.summaries, None if asked is None else snapshot.table.reservations, asked or 0.0)
@@ -143,7 +144,7 @@ class Staying:
         return True
 
 
-def only_cell(spec: Spec) -> str | None:
+def only_cell(spec: RequestSpec) -> str | None:
     """The uuid of the cell that a move may not leave."""
     destination = spec.requested_destination if 'requested_destination' in spec else None
     if destination is None or 'cell' not in destination or destination.cell is None:

@@ -26,8 +26,8 @@ from oslo_config import cfg
 from kilonova import concurrency, errors
 from kilonova.context import RequestContext
 from kilonova.db.queries import decisions as rows
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.plan import Plan
-from kilonova.scheduler.query import Spec
 from kilonova.scheduler.reasons import Report
 
 LOG = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Trace:
                 **{name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)}}
 
 
-def asked(spec: Spec) -> dict[str, Any]:
+def asked(spec: RequestSpec) -> dict[str, Any]:
     """What a request wants, as administrators read it."""
     requests = spec.pci_requests if 'pci_requests' in spec else None
     return {'flavor': spec.flavor.name if 'name' in spec.flavor else None, 'vcpus': spec.vcpus,
@@ -106,7 +106,7 @@ def asked(spec: Spec) -> dict[str, Any]:
             'hints': dict((spec.scheduler_hints if 'scheduler_hints' in spec else None) or {})}
 
 
-def story(spec: Spec, trace: Trace, most: int, *, plan: Plan | None = None, index: int = 0,
+def story(spec: RequestSpec, trace: Trace, most: int, *, plan: Plan | None = None, index: int = 0,
           failure: Exception | None = None) -> dict[str, Any]:
     """Everything about one server of a select; what json takes, hosts in columns (see ``rows.told``)."""
     told: dict[str, Any] = {'asked': asked(spec), 'considered': trace.considered, 'filters': trace.steps,
@@ -151,7 +151,7 @@ class Decisions:
             self._thread.join(STOP_TIMEOUT)
             self.flush()
 
-    def record(self, ctxt: RequestContext, spec: Spec, uuids: Sequence[str], trace: Trace | None, *,
+    def record(self, ctxt: RequestContext, spec: RequestSpec, uuids: Sequence[str], trace: Trace | None, *,
                plan: Plan | None = None, failure: errors.NoValidHost | None = None) -> None:
         """Note the outcome for each server; never raises, never waits."""
         if trace is None:

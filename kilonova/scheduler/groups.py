@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kilonova import errors
-from kilonova.scheduler.query import Spec
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.snapshot import Snapshot
 
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
@@ -21,7 +21,7 @@ NEEDED = {AFFINITY: 'ServerGroupAffinityFilter', ANTI_AFFINITY: 'ServerGroupAnti
           'soft-affinity': 'ServerGroupSoftAffinityWeigher', 'soft-anti-affinity': 'ServerGroupSoftAntiAffinityWeigher'}
 
 
-def prepare(spec: Spec, uuids: Sequence[str], snapshot: Snapshot, filters: Sequence[Any],
+def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters: Sequence[Any],
             weighers: Sequence[Any]) -> None:
     """Fill in members, hosts and places of the request's group; a group that is gone is forgotten.
 

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from kilonova import objects
+from kilonova.objects import RequestSpec
 from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
-from kilonova.scheduler.query import Spec
 from kilonova.scheduler.reservations import Request, Reservation
 from kilonova.virt.hardware.numa import Devices, Limits, fit, used
 
@@ -69,7 +69,7 @@ def parsed_topology(text: str | None) -> objects.NUMATopology | None:
 class Answers(Protocol):
     """What filters and weighers of ours say of all hosts at once: ``look.Look``."""
 
-    def answer(self, plugin: Any, form: str, spec_obj: Any) -> Any:
+    def answer(self, plugin: Any, form: str, spec_obj: RequestSpec) -> Any:
         """``plugin.mask`` or ``plugin.values``, by place."""
         ...
 
@@ -234,7 +234,7 @@ class HostState:
         return next((pool.keys['numa_node'] for pool in self.pci_stats.pools
                      if pool.rp_uuid == provider and pool.keys.get('numa_node') is not None), -1)
 
-    def topology_of(self, spec: Spec, request: Request | None) -> objects.InstanceNUMATopology | None:
+    def topology_of(self, spec: RequestSpec, request: Request | None) -> objects.InstanceNUMATopology | None:
         """Where on the host's NUMA cells a server of this request goes with this allocation; None: nowhere special, or
         there is no room (a forced host isn't filtered)."""
         wanted = spec.numa_topology if 'numa_topology' in spec else None

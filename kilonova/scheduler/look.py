@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.scheduler.table import Mask, Values
 
@@ -28,7 +29,7 @@ class Look:
         """What was chosen since the last answers counts."""
         self._answers.clear()
 
-    def answer(self, plugin: Any, form: str, spec_obj: Any) -> Any:
+    def answer(self, plugin: Any, form: str, spec_obj: RequestSpec) -> Any:
         """``plugin.mask`` or ``plugin.values``, asked once, for who wants that of one host after the other."""
         key = id(plugin), form
         if key not in self._answers:

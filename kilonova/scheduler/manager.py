@@ -24,6 +24,7 @@ from kilonova import errors, objects
 from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementInvalid
 from kilonova.clients.providers import MANAGED_PCI
 from kilonova.context import RequestContext
+from kilonova.objects import RequestSpec
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
@@ -35,7 +36,6 @@ from kilonova.scheduler.decisions import Decisions, Trace
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.own_view import OwnView
 from kilonova.scheduler.plan import Choice, Plan
-from kilonova.scheduler.query import Spec
 from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, Settings
 from kilonova.scheduler.snapshot import Snapshot
 
@@ -56,7 +56,7 @@ class Candidates:
     asked: float
     silent: list[str]
 
-    def offers(self, spec: Spec) -> Offered:
+    def offers(self, spec: RequestSpec) -> Offered:
         """The hosts, less what was claimed since."""
         return Offered(self.snapshot, spec, self.answer, self.asked)
 
@@ -90,7 +90,7 @@ class SchedulerManager:
         self._decisions.stop()
         self._snapshot.close()
 
-    def select_destinations(self, ctxt: RequestContext, spec_obj: Spec, instance_uuids: Sequence[str],
+    def select_destinations(self, ctxt: RequestContext, spec_obj: RequestSpec, instance_uuids: Sequence[str],
                             return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
                             time_left: float | None = None, operations: Sequence[str] | None = None) -> Any:
         """For each server a list of Selections: its host, then alternates of the same cell.
@@ -118,12 +118,12 @@ class SchedulerManager:
         self.notify.emit(ctxt, 'scheduler.select_destinations.end', request_spec=spec_obj)
         return chosen if return_objects else [hosts[0].to_dict() for hosts in chosen]
 
-    def try_out(self, spec_obj: Spec, uuids: Sequence[str], trace: Trace) -> Plan:
+    def try_out(self, spec_obj: RequestSpec, uuids: Sequence[str], trace: Trace) -> Plan:
         """What select_destinations would choose now. Nothing is claimed, told or written down. NoValidHost."""
         select = self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace)
         return self._plan(select, list(uuids), False, Asker())
 
-    def candidates(self, spec_obj: Spec) -> Candidates:
+    def candidates(self, spec_obj: RequestSpec) -> Candidates:
         """Everything that Placement would offer for the request, uncut, with the hosts as they stand. NoValidHost."""
         try:
             return self._select(spec_obj, 0, None).candidates()
@@ -135,7 +135,7 @@ class SchedulerManager:
         """The enabled filters, in their order."""
         return self._filters
 
-    def _select(self, spec_obj: Spec, alternates: int, trace: Trace | None) -> _Request:
+    def _select(self, spec_obj: RequestSpec, alternates: int, trace: Trace | None) -> _Request:
         return _Request(self._conf, self._snapshot, self._placement, self._filters, self._weighers, self._prefilters,
                         spec_obj, alternates, trace)
 
@@ -151,7 +151,7 @@ class _Request:
     """One call of select_destinations."""
 
     def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, enabled: Sequence[Any],
-                 weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter], spec: Spec, alternates: int,
+                 weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter], spec: RequestSpec, alternates: int,
                  trace: Trace | None) -> None:
         self._conf, self._snapshot, self._placement = conf, snapshot, placement
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec

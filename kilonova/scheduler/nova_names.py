@@ -21,6 +21,7 @@ from oslo_config import cfg
 
 from kilonova import context, errors, objects
 from kilonova.objects import (
+    RequestSpec,
     aggregate,
     compute_node,
     fields,
@@ -79,7 +80,7 @@ def _same(text: str) -> str:
     return text
 
 
-def instance_uuids_overlap(host_state: Any, uuids: Any) -> bool:
+def instance_uuids_overlap(host_state: HostState, uuids: Any) -> bool:
     """Whether the host has one of these servers (a uuid, or several)."""
     asked = {uuids} if isinstance(uuids, str) else set(uuids)
     return not asked.isdisjoint(host_state.instances)
@@ -88,7 +89,7 @@ def instance_uuids_overlap(host_state: Any, uuids: Any) -> bool:
 class BaseFilterHandler:
     """Runs filters as the scheduler does."""
 
-    def get_filtered_objects(self, filters_: Sequence[filters.BaseFilter], objs: Iterable[Any], spec_obj: Any,
+    def get_filtered_objects(self, filters_: Sequence[filters.BaseFilter], objs: Iterable[Any], spec_obj: RequestSpec,
                              index: int = 0) -> list[Any]:
         """Those that pass all of them; ``index``: of the server in its request."""
         left = list(objs)

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from kilonova.clients.placement import PlacementClient
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.claims import Claims
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.prefilters.compute_status import DISABLED
 from kilonova.scheduler.prefilters.owner import OWNER
-from kilonova.scheduler.query import Group, Query, Spec
+from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.scheduler.table import Mask
@@ -56,7 +57,7 @@ class Need:
         return {'allocations': allocations, 'mappings': {'': [root], **mappings}}
 
 
-def need(spec: Spec, query: Query) -> Need | None:
+def need(spec: RequestSpec, query: Query) -> Need | None:
     """What our own view has to answer; None when it can't."""
     unnamed = query.unnamed
     if (query.root_required - {OWNER} or query.root_forbidden - {DISABLED} or query.same_subtree
@@ -89,12 +90,13 @@ class OwnView:
     room = None
     late: Mask | None = None
 
-    def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: Spec, asked: Need, claims: Claims) -> None:
+    def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, asked: Need,
+                 claims: Claims) -> None:
         self._snapshot, self._table = snapshot, snapshot.table
         self._placement, self._spec, self._need, self._claims = placement, spec, asked, claims
 
     @classmethod
-    def of(cls, snapshot: Snapshot, placement: PlacementClient, spec: Spec, query: Query,
+    def of(cls, snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, query: Query,
            claims: Claims) -> OwnView | None:
         """None: this request needs what our view doesn't know."""
         asked = need(spec, query)

@@ -20,13 +20,11 @@ from typing import Any
 from oslo_utils import strutils
 
 from kilonova import errors
+from kilonova.objects import RequestSpec
 from kilonova.pci import request as pci_request
 from kilonova.virt.hardware import amounts, constraints
 
 LOG = logging.getLogger(__name__)
-
-# An objects.RequestSpec; its fields come from tables that no type checker reads.
-Spec = Any
 
 _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
 # Hints that name other servers: what they ask for may be far down the list, so that it must not be cut.
@@ -158,7 +156,7 @@ def _traits(required: Iterable[str], forbidden: Iterable[str]) -> str:
     return ','.join([*sorted(required), *sorted(f'!{name}' for name in forbidden)])
 
 
-def build(spec: Spec, *, max_results: int, pci_in_placement: bool = False, in_tree: str | None = None,
+def build(spec: RequestSpec, *, max_results: int, pci_in_placement: bool = False, in_tree: str | None = None,
           many_nodes: bool = False, pinning: bool = True) -> Query:
     """The question of a request.
 
@@ -199,24 +197,24 @@ def own_classes(query: Query, extra_specs: Mapping[str, str]) -> Iterator[tuple[
                 yield key, found['name']
 
 
-def _field(spec: Spec, name: str) -> Any:
+def _field(spec: RequestSpec, name: str) -> Any:
     """A field that older callers may leave unset."""
     return getattr(spec, name) if name in spec else None
 
 
-def image_property(spec: Spec, name: str) -> Any:
+def image_property(spec: RequestSpec, name: str) -> Any:
     """A property of the request's image, None without."""
     image = _field(spec, 'image')
     return image.properties.get(name) if image is not None and 'properties' in image else None
 
 
-def wanted(spec: Spec, extra_spec: str, name: str) -> Any:
+def wanted(spec: RequestSpec, extra_spec: str, name: str) -> Any:
     """What the flavor says, or else the image's property."""
     value = spec.flavor.extra_specs.get(extra_spec)
     return image_property(spec, name) if value is None else value
 
 
-def wants(spec: Spec, extra_spec: str, name: str) -> bool:
+def wants(spec: RequestSpec, extra_spec: str, name: str) -> bool:
     """The same as a yes or no; nonsense is no."""
     return strutils.bool_from_string(wanted(spec, extra_spec, name))
 
@@ -247,13 +245,13 @@ def _read_one(group: Group, what: str, name: str, value: str) -> None:
         LOG.warning("Only (required, forbidden) are supported as trait values. Received '%s' for %s.", value, name)
 
 
-def _read_flavor(query: Query, spec: Spec) -> None:
+def _read_flavor(query: Query, spec: RequestSpec) -> None:
     """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
     amounts.add_sizes({suffix: group.resources for suffix, group in query.groups.items()}, spec.flavor,
                       from_volume=bool(_field(spec, 'is_bfv')))
 
 
-def _read_cpu_policy(query: Query, spec: Spec) -> None:
+def _read_cpu_policy(query: Query, spec: RequestSpec) -> None:
     """Dedicated CPUs are another class, which only hosts that pin have."""
     extra_specs, wanted = spec.flavor.extra_specs, _numa(spec)
     amounts.pin(query.unnamed.resources, constraints.shared_cpus(spec.flavor, wanted),
@@ -265,12 +263,12 @@ def _read_cpu_policy(query: Query, spec: Spec) -> None:
         query.unnamed.required.add('HW_CPU_HYPERTHREADING')
 
 
-def wants_dedicated_cpus(spec: Spec) -> bool:
+def wants_dedicated_cpus(spec: RequestSpec) -> bool:
     """Whether there are CPUs among what is asked for that only hosts that pin have."""
     return constraints.dedicated_cpus(_numa(spec)) > 0
 
 
-def _numa(spec: Spec) -> Any:
+def _numa(spec: RequestSpec) -> Any:
     """The request's NUMA topology; of one that was stored without, what its flavor and image say."""
     found = _field(spec, 'numa_topology')
     if found is not None:
@@ -282,7 +280,7 @@ def _numa(spec: Spec) -> Any:
     return None
 
 
-def _read_device_distance(query: Query, spec: Spec) -> None:
+def _read_device_distance(query: Query, spec: RequestSpec) -> None:
     """Only some drivers know which cells share a socket."""
     policy = spec.flavor.extra_specs.get('hw:pci_numa_affinity_policy') or image_property(
         spec, 'hw_pci_numa_affinity_policy')
@@ -290,7 +288,7 @@ def _read_device_distance(query: Query, spec: Spec) -> None:
         query.unnamed.required.add('COMPUTE_SOCKET_PCI_NUMA_AFFINITY')
 
 
-def _read_image(query: Query, spec: Spec) -> None:
+def _read_image(query: Query, spec: RequestSpec) -> None:
     query.unnamed.required.update(image_property(spec, 'traits_required') or ())
 
 
@@ -320,7 +318,7 @@ def _trait(traits: dict[str, str], what: str, value: str) -> str:
     return traits[value]
 
 
-def _read_memory(query: Query, spec: Spec) -> None:
+def _read_memory(query: Query, spec: RequestSpec) -> None:
     """Encrypted memory, persistent memory."""
     unnamed = query.unnamed
     encrypted = wants(spec, 'hw:mem_encryption', 'hw_mem_encryption')
@@ -330,13 +328,13 @@ def _read_memory(query: Query, spec: Spec) -> None:
     amounts.add_memory(unnamed.resources, spec.flavor.extra_specs, encrypted)
 
 
-def tpm(spec: Spec) -> tuple[str, str] | None:
+def tpm(spec: RequestSpec) -> tuple[str, str] | None:
     """(model, version) of the guest's emulated TPM, None without. The version asks for one."""
     version = wanted(spec, 'hw:tpm_version', 'hw_tpm_version')
     return (wanted(spec, 'hw:tpm_model', 'hw_tpm_model') or 'tpm-tis', version) if version else None
 
 
-def _read_guest(query: Query, spec: Spec) -> None:
+def _read_guest(query: Query, spec: RequestSpec) -> None:
     """What the guest's machine is to have: TPM, secure boot, address space, firmware."""
     required, chosen = query.unnamed.required, tpm(spec)
     if chosen is not None:
@@ -351,7 +349,7 @@ def _read_guest(query: Query, spec: Spec) -> None:
         required.add('COMPUTE_SECURITY_STATELESS_FIRMWARE')
 
 
-def _read_groups(query: Query, spec: Spec, pci_in_placement: bool) -> None:
+def _read_groups(query: Query, spec: RequestSpec, pci_in_placement: bool) -> None:
     """Groups of ports, device profiles and PCI devices."""
     wanted = {group.requester_id: group for group in _field(spec, 'requested_resources') or ()}
     if pci_in_placement:
@@ -369,7 +367,7 @@ def _read_groups(query: Query, spec: Spec, pci_in_placement: bool) -> None:
         query.same_subtree.extend(list(suffixes) for suffixes in spec.same_subtree)
 
 
-def _read_destination(query: Query, spec: Spec) -> None:
+def _read_destination(query: Query, spec: RequestSpec) -> None:
     destination = _field(spec, 'requested_destination')
     if destination is None:
         return

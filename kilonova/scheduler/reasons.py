@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
+from kilonova.objects import RequestSpec
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler.candidates import only_cell
 from kilonova.scheduler.guard import Guard
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.prefilters.compute_status import DISABLED
 from kilonova.scheduler.prefilters.owner import OWNER
-from kilonova.scheduler.query import Group, Query, Spec
+from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.scheduler.table import Mask
@@ -156,7 +157,7 @@ class Report:
         return ' and '.join(parts)
 
 
-def explain(snapshot: Snapshot, placement: PlacementClient, spec: Spec, query: Query, filters: Sequence[Any], *,
+def explain(snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, query: Query, filters: Sequence[Any], *,
             offered: Mapping[str, list[Request]], servers: int = 1, named: Collection[str] | None = None) -> Report:
     """Why none of the hosts takes the request.
 
@@ -176,7 +177,7 @@ def explain(snapshot: Snapshot, placement: PlacementClient, spec: Spec, query: Q
 class _Why:
     """One explanation. ``open``: considered hosts that nothing explains yet."""
 
-    def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: Spec, query: Query,
+    def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, query: Query,
                  filters: Sequence[Any], offered: Mapping[str, list[Request]],
                  named: Collection[str] | None) -> None:
         self._snapshot, self._placement, self._spec, self._query = snapshot, placement, spec, query
@@ -390,18 +391,18 @@ def _filter_words(one: Any) -> str:
                 f'turned away by {_name(one)}')
 
 
-def _kept(one: Any, states: list[Any], spec: Spec) -> list[Any]:
+def _kept(one: Any, states: list[Any], spec: RequestSpec) -> list[Any]:
     guard = Guard('Filter', one)
     together = type(one).filter_all is not filtering.BaseFilter.filter_all
     return [state for part in ([states] if together else [[state] for state in states])
             for state in guard.call(lambda part=part: list(one.filter_all(part, spec) or ()), default=[])]
 
 
-def _forced(spec: Spec) -> bool:
+def _forced(spec: RequestSpec) -> bool:
     return any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes'))
 
 
-def _requests(spec: Spec) -> list[Any]:
+def _requests(spec: RequestSpec) -> list[Any]:
     requests = spec.pci_requests if 'pci_requests' in spec else None
     return list(requests.requests) if requests is not None else []
 

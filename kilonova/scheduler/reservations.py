@@ -18,9 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova.objects import InstanceNUMATopology, InstancePCIRequest
+from kilonova.objects import InstanceNUMATopology, InstancePCIRequest, RequestSpec
 from kilonova.pci.request import as_list, group_name
-from kilonova.scheduler.query import Spec
 from kilonova.virt.hardware.constraints import shared_cpus
 
 # An allocation request: {'allocations': {provider: {'resources': {class: amount}}}, 'mappings': {group: [provider]}}.
@@ -51,7 +50,7 @@ class Reservation:
     building: bool = True
 
 
-def reserve(place: int, spec: Spec, request: Request, topology: InstanceNUMATopology | None = None,
+def reserve(place: int, spec: RequestSpec, request: Request, topology: InstanceNUMATopology | None = None,
             building: bool = True) -> Reservation:
     """What a server of this request takes with this allocation."""
     mappings = request['mappings']

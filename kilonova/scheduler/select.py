@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
 from kilonova.scheduler.claims import Claims
@@ -29,7 +30,6 @@ from kilonova.scheduler.guard import Guard
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.plan import Choice, Plan
-from kilonova.scheduler.query import Spec
 from kilonova.scheduler.reservations import Request, reserve
 from kilonova.scheduler.room import Room
 from kilonova.scheduler.snapshot import Snapshot
@@ -99,7 +99,7 @@ class Select:
     """One select. Without ``claims`` it only looks: the caller holds the table's lock all the time. ``building``: what
     is chosen counts among the hosts' builds under way."""
 
-    def __init__(self, snapshot: Snapshot, spec: Spec, filters: Sequence[Any], weighers: Sequence[Any],
+    def __init__(self, snapshot: Snapshot, spec: RequestSpec, filters: Sequence[Any], weighers: Sequence[Any],
                  settings: Settings, offers: Offers, claims: Claims | None = None, *, building: bool = True,
                  rng: Any = random) -> None:
         self._snapshot, self._table, self._spec = snapshot, snapshot.table, spec

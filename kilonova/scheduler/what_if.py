@@ -26,7 +26,6 @@ from kilonova.pci.pools import numa_policy_of
 from kilonova.scheduler.candidates import Offered
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.manager import SchedulerManager
-from kilonova.scheduler.query import Spec
 from kilonova.scheduler.select import Select, Settings
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.virt.hardware import constraints
@@ -61,7 +60,7 @@ class Capacity:
 
 def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[str, Any] | None = None,
             zone: str | None = None, hints: Mapping[str, Any] | None = None, project_id: str = '',
-            count: int = 1) -> Spec:
+            count: int = 1) -> RequestSpec:
     """A request as the API makes it of a flavor's row (with its extra specs) and an image record of plain form.
 
     ``zone``: ZONE, ZONE:HOST or ZONE:HOST:NODE; ``project_id`` '': one that owns nothing. Invalid: what the API would
@@ -85,7 +84,7 @@ def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[s
         force_hosts=[host] if host else None, force_nodes=[node] if node else None)
 
 
-def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: Spec,
+def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: RequestSpec,
              cell_names: Mapping[str, str]) -> Capacity:
     """How many more servers of this request fit, each booted alone. ``cell_names``: {uuid: name}.
 
@@ -114,7 +113,7 @@ def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: Spec,
     return found
 
 
-def _fits_on(filters: list[Any], spec: Spec, place: int, offers: Offered, snapshot: Snapshot) -> int:
+def _fits_on(filters: list[Any], spec: RequestSpec, place: int, offers: Offered, snapshot: Snapshot) -> int:
     """Servers that one host takes, one after the other. The caller holds the table's lock."""
     selects: list[Select] = []
     try:
@@ -130,7 +129,7 @@ def _fits_on(filters: list[Any], spec: Spec, place: int, offers: Offered, snapsh
             one.forget()
 
 
-def _count_devices(spec: Spec, host: HostState, free: dict[tuple[str, str], Counter[str]]) -> None:
+def _count_devices(spec: RequestSpec, host: HostState, free: dict[tuple[str, str], Counter[str]]) -> None:
     asked: dict[tuple[str, str], list[dict[str, str]]] = {}
     for one in pci_request.as_list(spec.pci_requests if 'pci_requests' in spec else None):
         # An alias may be asked for several times; its devices are there once.

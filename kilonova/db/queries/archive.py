@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
@@ -77,7 +78,7 @@ def _servers(api: Any, cell: Any, limit: int, before: datetime.datetime | None) 
     return _forget(api, uuids) + _move_servers(cell, uuids)
 
 
-def _next_servers(conn: Any, limit: int, before: datetime.datetime | None) -> list[str]:
+def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None) -> list[str]:
     """As many deleted servers as have ``limit`` rows together, or one."""
     busy = sa.exists().where(operations.c.instance_uuid == instances.c.uuid, operations.c.slot.in_([RUN, WAIT]))
     query = sa.select(instances.c.uuid).where(instances.c.deleted != 0, ~busy).order_by(instances.c.id)
@@ -95,7 +96,7 @@ def _next_servers(conn: Any, limit: int, before: datetime.datetime | None) -> li
     return chosen
 
 
-def _counts(conn: Any, uuids: Sequence[str]) -> dict[str, int]:
+def _counts(conn: Connection, uuids: Sequence[str]) -> dict[str, int]:
     """How many rows point at each server; one statement."""
     parts = [sa.select(table.c.instance_uuid, sa.func.count().label('rows')).where(table.c.instance_uuid.in_(uuids))
              .group_by(table.c.instance_uuid) for table in DEPENDANTS]
@@ -155,7 +156,7 @@ def _move_some(cell: Any, table: sa.Table, limit: int, wanted: Sequence[Any]) ->
         return _move(conn, table, *wanted, limit=limit)
 
 
-def _move(conn: Any, table: sa.Table, *wanted: Any, limit: int | None = None) -> int:
+def _move(conn: Connection, table: sa.Table, *wanted: Any, limit: int | None = None) -> int:
     """Copy these rows to the shadow table and delete them, by their ids: a row that comes meanwhile stays."""
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
@@ -62,17 +63,17 @@ class OfApi:
     specs: dict[str, str]
 
 
-def _rows(conn: Any, query: Any) -> list[dict[str, Any]]:
+def _rows(conn: Connection, query: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in conn.execute(query).mappings()]
 
 
-def cell(conn: Any) -> dict[str, list[dict[str, Any]]]:
+def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
     """Servers with their flavors, columns and places, devices, unfinished migrations, operations and compute nodes of
     a cell."""
     return {name: _rows(conn, query) for name, query in _OF_CELL.items()}
 
 
-def api(conn: Any) -> OfApi:
+def api(conn: Connection) -> OfApi:
     """What the api database knows of servers."""
     return OfApi(
         _rows(conn, _OF_CELL['operations']),
@@ -81,7 +82,7 @@ def api(conn: Any) -> OfApi:
         _specs(conn))
 
 
-def _specs(conn: Any) -> dict[str, str]:
+def _specs(conn: Connection) -> dict[str, str]:
     """Those of deleted servers stay until they are archived, and aren't read."""
     found: dict[str, str] = {}
     # Servers of one flavor share its text.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
@@ -44,7 +45,7 @@ class Alike(NamedTuple):
     wanted: Flavor | None = None
 
 
-def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
+def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
     """The servers of a cell that count, but those ``besides``."""
     stored, args = _json(conn, extras.c.flavor), _json(conn, operations.c.args)
     columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
@@ -59,7 +60,7 @@ def in_cell(conn: Any, project_id: str, besides: Sequence[str] = ()) -> list[Ali
     return _alike(conn, query)
 
 
-def waiting(conn: Any, project_id: str) -> list[tuple[str, Alike]]:
+def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
     """(uuid, its flavor) of each server that no cell was chosen for yet."""
     stored = _json(conn, requests.c.instance)
     kept = [stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
@@ -69,7 +70,7 @@ def waiting(conn: Any, project_id: str) -> list[tuple[str, Alike]]:
     return [(row['instance_uuid'], Alike(1, _flavor(row, 'have') or {})) for row in conn.execute(query).mappings()]
 
 
-def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
+def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
     """The servers of cells that don't answer, as the API database knows them."""
     stored = _json(conn, specs.c.spec)
     properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
@@ -103,7 +104,7 @@ def _columns(stored: Any, path: tuple[str, ...], prefix: str) -> list[Any]:
             stored[(*path, 'extra_specs')].as_string().label(f'{prefix}_extra_specs')]
 
 
-def _alike(conn: Any, query: Any) -> list[Alike]:
+def _alike(conn: Connection, query: Any) -> list[Alike]:
     # Grouped outside: PostgreSQL doesn't see that two expressions with parameters are the same.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
@@ -117,7 +118,7 @@ def _flavor(row: Any, prefix: str) -> Flavor | None:
     return {**sizes, 'extra_specs': json.loads(row[f'{prefix}_extra_specs'] or '{}'), 'image': image_of(row)}
 
 
-def _json(conn: Any, column: Any) -> Any:
+def _json(conn: Connection, column: Any) -> Any:
     # PostgreSQL's operators want the type, the others' functions take the text.
     kind: Any = sa.cast if conn.dialect.name == 'postgresql' else sa.type_coerce
     return kind(column, sa.JSON)

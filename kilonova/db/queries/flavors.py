@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
+from sqlalchemy import Connection, exc
 
 from kilonova.db import engine
+from kilonova.db.engine import Database
 from kilonova.db.models import api as models
 from kilonova.db.queries import owners, patterns
 from kilonova.db.queries.owners import Owner
@@ -33,7 +34,7 @@ def _visible(owner: Owner) -> Any:
     return sa.or_(flavors.c.is_public == sa.true(), granted)
 
 
-def get(conn: Any, flavorid: str, owner: Owner) -> dict[str, Any] | None:
+def get(conn: Connection, flavorid: str, owner: Owner) -> dict[str, Any] | None:
     """A flavor that the project may use, with its extra specs, in one statement."""
     rows = conn.execute(sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
                         .join_from(flavors, extra_specs, extra_specs.c.flavor_id == flavors.c.id, isouter=True)
@@ -45,12 +46,12 @@ def get(conn: Any, flavorid: str, owner: Owner) -> dict[str, Any] | None:
     return found
 
 
-def id_of(conn: Any, flavorid: str) -> int | None:
+def id_of(conn: Connection, flavorid: str) -> int | None:
     """The number that servers carry as instance_type_id."""
     return conn.execute(sa.select(flavors.c.id).where(flavors.c.flavorid == flavorid)).scalar()
 
 
-def page(conn: Any, *, owner: Owner, is_public: bool | None = None, min_ram: int = 0,
+def page(conn: Connection, *, owner: Owner, is_public: bool | None = None, min_ram: int = 0,
          min_disk: int = 0, name: str | None = None, order: Sequence[tuple[str, str]] = (), limit: int = 1000,
          marker: Mapping[str, Any] | None = None, specs: bool = True,
          disabled: bool | None = None) -> list[dict[str, Any]]:
@@ -76,7 +77,7 @@ def page(conn: Any, *, owner: Owner, is_public: bool | None = None, min_ram: int
     return found
 
 
-def _add_specs(conn: Any, rows: Sequence[dict[str, Any]]) -> None:
+def _add_specs(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
     by_id = {row['id']: row for row in rows}
     for row in rows:
         row['extra_specs'] = {}
@@ -103,7 +104,7 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 
 
 @engine.retried
-def create(database: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def create(database: Database, values: Mapping[str, Any]) -> dict[str, Any]:
     """Insert a flavor. FlavorExists, FlavorIdExists: its name or id is taken."""
     try:
         with database.write() as conn:
@@ -118,7 +119,7 @@ def create(database: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @engine.retried
-def describe(database: Any, flavorid: str, description: str | None) -> dict[str, Any] | None:
+def describe(database: Database, flavorid: str, description: str | None) -> dict[str, Any] | None:
     """Change the description; None for an unknown flavor."""
     with database.write() as conn:
         conn.execute(flavors.update().where(flavors.c.flavorid == flavorid).values(description=description))
@@ -126,7 +127,7 @@ def describe(database: Any, flavorid: str, description: str | None) -> dict[str,
 
 
 @engine.retried
-def delete(database: Any, flavorid: str) -> bool:
+def delete(database: Database, flavorid: str) -> bool:
     """Delete a flavor with all that belongs to it. Servers keep their own copy."""
     with database.write() as conn:
         flavor_id = id_of(conn, flavorid)
@@ -139,7 +140,7 @@ def delete(database: Any, flavorid: str) -> bool:
 
 
 @engine.retried
-def set_specs(database: Any, flavorid: str, values: Mapping[str, str]) -> bool:
+def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> bool:
     """Set these extra specs and leave the others; False for an unknown flavor."""
     with database.write() as conn:
         flavor_id = id_of(conn, flavorid)
@@ -154,21 +155,21 @@ def set_specs(database: Any, flavorid: str, values: Mapping[str, str]) -> bool:
 
 
 @engine.retried
-def delete_spec(database: Any, flavor_id: int, key: str) -> bool:
+def delete_spec(database: Database, flavor_id: int, key: str) -> bool:
     """Remove one extra spec; False where it was not set."""
     with database.write() as conn:
         return bool(conn.execute(extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id,
                                                             extra_specs.c.key == key)).rowcount)
 
 
-def access(conn: Any, flavor_id: int) -> list[str]:
+def access(conn: Connection, flavor_id: int) -> list[str]:
     """The projects that may use a private flavor."""
     return list(conn.execute(sa.select(projects.c.project_id).where(projects.c.flavor_id == flavor_id)
                              .order_by(projects.c.id)).scalars())
 
 
 @engine.retried
-def grant(database: Any, flavor_id: int, project_id: str) -> list[str] | None:
+def grant(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
     """Let a project in; the list afterwards, or None when it was in it."""
     try:
         with database.write() as conn:
@@ -181,7 +182,7 @@ def grant(database: Any, flavor_id: int, project_id: str) -> list[str] | None:
 
 
 @engine.retried
-def revoke(database: Any, flavor_id: int, project_id: str) -> list[str] | None:
+def revoke(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
     """No longer let a project in; the list afterwards, or None when it wasn't in it."""
     with database.write() as conn:
         if not conn.execute(projects.delete().where(projects.c.flavor_id == flavor_id,

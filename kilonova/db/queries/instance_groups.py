@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
+from sqlalchemy import Connection, exc
 
 from kilonova import errors
 from kilonova.db import engine
+from kilonova.db.engine import Database
 from kilonova.db.models.api import InstanceGroup, InstanceGroupMember, InstanceGroupPolicy, InstanceMapping
 from kilonova.db.models.cell import Instance, Migration
 from kilonova.db.queries import owners
@@ -53,7 +54,7 @@ def _read(row: Row) -> Row:
     return {**row, 'rules': json.loads(row['rules'] or '{}'), 'members': []}
 
 
-def get(conn: Any, uuid: str) -> Row | None:
+def get(conn: Connection, uuid: str) -> Row | None:
     """One group with its members; two statements."""
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
@@ -63,7 +64,7 @@ def get(conn: Any, uuid: str) -> Row | None:
     return group
 
 
-def page(conn: Any, owner: owners.Owner, limit: int, offset: int = 0) -> list[Row]:
+def page(conn: Connection, owner: owners.Owner, limit: int, offset: int = 0) -> list[Row]:
     """Groups of a project with their members, by id; two statements."""
     query = _groups().where(owners.of(groups.c.project_id, owner)).order_by(groups.c.id).limit(limit).offset(offset)
     rows = [_read(row) for row in many(conn.execute(query))]
@@ -71,7 +72,7 @@ def page(conn: Any, owner: owners.Owner, limit: int, offset: int = 0) -> list[Ro
     return [{**row, 'members': found.get(row['id'], [])} for row in rows]
 
 
-def _members(conn: Any, group_ids: Sequence[int]) -> dict[int, list[str]]:
+def _members(conn: Connection, group_ids: Sequence[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for group_id, uuid in conn.execute(sa.select(members.c.group_id, members.c.instance_uuid).join(
             mappings, _LIVING).where(members.c.group_id.in_(group_ids)).order_by(members.c.id)):
@@ -80,17 +81,18 @@ def _members(conn: Any, group_ids: Sequence[int]) -> dict[int, list[str]]:
 
 
 @engine.retried
-def create(api_db: Any, values: Row, policy: str, rules: dict[str, str]) -> None:
+def create(api_db: Database, values: Row, policy: str, rules: dict[str, str]) -> None:
     """``values``: uuid, name, project_id, user_id."""
     with api_db.write() as conn:
         if engine.repeated() and conn.execute(sa.select(groups.c.id).where(groups.c.uuid == values['uuid'])).first():
             return
         key = conn.execute(groups.insert().values(values)).inserted_primary_key
+        assert key is not None
         conn.execute(policies.insert().values(group_id=key[0], policy=policy, rules=json.dumps(rules)))
 
 
 @engine.retried
-def destroy(api_db: Any, uuid: str) -> bool:
+def destroy(api_db: Database, uuid: str) -> bool:
     """Delete a group; its servers stay. False: there was none."""
     with api_db.write() as conn:
         group_id = _lock(conn, uuid)
@@ -102,12 +104,12 @@ def destroy(api_db: Any, uuid: str) -> bool:
     return True
 
 
-def _lock(conn: Any, uuid: str) -> int | None:
+def _lock(conn: Connection, uuid: str) -> int | None:
     return conn.execute(sa.select(groups.c.id).where(groups.c.uuid == uuid).with_for_update()).scalar()
 
 
 # --- members ---------------------------------------------------------------------------------------------------------
-def add_members(conn: Any, group: tuple[int, str], uuids: Sequence[str]) -> None:
+def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) -> None:
     """One INSERT; ``group``: its id and uuid. GroupNotFound when it was deleted meanwhile."""
     group_id, group_uuid = group
     try:
@@ -116,25 +118,25 @@ def add_members(conn: Any, group: tuple[int, str], uuids: Sequence[str]) -> None
         raise GroupNotFound(group_uuid=group_uuid) from error
 
 
-def remove_members(conn: Any, uuids: Iterable[str]) -> None:
+def remove_members(conn: Connection, uuids: Iterable[str]) -> None:
     """These servers leave whatever group they are in."""
     conn.execute(members.delete().where(members.c.instance_uuid.in_(list(uuids))))
 
 
-def count_members(conn: Any, group_id: int) -> int:
+def count_members(conn: Connection, group_id: int) -> int:
     """How many servers a group has."""
     return int(conn.execute(sa.select(sa.func.count()).select_from(members.join(mappings, _LIVING)).where(
         members.c.group_id == group_id)).scalar_one())
 
 
-def of_server(conn: Any, uuid: str) -> list[str]:
+def of_server(conn: Connection, uuid: str) -> list[str]:
     """uuids of the groups of a server; one statement."""
     return list(conn.execute(sa.select(groups.c.uuid).join(members, members.c.group_id == groups.c.id).where(
         members.c.instance_uuid == uuid).order_by(groups.c.id)).scalars())
 
 
 # --- where they are --------------------------------------------------------------------------------------------------
-def cells_of_members(conn: Any, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
+def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
     """A group without its members, and {member: id of its cell, None while it has none}; None: it is gone."""
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
@@ -144,12 +146,12 @@ def cells_of_members(conn: Any, uuid: str) -> tuple[Row, dict[str, int | None]] 
     return _read(found), {row.instance_uuid: row.cell_id for row in rows}
 
 
-def locked(conn: Any, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
+def locked(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
     """The same; until the end of the transaction nobody else holds this group."""
     return cells_of_members(conn, uuid) if _lock(conn, uuid) is not None else None
 
 
-def places(conn: Any, uuids: Iterable[str]) -> dict[str, set[str]]:
+def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
     """{server: hosts} of those of these servers that are on a host of this cell. A move that hasn't ended holds both
     of its hosts: it may be reverted, and what is confirmed isn't known before. One statement for a thousand servers.
     """

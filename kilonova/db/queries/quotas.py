@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db import engine
+from kilonova.db.engine import Database
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries.flavor_usage import COUNTS
@@ -41,7 +43,7 @@ class Parts(NamedTuple):
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
-def limits(conn: Any, project_id: str | None, user_id: str | None = None) -> Parts:
+def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
     """resource → limit where the database says one: the project's own, else the default class's; and those that were
     given to the user alone. One statement."""
     # Classes have no unique key: of two rows the newer counts.
@@ -66,13 +68,13 @@ def _said(rank: int, table: sa.Table, *criteria: Any) -> sa.Select[Any]:
         *criteria, table.c.hard_limit.is_not(None))
 
 
-def class_limits(conn: Any, name: str) -> dict[str, int]:
+def class_limits(conn: Connection, name: str) -> dict[str, int]:
     """What a class says of itself."""
     rows = conn.execute(_said(0, classes, classes.c.class_name == name).order_by(classes.c.id))
     return {row.resource: row.hard_limit for row in rows}
 
 
-def given_to_users(conn: Any, project_id: str, but: str | None = None) -> dict[str, int]:
+def given_to_users(conn: Connection, project_id: str, but: str | None = None) -> dict[str, int]:
     """The sum of what the users of a project were given, ``but`` one of them; without limit counts nothing."""
     query = sa.select(user_quotas.c.resource, sa.func.sum(user_quotas.c.hard_limit)).where(
         user_quotas.c.project_id == project_id, user_quotas.c.hard_limit >= 0).group_by(user_quotas.c.resource)
@@ -82,7 +84,7 @@ def given_to_users(conn: Any, project_id: str, but: str | None = None) -> dict[s
 
 
 @engine.retried
-def set_limits(database: Any, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
+def set_limits(database: Database, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
     """Give limits to a project, or to one of its users; others that it has stay."""
     if not values:
         return
@@ -95,7 +97,7 @@ def set_limits(database: Any, project_id: str, user_id: str | None, values: Mapp
 
 
 @engine.retried
-def set_class_limits(database: Any, name: str, values: Mapping[str, int]) -> None:
+def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -> None:
     """Give limits to a class; others that it has stay."""
     if not values:
         return
@@ -106,7 +108,7 @@ def set_class_limits(database: Any, name: str, values: Mapping[str, int]) -> Non
 
 
 @engine.retried
-def delete_limits(database: Any, project_id: str, user_id: str | None = None) -> None:
+def delete_limits(database: Database, project_id: str, user_id: str | None = None) -> None:
     """Forget the limits of a user, or those of a project with all its users'."""
     with database.write() as conn:
         conn.execute(user_quotas.delete().where(
@@ -122,7 +124,7 @@ def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, st
 
 
 # --- usage -----------------------------------------------------------------------------------------------------------
-def usage(conn: Any, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
+def usage(conn: Connection, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
     """What the servers of a project, and those of one of its users, use in one cell: {instances, cores, ram (MiB)}.
 
     A server that is being resized to more counts with what it will have; one that waits for its deletion (soft-delete)
@@ -162,7 +164,7 @@ def _parts(row: Sequence[Any]) -> Parts:
     return Parts(dict(zip(COUNTED, numbers, strict=False)), dict(zip(COUNTED, numbers[len(COUNTED):], strict=False)))
 
 
-def waiting(conn: Any, project_id: str) -> list[Row]:
+def waiting(conn: Connection, project_id: str) -> list[Row]:
     """uuid, user_id and what each server uses (by resource) of those that no cell was chosen for yet. One statement."""
     return many(conn.execute(_waiting(conn.dialect.name), {'project_id': project_id}))
 
@@ -177,7 +179,7 @@ def _waiting(dialect: str) -> sa.Select[Any]:
         sa.literal(1).label('instances'), *columns).where(requests.c.project_id == _PROJECT)
 
 
-def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
+def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
               besides: Sequence[str] = ()) -> Parts:
     """``usage`` of cells that don't answer, as the API database knows it: their servers by their mappings, what each
     uses by what it was last asked to be. One statement."""
@@ -194,7 +196,7 @@ def of_silent(conn: Any, cell_ids: Sequence[int], project_id: str, user_id: str 
     return _parts(conn.execute(query, {'project_id': project_id, 'user_id': user_id}).one())
 
 
-def server_groups(conn: Any, project_id: str, user_id: str | None = None) -> tuple[int, int]:
+def server_groups(conn: Connection, project_id: str, user_id: str | None = None) -> tuple[int, int]:
     """How many server groups a project has, and how many of them are the user's. One statement."""
     own = sa.func.coalesce(sa.func.sum(sa.case((groups.c.user_id == user_id, 1), else_=0)), 0)
     total, mine = conn.execute(sa.select(sa.func.count(), own).where(groups.c.project_id == project_id)).one()

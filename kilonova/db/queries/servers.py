@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db import engine, expressions
 from kilonova.db.collation import by_code_point
+from kilonova.db.engine import Database
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import owners, patterns
@@ -218,7 +220,7 @@ _WISHES = sa.select(specs.c.instance_uuid, specs.c.spec).where(
     specs.c.instance_uuid.in_(sa.bindparam('uuids', expanding=True)))
 
 
-def find(conn: Any, uuid: str) -> dict[str, Any] | None:
+def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
     """Where a server is: {cell_id, project_id, user_id, request: its row or None}; None for an unknown uuid."""
     row = conn.execute(_FIND, {'uuid': uuid}).mappings().first()
     if row is None:
@@ -227,14 +229,14 @@ def find(conn: Any, uuid: str) -> dict[str, Any] | None:
     return {'cell_id': row['cell_id'], 'project_id': row['project_id'], 'user_id': row['user_id'], 'request': request}
 
 
-def build_requests(conn: Any, owner: Owner) -> list[dict[str, Any]]:
+def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
     """The servers without a cell, of one project or of all."""
     query = sa.select(requests.c.instance, requests.c.tags, requests.c.created_at).where(
         owners.of(requests.c.project_id, owner))
     return [from_request(row) for row in conn.execute(query).mappings()]
 
 
-def from_request(row: Mapping[str, Any]) -> dict[str, Any]:
+def from_request(row: sa.RowMapping) -> dict[str, Any]:
     """A build request in the form of a server's row."""
     data = json.loads(row['instance'])['nova_object.data']
     found = dict.fromkeys(column.name for column in instances.c)
@@ -267,7 +269,7 @@ def _time(value: Any) -> datetime.datetime | None:
     return parsed if parsed.tzinfo is None else parsed.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
-def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What servers were asked to be: uuid → {zone, hints}, from their request specs."""
     found = {}
     for uuid, text in conn.execute(_WISHES, {'uuids': list(uuids)}):
@@ -276,7 +278,7 @@ def wishes(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def mapped(conn: Any, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
+def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
     """What the mappings know of the servers of cells that don't answer: uuid, project_id, created_at."""
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
         mappings.c.cell_id.in_(list(cell_ids)),
@@ -285,7 +287,7 @@ def mapped(conn: Any, cell_ids: Sequence[int], owner: Owner, limit: int) -> list
     return [dict(row) for row in conn.execute(query.order_by(mappings.c.id.desc()).limit(limit)).mappings()]
 
 
-def known(conn: Any, uuid: str) -> dict[str, Any] | None:
+def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
     """What the API database knows of a server whose cell doesn't answer: uuid, project_id, user_id, created_at, flavor,
     image_ref and availability_zone as far as its request says; None when it is being deleted or unknown."""
     row = conn.execute(sa.select(
@@ -318,14 +320,14 @@ def _one(deleted: bool) -> Any:
     return query if deleted else query.where(instances.c.deleted == 0)
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(row: sa.RowMapping) -> dict[str, Any]:
     found = dict(row)
     text = found.pop('extra_flavor')
     found['flavor'] = json.loads(text)['cur']['nova_object.data'] if text else {}
     return found
 
 
-def page(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
+def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
          marker: Mapping[str, Any] | None = None, bulky: bool = False) -> list[dict[str, Any]]:
     """At most ``limit`` servers of a cell behind ``marker``; ``bulky`` includes user_data. One statement."""
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
@@ -335,7 +337,7 @@ def page(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: i
         return [_plain(row) for row in conn.execute(query).mappings()]
 
 
-def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
+def names(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
           marker: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """The same with no more than uuid, name and what the order needs."""
     wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
@@ -347,7 +349,7 @@ def names(conn: Any, filters: Filters, order: Sequence[tuple[str, str]], limit: 
         return [dict(row) for row in conn.execute(query).mappings()]
 
 
-def on_hosts(conn: Any, hosts: Sequence[str]) -> list[dict[str, Any]]:
+def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
     """id, uuid, project_id, display_name and host of the servers on these hosts, oldest first."""
     wanted = [instances.c[name] for name in ('id', 'uuid', 'project_id', 'display_name', 'host')]
     rows = conn.execute(sa.select(*wanted).where(instances.c.host.in_(list(hosts)), instances.c.deleted == 0)
@@ -355,13 +357,13 @@ def on_hosts(conn: Any, hosts: Sequence[str]) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def get(conn: Any, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
+def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
     """One server with everything in ``page``."""
     row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return _plain(row) if row else None
 
 
-def facts(conn: Any, uuids: Sequence[str], *, with_tags: bool = True, with_image: bool = False,
+def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, with_image: bool = False,
           with_reason: bool = False) -> dict[str, dict[str, Any]]:
     """uuid → {metadata, tags, image_properties, locked_reason} in one statement; what a server has none of is empty."""
     found: dict[str, dict[str, Any]] = {
@@ -399,7 +401,7 @@ def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
     return sa.union_all(*parts)
 
 
-def last_faults(conn: Any, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def last_faults(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """uuid → its newest fault {code, message, details, created_at, host}."""
     newest = sa.select(sa.func.max(faults.c.id)).where(
         faults.c.instance_uuid.in_(list(uuids)), faults.c.deleted == 0).group_by(faults.c.instance_uuid)
@@ -416,7 +418,7 @@ _HOST_STATES = sa.select(
     services.c.deleted == 0)
 
 
-def host_states(conn: Any, hosts: Iterable[str], down_time: float) -> dict[str, str]:
+def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dict[str, str]:
     """host → UP, MAINTENANCE (disabled), UNKNOWN (silent for ``down_time`` seconds) or DOWN (forced)."""
     found = {}
     for host, disabled, forced, up in conn.execute(
@@ -427,7 +429,7 @@ def host_states(conn: Any, hosts: Iterable[str], down_time: float) -> dict[str, 
 
 # --- small writes ----------------------------------------------------------------------------------------------------
 @engine.retried
-def update(database: Any, uuid: str, values: Mapping[str, Any]) -> bool:
+def update(database: Database, uuid: str, values: Mapping[str, Any]) -> bool:
     """Change columns that are no state (names, description, addresses); False when the server is gone."""
     with database.write() as conn:
         return conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
 from kilonova.db.queries import owners
@@ -22,7 +23,7 @@ _COLUMNS = tuple(instances.c[name] for name in (
     'root_gb', 'ephemeral_gb'))
 
 
-def active(conn: Any, begin: datetime.datetime, end: datetime.datetime, *, owner: Owner,
+def active(conn: Connection, begin: datetime.datetime, end: datetime.datetime, *, owner: Owner,
            limit: int, after: int = 0, with_flavor: bool = False) -> list[Row]:
     """Servers, deleted ones too, that were there at some time between ``begin`` and ``end`` (naive UTC), by id from
     behind ``after``; ``with_flavor``: with the flavor's name as 'flavor'. One statement."""
@@ -38,13 +39,13 @@ def active(conn: Any, begin: datetime.datetime, end: datetime.datetime, *, owner
     return rows
 
 
-def position(conn: Any, uuid: str, owner: Owner) -> int | None:
+def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
     """The id of a server, deleted or not; None where it isn't in this cell, or not one of the owner's."""
     return conn.execute(sa.select(instances.c.id).where(
         instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))).scalar()
 
 
-def audits(conn: Any, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
+def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
     """host, state, task_items, errors and message of the runs of a task over just this period."""
     columns = [task_log.c[name] for name in ('host', 'state', 'task_items', 'errors', 'message')]
     return many(conn.execute(sa.select(*columns).where(
@@ -52,7 +53,7 @@ def audits(conn: Any, task: str, begin: datetime.datetime, end: datetime.datetim
         task_log.c.deleted == 0).order_by(task_log.c.host)))
 
 
-def begin_audit(conn: Any, values: dict[str, Any]) -> int | None:
+def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
     """A run of a task begins: task_name, state, host, period_beginning, period_ending, task_items. Its id; None: there
     was one already."""
     there = [task_log.c[name] == values[name] for name in ('task_name', 'host', 'period_beginning', 'period_ending')]
@@ -62,13 +63,13 @@ def begin_audit(conn: Any, values: dict[str, Any]) -> int | None:
     return conn.execute(sa.select(task_log.c.id).where(*there)).scalar()
 
 
-def end_audit(conn: Any, task_id: int, state: str, errors: int, message: str) -> None:
+def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: str) -> None:
     """How it ended."""
     conn.execute(task_log.update().where(task_log.c.id == task_id).values(
         state=state, errors=errors, message=message[:255]))
 
 
-def of_host(conn: Any, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
+def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
     """uuids of the servers that were on a host at some time in a period, by id. A deleted one belongs to the host that
     it was launched on: its row names no other."""
     gone = sa.and_(instances.c.host.is_(None), instances.c.deleted != 0, instances.c.launched_on == host)
@@ -78,7 +79,7 @@ def of_host(conn: Any, host: str, begin: datetime.datetime, end: datetime.dateti
             instances.c.id)).scalars())
 
 
-def hosts(conn: Any, binary: str) -> list[str]:
+def hosts(conn: Connection, binary: str) -> list[str]:
     """Names of the hosts that have a service, disabled ones too."""
     return list(conn.execute(sa.select(services.c.host).where(
         services.c.binary == binary, services.c.deleted == 0).order_by(services.c.host)).scalars())

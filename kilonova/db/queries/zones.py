@@ -1,9 +1,8 @@
 """Availability zones, which are aggregates that name one (API database)."""
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kilonova.db.models import api as models
 
@@ -13,7 +12,7 @@ members = models.AggregateHost.__table__
 KEY = 'availability_zone'
 
 
-def zones(conn: Any) -> dict[str, set[str]]:
+def zones(conn: Connection) -> dict[str, set[str]]:
     """zone → its hosts, which may be none. One statement."""
     found: dict[str, set[str]] = {}
     for zone, host in conn.execute(sa.select(metadata.c.value, members.c.host).join_from(

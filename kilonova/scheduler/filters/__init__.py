@@ -24,7 +24,10 @@ from typing import Any, ClassVar
 
 from oslo_config import cfg
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.guard import Guard
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -42,10 +45,10 @@ class BaseFilter:
 
     run_filter_once_per_request: ClassVar[bool] = False
 
-    def _filter_one(self, obj: Any, spec_obj: Any) -> bool:
+    def _filter_one(self, obj: Any, spec_obj: RequestSpec) -> bool:
         return True
 
-    def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: Any) -> Iterator[Any]:
+    def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: RequestSpec) -> Iterator[Any]:
         """Those that pass; None says that no further filter shall run."""
         for obj in filter_obj_list:
             if self._filter_one(obj, spec_obj):
@@ -64,14 +67,14 @@ class BaseHostFilter(BaseFilter):
     at_most: ClassVar[bool] = False
     conf: cfg.ConfigOpts
 
-    def _filter_one(self, obj: Any, spec_obj: Any) -> bool:
+    def _filter_one(self, obj: Any, spec_obj: RequestSpec) -> bool:
         if not self.RUN_ON_REBUILD and is_rebuild(spec_obj):
             return True
         return self.host_passes(obj, spec_obj)
 
-    def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
+    def host_passes(self, host_state: HostState, filter_properties: Any) -> bool:
         """Whether the host may take the request; where a filter has only ``mask``, by that."""
-        if array_form(self) is None:
+        if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no host_passes')
         found = host_state.look.answer(self, 'mask', filter_properties)
         return found is None or bool(found[host_state.place])
@@ -84,7 +87,7 @@ def all_filters() -> list[type[BaseFilter]]:
     return [points[name].load() for name in sorted(points)]
 
 
-def is_rebuild(spec_obj: Any) -> bool:
+def is_rebuild(spec_obj: RequestSpec) -> bool:
     """Whether the server stays where it is and only its image is checked again."""
     hints = (spec_obj.scheduler_hints if 'scheduler_hints' in spec_obj else None) or {}
     return hints.get('_nova_check_type') == ['rebuild']
@@ -96,7 +99,7 @@ def array_form(one: Any) -> Any:
     return one.mask if owner is not None and 'mask' in vars(owner) else None
 
 
-def mask_of(one: BaseFilter, look: Any, spec_obj: Any, guard: Guard) -> Any:
+def mask_of(one: BaseFilter, look: Look, spec_obj: RequestSpec, guard: Guard) -> Any:
     """The hosts that pass, None: all of them, or LOOP: the filter looks at one host after the other."""
     form = array_form(one)
     if form is None:
@@ -106,7 +109,7 @@ def mask_of(one: BaseFilter, look: Any, spec_obj: Any, guard: Guard) -> Any:
     return guard.call(form, look, spec_obj, default=LOOP)
 
 
-def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: Any, guard: Guard) -> list[Any] | None:
+def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard: Guard) -> list[Any] | None:
     """The hosts that pass a filter which looks at one after the other; those for which it raises don't. None: no
     further filter shall run."""
     if type(one).filter_all is BaseFilter.filter_all:

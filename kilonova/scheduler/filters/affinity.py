@@ -3,15 +3,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.look import Look
 
 
-def _hint(spec_obj: Any, name: str) -> set[str]:
+def _hint(spec_obj: RequestSpec, name: str) -> set[str]:
     values = spec_obj.get_scheduler_hint(name, [])
     return {values} if isinstance(values, str) else set(values)
 
 
-def _group(spec_obj: Any, policy: str) -> Any:
+def _group(spec_obj: RequestSpec, policy: str) -> Any:
     group = spec_obj.instance_group if 'instance_group' in spec_obj else None
     return group if group is not None and 'policy' in group and group.policy == policy else None
 
@@ -21,7 +23,7 @@ class DifferentHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         apart = _hint(spec_obj, 'different_host')
         return ~look.having(apart) if apart else None
 
@@ -31,7 +33,7 @@ class SameHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         together = _hint(spec_obj, 'same_host')
         return look.having(together) if together else None
 
@@ -39,7 +41,7 @@ class SameHostFilter(BaseHostFilter):
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
     """Policy anti-affinity: at most max_server_per_host (1) members on a host, the server itself not counted."""
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         group = _group(spec_obj, 'anti-affinity')
         if group is None:
             return None
@@ -56,7 +58,7 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
 class ServerGroupAffinityFilter(BaseHostFilter):
     """Policy affinity: where the group's servers are, anywhere while it has none."""
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None
         return look.named(hosts) if hosts else None

@@ -8,8 +8,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter, extra_specs
 from kilonova.scheduler.filters.compute_capabilities import NOT_CAPABILITIES
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -34,17 +37,17 @@ def merged(metadata: Metadata) -> dict[str, set[str]]:
     return found
 
 
-def metadata_of(host_state: Any) -> list[Mapping[str, str]]:
+def metadata_of(host_state: HostState) -> list[Mapping[str, str]]:
     """The metadata of each aggregate that the host is in."""
     return [aggregate.metadata or {} for aggregate in host_state.aggregates]
 
 
-def aggregate_metadata(host_state: Any, key: str | None = None) -> dict[str, set[str]]:
+def aggregate_metadata(host_state: HostState, key: str | None = None) -> dict[str, set[str]]:
     """{key: words} of the host's aggregates, or of those of them that have ``key``."""
     return merged([one for one in metadata_of(host_state) if key is None or key in one])
 
 
-def aggregate_values(host_state: Any, key: str) -> set[str]:
+def aggregate_values(host_state: HostState, key: str) -> set[str]:
     """The values, unsplit, that the host's aggregates have for a key."""
     return {one[key] for one in metadata_of(host_state) if key in one}
 
@@ -59,10 +62,10 @@ def lowest(values: Iterable[str], default: Any = None, cast_to: Callable[[str], 
 class AggregateFilter(BaseHostFilter):
     """Base: ``fits(metadata of the host's aggregates, request)`` decides."""
 
-    def fits(self, metadata: Metadata, spec_obj: Any) -> bool:
+    def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         raise TypeError(f'{type(self).__name__} has no fits')
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 
@@ -71,7 +74,7 @@ class AggregateInstanceExtraSpecsFilter(AggregateFilter):
 
     run_filter_once_per_request = True
 
-    def fits(self, metadata: Metadata, spec_obj: Any) -> bool:
+    def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         has = merged(metadata)
         for key, wanted in spec_obj.flavor.extra_specs.items():
             scope, colon, name = key.partition(':')
@@ -91,7 +94,7 @@ class AggregateImagePropertiesIsolation(AggregateFilter):
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
-    def fits(self, metadata: Metadata, spec_obj: Any) -> bool:
+    def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         image = spec_obj.image if 'image' in spec_obj else None
         properties = image.properties if image is not None and 'properties' in image else None
         if properties is None:
@@ -115,7 +118,7 @@ class AggregateMultiTenancyIsolation(AggregateFilter):
 
     run_filter_once_per_request = True
 
-    def fits(self, metadata: Metadata, spec_obj: Any) -> bool:
+    def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         allowed: set[str] = set()
         for key, values in merged(metadata).items():
             if key.startswith(TENANT):
@@ -128,6 +131,6 @@ class AggregateTypeAffinityFilter(AggregateFilter):
 
     run_filter_once_per_request = True
 
-    def fits(self, metadata: Metadata, spec_obj: Any) -> bool:
+    def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
         values = [one[FLAVOR] for one in metadata if FLAVOR in one]
         return not values or any(spec_obj.flavor.name in words(value) for value in values)

@@ -1,9 +1,9 @@
 """AllHostsFilter: no opinion."""
 from __future__ import annotations
 
-from typing import Any
-
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.host_state import HostState
 
 
 class AllHostsFilter(BaseHostFilter):
@@ -11,5 +11,5 @@ class AllHostsFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         return True

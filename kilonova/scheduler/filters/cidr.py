@@ -5,7 +5,10 @@ import ipaddress
 import logging
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -16,7 +19,7 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         near = spec_obj.get_scheduler_hint('build_near_host_ip')
         if not near:
             return True
@@ -29,5 +32,5 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
                       {'host': host_state, 'near': near, 'prefix': prefix, 'error': error})
             return False
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return LOOP if spec_obj.get_scheduler_hint('build_near_host_ip') else None

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.look import Look
 
 
 class ComputeFilter(BaseHostFilter):
@@ -11,5 +13,5 @@ class ComputeFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return look.table['up'] & ~look.table['disabled']

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter, extra_specs
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +26,7 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         for key, path, wanted in _asked(spec_obj):
             value = _look(host_state, path)
             if value is _MISSING or not extra_specs.match(value, wanted):
@@ -33,11 +36,11 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
                 return False
         return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return LOOP if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 
 
-def address_bits_fit(host_state: Any, wanted: Any) -> bool:
+def address_bits_fit(host_state: HostState, wanted: Any) -> bool:
     """Whether guests may have physical addresses of so many bits. What can't be compared fits: the host will tell."""
     said = host_state.cpu_info.get('maxphysaddr') if wanted is not None else None
     has = said.get('bits') if isinstance(said, dict) else said
@@ -48,7 +51,7 @@ def address_bits_fit(host_state: Any, wanted: Any) -> bool:
         return True
 
 
-def _asked(spec_obj: Any) -> Iterator[tuple[str, list[str], str]]:
+def _asked(spec_obj: RequestSpec) -> Iterator[tuple[str, list[str], str]]:
     """(key, path, wanted value) of the extra specs that speak of capabilities."""
     for key, wanted in spec_obj.flavor.extra_specs.items():
         path = key.split(':')
@@ -58,7 +61,7 @@ def _asked(spec_obj: Any) -> Iterator[tuple[str, list[str], str]]:
             yield key, path, wanted
 
 
-def _look(host_state: Any, path: list[str]) -> Any:
+def _look(host_state: HostState, path: list[str]) -> Any:
     first, *rest = path
     value = getattr(host_state, first, _MISSING)
     if value is _MISSING:

@@ -6,8 +6,11 @@ from typing import Any
 
 from oslo_utils import versionutils
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
 from kilonova.scheduler.filters.compute_capabilities import address_bits_fit
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -19,7 +22,7 @@ class ImagePropertiesFilter(BaseHostFilter):
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         wanted, version = self._wanted(spec_obj)
         if any(wanted) and not any(self._fits(wanted, kind) for kind in host_state.supported_instances):
             LOG.debug('%(host)s does not support the image properties %(wanted)s',
@@ -27,13 +30,13 @@ class ImagePropertiesFilter(BaseHostFilter):
             return False
         return self._version_fits(host_state, version) and address_bits_fit(host_state, self._bits(spec_obj))
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         wanted, version = self._wanted(spec_obj)
         if version or self._bits(spec_obj) is not None:
             return LOOP
         return look.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
 
-    def _wanted(self, spec_obj: Any) -> tuple[tuple[Any, ...], str | None]:
+    def _wanted(self, spec_obj: RequestSpec) -> tuple[tuple[Any, ...], str | None]:
         """(architecture, hypervisor type, mode), and the predicate of the hypervisor's version."""
         properties = self._properties(spec_obj)
         return (self._get(properties, 'hw_architecture')
@@ -41,11 +44,11 @@ class ImagePropertiesFilter(BaseHostFilter):
                 self._get(properties, 'img_hv_type'), self._get(properties, 'hw_vm_mode')), self._get(
                     properties, 'img_hv_requested_version')
 
-    def _bits(self, spec_obj: Any) -> int | None:
+    def _bits(self, spec_obj: RequestSpec) -> int | None:
         return self._get(self._properties(spec_obj), 'hw_maxphysaddr_bits')
 
     @staticmethod
-    def _properties(spec_obj: Any) -> Any:
+    def _properties(spec_obj: RequestSpec) -> Any:
         image = spec_obj.image if 'image' in spec_obj else None
         return image.properties if image is not None and 'properties' in image else None
 
@@ -58,7 +61,7 @@ class ImagePropertiesFilter(BaseHostFilter):
         return all(one is None or one == has for one, has in zip(wanted, kind, strict=False))
 
     @staticmethod
-    def _version_fits(host_state: Any, predicate: str | None) -> bool:
+    def _version_fits(host_state: HostState, predicate: str | None) -> bool:
         if not predicate or not host_state.hypervisor_version:
             return True
         version = versionutils.convert_version_to_str(host_state.hypervisor_version)

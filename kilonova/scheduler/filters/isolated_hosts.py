@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.look import Look
 
 
 class IsolatedHostsFilter(BaseHostFilter):
@@ -13,11 +15,11 @@ class IsolatedHostsFilter(BaseHostFilter):
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))
 
-    def _fits(self, isolated_host: bool, spec_obj: Any) -> bool:
+    def _fits(self, isolated_host: bool, spec_obj: RequestSpec) -> bool:
         section = self.conf.filter_scheduler
         image = spec_obj.image if 'image' in spec_obj else None
         isolated_image = image is not None and 'id' in image and image.id in section.isolated_images

@@ -13,7 +13,10 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ _OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
     'not': lambda arguments: not any(arguments), 'or': any, 'and': all}
 
 
-def evaluate(query: Any, host_state: Any, depth: int = 0) -> Any:
+def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
     """The value of a query for a host. BadQuery: it is none."""
     if depth > DEEPEST:
         raise BadQuery('it is too deep')
@@ -68,7 +71,7 @@ def _parsed(text: str) -> list[Any]:
     return query
 
 
-def _read(host_state: Any, path: str) -> Any:
+def _read(host_state: HostState, path: str) -> Any:
     first, *rest = path.split('.')
     # What begins so is not a field.
     value = None if first.startswith('_') else getattr(host_state, first, None)
@@ -80,7 +83,7 @@ def _read(host_state: Any, path: str) -> Any:
 class JsonFilter(BaseHostFilter):
     """Hint ``query``; see the module."""
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         asked = spec_obj.get_scheduler_hint('query')
         if not asked:
             return True
@@ -90,5 +93,5 @@ class JsonFilter(BaseHostFilter):
             LOG.debug('The query %(query)s suits no host: %(error)s', {'query': asked, 'error': error})
             return False
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return LOOP if spec_obj.get_scheduler_hint('query') else None

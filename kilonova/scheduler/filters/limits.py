@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
 from kilonova.scheduler.filters.aggregates import Metadata, lowest
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -18,14 +20,14 @@ class _Limit(BaseHostFilter):
     column: ClassVar[str]
     option: ClassVar[str]
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
 class _AggregateLimit(_Limit):
     """The same; metadata of the option's name in the host's aggregates comes first, the lowest of several."""
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:

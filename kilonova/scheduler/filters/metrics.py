@@ -4,7 +4,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.ratios import ratios
 
 LOG = logging.getLogger(__name__)
@@ -13,13 +16,13 @@ LOG = logging.getLogger(__name__)
 class MetricsFilter(BaseHostFilter):
     """[metrics]weight_setting names them; run it beside MetricsWeigher."""
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         missing = self._wanted() - {metric.name for metric in host_state.metrics}
         if missing:
             LOG.debug('%(host)s lacks the metrics %(missing)s', {'host': host_state, 'missing': sorted(missing)})
         return not missing
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         return LOOP if self._wanted() else None
 
     def _wanted(self) -> set[str]:

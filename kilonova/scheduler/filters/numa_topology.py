@@ -5,7 +5,10 @@ import logging
 from typing import Any
 
 from kilonova import objects
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 from kilonova.virt.hardware import numa
 
 LOG = logging.getLogger(__name__)
@@ -17,7 +20,7 @@ class NUMATopologyFilter(BaseHostFilter):
     Drops the allocation candidates whose devices are too far from the cells that are left (see PciPassthroughFilter).
     """
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         if wanted is None:
             return True
@@ -43,7 +46,7 @@ class NUMATopologyFilter(BaseHostFilter):
             cpu_allocation_ratio=limits.cpu_ratio, ram_allocation_ratio=limits.ram_ratio)
         return True
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         """One host after the other, and only for servers that ask for something."""
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         return None if wanted is None else LOOP

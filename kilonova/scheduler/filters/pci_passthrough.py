@@ -4,7 +4,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
@@ -17,7 +20,7 @@ class PciPassthroughFilter(BaseHostFilter):
 
     at_most = True
 
-    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         if requests is None or not requests.requests:
             return True
@@ -32,7 +35,7 @@ class PciPassthroughFilter(BaseHostFilter):
         host_state.allocation_candidates = good
         return True
 
-    def mask(self, look: Any, spec_obj: Any) -> Any:
+    def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
         """At most: which devices exactly is decided on the host that is taken."""
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None

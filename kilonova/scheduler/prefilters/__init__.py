@@ -16,6 +16,7 @@ from typing import Any
 from oslo_config import cfg
 
 from kilonova import errors
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.guard import FAILED
 from kilonova.scheduler.prefilters.availability_zone import availability_zone
 from kilonova.scheduler.prefilters.compute_status import compute_status
@@ -32,11 +33,11 @@ from kilonova.scheduler.prefilters.image_type import image_type
 from kilonova.scheduler.prefilters.isolated_aggregates import isolated_aggregates
 from kilonova.scheduler.prefilters.owner import owner
 from kilonova.scheduler.prefilters.tenant_aggregate import tenant_aggregate
-from kilonova.scheduler.query import Query, RequestFilterFailed, Spec
+from kilonova.scheduler.query import Query, RequestFilterFailed
 
 LOG = logging.getLogger(__name__)
 
-Prefilter = Callable[[Query, Spec, Any], None]
+Prefilter = Callable[[Query, RequestSpec, Any], None]
 
 
 def _none() -> list[dict[str, Any]]:
@@ -70,7 +71,7 @@ ALL: tuple[Prefilter, ...] = (
 )
 
 
-def run(prefilters: Iterable[Prefilter], query: Query, spec: Spec, facts: Facts) -> None:
+def run(prefilters: Iterable[Prefilter], query: Query, spec: RequestSpec, facts: Facts) -> None:
     """All of them, in order. One that raises refuses the request: which hosts it would have ruled out isn't known."""
     for one in prefilters:
         try:

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.scheduler.query import Query, RequestFilterFailed, Spec
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.query import Query, RequestFilterFailed
 
 
-def availability_zone(query: Query, spec: Spec, facts: Any) -> None:
+def availability_zone(query: Query, spec: RequestSpec, facts: Any) -> None:
     """Always on. The default zone is where hosts without a zone are, so it has no aggregate and asks for nothing."""
     zone = spec.availability_zone if 'availability_zone' in spec else None
     if not zone:

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.scheduler.query import Query, Spec
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.query import Query
 
 DISABLED = 'COMPUTE_STATUS_DISABLED'
 
 
-def compute_status(query: Query, spec: Spec, facts: Any) -> None:
+def compute_status(query: Query, spec: RequestSpec, facts: Any) -> None:
     """Always on; ComputeFilter looks again at the service itself."""
     query.root_forbidden.add(DISABLED)

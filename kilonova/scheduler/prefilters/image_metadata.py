@@ -6,7 +6,8 @@ from typing import Any
 
 import os_traits
 
-from kilonova.scheduler.query import Query, Spec, image_property
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.query import Query, image_property
 
 LOG = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ PREFIXES = {
 _KNOWN = frozenset(os_traits.get_traits())
 
 
-def image_metadata(query: Query, spec: Spec, facts: Any) -> None:
+def image_metadata(query: Query, spec: RequestSpec, facts: Any) -> None:
     """With [scheduler]image_metadata_prefilter. A property that no trait stands for: nothing is asked at all."""
     if not facts.conf.scheduler.image_metadata_prefilter:
         return

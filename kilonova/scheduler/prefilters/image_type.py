@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.scheduler.query import Query, Spec
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.query import Query
 
 
-def image_type(query: Query, spec: Spec, facts: Any) -> None:
+def image_type(query: Query, spec: RequestSpec, facts: Any) -> None:
     """With [scheduler]query_placement_for_image_type_support; a volume to boot from has no format."""
     if not facts.conf.scheduler.query_placement_for_image_type_support or ('is_bfv' in spec and spec.is_bfv):
         return

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.scheduler.query import Query, Spec
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.query import Query
 
 PREFIX = 'trait:'
 
 
-def isolated_aggregates(query: Query, spec: Spec, facts: Any) -> None:
+def isolated_aggregates(query: Query, spec: RequestSpec, facts: Any) -> None:
     """With [scheduler]enable_isolated_aggregate_filtering: metadata trait:<name>=required, all of them."""
     if not facts.conf.scheduler.enable_isolated_aggregate_filtering:
         return

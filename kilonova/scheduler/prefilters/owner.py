@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.scheduler.query import Query, Spec
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.query import Query
 
 OWNER = 'OWNER_NOVA'
 
 
-def owner(query: Query, spec: Spec, facts: Any) -> None:
+def owner(query: Query, spec: RequestSpec, facts: Any) -> None:
     """Always on: each compute puts the trait on its root and on its PCI devices."""
     query.root_required.add(OWNER)
     for suffix in query.pci_groups:

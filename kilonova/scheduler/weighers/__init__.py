@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from oslo_config import cfg
 
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.guard import Guard
+from kilonova.scheduler.host_state import HostState
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class BaseHostWeigher:
     maxval: ClassVar[float | None] = None
     conf: cfg.ConfigOpts
 
-    def weight_multiplier(self, host_state: Any) -> float:
+    def weight_multiplier(self, host_state: HostState) -> float:
         """The multiplier for this host."""
         if self.multiplier is None:
             return 1.0
@@ -70,13 +72,13 @@ class BaseHostWeigher:
         """The option's value."""
         return self.conf.filter_scheduler[self.multiplier]
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+    def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         """The host's value, on any scale; more is better. Where a weigher has only ``values``, by these."""
-        if array_form(self) is None:
+        if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no _weigh_object')
         return float(host_state.look.answer(self, 'values', weight_properties)[host_state.place])
 
-    def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: Any) -> list[float]:
+    def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: RequestSpec) -> list[float]:
         """The hosts' values, in their order."""
         return [self._weigh_object(weighed.obj, weight_properties) for weighed in weighed_obj_list]
 
@@ -88,7 +90,7 @@ def all_weighers() -> list[type[BaseHostWeigher]]:
     return [points[name].load() for name in sorted(points)]
 
 
-def multiplier_of(host_state: Any, name: str, configured: float) -> float:
+def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
     """The least that the host's aggregates say for this multiplier; ``configured`` where they say none or nonsense."""
     values = host_state.metadata(name)
     if not values:
@@ -112,7 +114,8 @@ def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard)
             for host in hosts]
 
 
-def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: Any, guard: Guard) -> list[float]:
+def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: RequestSpec,
+              guard: Guard) -> list[float]:
     """The hosts' values, in their order; NaN where it raised, all 0 when it raised for all of them at once."""
     if type(weigher).weigh_objects is BaseHostWeigher.weigh_objects:
         return [guard.call(lambda host: _finite(weigher._weigh_object(host, spec_obj)), one.obj,  # noqa: SLF001

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 
@@ -12,7 +14,7 @@ class RAMWeigher(BaseHostWeigher):
     multiplier = 'ram_weight_multiplier'
     minval = 0
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return look.table['free_ram_mb']
 
 
@@ -22,7 +24,7 @@ class CPUWeigher(BaseHostWeigher):
     multiplier = 'cpu_weight_multiplier'
     minval = 0
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']
 
 
@@ -32,7 +34,7 @@ class DiskWeigher(BaseHostWeigher):
     multiplier = 'disk_weight_multiplier'
     minval = 0
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return look.table['free_disk_mb']
 
 
@@ -41,7 +43,7 @@ class NumInstancesWeigher(BaseHostWeigher):
 
     multiplier = 'num_instances_weight_multiplier'
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return look.table['num_instances']
 
 
@@ -51,5 +53,5 @@ class IoOpsWeigher(BaseHostWeigher):
     multiplier = 'io_ops_weight_multiplier'
     minval = 0
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return look.table['num_io_ops']

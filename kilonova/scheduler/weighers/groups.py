@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 
@@ -12,12 +14,12 @@ class _SoftPolicy(BaseHostWeigher):
     policy: ClassVar[str]
     sign: ClassVar[int]
 
-    def _group(self, spec_obj: Any) -> tuple[Any, str | None]:
+    def _group(self, spec_obj: RequestSpec) -> tuple[Any, str | None]:
         group = spec_obj.instance_group if 'instance_group' in spec_obj else None
         own = spec_obj.instance_uuid if 'instance_uuid' in spec_obj else None
         return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         group, own = self._group(weight_properties)
         if group is None:
             return look.table['free_ram_mb'] * 0

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.weighers import BaseHostWeigher
 
 # More free devices than this make no difference.
@@ -16,7 +18,7 @@ class HypervisorVersionWeigher(BaseHostWeigher):
 
     multiplier = 'hypervisor_version_weight_multiplier'
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return look.table['hypervisor_version']
 
 
@@ -25,7 +27,7 @@ class BuildFailureWeigher(BaseHostWeigher):
 
     multiplier = 'build_failure_weight_multiplier'
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return -1 * look.table['failed_builds']
 
 
@@ -34,5 +36,5 @@ class PCIWeigher(BaseHostWeigher):
 
     multiplier = 'pci_weight_multiplier'
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.ratios import ratios
 from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 
@@ -13,7 +16,7 @@ class ImagePropertiesWeigher(BaseHostWeigher):
 
     multiplier = 'image_props_weight_multiplier'
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+    def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         wanted = self._wanted(weight_properties)
         if not wanted:
             return 0
@@ -22,11 +25,11 @@ class ImagePropertiesWeigher(BaseHostWeigher):
         return sum(setting.get(name, 0.0) if setting else 1.0 for has in host_state.image_properties.values()
                    for name, value in wanted.items() if has.get(name) == value)
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return LOOP if self._wanted(weight_properties) else look.table['live'] * 0.0
 
     @staticmethod
-    def _wanted(spec_obj: Any) -> dict[str, str]:
+    def _wanted(spec_obj: RequestSpec) -> dict[str, str]:
         """The properties of the request's image, as servers keep them."""
         image = spec_obj.image if 'image' in spec_obj else None
         properties = image.properties if image is not None and 'properties' in image else None

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 
 from kilonova import errors
+from kilonova.objects import RequestSpec
+from kilonova.scheduler.host_state import HostState
+from kilonova.scheduler.look import Look
 from kilonova.scheduler.ratios import ratios
 from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 
@@ -23,7 +26,7 @@ class MetricsWeigher(BaseHostWeigher):
     def configured_multiplier(self) -> float:
         return self.conf.metrics.weight_multiplier
 
-    def _weigh_object(self, host_state: Any, weight_properties: Any) -> float:
+    def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         has = {metric.name: metric.value for metric in host_state.metrics}
         wanted = self._wanted()
         missing = next((name for name in wanted if name not in has), None)
@@ -33,7 +36,7 @@ class MetricsWeigher(BaseHostWeigher):
             raise ComputeHostMetricNotFound(name=missing, host=host_state.host, node=host_state.nodename)
         return self.conf.metrics.weight_of_unavailable
 
-    def values(self, look: Any, weight_properties: Any) -> Any:
+    def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return LOOP if self._wanted() else np.zeros(len(look.table['live']))
 
     def _wanted(self) -> Any:

@@ -185,6 +185,9 @@ def period(monkeypatch):
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
+EMITTERS = ('emit', 'later', 'notify', 'server_changed')
+
+
 def emitted() -> set[str]:
     """The event types in the code that emits."""
     found = set()
@@ -193,7 +196,7 @@ def emitted() -> set[str]:
         if path.name == 'notify.py' and path.parent.name == 'rpc':
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') in ('emit', 'later', 'notify', 'server_changed'):
+            if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') in EMITTERS:
                 found |= {_pattern(argument) for argument in node.args} - {None}
     return found
 
