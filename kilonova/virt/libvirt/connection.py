@@ -151,18 +151,18 @@ class Connection:
             raise driver.HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
         try:
             connection = self._take()
+            is_kept = False
             try:
                 yield connection
+                is_kept = True
             except libvirt.libvirtError:
-                self._give_back(connection)
+                is_kept = True
                 raise
-            self._give_back(connection)
+            finally:
+                if is_kept and not self.is_test:
+                    self._idle.append(connection)
         finally:
             self._turns.release()
-
-    def _give_back(self, connection: libvirt.virConnect) -> None:
-        if not self.is_test:
-            self._idle.append(connection)
 
     def _take(self) -> libvirt.virConnect:
         if self.is_test:
