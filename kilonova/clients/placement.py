@@ -246,17 +246,14 @@ class PlacementClient:
                  *(('member_of', 'in:' + ','.join(sorted(ids))) for ids in aggregates)]
         return bool(self._send('GET', f'/resource_providers?{parse.urlencode(pairs)}').json()['resource_providers'])
 
-    def create_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
-        """PlacementConflict: the name or the uuid is taken."""
+    def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
+        """The provider of this name, created under ``uuid`` where there is none (it may have another uuid).
+        PlacementConflict: the uuid is another provider's."""
         body = {'name': name, 'uuid': uuid}
         if parent is not None:
             body['parent_provider_uuid'] = parent
-        return self._send('POST', '/resource_providers', json=body).json()
-
-    def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
-        """The provider of this name, created under ``uuid`` where there is none (it may have another uuid)."""
         try:
-            return self.create_provider(name, uuid, parent)
+            return self._send('POST', '/resource_providers', json=body).json()
         except errors.PlacementConflict:
             found = self.list_providers(name=name)
             if not found:

@@ -10,12 +10,9 @@ import threading
 import uuid as uuidlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kilonova import errors
-
-if TYPE_CHECKING:
-    from kilonova.clients.placement import PlacementClient
 
 LOG = logging.getLogger(__name__)
 
@@ -39,6 +36,20 @@ class PciReportingTurnedOff(errors.Invalid):
 class NodenameTaken(errors.Conflict):
     msg_fmt = ('Resource provider %(name)s exists with uuid %(found)s; this compute is %(uuid)s. Was its compute_id '
                'file lost?')
+
+
+class Requests(Protocol):
+    """What is asked of Placement here, a request each: ``PlacementClient`` has the docstrings."""
+
+    def list_providers(self, *, in_tree: str | None = None) -> list[dict[str, Any]]: ...
+    def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]: ...
+    def delete_provider(self, uuid: str) -> bool: ...
+    def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]: ...
+    def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int: ...
+    def get_traits(self, uuid: str) -> tuple[set[str], int]: ...
+    def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int: ...
+    def ensure_traits(self, names: Iterable[str]) -> set[str]: ...
+    def ensure_resource_class(self, name: str) -> None: ...
 
 
 @dataclass
@@ -66,7 +77,7 @@ class Trees:
         """Forget what was seen: the next sync reads it again."""
         self._seen.pop(root_uuid, None)
 
-    def sync(self, client: PlacementClient, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
+    def sync(self, client: Requests, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
              traits: set[str], pci_view: dict[str, dict[str, Any]] | None, *, refresh: bool) -> dict[str, str]:
         """See ``PlacementClient.sync_compute``."""
         with self._lock:
@@ -84,7 +95,7 @@ class Trees:
                     raise
         raise AssertionError('unreachable')
 
-    def _load(self, client: PlacementClient, root_uuid: str, *, refresh: bool) -> dict[str, Provider]:
+    def _load(self, client: Requests, root_uuid: str, *, refresh: bool) -> dict[str, Provider]:
         """The tree by provider name; empty when there is none yet."""
         before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
         tree: dict[str, Provider] = {}
@@ -100,7 +111,7 @@ class Trees:
         self._seen[root_uuid] = tree
         return tree
 
-    def _write(self, client: PlacementClient, tree: dict[str, Provider], root_uuid: str, nodename: str,
+    def _write(self, client: Requests, tree: dict[str, Provider], root_uuid: str, nodename: str,
                inventory: dict[str, dict[str, Any]], traits: set[str],
                pci_view: dict[str, dict[str, Any]] | None) -> None:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
@@ -126,7 +137,7 @@ class Trees:
         for name in managed - view.keys():
             self._remove(client, tree, name)
 
-    def _remove(self, client: PlacementClient, tree: dict[str, Provider], name: str) -> None:
+    def _remove(self, client: Requests, tree: dict[str, Provider], name: str) -> None:
         uuid = tree[name].uuid
         try:
             client.delete_provider(uuid)
@@ -147,7 +158,7 @@ def _foreign(traits: set[str], reported: set[str]) -> set[str]:
     return {name for name in traits - reported if name == STATUS_DISABLED or not name.startswith(OWNED_PREFIXES)}
 
 
-def _ensure(client: PlacementClient, tree: dict[str, Provider], name: str, uuid: str,
+def _ensure(client: Requests, tree: dict[str, Provider], name: str, uuid: str,
             parent: str | None) -> Provider:
     if name not in tree:
         row = client.ensure_provider(name, uuid, parent)
@@ -155,7 +166,7 @@ def _ensure(client: PlacementClient, tree: dict[str, Provider], name: str, uuid:
     return tree[name]
 
 
-def _set_inventory(client: PlacementClient, provider: Provider, inventory: dict[str, dict[str, Any]]) -> None:
+def _set_inventory(client: Requests, provider: Provider, inventory: dict[str, dict[str, Any]]) -> None:
     # What the host doesn't say is the operator's (reserved), or Placement's default.
     wanted = {name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given}
               for name, given in inventory.items()}
@@ -175,7 +186,7 @@ def _set_inventory(client: PlacementClient, provider: Provider, inventory: dict[
     provider.inventory = wanted
 
 
-def _set_traits(client: PlacementClient, provider: Provider, traits: set[str]) -> None:
+def _set_traits(client: Requests, provider: Provider, traits: set[str]) -> None:
     if traits != provider.traits:
         provider.generation = client.set_traits(provider.uuid, provider.generation, traits)
         provider.traits = traits
