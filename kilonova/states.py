@@ -2,7 +2,7 @@
 
 ``TRANSITIONS['stop.start']`` says from which vm and task states an event is allowed and where it leads. The
 compare-and-swap in ``db.queries.instances``, the only writer of states, the API's checks and the docs read this table.
-Strings: the field's (state-machine.md §1).
+Strings: the field's.
 """
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ _STATUS_TASK = {
 
 
 def status(vm_state: str | None, task_state: str | None) -> str:
-    """The REST status of a vm and task state (rest-api.md §1.6)."""
+    """The REST status of a vm and task state."""
     special = _STATUS_TASK.get(vm_state or '', {}).get(task_state or '')
     return special or _STATUS_DEFAULT.get(vm_state or '', 'UNKNOWN')
 

@@ -2,7 +2,7 @@
 
     kilonova-manage --config-file kilonova.conf cell_v2 discover_hosts --verbose
 
-Each branch of the table is a module beside this one (rpc-objects-db.md §7).
+Each branch of the table is a module beside this one.
 """
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import argparse
 
 from kilonova.cmd.cli import Cloud, Command, argument
 
-# Exit codes of sync_aggregates (rpc-objects-db.md §7).
+# Exit codes of sync_aggregates.
 SILENT, REFUSED, NO_PROVIDER = 2, 3, 6
 
 

@@ -47,7 +47,7 @@ def _key(version: str) -> tuple[int, ...]:
 
 
 class ObjectCalls:
-    """The three methods (rpc-objects-db.md §1); they take no lock and keep nothing. ``databases``: the objects' home is
+    """The three methods; they take no lock and keep nothing. ``databases``: the objects' home is
     the main one; None: where the context says."""
 
     def __init__(self, databases: engine.Databases | None = None) -> None:

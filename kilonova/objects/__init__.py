@@ -1,4 +1,4 @@
-"""The versioned objects: one file a noun, all registered by importing this package (rpc-objects-db.md §3).
+"""The versioned objects: one file a noun, all registered by importing this package.
 
     from kilonova.objects import Instance, RequestSpec
 """

@@ -1,6 +1,6 @@
 """Base of the versioned objects, their remote calls and their serialisation.
 
-Objects carry oslo.versionedobjects' envelopes (``nova_object.name`` …, rpc-objects-db.md §1). A method marked
+Objects carry oslo.versionedobjects' envelopes (``nova_object.name`` …). A method marked
 ``remotable`` runs where the database is: if the context (``ctxt.indirection``) or the process (``set_indirection``) has
 an indirection, the call travels there, else it runs here.
 

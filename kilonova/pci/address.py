@@ -1,4 +1,4 @@
-"""PCI addresses and the three ways in which a device_spec names them (pci.md §1).
+"""PCI addresses and the three ways in which a device_spec names them.
 
     parse('0000:81:00.0')                                   # Address('0000', '81', '00', '0')
     GlobAddress('*:81:*.*').match('0000:81:02.0')           # True

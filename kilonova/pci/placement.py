@@ -1,4 +1,4 @@
-"""A host's PCI devices as resource providers (pci.md §7): pure data, the caller talks to Placement.
+"""A host's PCI devices as resource providers: pure data, the caller talks to Placement.
 
     view = placement_view(nodename, ledger.devices(), specs)
     for provider in view.values():            # child of the node's root provider, by name

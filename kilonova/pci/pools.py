@@ -1,4 +1,4 @@
-"""Count free devices by pool, and find devices for requests (pci.md §6).
+"""Count free devices by pool, and find devices for requests.
 
 The scheduler's side knows counts, the host's side the devices themselves; both decide by the same code.
 

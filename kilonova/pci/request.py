@@ -1,5 +1,4 @@
-"""What a flavor asks of PCI devices: aliases, requests, and the groups that Placement is asked for (pci.md
-§2, §3, §7).
+"""What a flavor asks of PCI devices: aliases, requests, and the groups that Placement is asked for.
 
     aliases = Aliases.from_conf(conf)
     requests = requests_from_flavor({'pci_passthrough:alias': 'a100:2'}, aliases)

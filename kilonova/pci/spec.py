@@ -1,11 +1,11 @@
-"""Which devices of a host an operator gives out: ``[pci]device_spec`` (pci.md §1).
+"""Which devices of a host an operator gives out: ``[pci]device_spec``.
 
     specs = DeviceSpecs.from_conf(conf)
     spec = specs.match(discovered)           # the first spec that names the device, or None
     spec.tags                                # {'physical_network': 'net1', 'managed': 'true', …}
 
-A discovered device is a dict in the shape of pci.md §4. Tags are what requests can match beside vendor and
-product.
+A discovered device is a dict as the driver's ``get_available_resource`` lists it. Tags are what requests can
+match beside vendor and product.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every daemon with an RPC server answers (rpc-objects-db.md §1, namespace ``baseapi``): that it is there.
+"""What every daemon with an RPC server answers (namespace ``baseapi``): that it is there.
 
     ping(transport, 'compute', 'gpu1', ctxt)        # raises Unanswered when nobody does
 """

@@ -1,6 +1,6 @@
 """What computes answer. Each call of a flow carries the key of its step: '<operation>/<step>/<attempt>'.
 
-The names are the field's (rpc-objects-db.md §1 'Compute RPC'); where the field casts from host to host, here the
+The names are the field's; where the field casts from host to host, here the
 conductor's flow calls each host in turn, so they are long calls. A method has the arguments that hosts use; where that
 are many they are an order (``objects.orders``).
 """

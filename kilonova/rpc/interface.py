@@ -10,7 +10,7 @@
     client.select_destinations(ctxt, spec_obj=spec, instance_uuids=[uuid])
 
 A client sends each message at the lowest version that carries its arguments. Under a cap it leaves out arguments that
-are newer (rpc-objects-db.md §1).
+are newer.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The field's policy rules, their defaults and what they guard (rest-api.md §8), as facts to compare the code with.
+"""The field's policy rules, their defaults and what they guard, as facts to compare the code with.
 
 A line of the table: rule | default | operations, which may go on in another line of the same rule; ``oca:`` stands for
 ``os_compute_api:``.

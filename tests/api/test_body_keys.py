@@ -1,4 +1,4 @@
-"""The keys of bodies by version and their types, written down from what the field answers (rest-api.md §1.7, §6).
+"""The keys of bodies by version and their types, written down from what the field answers.
 
 This table and the samples are independent: the samples say what is answered, this says what is to be answered.
 """
@@ -207,7 +207,7 @@ KEYS = [
     ('POST /os-server-external-events', 'events/0', {1: 'code:i name:s server_uuid:s status:s tag:s'}),
     ('GET /os-hosts', 'hosts/0', {1: 'host_name:s service:s zone:s'}),
 ]
-# What only administrators see of a server at the newest version (rest-api.md §6); the host name everybody sees.
+# What only administrators see of a server at the newest version; the host name everybody sees.
 _ADMINS = {word.rpartition(':')[0] for word in f'{_SERVER} {_SHOWN[3]} {_SHOWN[16]}'.split()
            if word.startswith('OS-EXT-SRV-ATTR:')} - {'OS-EXT-SRV-ATTR:hostname'} | {'host_status'}
 ROWS = {table.key(route): route for route in ROUTES}

@@ -498,7 +498,7 @@ def _seen(world, query, role, version):
 
 @pytest.mark.parametrize(('name', 'value', 'since'), FILTERS, ids=[row[0] for row in FILTERS])
 def test_members_filter_by_what_they_may(world, name, value, since):
-    """Finding 5 (rest-api.md §1.5): passed over before their version and where they are administrators' alone."""
+    """Finding 5: passed over before their version and where they are administrators' alone."""
     everything = _seen(world, '', 'member', 1)
     assert len(everything) == 3
     for version in sorted({1, since - 1, since, 74, 104} - {0, NEVER}):
@@ -572,12 +572,12 @@ TEXTS = [
 @pytest.mark.parametrize(('method', 'path', 'body', 'version', 'status', 'text'), TEXTS,
                          ids=[row[-1][:50] for row in TEXTS])
 def test_a_text(world, method, path, body, version, status, text):
-    """Finding 5 (rest-api.md §7)."""
+    """Finding 5."""
     assert ask(world, method, path, body, version=version) == (status, world.fill(text))
 
 
 def test_texts_of_lists_and_versions(world):
-    """Finding 5 (rest-api.md §7)."""
+    """Finding 5."""
     status, text = ask(world, 'GET', '/servers?sort_key=foo')
     assert status == 400
     assert text.startswith("Invalid input for query parameters sort_key. Value: foo. 'foo' is not one of [")

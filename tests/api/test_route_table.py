@@ -12,7 +12,7 @@ from kilonova.api.wsgi import ANYBODY
 from tests.api import examples, samples, table, test_who_may
 from tests.api.policy_facts import BASE, DEFAULTS, RULES
 
-# Whoever has a token may (rest-api.md §2.4): there is no rule to ask. What they may do with images the image service
+# Whoever has a token may: there is no rule to ask. What they may do with images the image service
 # says, which is asked with their token.
 OPEN = {'GET /flavors', 'GET /flavors/detail', 'GET /flavors/{flavor_id}',
         *(table.key(route) for route in ROUTES if route.path.startswith('/images'))}

@@ -1,5 +1,5 @@
 """A cloud of two cells, each with a database, a message queue and a conductor of its own; and what is left when the
-database of one of them is silent (rest-api.md §1.5, rpc-objects-db.md §2)."""
+database of one of them is silent."""
 from __future__ import annotations
 
 import uuid

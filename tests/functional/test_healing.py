@@ -1,4 +1,4 @@
-"""What servers held before it was reported gets into their Placement allocations: pci.md §7 'Healing'."""
+"""What servers held before it was reported gets into their Placement allocations (healing)."""
 from __future__ import annotations
 
 import json

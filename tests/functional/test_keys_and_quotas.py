@@ -1,4 +1,4 @@
-"""Key pairs, quotas and usage through the whole cloud (rest-api.md §2.5, §2.10; seed map 1.9, 1.17)."""
+"""Key pairs, quotas and usage through the whole cloud (seed map 1.9, 1.17)."""
 from __future__ import annotations
 
 import json

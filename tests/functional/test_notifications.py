@@ -1,4 +1,4 @@
-"""What a whole cloud tells other programs, in both forms and in order (state-machine.md §6)."""
+"""What a whole cloud tells other programs, in both forms and in order."""
 from __future__ import annotations
 
 import datetime as dt

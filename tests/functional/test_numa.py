@@ -74,7 +74,7 @@ def test_servers_get_different_cpus_until_there_are_none(make_cloud):
     second = cloud.boot(two)
     assert cpus(cloud, first) & FIRST and cpus(cloud, second) & SECOND
     check(cloud, first, second)
-    # Row 3.20 and rest-api.md: as the API shows it.
+    # Row 3.20: as the API shows it.
     body = shown(cloud, first)
     assert body['nodes'] == [{'memory_mb': 512, 'vcpu_set': [0, 1], 'siblings': [[0, 1]], 'host_node': 0,
                               'cpu_pinning': {'0': 8, '1': 9}}]
@@ -102,7 +102,7 @@ def test_servers_get_different_cpus_until_there_are_none(make_cloud):
 
 
 def test_inventory_and_traits(make_cloud):
-    """libvirt.md §6: VCPU is the shared set, PCPU the dedicated one; threads of cores are a trait."""
+    """VCPU is the shared set, PCPU the dedicated one; threads of cores are a trait."""
     cloud = make_cloud(ONE, **SETS)
     root = cloud.computes['gpu1'].host.tracker.node.uuid
     inventory, _ = cloud.placement.client.get_inventory(root)
@@ -143,7 +143,7 @@ def _refused(cloud, server, specs):
 
 
 def test_devices_beside_the_cpus(make_cloud):
-    """pci.md §6: required and socket keep the GPU on the cell of the CPUs, preferred tries to."""
+    """Required and socket keep the GPU on the cell of the CPUs, preferred tries to."""
     cloud = make_cloud(ONE, **SETS)
     required = pinned(cloud, gpus=1, **{'hw:pci_numa_affinity_policy': 'required'})
     socket = pinned(cloud, gpus=1, **{'hw:pci_numa_affinity_policy': 'socket'})

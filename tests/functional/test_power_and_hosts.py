@@ -174,7 +174,7 @@ def test_the_image_is_fetched_once_a_host(cloud):
 
 
 def test_pf_and_vf_of_one_card_exclude_each_other(make_cloud):
-    """pci.md §12: while a VF is in use its PF isn't there for others, and the other way round; by pools, not
+    """While a VF is in use its PF isn't there for others, and the other way round; by pools, not
     Placement."""
     vfs = ['0000:3b:00.4', '0000:3b:00.5']
     pf_alias = json.dumps({'name': 'pf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-PF'})
@@ -210,7 +210,7 @@ def test_vfs_in_placement_count_on_their_pf(make_cloud):
 
 
 def test_a_device_that_is_pulled_while_free_goes(cloud):
-    """pci.md §12, last row: after the next look its row is gone. Row 2.18."""
+    """After the next look its row is gone. Row 2.18."""
     path = cloud.directory / 'gpu1.xml'
     cloud.crash_compute('gpu1')
     text = path.read_text()
@@ -250,7 +250,7 @@ def once(make_cloud):
 
 
 def test_a_one_time_use_device_is_not_offered_again(once):
-    """pci.md §1: reserved = total from its first use on, and nothing of ours sets it back."""
+    """Reserved = total from its first use on, and nothing of ours sets it back."""
     assert (reserved(once, ONE), reserved(once, TWO)) == (0, 0)
     server = once.boot(once.flavor(gpus=2))
     once.computes['gpu1'].node.update()

@@ -1,4 +1,4 @@
-"""Tables of the API database (rpc-objects-db.md §5): no soft delete."""
+"""Tables of the API database: no soft delete."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar

@@ -1,7 +1,7 @@
 """What both databases' tables are made of: column types, mixins, names of constraints, and the two operation
 tables.
 
-Columns, indexes and constraint names are the field's (rpc-objects-db.md §4 and §5).
+Columns, indexes and constraint names are the field's.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a cell database (rpc-objects-db.md §4)."""
+"""Tables of a cell database."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar

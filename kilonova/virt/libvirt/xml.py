@@ -80,7 +80,7 @@ class Controller:
 
 @dataclass
 class PciHostDevice:
-    """A PCI function of the host, given to the guest: nothing but its address (pci.md §10)."""
+    """A PCI function of the host, given to the guest: nothing but its address."""
 
     domain: str
     bus: str

@@ -45,7 +45,7 @@ def test_good_specs(key, value):
     ('resources:NOSUCH', '1'), ('trait:NOSUCH', 'required'), ('hw:redirected_usb_ports', '16'), ('os:secure_boot', 'x'),
     ('hide_hypervisor_id', 'maybe'), ('hw:pmu', ''), ('quota:disk_read_bytes_sec_length', '1'),
     ('hw:viommu_model', 'amd'), ('hw:tpm_secret_security', 'x'), ('hw:watchdog_action', 'x'),
-    # libvirt.md §6: these shape guests, but 2.86 does not know them.
+    # These shape guests, but 2.86 does not know them.
     ('hw:maxphysaddr_mode', 'emulate'), ('hw:maxphysaddr_bits', '42')])
 def test_bad_specs(key, value):
     with pytest.raises(extra_specs.InvalidExtraSpec, match=r'^Validation failed; '):

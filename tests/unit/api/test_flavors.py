@@ -1,4 +1,4 @@
-"""Flavors, extra specs, access (rest-api.md §2.4; seed map 0.1 … 0.3)."""
+"""Flavors, extra specs, access (seed map 0.1 … 0.3)."""
 from __future__ import annotations
 
 import json

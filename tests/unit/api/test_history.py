@@ -1,4 +1,4 @@
-"""Instance actions and migrations (rest-api.md §2.3, §2.11)."""
+"""Instance actions and migrations."""
 from __future__ import annotations
 
 import pytest

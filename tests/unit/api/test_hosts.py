@@ -1,4 +1,4 @@
-"""Services, hypervisors, aggregates and zones (rest-api.md §2.6 … §2.8)."""
+"""Services, hypervisors, aggregates and zones."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Images through this API, until 2.35 and 2.38 (rest-api.md §3)."""
+"""Images through this API, until 2.35 and 2.38."""
 from __future__ import annotations
 
 import pytest

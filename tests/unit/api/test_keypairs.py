@@ -1,4 +1,4 @@
-"""os-keypairs and the key_name of servers (rest-api.md §2.5; seed map 1.9)."""
+"""os-keypairs and the key_name of servers (seed map 1.9)."""
 from __future__ import annotations
 
 import base64

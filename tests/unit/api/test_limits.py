@@ -1,4 +1,4 @@
-"""Limits (rest-api.md §2.10)."""
+"""Limits."""
 from __future__ import annotations
 
 import pytest

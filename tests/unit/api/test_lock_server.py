@@ -1,4 +1,4 @@
-"""lock and unlock (rest-api.md §2.2, state-machine.md §1)."""
+"""lock and unlock."""
 from __future__ import annotations
 
 import pytest

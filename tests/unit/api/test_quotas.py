@@ -1,4 +1,4 @@
-"""os-quota-sets, os-quota-class-sets, and what they mean for creates and resizes (rest-api.md §2.10)."""
+"""os-quota-sets, os-quota-class-sets, and what they mean for creates and resizes."""
 from __future__ import annotations
 
 import json

@@ -12,10 +12,10 @@ from kilonova.api.v2 import gone
 from kilonova.api.v2.extensions import EXTENSIONS
 from kilonova.api.wsgi import ANYBODY, Paths
 
-# Routes that whoever has a token may use (rest-api.md §2.4); who may do what to images the image service decides.
+# Routes that whoever has a token may use; who may do what to images the image service decides.
 OPEN = {('GET', '/flavors'), ('GET', '/flavors/detail'), ('GET', '/flavors/{flavor_id}')} | {
     (route.method, route.path) for route in ROUTES if route.path.startswith('/images')}
-# What is answered with 410, or 404 whatever is asked, has neither rights nor bodies (rest-api.md §3).
+# What is answered with 410, or 404 whatever is asked, has neither rights nor bodies.
 GONE = [route for route in ROUTES if route.handler is gone.answer]
 REMOVED = [route for route in ROUTES if route.handler in (gone.absent, gone.unknown_action)]
 BUILT = [route for route in ROUTES if route not in (*GONE, *REMOVED)]
@@ -89,7 +89,7 @@ def test_nothing_is_answered_without_a_token(site):
     ('GET', '/nosuch'), ('PATCH', '/servers'), ('POST', '/servers/x'), ('GET', '/servers/x/action'),
     ('DELETE', '/flavors'), ('GET', '/os-certificates'), ('DELETE', '/os-fping')])
 def test_what_is_not_built_has_no_route(site, method, path):
-    """The page of the library below, not a fault; rest-api.md §3."""
+    """The page of the library below, not a fault."""
     response = site.request(method, path, {}, headers={'Accept': '*/*'})
     assert response.status_int == 404 and response.content_type == 'text/html'
     assert 'The resource could not be found.' in response.text

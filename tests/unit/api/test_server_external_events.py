@@ -1,4 +1,4 @@
-"""Events that other services tell (rest-api.md §2.11)."""
+"""Events that other services tell."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Server groups: whose they are, what is refused, and the servers in them (rest-api.md §2.9)."""
+"""Server groups: whose they are, what is refused, and the servers in them."""
 from __future__ import annotations
 
 import pytest

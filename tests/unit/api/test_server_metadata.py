@@ -1,4 +1,4 @@
-"""Metadata of servers (rest-api.md §2.3)."""
+"""Metadata of servers."""
 from __future__ import annotations
 
 import pytest

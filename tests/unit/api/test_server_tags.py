@@ -1,4 +1,4 @@
-"""Tags of servers (rest-api.md §2.3)."""
+"""Tags of servers."""
 from __future__ import annotations
 
 import pytest

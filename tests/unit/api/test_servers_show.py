@@ -1,4 +1,4 @@
-"""Bodies of servers in every version (rest-api.md §1.7, §6), and PUT."""
+"""Bodies of servers in every version, and PUT."""
 from __future__ import annotations
 
 import pytest

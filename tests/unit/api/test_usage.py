@@ -1,4 +1,4 @@
-"""os-simple-tenant-usage and os-instance_usage_audit_log (rest-api.md §2.10, §2.11)."""
+"""os-simple-tenant-usage and os-instance_usage_audit_log."""
 from __future__ import annotations
 
 import pytest

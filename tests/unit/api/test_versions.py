@@ -1,4 +1,4 @@
-"""Version documents and microversion negotiation (rest-api.md §1.1, §1.2)."""
+"""Version documents and microversion negotiation."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""kilonova-manage cell_v2: changing and ending cells and hosts, and where a server is (rpc-objects-db.md §7)."""
+"""kilonova-manage cell_v2: changing and ending cells and hosts, and where a server is."""
 from __future__ import annotations
 
 import pytest

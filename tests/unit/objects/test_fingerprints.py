@@ -162,7 +162,7 @@ def test_a_changed_field_changes_the_fingerprint() -> None:
     assert fingerprint(Tag).split('-')[0] == fingerprint(objects.Tag).split('-')[0]
 
 
-# -- rpc-objects-db.md §3 -----------------------------------------------------------------------------
+# -- fields of each version, as the field has them -------------------------------------------------
 FIELDS = {
     'SchedulerRetries': ('1.1', 'num_attempts hosts'),
     'SchedulerLimits': ('1.0', 'numa_topology vcpu disk_gb memory_mb'),

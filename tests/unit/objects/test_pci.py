@@ -1,4 +1,4 @@
-"""PCI devices and requests in their stored forms (pci.md §13)."""
+"""PCI devices and requests in their stored forms."""
 from __future__ import annotations
 
 import json

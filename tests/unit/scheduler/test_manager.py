@@ -544,7 +544,7 @@ def test_placement_that_does_not_answer(rig):
 
 
 def test_eight_devices_of_eight(rig):
-    """lab.md §7: Placement itself never finds them."""
+    """Placement itself never finds them."""
     addresses = tuple(f'0000:{number:02x}:00.0' for number in range(8))
     rig.host('gpu1', addresses)
     rig.host('gpu2', addresses[:7])

@@ -97,7 +97,7 @@ def test_traits_of_the_image():
 
 
 def test_two_devices_are_asked_as_the_field_does():
-    """pci.md §13, 'Candidate query, a1:2'."""
+    """Two devices of alias a1."""
     query = build(spec(gpus=(2,)), max_results=1000, pci_in_placement=True)
     prefilters.run(prefilters.ALL, query, spec(), prefilters.Facts(conf(), {}.get))
     assert parse.urlencode(query.pairs()) == (

@@ -1,4 +1,4 @@
-"""Placement inventory of a host (libvirt.md §6)."""
+"""Placement inventory of a host."""
 from __future__ import annotations
 
 from pathlib import Path

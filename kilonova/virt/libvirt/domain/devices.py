@@ -83,7 +83,7 @@ class ControllerConfigurator:
 
 
 class HostdevConfigurator:
-    """One <hostdev> a PCI function (pci.md §10): no driver, alias or guest address, libvirt adds those.
+    """One <hostdev> a PCI function: no driver, alias or guest address, libvirt adds those.
 
     Raises PciDeviceUnsupportedHypervisor for guests that can't have any.
     """

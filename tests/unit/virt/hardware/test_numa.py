@@ -20,7 +20,7 @@ HALF = Offer(shared=frozenset({0, 1, 4, 5}), dedicated=frozenset({2, 3, 6, 7}))
 
 def host(offer: Offer = HALF, cells: int = 2, threads: int = 2, memory_mb: int = 8192,
          pages: dict[int, int] | None = None) -> Any:
-    """libvirt.md §7: two cells of two cores of two threads, half of each shared."""
+    """Two cells of two cores of two threads, half of each shared."""
     found = numa.spread(cells=cells, sockets=1, cores=4 // threads, threads=threads, memory_mb=memory_mb)
     if pages is not None:
         found = [HostCell(cell.id, cell.cpus, cell.memory_mb, cell.siblings, cell.socket, pages) for cell in found]
@@ -87,7 +87,7 @@ def test_a_host_that_tells_of_no_cells() -> None:
 
 # -- CPUs ------------------------------------------------------------------------------------------------------------
 def test_the_hosts_of_the_reference() -> None:
-    """libvirt.md §7: a dedicated guest of two vCPUs gets the threads of one core."""
+    """A dedicated guest of two vCPUs gets the threads of one core."""
     placed = numa.fit(host(), wanted({'hw:cpu_policy': 'dedicated'}))
     assert (where(placed), pins(placed)) == ([0], [{0: 2, 1: 3}])
     assert placed is not None
@@ -221,7 +221,7 @@ def test_guests_without_devices_keep_away_from_them() -> None:
     ('socket', (1,), 1, [1]), ('socket', (0, 1), 2, None)])
 def test_devices_near_the_guest(policy: str, nodes: tuple[int | None, ...], count: int,
                                 expected: list[int] | None) -> None:
-    """pci.md §6; the two cells are two sockets."""
+    """The two cells are two sockets."""
     assert where(numa.fit(host(), wanted({'hw:cpu_policy': 'dedicated'}),
                           devices=gpus(*nodes, policy=policy, count=count))) == expected
 

@@ -1,4 +1,4 @@
-"""PCI functions from libvirt's node devices (pci.md §4)."""
+"""PCI functions from libvirt's node devices."""
 from __future__ import annotations
 
 from typing import Any
