@@ -94,7 +94,7 @@ class Request:
 class Channel:
     """One connection: what of its present request has come, and what of the answer hasn't left."""
 
-    def __init__(self, sock: socket.socket, address: Any, most_body: int) -> None:
+    def __init__(self, sock: socket.socket, address: tuple[Any, ...] | str, most_body: int) -> None:
         self.sock, self.address, self._most_body = sock, address, most_body
         self._head: h11.Request | None = None
         self._body = bytearray()
@@ -299,7 +299,7 @@ class WsgiServer:
         self._loop.end()
 
     # -- connections ---------------------------------------------------------------------------------------------------
-    def opened(self, sock: socket.socket, address: Any) -> Channel:
+    def opened(self, sock: socket.socket, address: tuple[Any, ...] | str) -> Channel:
         """A new connection."""
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

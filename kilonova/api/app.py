@@ -20,7 +20,13 @@ from kilonova.api.policies import Policy
 from kilonova.api.routes import ROUTES
 from kilonova.api.services.backend import Backend, Options
 from kilonova.api.wsgi import Dispatcher, Paths
+from kilonova.clients.image import ImageClient
+from kilonova.clients.limits import LimitsClient
+from kilonova.clients.placement import PlacementClient
+from kilonova.db.engine import Databases
+from kilonova.db.queries.cells import Cells
 from kilonova.pci.request import Aliases
+from kilonova.rpc.interface import Client
 from kilonova.rpc.notify import OFF, Notifications
 
 REQUESTS = logging.getLogger('kilonova.api.requests')
@@ -105,9 +111,9 @@ def _paths() -> Paths:
     return Paths(ROUTES)
 
 
-def make_app(conf: cfg.ConfigOpts, *, databases: Any, cells: Any, conductor: Any, image_client: Any,
-             compute: Any = None, placement: Any = None, limits: Any = None, policy: Policy | None = None,
-             notify: Notifications = OFF) -> Callable:
+def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conductor: Client, image_client: ImageClient,
+             compute: Client | None = None, placement: PlacementClient | None = None,
+             limits: LimitsClient | None = None, policy: Policy | None = None, notify: Notifications = OFF) -> Callable:
     """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, faults and log, size limit,
     versions, auth.
 

@@ -118,19 +118,19 @@ class Links:
         tail = f'/{project}' if project else ''
         self._base, self._root = base + tail, base.rpartition('/')[0] + tail
 
-    def of(self, collection: str, identifier: Any) -> list[dict[str, str]]:
+    def of(self, collection: str, identifier: str | int) -> list[dict[str, str]]:
         """Both links of one resource."""
         return [{'rel': 'self', 'href': self.to(collection, identifier)}, self.bookmark(collection, identifier)]
 
-    def to(self, collection: str, identifier: Any) -> str:
+    def to(self, collection: str, identifier: str | int) -> str:
         """The URL of a resource."""
         return f'{self._base}/{collection}/{quote(str(identifier))}'
 
-    def bookmark(self, collection: str, identifier: Any) -> dict[str, str]:
+    def bookmark(self, collection: str, identifier: str | int) -> dict[str, str]:
         """The link that outlives versions."""
         return {'rel': 'bookmark', 'href': f'{self._root}/{collection}/{quote(str(identifier))}'}
 
-    def next(self, path: str, query: Mapping[str, Iterable[str]], marker: Any) -> list[dict[str, str]]:
+    def next(self, path: str, query: Mapping[str, Iterable[str]], marker: str | int) -> list[dict[str, str]]:
         """The link to the page after ``marker``; ``path`` such as 'servers/detail'."""
         pairs = [(name, value) for name, values in query.items() if name != 'marker' for value in values]
         return [{'rel': 'next', 'href': f'{self._base}/{path}?{urlencode([*pairs, ("marker", marker)])}'}]

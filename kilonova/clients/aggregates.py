@@ -7,10 +7,9 @@ an aggregate writes an operation row of ``KIND`` beside it, which whoever brings
 """
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
+from kilonova.db.engine import Database
 from kilonova.db.queries import aggregates, compute_nodes
 from kilonova.db.queries import cells as cell_queries
 
@@ -19,7 +18,8 @@ KIND = 'mirror'
 LOOKS = 4
 
 
-def bring_up_to_date(placement: PlacementClient, api_db: Any, cells: Any, aggregate_uuid: str, host: str) -> None:
+def bring_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells, aggregate_uuid: str,
+                     host: str) -> None:
     """Put the nodes of a host into the aggregate, or take them out. A host without a mapping has no providers.
 
     Raises Unanswered, PlacementConflict, ProviderNotFound: a node that never reported to Placement.
@@ -40,7 +40,7 @@ def bring_up_to_date(placement: PlacementClient, api_db: Any, cells: Any, aggreg
     raise errors.Unanswered(who='the database', reason=f'aggregate {aggregate_uuid} keeps changing')
 
 
-def bring_all_up_to_date(placement: PlacementClient, api_db: Any, cells: Any) -> list[str]:
+def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells) -> list[str]:
     """Compare all aggregates with Placement, one request each, and mend what differs; 'host: aggregate' of each."""
     with api_db.read() as conn:
         rows = aggregates.snapshot(conn)

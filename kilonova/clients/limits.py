@@ -8,6 +8,7 @@ Two requests to Keystone a call; nothing is kept, so a changed limit holds from 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from keystoneauth1 import exceptions as ks_exceptions
@@ -56,6 +57,6 @@ class LimitsClient:
         return self._enforcer
 
 
-def _no_usage(project_id: str | None, names: Any) -> dict[str, int]:
+def _no_usage(project_id: str | None, names: Iterable[str]) -> dict[str, int]:
     """Usage is counted by whoever asks for limits."""
     return {}

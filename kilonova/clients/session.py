@@ -32,8 +32,9 @@ POOL_SIZE = 64
 class _Pool(requests.adapters.HTTPAdapter):
     """Connections that are given up sooner than answers: one that isn't accepted at once never is."""
 
-    def send(self, request: requests.PreparedRequest, stream: bool = False, timeout: Any = None, verify: Any = True,
-             cert: Any = None, proxies: Any = None) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, stream: bool = False,
+             timeout: float | tuple[float | None, float | None] | None = None, verify: bool | str = True,
+             cert: str | tuple[str, str] | None = None, proxies: dict[str, str] | None = None) -> requests.Response:
         if isinstance(timeout, (int, float)):
             timeout = (min(timeout, CONNECT_TIMEOUT), timeout)
         return super().send(request, stream, timeout, verify, cert, proxies)

@@ -2,10 +2,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kilonova.cmd import early
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from kilonova.cmd.caps import Levels
+    from kilonova.db.queries.cells import Cells
+    from kilonova.rpc.notify import Notifications
+    from kilonova.rpc.routing import RoutedTransport
 
 # Seconds that requests under way get; longer ones are operations that only begin here.
 REQUEST_TIME = 10.0
@@ -18,12 +26,12 @@ def main() -> int:
     return daemon.run('api', build, sys.argv[1:], listens)
 
 
-def listens(conf: Any) -> dict[str, tuple[str, int]]:
+def listens(conf: cfg.ConfigOpts) -> dict[str, tuple[str, int]]:
     """The socket that all workers share."""
     return {'api': (conf.osapi_compute_listen, conf.osapi_compute_listen_port)}
 
 
-def build(conf: Any) -> Any:
+def build(conf: cfg.ConfigOpts) -> Any:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.api.app import make_app
     from kilonova.cmd import database_parts, parts
@@ -46,7 +54,7 @@ def build(conf: Any) -> Any:
     return ApiPart(conf, app, transport, levels, cells, checks, notify)
 
 
-def threads(conf: Any) -> int:
+def threads(conf: cfg.ConfigOpts) -> int:
     """Of green threads one a connection, as they come, up to the option; of native ones a tenth of it, all started."""
     from kilonova import concurrency
     size = conf.wsgi.default_pool_size
@@ -56,8 +64,8 @@ def threads(conf: Any) -> int:
 class ApiPart:
     """One listening socket and its server."""
 
-    def __init__(self, conf: Any, app: Any, transport: Any, levels: Any, cells: Any,
-                 checks: Mapping[str, Any], notify: Any) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, app: Callable, transport: RoutedTransport, levels: Levels, cells: Cells,
+                 checks: Mapping[str, Any], notify: Notifications) -> None:
         self._conf, self.app, self._transport, self._notify = conf, app, transport, notify
         self._levels, self.cells, self.checks = levels, cells, checks
         self._server: Any = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -21,6 +20,7 @@ from kilonova import errors
 from kilonova.cmd import options
 from kilonova.db import engine
 from kilonova.db.queries import services
+from kilonova.db.queries.cells import Cells
 from kilonova.rpc import versions
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class TooOldComputeService(errors.KilonovaError):
 class Levels:
     """``cells``: db.queries.cells.Cells; None: a daemon without a database, for which 'auto' is no cap."""
 
-    def __init__(self, conf: cfg.ConfigOpts, cells: Any = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, cells: Cells | None = None) -> None:
         self._conf, self._cells = conf, cells
         self._lock = threading.Lock()
         self._known: dict[str, str | None] = {}
@@ -46,7 +46,8 @@ class Levels:
         pinned = options.cap(self._conf, interface)
         if pinned is not None or self._cells is None:
             return pinned
-        return lambda: self._auto(interface)
+        cells = self._cells
+        return lambda: self._auto(cells, interface)
 
     def reset(self) -> None:
         """What services speak is looked up again with the next message."""
@@ -54,13 +55,13 @@ class Levels:
             self._fresh.clear()
         LOG.info('What the other services understand is looked up again')
 
-    def _auto(self, interface: str) -> str | None:
+    def _auto(self, cells: Cells, interface: str) -> str | None:
         with self._lock:
             if interface in self._fresh:
                 return self._known[interface]
         binary = versions.BINARIES[interface]
         try:
-            minimum = minimum_version(self._cells, binary)
+            minimum = minimum_version(cells, binary)
         except Exception as error:
             if not engine.is_unreachable(error):
                 raise
@@ -79,7 +80,7 @@ class Levels:
         return found
 
 
-def minimum_version(cells: Any, binary: str) -> int:
+def minimum_version(cells: Cells, binary: str) -> int:
     """The lowest version of the services of this kind in all cells but cell0; 0 when there are none. One statement a
     cell."""
     found, buried = [], cells.cell0()
@@ -91,7 +92,7 @@ def minimum_version(cells: Any, binary: str) -> int:
     return min((version for version in found if version), default=0)
 
 
-def refuse_old_computes(conf: cfg.ConfigOpts, cells: Any) -> None:
+def refuse_old_computes(conf: cfg.ConfigOpts, cells: Cells) -> None:
     """TooOldComputeService when a compute is older than the release before; nothing when the databases are silent."""
     try:
         minimum = minimum_version(cells, 'nova-compute')

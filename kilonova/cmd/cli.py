@@ -17,9 +17,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova import concurrency
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
 
 # What a shell shows of a program that SIGPIPE ended.
 READER_GONE = 141
@@ -28,7 +31,7 @@ READER_GONE = 141
 class Cloud:
     """What the commands work on, made when it is first needed. ``takes_long``: statements have no limit of time."""
 
-    def __init__(self, conf: Any, takes_long: bool = False) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, takes_long: bool = False) -> None:
         self.conf = conf
         self._changed = {'statement_timeout': 0} if takes_long else {}
 

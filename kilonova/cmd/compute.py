@@ -3,9 +3,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova.cmd import early
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from kilonova.compute.manager import ComputeManager
+    from kilonova.rpc.transport import OsloTransport
 
 # Of the time to end, the share that orders under way get before their waiting for others is cut short.
 ORDERS_SHARE = 0.8
@@ -18,7 +24,7 @@ def main() -> int:
     return daemon.run('compute', build, sys.argv[1:])
 
 
-def build(conf: Any) -> Any:
+def build(conf: cfg.ConfigOpts) -> Any:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.cmd import options, parts
     from kilonova.cmd.sole import SoleUse
@@ -52,8 +58,8 @@ class ComputePart:
     """The manager looks at its host before it listens; at the end it listens no more, finishes, and lets go.
     ``ended`` is called last."""
 
-    def __init__(self, conf: Any, manager: Any, transport: Any, checks: Mapping[str, Any],
-                 ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, manager: ComputeManager, transport: OsloTransport,
+                 checks: Mapping[str, Any], ended: Callable[[], None] = lambda: None) -> None:
         from kilonova.rpc.compute import Compute
         self._patience = conf.manager_shutdown_timeout * ORDERS_SHARE
         self._manager, self._transport = manager, transport

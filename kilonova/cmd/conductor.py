@@ -4,9 +4,19 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova.cmd import early
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from kilonova.cmd.caps import Levels
+    from kilonova.cmd.service import ServiceRecord
+    from kilonova.conductor.manager import ConductorManager
+    from kilonova.db.engine import Databases
+    from kilonova.db.queries.cells import Cells
+    from kilonova.rpc.routing import RoutedTransport
 
 # Of the time to end, the share that steps under way get; a step that takes longer is left to the next conductor.
 FLOWS_SHARE = 0.8
@@ -19,7 +29,7 @@ def main() -> int:
     return daemon.run('conductor', build, sys.argv[1:])
 
 
-def build(conf: Any) -> Any:
+def build(conf: cfg.ConfigOpts) -> Any:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.caps import Levels
@@ -49,8 +59,8 @@ def build(conf: Any) -> Any:
 class ConductorPart:
     """Serve, report up; in the opposite order at the end."""
 
-    def __init__(self, conf: Any, databases: Any, manager: Any, record: Any, transport: Any, levels: Any, cells: Any,
-                 checks: Mapping[str, Any]) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, databases: Databases, manager: ConductorManager, record: ServiceRecord,
+                 transport: RoutedTransport, levels: Levels, cells: Cells, checks: Mapping[str, Any]) -> None:
         self._conf, self._databases, self._manager = conf, databases, manager
         self._record, self._transport = record, transport
         self._levels, self._cells, self.checks = levels, cells, checks

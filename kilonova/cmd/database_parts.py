@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -60,7 +60,7 @@ def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: Cells) -> RoutedTr
 
 def checks(databases: Databases) -> dict[str, Ask]:
     """The API database and the main one: each tells its time."""
-    def ask(database: Any) -> None:
+    def ask(database: Callable[[], engine.Database]) -> None:
         with database().read() as connection:
             engine.now(connection)
     return {'api_database': lambda: ask(databases.api), 'database': lambda: ask(databases.main)}

@@ -7,9 +7,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova.cmd.cli import VERBOSE, Cloud, Command, argument, moment, table
+
+if TYPE_CHECKING:
+    from kilonova.db.engine import Database
+    from kilonova.db.migration import Schema
 
 # What an INT column holds (the field's bound of --max_rows).
 MAX_ROWS = 0x7FFFFFFF
@@ -53,7 +57,7 @@ def _cell0(cloud: Cloud) -> Any:
     return cloud.cells.cell0()
 
 
-def _sync(databases: Sequence[Any], schema: Any, version: str) -> int:
+def _sync(databases: Sequence[Any], schema: Schema, version: str) -> int:
     from kilonova.db import migration
     from kilonova.errors import Invalid
     for database in databases:
@@ -65,7 +69,7 @@ def _sync(databases: Sequence[Any], schema: Any, version: str) -> int:
     return 0
 
 
-def _version(database: Any, schema: Any) -> int:
+def _version(database: Database, schema: Schema) -> int:
     from kilonova.db import migration
     print(migration.version(database, schema))
     return 0

@@ -6,9 +6,12 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova.cmd.cli import Cloud, Command, argument, table
+
+if TYPE_CHECKING:
+    from kilonova.db.engine import Database
 
 FORMAT = argument('--format', choices=('table', 'json'), default='table')
 SHOWN = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
@@ -168,7 +171,7 @@ def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
     return None
 
 
-def _has(database: Any, host: str) -> bool:
+def _has(database: Database, host: str) -> bool:
     from kilonova.db.queries import services
     with database.read() as connection:
         return services.get(connection, host=host, binary=services.COMPUTE) is not None

@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
 from kilonova.cmd import cli
 from kilonova.cmd.cli import Cloud, Command, argument
+
+if TYPE_CHECKING:
+    from oslo_policy import policy
 
 PROG = 'kilonova-policy'
 NAMESPACE = 'kilonova'
@@ -58,7 +61,7 @@ def check(cloud: Cloud, args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _print_answers(enforcer: Any, args: argparse.Namespace) -> None:
+def _print_answers(enforcer: policy.Enforcer, args: argparse.Namespace) -> None:
     roles = [role.strip() for role in args.roles.split(',') if role.strip()]
     caller = {'roles': roles, 'user_id': args.user, 'project_id': args.project}
     caller['is_admin'] = bool(enforcer.authorize('context_is_admin', dict(caller), {**caller, 'is_admin': False}))

@@ -4,9 +4,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kilonova.cmd import early
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from kilonova.cmd.service import ServiceRecord
+    from kilonova.db.engine import Databases
+    from kilonova.db.queries.cells import Cells
+    from kilonova.rpc.transport import OsloTransport
+    from kilonova.scheduler.manager import SchedulerManager
 
 
 def main() -> int:
@@ -16,7 +25,7 @@ def main() -> int:
     return daemon.run('scheduler', build, sys.argv[1:])
 
 
-def build(conf: Any) -> Any:
+def build(conf: cfg.ConfigOpts) -> Any:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.service import ServiceRecord
@@ -36,8 +45,8 @@ def build(conf: Any) -> Any:
 class SchedulerPart:
     """Serve, report up; in the opposite order at the end."""
 
-    def __init__(self, conf: Any, databases: Any, manager: Any, record: Any, transport: Any, cells: Any,
-                 checks: Mapping[str, Any]) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, databases: Databases, manager: SchedulerManager, record: ServiceRecord,
+                 transport: OsloTransport, cells: Cells, checks: Mapping[str, Any]) -> None:
         self._databases, self._manager, self._record, self._transport = databases, manager, record, transport
         self._conf, self._cells, self.checks = conf, cells, checks
         self._stopping = threading.Event()

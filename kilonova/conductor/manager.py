@@ -30,7 +30,7 @@ from kilonova.objects import Claim, Save
 from kilonova.rpc.baseapi import ping
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.conductor import ComputeTask, Conductor
-from kilonova.rpc.interface import Client
+from kilonova.rpc.interface import Client, Server
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.reports import PERIOD, Broker, Collector
 
@@ -89,7 +89,7 @@ class ComputeTaskEndpoint:
 class ConductorManager:
     """Builds and runs what a conductor process is made of. ``broker``: where hosts report together."""
 
-    def __init__(self, conf: cfg.ConfigOpts, *, transport: Any, databases: Databases, cells: Cells,
+    def __init__(self, conf: cfg.ConfigOpts, *, transport: Server, databases: Databases, cells: Cells,
                  scheduler: Client, compute: Client, placement: PlacementClient, images: ImageClient,
                  notify: Notifications = OFF, broker: Broker | None = None) -> None:
         self._transport, self._host = transport, conf.host

@@ -63,7 +63,7 @@ AGE = {
 
 def _register(element_class: type, texts: dict[str, str]) -> None:
     for dialect, text in {**texts, 'mariadb': texts['mysql']}.items():
-        def render(element: Any, compiler: SQLCompiler, text: str = text, **kw: Any) -> str:
+        def render(element: sa.ColumnElement[Any], compiler: SQLCompiler, text: str = text, **kw: Any) -> str:
             if isinstance(element, db_age):
                 return text.format(time=compiler.process(element.clauses, **kw))
             return text

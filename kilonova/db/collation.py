@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import expression
+from sqlalchemy.sql.compiler import SQLCompiler
 
 
 class by_code_point(expression.FunctionElement[str]):  # noqa: N801 - it reads as a function
@@ -23,10 +24,10 @@ class by_code_point(expression.FunctionElement[str]):  # noqa: N801 - it reads a
 
 
 @compiles(by_code_point)
-def _plain(element: Any, compiler: Any, **options: Any) -> str:
+def _plain(element: by_code_point, compiler: SQLCompiler, **options: Any) -> str:
     return compiler.process(element.clauses, **options)
 
 
 @compiles(by_code_point, 'postgresql')
-def _collated(element: Any, compiler: Any, **options: Any) -> str:
+def _collated(element: by_code_point, compiler: SQLCompiler, **options: Any) -> str:
     return f'({compiler.process(element.clauses, **options)} COLLATE "C")'

@@ -24,6 +24,8 @@ from typing import Any, ParamSpec, TypeVar
 import sqlalchemy as sa
 from oslo_config import cfg
 from sqlalchemy import event, exc, pool
+from sqlalchemy.engine.default import DefaultExecutionContext
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from kilonova import errors
 from kilonova.db import access, expressions, failures, timeouts
@@ -171,8 +173,8 @@ class Database:
         event.listen(self._engine, 'before_cursor_execute', self._before_statement)
         event.listen(self._engine, 'commit', self._before_commit)
 
-    def _before_statement(self, connection: sa.Connection, cursor: Any, statement: str, parameters: Any,
-                          context: Any, executemany: bool) -> None:
+    def _before_statement(self, connection: sa.Connection, cursor: DBAPICursor, statement: str, parameters: object,
+                          context: DefaultExecutionContext | None, executemany: bool) -> None:
         if context is not None and (context.isinsert or context.isupdate or context.isdelete) \
                 and _WRITES not in connection.get_execution_options():
             raise RuntimeError(f'a read transaction on {self!r} must not write: {statement}')
@@ -182,8 +184,8 @@ class Database:
             for callback in tuple(_listeners):
                 callback(self.name, statement, executemany)
 
-    def _prepare_postgresql(self, connection: Any, _record: Any) -> None:
-        with connection.cursor() as cursor:
+    def _prepare_postgresql(self, connection: DBAPIConnection, _record: pool.ConnectionPoolEntry) -> None:
+        with contextlib.closing(connection.cursor()) as cursor:
             timeouts.tell_postgresql(cursor, self.options.statement_timeout)
         connection.commit()
 
@@ -207,7 +209,8 @@ def _locked() -> exc.OperationalError:
     return exc.OperationalError('BEGIN IMMEDIATE', None, sqlite3.OperationalError('database is locked'))
 
 
-def _create_sqlite(_dialect: sa.Dialect, _record: Any, arguments: Sequence[Any], _keywords: dict[str, Any]) -> None:
+def _create_sqlite(_dialect: sa.Dialect, _record: pool.ConnectionPoolEntry, arguments: Sequence[Any],
+                   _keywords: dict[str, Any]) -> None:
     """A new file is its owner's alone; SQLite gives those beside it (-wal, -shm) the same mode."""
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
@@ -217,7 +220,7 @@ def _create_sqlite(_dialect: sa.Dialect, _record: Any, arguments: Sequence[Any],
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
     # None hands transactions over to _begin_sqlite: pysqlite's own would begin deferred ones, and only at a
     # write.
     connection.isolation_level = None
@@ -251,7 +254,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
         driver.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
 
 
-def _begin_immediate(driver: Any) -> None:
+def _begin_immediate(driver: sqlite3.Connection) -> None:
     deadline = time.monotonic() + SQLITE_BUSY
     pause = 0.001
     while True:

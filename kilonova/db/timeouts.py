@@ -17,6 +17,8 @@ import sqlite3
 import time
 from typing import Any
 
+from sqlalchemy.engine.interfaces import DBAPICursor
+
 # Seconds that the client gives the server to say itself that a statement took too long.
 GRACE = 1.0
 # Seconds that a new connection may take, at most.
@@ -55,7 +57,7 @@ def _of_mysql(limit: float) -> str:
             f' /*!50708 , max_execution_time = {int(limit * 1000)} */')
 
 
-def tell_postgresql(cursor: Any, limit: float) -> None:
+def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
     """Settings of a session. As a statement: poolers in between refuse start-up options."""
     # jit: the planner takes tables that it has no statistics of for large and compiles each statement with many
     # columns: 0.45 s of a list of servers whose rows take 5 ms. Servers that were built without it don't know it.

@@ -78,7 +78,7 @@ def object_versions(objname: str) -> dict[str, str]:
     return ovo.obj_tree_get_versions(objname)
 
 
-def _writer(field: Any) -> Callable[[Any, str, Any], Any] | None:
+def _writer(field: ovo_fields.Field) -> Callable[[Any, str, Any], Any] | None:
     """How a field's value becomes a primitive; None = it is one."""
     if fields.is_plain(field):
         return None
@@ -93,7 +93,7 @@ def _writer(field: Any) -> Callable[[Any, str, Any], Any] | None:
     return field.to_primitive
 
 
-def _reader(field: Any) -> Callable[[Any, str, Any], Any]:
+def _reader(field: ovo_fields.Field) -> Callable[[Any, str, Any], Any]:
     """How a primitive becomes the field's value, checked."""
     if fields.is_plain(field):
         return field.coerce
@@ -220,7 +220,7 @@ class KilonovaObject(ovo.VersionedObject):
         return envelope
 
     @classmethod
-    def _obj_from_primitive(cls, context: Any, objver: str, primitive: dict[str, Any]) -> Self:
+    def _obj_from_primitive(cls, context: RequestContext | None, objver: str, primitive: dict[str, Any]) -> Self:
         self = cls(context)
         if objver != cls.VERSION:
             self.VERSION = objver

@@ -57,7 +57,7 @@ class UUID(ovo.StringPattern):
 
     PATTERN = ovo.UUID.PATTERN
 
-    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+    def coerce(self, obj: object, attr: str, value: Any) -> str:
         text = value if isinstance(value, str) else str(value)
         if _UUID(text) is None:
             raise ValueError(f'A UUID is required in field {attr}, not {text!r}')
@@ -75,17 +75,17 @@ class ListOfUUIDField(AutoTypedField):
 class DateTime(ovo.DateTime):
     """An aware datetime; naive values are UTC (the databases' form). On the wire ``YYYY-MM-DDTHH:MM:SSZ``."""
 
-    def coerce(self, obj: Any, attr: str, value: Any) -> datetime.datetime:
+    def coerce(self, obj: object, attr: str, value: Any) -> datetime.datetime:
         if isinstance(value, str):
             value = datetime.datetime.fromisoformat(value)
         elif not isinstance(value, datetime.datetime):
             raise ValueError(f'A datetime is required in field {attr}, not a {type(value).__name__}')
         return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
 
-    def from_primitive(self, obj: Any, attr: str, value: Any) -> datetime.datetime:
+    def from_primitive(self, obj: object, attr: str, value: Any) -> datetime.datetime:
         return self.coerce(obj, attr, value)
 
-    def to_primitive(self, obj: Any, attr: str, value: datetime.datetime) -> str:
+    def to_primitive(self, obj: object, attr: str, value: datetime.datetime) -> str:
         if value.tzinfo is not datetime.UTC:
             value = value.astimezone(datetime.UTC)
         return f'{value:%Y-%m-%dT%H:%M:%S}Z'
@@ -98,17 +98,17 @@ class DateTimeField(AutoTypedField):
 class NetworkModel(ovo.FieldType):
     """A server's networks: a list of VIF dicts; on the wire and in instance_info_caches one JSON text."""
 
-    def coerce(self, obj: Any, attr: str, value: Any) -> list[dict[str, Any]]:
+    def coerce(self, obj: object, attr: str, value: Any) -> list[dict[str, Any]]:
         if isinstance(value, str):
             value = json.loads(value)
         if not isinstance(value, list):
             raise ValueError(f'A list of VIFs is required in field {attr}, not a {type(value).__name__}')
         return value
 
-    def from_primitive(self, obj: Any, attr: str, value: Any) -> list[dict[str, Any]]:
+    def from_primitive(self, obj: object, attr: str, value: Any) -> list[dict[str, Any]]:
         return self.coerce(obj, attr, value)
 
-    def to_primitive(self, obj: Any, attr: str, value: list[dict[str, Any]]) -> str:
+    def to_primitive(self, obj: object, attr: str, value: list[dict[str, Any]]) -> str:
         return json.dumps(value)
 
 
@@ -124,7 +124,7 @@ class WordList(ovo.Enum):
         self._known = frozenset(words)
         self._spellings = dict(spellings or {})
 
-    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+    def coerce(self, obj: object, attr: str, value: Any) -> str:
         if value in self._known:
             return str(value)
         word = str(value).lower()
@@ -183,7 +183,7 @@ MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migrati
 class Json(ovo.FieldType):
     """Anything that JSON carries, as it is."""
 
-    def coerce(self, obj: Any, attr: str, value: Any) -> Any:
+    def coerce(self, obj: object, attr: str, value: Any) -> Any:
         return value
 
 
@@ -196,7 +196,7 @@ class ResourceClass(ovo.StringPattern):
 
     PATTERN = r'^[A-Z0-9_]{1,255}$'
 
-    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+    def coerce(self, obj: object, attr: str, value: Any) -> str:
         if not isinstance(value, str) or re.match(self.PATTERN, value) is None:
             raise ValueError(f'Malformed resource class {value!r} in field {attr}')
         return value
@@ -210,17 +210,17 @@ SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNe
            ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass, Json)
 
 
-def type_of(field: Any) -> Any:
+def type_of(field: ovo.Field) -> Any:
     """A field's type."""
     return field._type  # noqa: SLF001 - the library has no other way to it
 
 
-def is_plain(field: Any) -> bool:
+def is_plain(field: ovo.Field) -> bool:
     """Whether the field's values travel as they are."""
     return isinstance(type_of(field), SCALARS)
 
 
-def holds_plain(field: Any) -> bool:
+def holds_plain(field: ovo.Field) -> bool:
     """Whether the field is a list, set or dict of such values."""
     element = getattr(type_of(field), '_element_type', None)
     return element is not None and is_plain(element)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kilonova import errors
 from kilonova.context import RequestContext
@@ -29,6 +29,9 @@ from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_pci_requests import InstancePCIRequests
 from kilonova.objects.migration_context import MigrationContext
 from kilonova.objects.pci_device import PciDeviceList
+
+if TYPE_CHECKING:
+    from kilonova.db.engine import Connection
 
 FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
 # Columns of instance_extra that hold one envelope each.
@@ -203,7 +206,7 @@ class Instance(PersistentObject, KilonovaObject):
                     dict(self.system_metadata) if 'system_metadata' in names else None,
                     dict(self.metadata) if 'metadata' in names else None)
 
-    def extra_values(self, names: Any) -> dict[str, str | None]:
+    def extra_values(self, names: Iterable[str]) -> dict[str, str | None]:
         """``instance_extra`` columns (JSON texts) of these fields; other names are passed over."""
         names = set(names)
         extra: dict[str, str | None] = {}
@@ -330,7 +333,7 @@ class InstanceList(ListBase, KilonovaObject):
             return sorted(storage.queries('operations').busy_instances(conn, sorted(uuids), host))
 
 
-def _assemble(ctxt: RequestContext, conn: Any, rows: list[dict[str, Any]],
+def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]],
               system_metadata: dict[str, dict[str, str | None]]) -> list[Instance]:
     """Instances of rows joined with their extra columns, with what the other tables hold: a statement a table."""
     uuids = [row['uuid'] for row in rows]

@@ -6,7 +6,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -49,12 +49,12 @@ class Destination(KilonovaObject):
         'forbidden_aggregates': fields.SetOfStringsField(nullable=True),
     }
 
-    def require_aggregates(self, aggregates: Any) -> None:
+    def require_aggregates(self, aggregates: Iterable[str]) -> None:
         """The host must be in at least one of these."""
         before: Any = self.aggregates if 'aggregates' in self else None
         self.aggregates = [*(before or ()), ','.join(aggregates)]
 
-    def append_forbidden_aggregates(self, aggregates: Any) -> None:
+    def append_forbidden_aggregates(self, aggregates: Iterable[str]) -> None:
         """The host must be in none of these."""
         before: Any = self.forbidden_aggregates if 'forbidden_aggregates' in self else None
         self.forbidden_aggregates = {*(before or ()), *aggregates}
@@ -121,7 +121,7 @@ class RequestGroup(KilonovaObject):
         'in_tree': fields.UUIDField(nullable=True),
     }
 
-    def __init__(self, context: Any = None, **values: Any) -> None:
+    def __init__(self, context: RequestContext | None = None, **values: Any) -> None:
         super().__init__(context, **{'requester_id': None, 'in_tree': None, **values})
         self.obj_set_defaults()
 
@@ -137,7 +137,7 @@ class RequestLevelParams(KilonovaObject):
         'same_subtree': fields.ListOfListsOfStringsField(default=[]),
     }
 
-    def __init__(self, context: Any = None, **values: Any) -> None:
+    def __init__(self, context: RequestContext | None = None, **values: Any) -> None:
         super().__init__(context, **values)
         self.obj_set_defaults()
 
@@ -186,7 +186,7 @@ class RequestSpec(KilonovaObject):
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
-    def from_components(cls, ctxt: RequestContext, *, instance_uuid: str, flavor: Any,
+    def from_components(cls, ctxt: RequestContext, *, instance_uuid: str, flavor: Flavor,
                         image: ImageMeta | dict | None = None, scheduler_hints: dict[str, Any] | None = None,
                         security_groups: SecurityGroupList | None = None,
                         requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
@@ -333,7 +333,7 @@ class RequestSpec(KilonovaObject):
             **{name: filter_properties.get(name) for name in ('ignore_hosts', 'force_hosts', 'force_nodes')})
 
 
-def _flavor(ctxt: RequestContext, flavor: Any) -> Any:
+def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any:
     """An object, its envelope, or a plain dict of its fields."""
     if not isinstance(flavor, dict):
         return flavor

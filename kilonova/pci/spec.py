@@ -209,7 +209,7 @@ def _id(name: str, value: Any) -> str:
     return hex_value(name, value.strip() if isinstance(value, str) else value, 0xFFFF, 4)
 
 
-def _address(value: Any, devname: Any, sysfs_root: str) -> AddressMatch | None:
+def _address(value: Any, devname: object, sysfs_root: str) -> AddressMatch | None:
     if devname is not None:
         found = sysfs.address_of_netdev(str(devname), sysfs_root)
         return _Nothing(str(devname)) if found is None else GlobAddress(found)
@@ -232,7 +232,7 @@ class _Nothing:
         return False
 
 
-def _check_remote_managed(address: AddressMatch | None, devname: Any, sysfs_root: str) -> None:
+def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
     # The address of a PF means the functions below it as well; a devname means the PF itself.
@@ -241,7 +241,7 @@ def _check_remote_managed(address: AddressMatch | None, devname: Any, sysfs_root
         raise PciDeviceInvalidPFRemoteManaged(address=full)
 
 
-def _tag(name: str, value: Any) -> str | None:
+def _tag(name: str, value: object) -> str | None:
     if name in _STRICT_BOOLEANS:
         try:
             return 'true' if strutils.bool_from_string(value, strict=True) else 'false'
@@ -254,7 +254,7 @@ def _tag(name: str, value: Any) -> str | None:
     return None if value is None else _text(name, value)
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise PciConfigInvalidSpec(reason=f"Cannot parse tag '{name}': a string is required, not {value!r}")
     return value

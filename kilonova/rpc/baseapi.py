@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.context import RequestContext
-from kilonova.rpc.interface import Interface, call
+from kilonova.rpc.interface import Interface, Transport, call
 
 
 class BaseApi(Interface):
@@ -39,6 +39,6 @@ class Base:
         return
 
 
-def ping(transport: Any, topic: str, server: str | None, ctxt: RequestContext) -> None:
+def ping(transport: Transport, topic: str, server: str | None, ctxt: RequestContext) -> None:
     """Ask a daemon (``server`` None: any of the topic) whether it is there; Unanswered when none is."""
     transport.send('call', topic, BaseApi.namespace, server, '1.0', ctxt, 'ping', {'arg': None})

@@ -15,7 +15,7 @@ are newer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -108,6 +108,13 @@ class Transport(Protocol):
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         """Deliver one message; returns the reply of a call, None for a cast."""
+
+
+class Server(Transport, Protocol):
+    """A transport that takes messages as well."""
+
+    def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
+        """What listens for the topic's messages once it is started."""
 
 
 class Client:

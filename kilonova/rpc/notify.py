@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import oslo_messaging as messaging
+from oslo_config import cfg
 from oslo_messaging import opts as messaging_opts
 from oslo_serialization import jsonutils
 
@@ -144,7 +145,7 @@ def _options() -> list[Any]:
     return [opt for group, opts in messaging_opts.list_opts() if group == GROUP for opt in opts]
 
 
-def register(conf: Any) -> None:
+def register(conf: cfg.ConfigOpts) -> None:
     """Let a configuration know oslo.messaging's section of notifications."""
     conf.register_opts(_options(), group=GROUP)
 
@@ -168,7 +169,7 @@ class _Contexts(messaging.NoOpSerializer):
 class Sender:
     """Hands messages to oslo.messaging's drivers, in the order in which they came, in a thread of its own."""
 
-    def __init__(self, conf: Any, size: int = QUEUE_SIZE) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, size: int = QUEUE_SIZE) -> None:
         messaging.set_transport_defaults(EXCHANGE)
         transport = messaging.get_notification_transport(conf)
         self._notifiers = {
@@ -222,7 +223,7 @@ class Sender:
 class Notifications:
     """One a process. Off (``enabled`` False) it does nothing at all."""
 
-    def __init__(self, conf: Any, sender: Sender | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, sender: Sender | None = None) -> None:
         register(conf)
         section = conf.notifications
         drivers = set(conf[GROUP].driver)

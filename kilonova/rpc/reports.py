@@ -25,6 +25,7 @@ from typing import Any
 
 import kombu
 import oslo_messaging as messaging
+from oslo_config import cfg
 from oslo_utils import strutils
 
 from kilonova import concurrency
@@ -48,7 +49,7 @@ class Broker:
     """The RabbitMQ of ``[DEFAULT]transport_url``: how to connect to it. Transports of oslo.messaging must have been
     made before, which registers its options."""
 
-    def __init__(self, conf: Any, url: str | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, url: str | None = None) -> None:
         self._url = messaging.TransportURL.parse(conf, url)
         self._options = conf.oslo_messaging_rabbit
 
@@ -173,7 +174,7 @@ class Collector:
             reports, self._reports = self._reports, {}
             self._handle(reports)
 
-    def _take(self, message: Any) -> None:
+    def _take(self, message: kombu.Message) -> None:
         try:
             found = message.decode()
             number, host = found['id'], found['host']

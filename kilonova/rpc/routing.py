@@ -16,6 +16,7 @@ from kilonova.context import RequestContext
 from kilonova.db.engine import is_unreachable
 from kilonova.errors import Unanswered
 from kilonova.rpc.interface import Interface
+from kilonova.rpc.transport import OsloTransport
 
 HOSTS = 'compute'
 
@@ -23,7 +24,7 @@ HOSTS = 'compute'
 class RoutedTransport:
     """``url_of(host)``: the queue of its cell, None where no cell has it; ``open(url)`` makes a transport, once."""
 
-    def __init__(self, local: Any, local_url: str, url_of: Callable[[str], str | None],
+    def __init__(self, local: OsloTransport, local_url: str, url_of: Callable[[str], str | None],
                  open: Callable[[str], Any]) -> None:  # noqa: A002 - what it does
         self._local, self._local_url = local, local_url
         self._url_of, self._open = url_of, open

@@ -20,6 +20,7 @@ from typing import Any
 
 import kombu.exceptions
 import oslo_messaging as messaging
+from oslo_config import cfg
 from oslo_serialization import jsonutils
 
 from kilonova import concurrency
@@ -119,7 +120,7 @@ class OsloTransport:
     waits for longer than he may.
     """
 
-    def __init__(self, conf: Any, url: str | None = None, entities: Any = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, url: str | None = None, entities: Any = None) -> None:
         self._conf = conf
         messaging.set_transport_defaults(EXCHANGE)
         self._transport = messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=REMOTE_MODULES)

@@ -9,6 +9,7 @@ from typing import Any
 from oslo_context import context as oslo_context
 
 from kilonova.context import RequestContext, get_admin_context
+from kilonova.db.engine import Database
 from kilonova.db.queries import state_changes
 from kilonova.db.queries.state_changes import Change
 from kilonova.objects.notifications import reading
@@ -43,7 +44,7 @@ def _context() -> RequestContext:
     return current if isinstance(current, RequestContext) else get_admin_context()
 
 
-def server_changed(notify: Notifications, ctxt: RequestContext, database: Any, uuid: str,
+def server_changed(notify: Notifications, ctxt: RequestContext, database: Database, uuid: str,
                    event: str = 'instance.update', binary: str | None = None, **facts: Any) -> None:
     """Tell an event of a server whose object isn't in hand."""
     def read() -> dict[str, Any] | None:

@@ -236,8 +236,8 @@ def _total(amounts: Counter) -> dict[str, int]:
     return dict(total)
 
 
-def _assign(query: Query, suffixes: list[str], providers: Collection[str], left: Counter, suits: Any,
-            found: dict[str, str]) -> bool:
+def _assign(query: Query, suffixes: list[str], providers: Collection[str], left: Counter,
+            suits: Callable[[str, str], bool], found: dict[str, str]) -> bool:
     """Give each group a provider, depth first; ``left`` ends without what they take."""
     if not suffixes:
         return True

@@ -21,14 +21,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from oslo_config import cfg
 
 from kilonova import concurrency, errors
 from kilonova.context import RequestContext
+from kilonova.db.engine import Databases
 from kilonova.db.queries import decisions as rows
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.plan import Plan
 from kilonova.scheduler.reasons import Report
+from kilonova.scheduler.table import Mask, Table, Values
 
 LOG = logging.getLogger(__name__)
 
@@ -69,14 +72,14 @@ class Trace:
         if self.considered is None:
             self.considered = considered
 
-    def masked(self, name: str, table: Any, before: Any, after: Any) -> None:
+    def masked(self, name: str, table: Table, before: Mask, after: Mask) -> None:
         """A filter left these of those."""
         count, left = int(np.count_nonzero(before)), int(np.count_nonzero(after))
         self.steps.append({
             'filter': name, 'before': count, 'after': left,
             'fell': self._told(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else {}})
 
-    def weighed(self, table: Any, places: Any, weights: Any) -> None:
+    def weighed(self, table: Table, places: NDArray[np.int64], weights: Values) -> None:
         """Places and their weights, best first; those of the first server stand for all."""
         if not self.survivors:
             self.survivors = {**self._told(table, places[:self._most]), 'weight': weights[:self._most].tolist()}
@@ -91,7 +94,7 @@ class Trace:
         self.took = time.perf_counter() - self._began
 
     @staticmethod
-    def _told(table: Any, places: Any) -> Columns:
+    def _told(table: Table, places: NDArray[np.int64]) -> Columns:
         return {'host': [table.host(place) for place in places.tolist()],
                 **{name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)}}
 
@@ -125,7 +128,7 @@ def story(spec: RequestSpec, trace: Trace, most: int, *, plan: Plan | None = Non
 class Decisions:
     """One a scheduler process. Without ``start`` nothing is written: what is recorded waits."""
 
-    def __init__(self, conf: cfg.ConfigOpts, databases: Any) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, databases: Databases) -> None:
         self._section, self._databases = conf.scheduler, databases
         self._waiting: deque[tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = deque(maxlen=MOST)
         self._wake, self._stopping = threading.Event(), threading.Event()

@@ -27,7 +27,7 @@ _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 class Guard:
     """Calls of one plug-in for one request. ``kind``: what it is, for the log."""
 
-    def __init__(self, kind: str, plugin: Any, request: Any = None) -> None:
+    def __init__(self, kind: str, plugin: object, request: object = None) -> None:
         self._kind, self._name, self._request = kind, type(plugin).__name__, request
         self._count = 0
         self._first: Exception | None = None

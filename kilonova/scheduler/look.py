@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from kilonova.objects import RequestSpec
+from kilonova.objects import InstanceGroup, RequestSpec
 from kilonova.scheduler.snapshot import Snapshot
 from kilonova.scheduler.table import Mask, Values
 
@@ -59,7 +60,7 @@ class Look:
         """Hosts that have one of these servers."""
         return self.counts(uuids) > 0
 
-    def members(self, group: Any, but: str | None = None) -> Values:
+    def members(self, group: InstanceGroup, but: str | None = None) -> Values:
         """How many servers of a group each host has by ``InstanceGroup.places``, ``but`` not counted."""
         found = np.zeros(len(self.table['live']))
         for server, hosts in (group.places or {}).items():
@@ -67,7 +68,7 @@ class Look:
                 found[list(self.table.places_named(hosts))] += 1
         return found
 
-    def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: Any = np.bool_) -> Any:
+    def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
         """An array of ``answer(metadata of the host's aggregates)``, asked once for hosts of the same aggregates."""
         found = np.full(len(self.table['live']), answer([]), kind)
         hosts: dict[tuple[int, ...], list[str]] = {}

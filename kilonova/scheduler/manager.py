@@ -24,6 +24,8 @@ from kilonova import errors, objects
 from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementInvalid
 from kilonova.clients.providers import MANAGED_PCI
 from kilonova.context import RequestContext
+from kilonova.db.engine import Databases
+from kilonova.db.queries.cells import Cells
 from kilonova.objects import RequestSpec
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.rpc.notify import OFF, Notifications
@@ -64,7 +66,7 @@ class Candidates:
 class SchedulerManager:
     """One a process; its methods may run in many threads at once."""
 
-    def __init__(self, conf: cfg.ConfigOpts, databases: Any, cells: Any, placement: PlacementClient, *,
+    def __init__(self, conf: cfg.ConfigOpts, databases: Databases, cells: Cells, placement: PlacementClient, *,
                  enabled_filters: Sequence[Any] | None = None, weighers: Sequence[Any] | None = None,
                  notify: Notifications = OFF) -> None:
         """Loads filters and weighers by the options unless they are given; an unknown name raises."""

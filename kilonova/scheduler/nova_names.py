@@ -80,7 +80,7 @@ def _same(text: str) -> str:
     return text
 
 
-def instance_uuids_overlap(host_state: HostState, uuids: Any) -> bool:
+def instance_uuids_overlap(host_state: HostState, uuids: str | Iterable[str]) -> bool:
     """Whether the host has one of these servers (a uuid, or several)."""
     asked = {uuids} if isinstance(uuids, str) else set(uuids)
     return not asked.isdisjoint(host_state.instances)

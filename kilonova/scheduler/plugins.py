@@ -94,7 +94,7 @@ class _Installed:
         return found
 
 
-def _loaded(point: Any, group: str) -> Any:
+def _loaded(point: EntryPoint, group: str) -> Any:
     try:
         return point.load()
     except Exception as error:

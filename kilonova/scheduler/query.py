@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from oslo_config import cfg
 from oslo_utils import strutils
 
 from kilonova import errors
@@ -39,6 +40,20 @@ class RequestFilterFailed(errors.KilonovaError):
     """Something that is asked for can be nowhere; scheduling ends with this reason."""
 
     msg_fmt = 'Scheduling failed: %(reason)s'
+
+
+def _none() -> list[dict[str, Any]]:
+    return []
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``zone_aggregates(zone)`` → uuids of the aggregates of an availability zone; ``aggregates()`` → all of them:
+    {'uuid', 'name', 'hosts', 'metadata'}."""
+
+    conf: cfg.ConfigOpts
+    zone_aggregates: Callable[[str], list[str]]
+    aggregates: Callable[[], list[dict[str, Any]]] = _none
 
 
 @dataclass

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
-from kilonova.objects import RequestSpec
+from kilonova.objects import InstancePCIRequest, RequestSpec
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler.candidates import only_cell
 from kilonova.scheduler.guard import Guard
@@ -185,7 +185,7 @@ class _Why:
         self.checks: dict[str, Check] = {}
         self.names: dict[int, str] = {}
 
-    def _add(self, key: str, words: str, failing: Mask, has: Any = None, unit: str = '') -> None:
+    def _add(self, key: str, words: str, failing: Mask, has: NDArray[Any] | int | None = None, unit: str = '') -> None:
         failing = failing & self._considered
         known = self.checks.get(key)
         if known is None:
@@ -378,20 +378,20 @@ class _Why:
         return self._unoffered if unknown is None else self._unoffered & ~unknown.failing
 
 
-def _name(one: Any) -> str:
+def _name(one: object) -> str:
     return type(one).__name__
 
 
-def _is(one: Any, name: str) -> bool:
+def _is(one: object, name: str) -> bool:
     return any(cls.__name__ == name for cls in type(one).__mro__)
 
 
-def _filter_words(one: Any) -> str:
+def _filter_words(one: object) -> str:
     return next((WORDS[cls.__name__] for cls in type(one).__mro__ if cls.__name__ in WORDS),
                 f'turned away by {_name(one)}')
 
 
-def _kept(one: Any, states: list[Any], spec: RequestSpec) -> list[Any]:
+def _kept(one: filtering.BaseFilter, states: list[Any], spec: RequestSpec) -> list[Any]:
     guard = Guard('Filter', one)
     together = type(one).filter_all is not filtering.BaseFilter.filter_all
     return [state for part in ([states] if together else [[state] for state in states])
@@ -407,7 +407,7 @@ def _requests(spec: RequestSpec) -> list[Any]:
     return list(requests.requests) if requests is not None else []
 
 
-def _device(request: Any) -> tuple[str, str]:
+def _device(request: InstancePCIRequest) -> tuple[str, str]:
     name = request.alias_name or 'PCI devices'
     return f'pci:{name}', f'{{have}} fewer than {request.count} free {name}'
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import netaddr
 from jsonschema import FormatChecker
+from jsonschema.protocols import Validator
 from oslo_utils import timeutils, uuidutils
 
 from kilonova.api.schemas import keywords
@@ -220,7 +221,7 @@ class Query:
         _raise(self._validators[version], values, 'query parameters')
 
 
-def _raise(validator: Any, value: Any, what: str) -> None:
+def _raise(validator: Validator, value: Any, what: str) -> None:
     error = keywords.first_of(validator, value)
     if error is None:
         return

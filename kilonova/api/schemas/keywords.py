@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
+from jsonschema.protocols import Validator
 
 # Errors of one value that are compared for the one that is told.
 MOST_ERRORS = 50
@@ -31,7 +32,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern[:-1] + r'\Z' if pattern.endswith('$') else pattern)
 
 
-def first_of(validator: Any, value: Any) -> jsonschema.ValidationError | None:
+def first_of(validator: Validator, value: Any) -> jsonschema.ValidationError | None:
     """The error that says most about a value."""
     return jsonschema.exceptions.best_match(itertools.islice(validator.iter_errors(value), MOST_ERRORS))
 
@@ -46,18 +47,18 @@ def _is_long(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def _bounds_first(keyword: Callable[..., Any]) -> Callable[..., Errors]:
-    def check(validator: Any, argument: Any, value: Any, schema: dict[str, Any]) -> Errors:
+    def check(validator: Validator, argument: Any, value: Any, schema: dict[str, Any]) -> Errors:
         if not _is_long(value, schema):
             yield from keyword(validator, argument, value, schema) or ()
     return check
 
 
-def _pattern(validator: Any, pattern: str, value: Any, schema: dict[str, Any]) -> Errors:
+def _pattern(validator: Validator, pattern: str, value: Any, schema: dict[str, Any]) -> Errors:
     if isinstance(value, str) and not compiled(pattern).search(value):
         yield jsonschema.ValidationError(f'{value!r} does not match {pattern!r}')
 
 
-def _unique(validator: Any, wanted: bool, value: Any, schema: dict[str, Any]) -> Errors:
+def _unique(validator: Validator, wanted: bool, value: Any, schema: dict[str, Any]) -> Errors:
     if not wanted or not isinstance(value, list):
         return
     if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
@@ -70,7 +71,7 @@ def is_known(name: str, schema: dict[str, Any]) -> bool:
         compiled(pattern).search(name) for pattern in schema.get('patternProperties', ()))
 
 
-def _by_pattern(validator: Any, patterns: dict[str, Any], value: Any, schema: dict[str, Any]) -> Errors:
+def _by_pattern(validator: Validator, patterns: dict[str, Any], value: Any, schema: dict[str, Any]) -> Errors:
     if not isinstance(value, dict):
         return
     for pattern, of_pattern in patterns.items():
@@ -79,7 +80,7 @@ def _by_pattern(validator: Any, patterns: dict[str, Any], value: Any, schema: di
                 yield from validator.descend(item, of_pattern, path=name, schema_path=pattern)
 
 
-def _additional(validator: Any, allowed: bool, value: Any, schema: dict[str, Any]) -> Errors:
+def _additional(validator: Validator, allowed: bool, value: Any, schema: dict[str, Any]) -> Errors:
     if allowed or not isinstance(value, dict):
         return
     extras = sorted(name for name in value if not is_known(name, schema))
@@ -97,7 +98,7 @@ def _additional(validator: Any, allowed: bool, value: Any, schema: dict[str, Any
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
     """minimum and maximum also hold for numbers that are written as text."""
-    def check(validator: Any, limit: float, value: Any, schema: dict[str, Any]) -> Errors:
+    def check(validator: Validator, limit: float, value: Any, schema: dict[str, Any]) -> Errors:
         try:
             number = float(value) if isinstance(value, str) else value
         except ValueError:
@@ -107,13 +108,13 @@ def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., 
     return check
 
 
-def _largest(validator: Any, bound: int, value: Any, schema: dict[str, Any]) -> Errors:
+def _largest(validator: Validator, bound: int, value: Any, schema: dict[str, Any]) -> Errors:
     """A bound for numbers alone, where a text may be anything."""
     if isinstance(value, (int, float)) and abs(value) > bound:
         yield jsonschema.ValidationError(f'{value!r} is greater than the maximum of {bound!r}')
 
 
-def _bytes(validator: Any, limit: int, value: Any, schema: dict[str, Any]) -> Errors:
+def _bytes(validator: Validator, limit: int, value: Any, schema: dict[str, Any]) -> Errors:
     """MySQL's columns of long text are bounded in bytes."""
     if isinstance(value, str) and len(value.encode()) > limit:
         yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')

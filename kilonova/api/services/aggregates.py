@@ -208,7 +208,7 @@ def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], err
         raise error(aggregate_id=number, reason=HAS_SERVERS)
 
 
-def _change(conn: Any, number: int, metadata: Mapping[str, str | None], error: type[Invalid]) -> None:
+def _change(conn: engine.Connection, number: int, metadata: Mapping[str, str | None], error: type[Invalid]) -> None:
     aggregates.lock(conn, number)
     if metadata.get(KEY) is not None:
         row = aggregates.get(conn, number)
@@ -240,7 +240,7 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 
 # --- Placement -------------------------------------------------------------------------------------------------------
-def _remember(conn: Any, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.Operation:
+def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.Operation:
     """The row by which a conductor brings Placement up to date if this process doesn't."""
     row = operations.Operation.new(ctxt, mirror.KIND, aggregate_uuid, {'aggregate': aggregate_uuid, 'host': host},
                                    beside=True, not_before=engine.now(conn) + MEND_AFTER)

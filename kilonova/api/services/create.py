@@ -32,6 +32,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, find_server
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.context import RequestContext
+from kilonova.db.engine import Database
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
 from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid, Unavailable
 from kilonova.objects import (
@@ -305,7 +306,7 @@ def _check_zone(backend: Backend, zone: str) -> None:
 
 
 def _host_of_node(backend: Backend, node: str) -> str:
-    def ask(cell: Any) -> dict[str, Any] | None:
+    def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return compute_nodes.get(conn, hypervisor_hostname=node)
     silent: list[Any] = []

@@ -13,6 +13,7 @@ from kilonova import concurrency
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.context import RequestContext
+from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services, zones
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import (
@@ -91,7 +92,7 @@ def list_services(backend: Backend, host: str | None = None, binary: str | None 
         zone_of = _zone_of_hosts(zones.zones(conn))
     found = []
 
-    def ask(cell: Any) -> list[dict[str, Any]]:
+    def ask(cell: Database) -> list[dict[str, Any]]:
         with cell.read() as conn:
             return services.list_services(conn, down_time=backend.options.service_down_time, host=host, binary=binary)
     for cell, rows in ask_cells(backend.all_cells(), ask, silent):
@@ -126,7 +127,7 @@ def find_service(backend: Backend, *, uuid: str | None = None, number: int | Non
                  binary: str | None = None, missing: Exception | None = None) -> InCell:
     """One service. NoSuchService, or ``missing``; ServiceUnique (400) when a number means one in several cells;
     Unanswered when it may be in a silent one."""
-    def ask(cell: Any) -> dict[str, Any] | None:
+    def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return services.get(conn, uuid=uuid, service_id=number, host=host, binary=binary,
                                 down_time=backend.options.service_down_time)
@@ -172,7 +173,7 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
     return row
 
 
-def _refuse_to_come_back(conn: Any, row: dict[str, Any], values: dict[str, Any]) -> None:
+def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
     """Servers that were evacuated from it may still run there: its compute service ends them when it starts."""
     if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
         return
@@ -227,7 +228,7 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: InCell) -> N
             LOG.error('Failed to delete compute node resource provider for compute node %s: %s', node['uuid'], error)
 
 
-def _refuse_in_use(cell: Any, host: str) -> None:
+def _refuse_in_use(cell: Database, host: str) -> None:
     with cell.read() as conn:
         if servers.names(conn, Filters(equal={'host': [host]}), (), 1):
             raise HostInUse(reason=f'Unable to delete compute service that is hosting instances. Migrate or delete '
@@ -249,7 +250,7 @@ def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int | Non
     found: list[InCell] = []
     skip = marker is not None
 
-    def ask(cell: Any) -> None:
+    def ask(cell: Database) -> None:
         nonlocal skip
         left = None if limit is None else limit - len(found)
         if left == 0:
@@ -272,7 +273,7 @@ def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int | Non
     return found
 
 
-def _marked(conn: Any, marker: str, is_number: bool) -> dict[str, Any] | None:
+def _marked(conn: Connection, marker: str, is_number: bool) -> dict[str, Any] | None:
     if not is_number:
         return compute_nodes.get(conn, uuid=marker)
     number = as_number(marker)
@@ -290,7 +291,7 @@ def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
     if is_number and number is None:
         raise NodeNotFound(node=identifier)
 
-    def ask(cell: Any) -> dict[str, Any] | None:
+    def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return compute_nodes.show(conn, backend.options.service_down_time, node_id=number,
                                       uuid=None if is_number else identifier)
@@ -302,7 +303,7 @@ def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
     raise NodeNotFound(node=identifier)
 
 
-def _is_mapped(backend: Backend, host: str, cell: Any) -> bool:
+def _is_mapped(backend: Backend, host: str, cell: Database) -> bool:
     with backend.api_db.read() as conn:
         mapping = cells.get_host(conn, host)
     return mapping is not None and mapping['cell_id'] == cell.cell.id
@@ -368,7 +369,7 @@ def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[d
 
 def statistics(backend: Backend) -> dict[str, int]:
     """Sums over all enabled nodes of the cells that answer."""
-    def ask(cell: Any) -> dict[str, Any]:
+    def ask(cell: Database) -> dict[str, Any]:
         with cell.read() as conn:
             return compute_nodes.statistics(conn)
     total: dict[str, int] = {}

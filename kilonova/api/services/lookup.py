@@ -8,6 +8,7 @@ from kilonova import states
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import is_silence
 from kilonova.context import RequestContext
+from kilonova.db.engine import Database
 from kilonova.db.queries import instances, servers
 from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
 
@@ -56,7 +57,7 @@ def find_server(backend: Backend, ctxt: RequestContext, uuid: str, *, purpose: s
     raise InstanceNotFound(instance_id=uuid)
 
 
-def _known(backend: Backend, cell: Any, uuid: str) -> Found:
+def _known(backend: Backend, cell: Database, uuid: str) -> Found:
     with backend.api_db.read() as conn:
         row = servers.known(conn, uuid)
     if row is None:
@@ -64,7 +65,7 @@ def _known(backend: Backend, cell: Any, uuid: str) -> Found:
     return Found(uuid, cell, row, silent=True)
 
 
-def _in_cell(cell: Any, uuid: str, purpose: str, deleted: bool) -> dict[str, Any] | None:
+def _in_cell(cell: Database, uuid: str, purpose: str, deleted: bool) -> dict[str, Any] | None:
     with cell.read() as conn:
         if purpose == WORK:
             return instances.get(conn, uuid)

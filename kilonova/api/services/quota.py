@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from kilonova.api.services import unified_limits
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
+from kilonova.db.engine import Database
 from kilonova.db.queries import quotas
 from kilonova.errors import Forbidden, Invalid, OverQuota
 from kilonova.objects import Flavor
@@ -135,7 +136,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
         rows, [row for row in rows if row['user_id'] == user_id])))
     besides = [row['uuid'] for row in rows]
 
-    def ask(cell: Any) -> quotas.Parts:
+    def ask(cell: Database) -> quotas.Parts:
         with cell.read() as conn:
             return quotas.usage(conn, project_id, user_id, besides)
     silent: list[Any] = []

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
+from kilonova.db.engine import Database
 from kilonova.db.queries import flavor_usage
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.pci import request as pci_request
@@ -53,7 +55,7 @@ class Registered(Mapping[str, int]):
         return len({**NAMES, **self._limits})
 
 
-def limits(backend: Any, project_id: str | None) -> Registered:
+def limits(backend: Backend, project_id: str | None) -> Registered:
     """What Keystone says of a project, or (None) of all. Unanswered: it says nothing."""
     registered, own = backend.limits.limits(project_id)
     options = backend.options
@@ -105,7 +107,7 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
     return by_alias, classes
 
 
-def usage(backend: Any, project_id: str) -> dict[str, int]:
+def usage(backend: Backend, project_id: str) -> dict[str, int]:
     """What all servers of a project take, by name; one statement a database, whatever their number. Those of a cell
     that doesn't answer count as the API database knows them. A server that is being resized counts with the larger
     amount of each."""
@@ -114,7 +116,7 @@ def usage(backend: Any, project_id: str) -> dict[str, int]:
         waiting = flavor_usage.waiting(conn, project_id)
     rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]
 
-    def ask(cell: Any) -> list[flavor_usage.Alike]:
+    def ask(cell: Database) -> list[flavor_usage.Alike]:
         with cell.read() as conn:
             return flavor_usage.in_cell(conn, project_id, besides)
     silent: list[Any] = []
@@ -131,5 +133,5 @@ def usage(backend: Any, project_id: str) -> dict[str, int]:
     return total
 
 
-def _of(backend: Any, flavor: Mapping[str, Any] | None) -> dict[str, int]:
+def _of(backend: Backend, flavor: Mapping[str, Any] | None) -> dict[str, int]:
     return amounts(flavor, backend.aliases, backend.options.pcpu_as_vcpu) if flavor else {}

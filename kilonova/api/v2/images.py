@@ -183,7 +183,7 @@ def detail(call: Call) -> Any:
     return _list(call, 'images/detail', _body)
 
 
-def _list(call: Call, path: str, render: Any) -> Any:
+def _list(call: Call, path: str, render: Callable[[Mapping[str, Any], Look], dict[str, Any]]) -> Any:
     limit, look = call.limit(), _look(call)
     found = _find(call.backend, call.ctxt, _wanted(call), limit) if limit else []
     body: dict[str, Any] = {'images': [render(image, look) for image in found]}

@@ -15,6 +15,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import HISTORY
 from kilonova.api.v2.servers.show import host_id
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.engine import Database
 from kilonova.db.queries import actions, cells, decisions
 from kilonova.errors import Invalid, NotFound, UnknownMarker
 
@@ -118,7 +119,7 @@ LONGEST = 255
 _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]+)(?![\w:])')
 
 
-def _explain(backend: Backend, cell: Any, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
+def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
     """Give the messages of failed actions their reasons; ``hidden``: without hosts. One statement where one failed,
     two more for those who may not see hosts."""
     failed = [row for row in rows if row['message'] == FAILED]

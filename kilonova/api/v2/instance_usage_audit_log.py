@@ -9,6 +9,7 @@ from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
 from kilonova.api.wsgi import Call, Route
+from kilonova.db.engine import Database
 from kilonova.db.queries import usages
 from kilonova.db.queries.instances import utcnow
 from kilonova.errors import Invalid
@@ -62,7 +63,7 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
     runs: list[dict[str, Any]] = []
     hosts: set[str] = set()
 
-    def ask(cell: Any) -> None:
+    def ask(cell: Database) -> None:
         with cell.read() as conn:
             runs.extend(usages.audits(conn, TASK, begin, end))
             hosts.update(usages.hosts(conn, 'nova-compute'))

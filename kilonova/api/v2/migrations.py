@@ -14,6 +14,7 @@ from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.api.wsgi import Call, Route
+from kilonova.db.engine import Database
 from kilonova.db.queries import migrations
 from kilonova.errors import Invalid, UnknownMarker
 
@@ -93,7 +94,7 @@ def _page(backend: Backend, filters: dict[str, Any], *, limit: int | None,
     rows: list[dict[str, Any]] = []
     last = _find(backend, marker, seen_by) if marker is not None else None
 
-    def ask(cell: Any) -> list[dict[str, Any]]:
+    def ask(cell: Database) -> list[dict[str, Any]]:
         with cell.read() as conn:
             known = last is not None and migrations.get(conn, uuid=marker) is not None
             found = migrations.list_migrations(conn, filters=filters, limit=None if last and not known else limit,
@@ -106,7 +107,7 @@ def _page(backend: Backend, filters: dict[str, Any], *, limit: int | None,
 
 
 def _find(backend: Backend, uuid: str, seen_by: str | None) -> dict[str, Any]:
-    def ask(cell: Any) -> dict[str, Any] | None:
+    def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return migrations.get(conn, uuid=uuid)
     silent: list[Any] = []

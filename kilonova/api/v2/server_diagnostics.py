@@ -7,6 +7,8 @@ from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.services import ask_host
 from kilonova.api.services.lookup import WORK
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.objects import Diagnostics
+from kilonova.objects.base import KilonovaObject
 
 READ = f'{PREFIX}os-server-diagnostics'
 RULES = (rule(READ, ADMIN, 'See what the hypervisor measures of a server.'),)
@@ -21,7 +23,7 @@ _NIC = ('mac_address', 'rx_octets', 'rx_errors', 'rx_drop', 'rx_packets', 'rx_ra
 _DISK = ('read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors_count')
 
 
-def _body(found: Any) -> dict[str, Any]:
+def _body(found: Diagnostics) -> dict[str, Any]:
     """``found``: an objects.Diagnostics; what its driver couldn't tell is null."""
     return {**_of(found, _PLAIN), 'memory_details': _of(found.memory_details, _MEMORY),
             'cpu_details': [_of(cpu, _CPU) for cpu in found.cpu_details],
@@ -29,7 +31,7 @@ def _body(found: Any) -> dict[str, Any]:
             'disk_details': [_of(disk, _DISK) for disk in found.disk_details]}
 
 
-def _of(part: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _of(part: KilonovaObject, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(part, name) if name in part else None for name in names}
 
 

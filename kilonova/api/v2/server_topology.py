@@ -6,6 +6,7 @@ from typing import Any
 from kilonova.api.rules import ADMIN, READER, rule
 from kilonova.api.services.lookup import WORK
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.objects import InstanceNUMACell
 from kilonova.objects.base import KilonovaObject
 
 READ, SEE_HOST = 'compute:server:topology:index', 'compute:server:topology:host:index'
@@ -30,7 +31,7 @@ def _body(text: str | None, host: bool) -> dict[str, Any]:
             'pagesize_kb': next((cell.pagesize for cell in cells if _value(cell, 'pagesize')), None)}
 
 
-def _node(cell: Any, host: bool) -> dict[str, Any]:
+def _node(cell: InstanceNUMACell, host: bool) -> dict[str, Any]:
     cpus = sorted(cell.total_cpus)
     body: dict[str, Any] = {'memory_mb': cell.memory, 'vcpu_set': cpus, 'siblings': _siblings(cell)}
     if host:
@@ -40,7 +41,7 @@ def _node(cell: Any, host: bool) -> dict[str, Any]:
     return body
 
 
-def _siblings(cell: Any) -> list[list[int]]:
+def _siblings(cell: InstanceNUMACell) -> list[list[int]]:
     """Guest CPUs that are threads of one core; none without threads."""
     layout = _value(cell, 'cpu_topology')
     threads = layout.threads if layout is not None else 1
@@ -50,7 +51,7 @@ def _siblings(cell: Any) -> list[list[int]]:
     return [cpus[first:first + threads] for first in range(0, len(cpus), threads)]
 
 
-def _value(cell: Any, name: str) -> Any:
+def _value(cell: InstanceNUMACell, name: str) -> Any:
     return getattr(cell, name) if name in cell else None
 
 

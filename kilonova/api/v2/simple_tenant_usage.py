@@ -13,6 +13,7 @@ from kilonova.api.schemas.base import Prop, Query
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.api.wsgi import Call, Route
+from kilonova.db.engine import Database
 from kilonova.db.queries import owners, usages
 from kilonova.db.queries.instances import utcnow
 from kilonova.db.queries.owners import Owner
@@ -96,7 +97,7 @@ def _servers(backend: Backend, period: Period, *, owner: Owner, limit: int, mark
     """
     found: list[dict[str, Any]] = []
 
-    def ask(cell: Any) -> None:
+    def ask(cell: Database) -> None:
         nonlocal marker
         if len(found) >= limit:
             return

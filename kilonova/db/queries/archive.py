@@ -50,7 +50,7 @@ def of_cells(moved: Mapping[str, int]) -> int:
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
-def archive(api: Any, cell: Any, *, max_rows: int, before: datetime.datetime | None = None,
+def archive(api: engine.Database, cell: engine.Database, *, max_rows: int, before: datetime.datetime | None = None,
             task_log: bool = False) -> Counter[str]:
     """Move at most ``max_rows`` rows of a cell's database (one server may take more) that were deleted ``before``; what
     was moved, by table. ``task_log``: that table too, by when its rows were last written."""
@@ -65,7 +65,7 @@ def archive(api: Any, cell: Any, *, max_rows: int, before: datetime.datetime | N
 
 
 # --- servers ---------------------------------------------------------------------------------------------------------
-def _servers(api: Any, cell: Any, limit: int, before: datetime.datetime | None) -> Counter[str]:
+def _servers(api: engine.Database, cell: engine.Database, limit: int, before: datetime.datetime | None) -> Counter[str]:
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
@@ -109,7 +109,7 @@ def _counts(conn: Connection, uuids: Sequence[str]) -> dict[str, int]:
 
 
 @engine.retried
-def _forget(api: Any, uuids: Sequence[str]) -> Counter[str]:
+def _forget(api: engine.Database, uuids: Sequence[str]) -> Counter[str]:
     with api.write() as conn:
         found = {table.name: conn.execute(sa.delete(table).where(table.c.instance_uuid.in_(uuids))).rowcount
                  for table in OF_SERVERS}
@@ -117,7 +117,7 @@ def _forget(api: Any, uuids: Sequence[str]) -> Counter[str]:
 
 
 @engine.retried
-def _move_servers(cell: Any, uuids: Sequence[str]) -> Counter[str]:
+def _move_servers(cell: engine.Database, uuids: Sequence[str]) -> Counter[str]:
     moved: Counter[str] = Counter()
     with cell.write() as conn:
         own = sa.select(actions.c.id).where(actions.c.instance_uuid.in_(uuids))
@@ -131,7 +131,7 @@ def _move_servers(cell: Any, uuids: Sequence[str]) -> Counter[str]:
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
-def _loose(api: Any, cell: Any, limit: int, before: datetime.datetime | None) -> Counter[str]:
+def _loose(api: engine.Database, cell: engine.Database, limit: int, before: datetime.datetime | None) -> Counter[str]:
     for table in LOOSE:
         wanted = [table.c.deleted != 0, *([table.c.deleted_at < before] if before is not None else [])]
         if table is nodes:
@@ -144,19 +144,20 @@ def _loose(api: Any, cell: Any, limit: int, before: datetime.datetime | None) ->
     return Counter()
 
 
-def _task_log(api: Any, cell: Any, limit: int, before: datetime.datetime | None) -> Counter[str]:
+def _task_log(api: engine.Database, cell: engine.Database, limit: int,
+              before: datetime.datetime | None) -> Counter[str]:
     stamp = sa.func.coalesce(task_logs.c.updated_at, task_logs.c.created_at)
     wanted = [stamp < before] if before is not None else []
     return +Counter({task_logs.name: _move_some(cell, task_logs, limit, wanted)})
 
 
 @engine.retried
-def _move_some(cell: Any, table: sa.Table, limit: int, wanted: Sequence[Any]) -> int:
+def _move_some(cell: engine.Database, table: sa.Table, limit: int, wanted: Sequence[Any]) -> int:
     with cell.write() as conn:
         return _move(conn, table, *wanted, limit=limit)
 
 
-def _move(conn: Connection, table: sa.Table, *wanted: Any, limit: int | None = None) -> int:
+def _move(conn: Connection, table: sa.Table, *wanted: sa.ColumnElement[bool], limit: int | None = None) -> int:
     """Copy these rows to the shadow table and delete them, by their ids: a row that comes meanwhile stays."""
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()
@@ -172,7 +173,7 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
-def purge(cell: Any, before: datetime.datetime | None = None) -> Counter[str]:
+def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
     """Delete archived rows, all or those deleted ``before`` (those that were never deleted themselves: last written
     before); how many, by shadow table."""
     removed: Counter[str] = Counter()
@@ -183,7 +184,7 @@ def purge(cell: Any, before: datetime.datetime | None = None) -> Counter[str]:
 
 
 @engine.retried
-def _purge_some(cell: Any, shadow: sa.Table, before: datetime.datetime | None) -> int:
+def _purge_some(cell: engine.Database, shadow: sa.Table, before: datetime.datetime | None) -> int:
     stamp = sa.func.coalesce(shadow.c.deleted_at, shadow.c.updated_at, shadow.c.created_at)
     query = sa.select(shadow.c.shadow_id).where(*([stamp < before] if before is not None else []))
     with cell.write() as conn:

@@ -63,7 +63,7 @@ class OfApi:
     specs: dict[str, str]
 
 
-def _rows(conn: Connection, query: Any) -> list[dict[str, Any]]:
+def _rows(conn: Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
     return [dict(row) for row in conn.execute(query).mappings()]
 
 

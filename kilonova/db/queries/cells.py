@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.parse
 import uuid as uuids
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -259,7 +259,7 @@ class Cells:
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found
 
-    def _find(self, matches: Any) -> Database | None:
+    def _find(self, matches: Callable[[Cell], bool]) -> Database | None:
         for _ in range(2):
             for database in self._known:
                 if matches(database.cell):

@@ -62,7 +62,7 @@ def told(body: Any) -> Any:
     return said
 
 
-def _hosts(columns: Any) -> list[dict[str, Any]]:
+def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(columns, list):
         # As it was written before there were columns.
         return columns

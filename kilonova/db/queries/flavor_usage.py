@@ -99,26 +99,26 @@ def image_of(row: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(row[f'image_{name}']) for name in IMAGE_PROPERTIES if row[f'image_{name}'] is not None}
 
 
-def _columns(stored: Any, path: tuple[str, ...], prefix: str) -> list[Any]:
+def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) -> list[Any]:
     return [*(stored[(*path, name)].as_integer().label(f'{prefix}_{name}') for name in SIZES),
             stored[(*path, 'extra_specs')].as_string().label(f'{prefix}_extra_specs')]
 
 
-def _alike(conn: Connection, query: Any) -> list[Alike]:
+def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:
     # Grouped outside: PostgreSQL doesn't see that two expressions with parameters are the same.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
     return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]
 
 
-def _flavor(row: Any, prefix: str) -> Flavor | None:
+def _flavor(row: Mapping[Any, Any], prefix: str) -> Flavor | None:
     if row.get(f'{prefix}_vcpus') is None:
         return None
     sizes = {name: row[f'{prefix}_{name}'] or 0 for name in SIZES}
     return {**sizes, 'extra_specs': json.loads(row[f'{prefix}_extra_specs'] or '{}'), 'image': image_of(row)}
 
 
-def _json(conn: Connection, column: Any) -> Any:
+def _json(conn: Connection, column: sa.ColumnElement[Any]) -> Any:
     # PostgreSQL's operators want the type, the others' functions take the text.
     kind: Any = sa.cast if conn.dialect.name == 'postgresql' else sa.type_coerce
     return kind(column, sa.JSON)

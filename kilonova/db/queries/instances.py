@@ -321,7 +321,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value.value if hasattr(value, 'value') else value)
 
 
-def _one_of(column: Any, wanted: Iterable[Any]) -> Any:
+def _one_of(column: sa.ColumnElement[Any], wanted: Iterable[Any]) -> Any:
     names = [_text(value) for value in wanted if value is not None]
     condition = column.in_(names) if names else sa.false()
     return sa.or_(condition, column.is_(None)) if None in list(wanted) else condition

@@ -13,6 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kilonova.context import RequestContext
+
 
 class Everybody(enum.Enum):
     """All projects together."""
@@ -24,7 +26,7 @@ ALL = Everybody.ALL
 Owner = str | Everybody | None
 
 
-def of(column: Any, owner: Owner) -> Any:
+def of(column: sa.ColumnElement[Any], owner: Owner) -> Any:
     """The condition that a row is one of the owner's."""
     if isinstance(owner, Everybody):
         return sa.true()
@@ -36,6 +38,6 @@ def has(owner: Owner, project_id: str | None) -> bool:
     return isinstance(owner, Everybody) or (owner is not None and owner == project_id)
 
 
-def seen_by(ctxt: Any) -> Owner:
+def seen_by(ctxt: RequestContext) -> Owner:
     """Whose rows a caller may see: administrators those of all projects."""
     return ALL if ctxt.is_admin else ctxt.project_id

@@ -63,7 +63,7 @@ def _limits(of_project: bool, of_user: bool) -> sa.CompoundSelect[Any]:
     return sa.union_all(*parts)
 
 
-def _said(rank: int, table: sa.Table, *criteria: Any) -> sa.Select[Any]:
+def _said(rank: int, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(sa.literal(rank).label('rank'), table.c.id, table.c.resource, table.c.hard_limit).where(
         *criteria, table.c.hard_limit.is_not(None))
 
@@ -147,11 +147,11 @@ def _usage(dialect: str, of_user: bool) -> sa.Select[Any]:
         instances.c.project_id == _PROJECT, instances.c.deleted == 0, COUNTS)
 
 
-def _larger(present: Any, wanted: Any) -> Any:
+def _larger(present: sa.ColumnElement[int], wanted: sa.ColumnElement[int]) -> Any:
     return sa.case((wanted > present, wanted), else_=sa.func.coalesce(present, 0))
 
 
-def _sums(amounts: Mapping[str, Any], owner: Any, of_user: bool) -> Iterable[Any]:
+def _sums(amounts: Mapping[str, Any], owner: sa.ColumnElement[str], of_user: bool) -> Iterable[Any]:
     for amount in amounts.values():
         yield sa.func.coalesce(sa.func.sum(amount), 0)
     if of_user:
@@ -203,7 +203,7 @@ def server_groups(conn: Connection, project_id: str, user_id: str | None = None)
     return int(total), int(mine)
 
 
-def _json(dialect: str, column: Any) -> Any:
+def _json(dialect: str, column: sa.ColumnElement[Any]) -> Any:
     # PostgreSQL's operators want the type, the others' functions take the text.
     kind: Any = sa.cast if dialect == 'postgresql' else sa.type_coerce
     return kind(column, sa.JSON)

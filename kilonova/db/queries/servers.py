@@ -122,7 +122,7 @@ def _column(name: str) -> Any:
     return sa.cast(column, sa.String(255)) if isinstance(column.type, sa.Enum) else column
 
 
-def _among(column: Any, values: Sequence[Any]) -> Any:
+def _among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> Any:
     solid = [value for value in values if value is not None]
     condition = column == solid[0] if len(solid) == 1 else column.in_(solid)
     return sa.or_(condition, column.is_(None)) if None in values else condition
@@ -201,7 +201,7 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
     return sa.or_(*options)
 
 
-def _beyond(column: Any, value: Any, down: bool) -> Any:
+def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
     """NULL is below everything, and true above false, which not every database can compare."""
     if isinstance(value, bool):
         further = column == sa.literal(not down) if value == down else sa.false()
@@ -262,7 +262,7 @@ def _image_properties(values: Mapping[str, str]) -> dict[str, str]:
     return {key[len(IMAGE_PREFIX):]: value for key, value in values.items() if key.startswith(IMAGE_PREFIX)}
 
 
-def _time(value: Any) -> datetime.datetime | None:
+def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
     if not isinstance(value, str):
         return value
     parsed = datetime.datetime.fromisoformat(value)

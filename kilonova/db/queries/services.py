@@ -174,7 +174,7 @@ def quiet_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
     return [_heard(row) for row in rows]
 
 
-def _heard(row: Any) -> Heard:
+def _heard(row: Sequence[Any]) -> Heard:
     return Heard(row[0], float(row[1]), bool(row[2]), bool(row[3]), float(row[4]))
 
 

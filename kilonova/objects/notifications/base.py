@@ -44,7 +44,7 @@ class Payload(KilonovaObject):
     """Base of the payloads."""
 
     @classmethod
-    def like(cls, source: Any, **values: Any) -> Self:
+    def like(cls, source: KilonovaObject | dict[str, Any], **values: Any) -> Self:
         """From the fields of the same name that an object has set (or a row holds); ``values`` win over them."""
         found = source if isinstance(source, dict) else {
             name: getattr(source, name) for name in cls.fields if name in source.fields and name in source}
@@ -57,7 +57,7 @@ class Payload(KilonovaObject):
                                  if values.get(name) is not None or name in cls._nullable))
 
 
-def value(source: Any, name: str, missing: Any = None) -> Any:
+def value(source: KilonovaObject, name: str, missing: Any = None) -> Any:
     """A field of an object, or what stands for one that isn't set."""
     return getattr(source, name) if name in source else missing
 

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from kilonova.objects import fields
 from kilonova.objects.base import register
+from kilonova.objects.flavor import Flavor
 from kilonova.objects.notifications.base import About, Payload
 
 
@@ -31,6 +32,6 @@ class FlavorPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, flavor: Any) -> Self:
+    def of(cls, about: About, *, flavor: Flavor | dict[str, Any]) -> Self:
         """``flavor``: an object, or a row with its extra specs."""
         return cls.like(flavor)

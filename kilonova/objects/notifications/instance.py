@@ -15,6 +15,7 @@ from kilonova.objects import fields
 from kilonova.objects.audit_period import last_period, present_period
 from kilonova.objects.base import register
 from kilonova.objects.fields import InstancePowerStateField
+from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance import Instance
 from kilonova.objects.notifications.base import (
     About,
@@ -244,8 +245,9 @@ class InstanceActionResizePrepPayload(InstanceActionPayload):
     fields = {**InstanceActionPayload.fields, 'new_flavor': fields.ObjectField('FlavorPayload', nullable=True)}
 
     @classmethod
-    def more(cls, about: About, server: Instance, *, new_flavor: Any = None, **facts: Any) -> dict[str, Any]:
-        return {**super().more(about, server, **facts), 'new_flavor': FlavorPayload.like(new_flavor)}
+    def more(cls, about: About, server: Instance, *, new_flavor: Flavor | None = None, **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts),
+                'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None}
 
 
 @register

@@ -7,11 +7,16 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+from kilonova.objects.aggregate import Aggregate
 from kilonova.objects.base import KilonovaObject
+from kilonova.objects.flavor import Flavor
 from kilonova.objects.image_meta import SYSMETA_PREFIX
 from kilonova.objects.instance import Instance
+from kilonova.objects.instance_group import InstanceGroup
+from kilonova.objects.keypair import KeyPair
 from kilonova.objects.notifications.base import About, value
 from kilonova.objects.notifications.instance import as_written, period_of, tag_words
+from kilonova.objects.request_spec import RequestSpec
 
 
 def usage(about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
@@ -44,7 +49,7 @@ def usage(about: About, *, instance: Instance, moved: str | None = None, values:
     return payload
 
 
-def _text(word: Any) -> str:
+def _text(word: str | int | None) -> str:
     return '' if word is None else str(word)
 
 
@@ -52,7 +57,7 @@ def _time(moment: datetime.datetime | None) -> str:
     return '' if moment is None else moment.strftime('%Y-%m-%dT%H:%M:%S.%f')
 
 
-def _address(address: Any) -> str | None:
+def _address(address: object) -> str | None:
     return None if address is None else str(address)
 
 
@@ -75,7 +80,7 @@ def create(about: About, *, image_name: str | None = None, done: bool = False, *
     return payload
 
 
-def resize_prep(about: About, *, new_flavor: Any, done: bool = False, **facts: Any) -> dict[str, Any]:
+def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts: Any) -> dict[str, Any]:
     """Only the end names the new flavor."""
     payload = usage(about, **facts)
     if done:
@@ -107,12 +112,12 @@ def update(about: About, *, before: tuple[str | None, str | None] | None = None,
     return {**payload, **_period(about), 'bandwidth': {}, 'tags': tag_words(facts['instance'])}
 
 
-def select(about: About, *, request_spec: Any) -> dict[str, Any]:
+def select(about: About, *, request_spec: RequestSpec) -> dict[str, Any]:
     """What was asked of the scheduler."""
     return {'request_spec': _request(request_spec)}
 
 
-def _request(request_spec: Any) -> dict[str, Any]:
+def _request(request_spec: RequestSpec) -> dict[str, Any]:
     return _plain(request_spec.to_legacy_request_spec_dict())
 
 
@@ -123,7 +128,7 @@ def _plain(entity: Any) -> Any:
     return entity.stored_primitive() if isinstance(entity, KilonovaObject) else entity
 
 
-def compute_task(about: About, *, method: str, instance_uuid: str, request_spec: Any, state: str | None,
+def compute_task(about: About, *, method: str, instance_uuid: str, request_spec: RequestSpec, state: str | None,
                  record: dict[str, Any]) -> dict[str, Any]:
     """A server that could not be scheduled."""
     request = _request(request_spec)
@@ -136,13 +141,13 @@ def exception(about: About, *, error: BaseException, method: str) -> dict[str, A
     return {'exception': str(error), 'args': {'method': method}}
 
 
-def keypair(about: About, *, keypair: Any) -> dict[str, Any]:
+def keypair(about: About, *, keypair: KeyPair | dict[str, Any]) -> dict[str, Any]:
     """``keypair``: an object or a row."""
     held = keypair if isinstance(keypair, dict) else {name: value(keypair, name) for name in ('user_id', 'name')}
     return {'tenant_id': about.ctxt.project_id, 'user_id': held['user_id'], 'key_name': held['name']}
 
 
-def aggregate(about: About, *, aggregate: Any, **changes: Any) -> dict[str, Any]:
+def aggregate(about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The aggregate's id (its name before it has one), and what is being changed: {'host': …}, {'meta_data': …}."""
     held = aggregate if isinstance(aggregate, dict) else {
         name: value(aggregate, name) for name in ('id', 'name', 'hosts', 'metadata')}
@@ -150,7 +155,7 @@ def aggregate(about: About, *, aggregate: Any, **changes: Any) -> dict[str, Any]
             'availability_zone': (held.get('metadata') or {}).get('availability_zone'), **changes}
 
 
-def server_group(about: About, *, group: Any) -> dict[str, Any]:
+def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict[str, Any]:
     """``group``: an InstanceGroup or a row."""
     names = ('uuid', 'name', 'user_id', 'project_id', 'policy', 'members')
     held = group if isinstance(group, dict) else {name: value(group, name) for name in names}

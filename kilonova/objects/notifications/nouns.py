@@ -4,8 +4,12 @@ from __future__ import annotations
 from typing import Any, Self
 
 from kilonova.objects import fields
+from kilonova.objects.aggregate import Aggregate
 from kilonova.objects.base import register
+from kilonova.objects.instance_group import InstanceGroup
+from kilonova.objects.keypair import KeyPair
 from kilonova.objects.notifications.base import About, Payload
+from kilonova.objects.service import Service
 
 
 @register
@@ -22,7 +26,7 @@ class KeypairPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, keypair: Any) -> Self:
+    def of(cls, about: About, *, keypair: KeyPair | dict[str, Any]) -> Self:
         """``keypair``: an object or a row."""
         return cls.like(keypair)
 
@@ -47,7 +51,7 @@ class ServiceStatusPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, service: Any) -> Self:
+    def of(cls, about: About, *, service: Service | dict[str, Any]) -> Self:
         """``service``: an object or a row."""
         return cls.like(service)
 
@@ -66,7 +70,7 @@ class AggregatePayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, aggregate: Any, **changes: Any) -> Self:
+    def of(cls, about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
         """``aggregate``: an object, or a row with its hosts and metadata; before a create it has no id."""
         return cls.like(aggregate)
 
@@ -89,7 +93,7 @@ class ServerGroupPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, group: Any) -> Self:
+    def of(cls, about: About, *, group: InstanceGroup | dict[str, Any]) -> Self:
         """``group``: an InstanceGroup, or a row with ``members``, ``policy`` and ``rules``."""
         held = group.get if isinstance(group, dict) else lambda name: getattr(group, name) if name in group else None
         policy, rules = held('policy'), held('rules') if isinstance(group, dict) else group.rules

@@ -1,15 +1,18 @@
 """Read a server as its row stands, for notifications that are made where no object is in hand."""
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kilonova.context import RequestContext
 from kilonova.objects import storage
 from kilonova.objects.instance import Instance
 from kilonova.objects.tag import TagList
 
+if TYPE_CHECKING:
+    from kilonova.db.engine import Database
 
-def server(ctxt: RequestContext, database: Any, uuid: str) -> Instance | None:
+
+def server(ctxt: RequestContext, database: Database, uuid: str) -> Instance | None:
     """With its metadata and tags; deleted ones too. Three statements. None: the cell doesn't have it."""
     with database.read() as conn:
         instances = storage.queries('instances')

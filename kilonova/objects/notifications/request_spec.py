@@ -5,11 +5,15 @@ from typing import Any, Self
 
 from kilonova.objects import fields
 from kilonova.objects.base import register
+from kilonova.objects.image_meta import ImageMeta
 from kilonova.objects.image_properties import PROPERTIES
+from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
+from kilonova.objects.instance_pci_requests import InstancePCIRequests
 from kilonova.objects.notifications.base import About, InstanceStateField, Payload, value
 from kilonova.objects.notifications.exception import ExceptionPayload
 from kilonova.objects.notifications.flavor import FlavorPayload
 from kilonova.objects.notifications.nouns import ServerGroupPayload
+from kilonova.objects.request_spec import Destination, RequestSpec, SchedulerRetries
 
 
 @register
@@ -47,7 +51,7 @@ class ImageMetaPayload(Payload):
     }
 
     @classmethod
-    def of_image(cls, image: Any) -> Self:
+    def of_image(cls, image: ImageMeta) -> Self:
         """From an ImageMeta."""
         return cls.like(image, properties=ImageMetaPropsPayload.like(image.properties)
                         if 'properties' in image else None)
@@ -84,7 +88,7 @@ class InstanceNUMACellPayload(Payload):
     }
 
     @classmethod
-    def of_cell(cls, cell: Any) -> Self:
+    def of_cell(cls, cell: InstanceNUMACell) -> Self:
         """From an InstanceNUMACell."""
         topology = value(cell, 'cpu_topology')
         return cls.like(cell, cpu_topology=None if topology is None else VirtCPUTopologyPayload.like(topology))
@@ -102,7 +106,7 @@ class InstanceNUMATopologyPayload(Payload):
     }
 
     @classmethod
-    def of_topology(cls, topology: Any) -> Self:
+    def of_topology(cls, topology: InstanceNUMATopology) -> Self:
         """From an InstanceNUMATopology."""
         return cls.like(topology, cells=[InstanceNUMACellPayload.of_cell(cell) for cell in topology.cells])
 
@@ -132,7 +136,7 @@ class InstancePCIRequestsPayload(Payload):
     }
 
     @classmethod
-    def of_requests(cls, requests: Any) -> Self:
+    def of_requests(cls, requests: InstancePCIRequests) -> Self:
         """From InstancePCIRequests."""
         return cls.like(requests, requests=[InstancePCIRequestPayload.like(one) for one in requests.requests])
 
@@ -162,7 +166,7 @@ class DestinationPayload(Payload):
     }
 
     @classmethod
-    def of_destination(cls, destination: Any) -> Self:
+    def of_destination(cls, destination: Destination) -> Self:
         """From a Destination."""
         cell = value(destination, 'cell')
         return cls.like(destination, cell=None if cell is None else CellMappingPayload.like(cell))
@@ -179,7 +183,7 @@ class SchedulerRetriesPayload(Payload):
     }
 
     @classmethod
-    def of_retries(cls, retries: Any) -> Self:
+    def of_retries(cls, retries: SchedulerRetries) -> Self:
         """From SchedulerRetries."""
         return cls.made({'num_attempts': retries.num_attempts, 'hosts': [node.host for node in retries.hosts]})
 
@@ -223,7 +227,7 @@ class RequestSpecPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, request_spec: Any) -> Self:
+    def of(cls, about: About, *, request_spec: RequestSpec) -> Self:
         """From a RequestSpec."""
         makers: dict[str, Any] = {
             'flavor': FlavorPayload.like, 'image': ImageMetaPayload.of_image,
@@ -251,8 +255,8 @@ class ComputeTaskPayload(Payload):
     }
 
     @classmethod
-    def of(cls, about: About, *, instance_uuid: str, request_spec: Any, state: str | None, record: dict[str, Any],
-           **facts: Any) -> Self:
+    def of(cls, about: About, *, instance_uuid: str, request_spec: RequestSpec, state: str | None,
+           record: dict[str, Any], **facts: Any) -> Self:
         """``record``: what the operation row keeps of the error."""
         return cls.made({
             'instance_uuid': instance_uuid, 'state': state, 'reason': ExceptionPayload.of_record(record),

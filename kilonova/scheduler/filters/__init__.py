@@ -45,7 +45,7 @@ class BaseFilter:
 
     run_filter_once_per_request: ClassVar[bool] = False
 
-    def _filter_one(self, obj: Any, spec_obj: RequestSpec) -> bool:
+    def _filter_one(self, obj: HostState, spec_obj: RequestSpec) -> bool:
         return True
 
     def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: RequestSpec) -> Iterator[Any]:
@@ -67,12 +67,12 @@ class BaseHostFilter(BaseFilter):
     at_most: ClassVar[bool] = False
     conf: cfg.ConfigOpts
 
-    def _filter_one(self, obj: Any, spec_obj: RequestSpec) -> bool:
+    def _filter_one(self, obj: HostState, spec_obj: RequestSpec) -> bool:
         if not self.RUN_ON_REBUILD and is_rebuild(spec_obj):
             return True
         return self.host_passes(obj, spec_obj)
 
-    def host_passes(self, host_state: HostState, filter_properties: Any) -> bool:
+    def host_passes(self, host_state: HostState, filter_properties: RequestSpec) -> bool:
         """Whether the host may take the request; where a filter has only ``mask``, by that."""
         if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no host_passes')

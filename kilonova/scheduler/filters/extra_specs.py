@@ -22,7 +22,7 @@ _TEXTS: dict[str, Callable[[Any, Any], bool]] = {
     's>=': operator.ge}
 
 
-def match(value: Any, wanted: str) -> bool:
+def match(value: object, wanted: str) -> bool:
     """Whether a host's value (anything with a text) is what the extra spec asks for; without operator: equal texts."""
     text, words = str(value), wanted.split()
     if not words:
@@ -41,13 +41,13 @@ def match(value: Any, wanted: str) -> bool:
     return text == wanted
 
 
-def _has_all(value: Any, words: list[str]) -> bool:
+def _has_all(value: object, words: list[str]) -> bool:
     """Whether a list, or a text that is one as Python writes it, has all words; of another text each is a part."""
     if isinstance(value, str) and value.startswith('['):
         try:
             value = ast.literal_eval(value)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return all(_is_member(value, word) for word in words)
+            return all(_is_member(str(value), word) for word in words)
     if isinstance(value, (list, tuple, set, frozenset)):
         return {str(one) for one in value}.issuperset(words)
     return all(_is_member(str(value), word) for word in words)

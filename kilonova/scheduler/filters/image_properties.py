@@ -6,7 +6,7 @@ from typing import Any
 
 from oslo_utils import versionutils
 
-from kilonova.objects import RequestSpec
+from kilonova.objects import ImageMetaProps, RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
 from kilonova.scheduler.filters.compute_capabilities import address_bits_fit
 from kilonova.scheduler.host_state import HostState
@@ -53,7 +53,7 @@ class ImagePropertiesFilter(BaseHostFilter):
         return image.properties if image is not None and 'properties' in image else None
 
     @staticmethod
-    def _get(properties: Any, name: str) -> Any:
+    def _get(properties: ImageMetaProps | None, name: str) -> Any:
         return properties.get(name) if properties is not None else None
 
     @staticmethod

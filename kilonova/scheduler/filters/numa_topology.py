@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova import objects
@@ -32,7 +33,7 @@ class NUMATopologyFilter(BaseHostFilter):
         limits = host_state.numa_limits
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
 
-        def fits(mapping: Any) -> bool:
+        def fits(mapping: Mapping[str, list[str]] | None) -> bool:
             return numa.fit(host, wanted, limits, numa.Devices(host_state.pci_stats, requests, mapping)) is not None
         if candidates and requests is not None and requests.requests:
             host_state.allocation_candidates = [one for one in candidates if fits(one.get('mappings'))]

@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
-
-from oslo_config import cfg
 
 from kilonova import errors
 from kilonova.objects import RequestSpec
@@ -33,25 +29,11 @@ from kilonova.scheduler.prefilters.image_type import image_type
 from kilonova.scheduler.prefilters.isolated_aggregates import isolated_aggregates
 from kilonova.scheduler.prefilters.owner import owner
 from kilonova.scheduler.prefilters.tenant_aggregate import tenant_aggregate
-from kilonova.scheduler.query import Query, RequestFilterFailed
+from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
 
 LOG = logging.getLogger(__name__)
 
-Prefilter = Callable[[Query, RequestSpec, Any], None]
-
-
-def _none() -> list[dict[str, Any]]:
-    return []
-
-
-@dataclass(frozen=True)
-class Facts:
-    """``zone_aggregates(zone)`` → uuids of the aggregates of an availability zone; ``aggregates()`` → all of them:
-    {'uuid', 'name', 'hosts', 'metadata'}."""
-
-    conf: cfg.ConfigOpts
-    zone_aggregates: Callable[[str], list[str]]
-    aggregates: Callable[[], list[dict[str, Any]]] = _none
+Prefilter = Callable[[Query, RequestSpec, Facts], None]
 
 
 ALL: tuple[Prefilter, ...] = (

@@ -1,13 +1,11 @@
 """Servers of an availability zone go to hosts of its aggregates (mirrored in Placement)."""
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Query, RequestFilterFailed
+from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
 
 
-def availability_zone(query: Query, spec: RequestSpec, facts: Any) -> None:
+def availability_zone(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """Always on. The default zone is where hosts without a zone are, so it has no aggregate and asks for nothing."""
     zone = spec.availability_zone if 'availability_zone' in spec else None
     if not zone:

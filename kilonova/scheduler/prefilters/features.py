@@ -1,29 +1,27 @@
 """Single features that flavor or image ask for, and the trait of hosts that have them."""
 from __future__ import annotations
 
-from typing import Any
-
 from oslo_utils import strutils
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Query, RequestFilterFailed, tpm, wanted, wants
+from kilonova.scheduler.query import Facts, Query, RequestFilterFailed, tpm, wanted, wants
 
 SECRET_SECURITY = ('user', 'host', 'deployment')
 
 
-def accelerators(query: Query, spec: RequestSpec, facts: Any) -> None:
+def accelerators(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """accel:device_profile."""
     if spec.flavor.extra_specs.get('accel:device_profile'):
         query.root_required.add('COMPUTE_ACCELERATORS')
 
 
-def packed_virtqueue(query: Query, spec: RequestSpec, facts: Any) -> None:
+def packed_virtqueue(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """hw:virtio_packed_ring, hw_virtio_packed_ring."""
     if wants(spec, 'hw:virtio_packed_ring', 'hw_virtio_packed_ring'):
         query.root_required.add('COMPUTE_NET_VIRTIO_PACKED')
 
 
-def remote_managed_ports(query: Query, spec: RequestSpec, facts: Any) -> None:
+def remote_managed_ports(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """Ports of a SmartNIC: their PCI requests say remote_managed."""
     requests = spec.pci_requests if 'pci_requests' in spec else None
     if any(strutils.bool_from_string(one.get('remote_managed')) for request in (requests.requests if requests else ())
@@ -31,7 +29,7 @@ def remote_managed_ports(query: Query, spec: RequestSpec, facts: Any) -> None:
         query.root_required.add('COMPUTE_REMOTE_MANAGED_PORTS')
 
 
-def ephemeral_encryption(query: Query, spec: RequestSpec, facts: Any) -> None:
+def ephemeral_encryption(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """hw:ephemeral_encryption, hw_ephemeral_encryption, and the format if one is named."""
     if not wants(spec, 'hw:ephemeral_encryption', 'hw_ephemeral_encryption'):
         return
@@ -41,13 +39,13 @@ def ephemeral_encryption(query: Query, spec: RequestSpec, facts: Any) -> None:
         query.root_required.add(f'COMPUTE_EPHEMERAL_ENCRYPTION_{form.upper()}')
 
 
-def virtio_sound(query: Query, spec: RequestSpec, facts: Any) -> None:
+def virtio_sound(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """hw:sound_model, hw_sound_model: virtio; other models need nothing."""
     if wanted(spec, 'hw:sound_model', 'hw_sound_model') == 'virtio':
         query.root_required.add('COMPUTE_SOUND_MODEL_VIRTIO')
 
 
-def tpm_secret_security(query: Query, spec: RequestSpec, facts: Any) -> None:
+def tpm_secret_security(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """Who may read the secret of an emulated TPM: hw:tpm_secret_security (user)."""
     if tpm(spec) is None:
         return

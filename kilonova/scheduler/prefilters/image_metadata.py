@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import os_traits
 
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Query, image_property
+from kilonova.scheduler.query import Facts, Query, image_property
 
 LOG = logging.getLogger(__name__)
 
@@ -19,7 +18,7 @@ PREFIXES = {
 _KNOWN = frozenset(os_traits.get_traits())
 
 
-def image_metadata(query: Query, spec: RequestSpec, facts: Any) -> None:
+def image_metadata(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """With [scheduler]image_metadata_prefilter. A property that no trait stands for: nothing is asked at all."""
     if not facts.conf.scheduler.image_metadata_prefilter:
         return

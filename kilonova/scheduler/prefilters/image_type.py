@@ -1,13 +1,11 @@
 """Only hosts that can boot the image's disk format."""
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.query import Facts, Query
 
 
-def image_type(query: Query, spec: RequestSpec, facts: Any) -> None:
+def image_type(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """With [scheduler]query_placement_for_image_type_support; a volume to boot from has no format."""
     if not facts.conf.scheduler.query_placement_for_image_type_support or ('is_bfv' in spec and spec.is_bfv):
         return

@@ -1,15 +1,13 @@
 """Aggregates that ask for traits are left to the servers that require them."""
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.objects import RequestSpec
-from kilonova.scheduler.query import Query
+from kilonova.scheduler.query import Facts, Query
 
 PREFIX = 'trait:'
 
 
-def isolated_aggregates(query: Query, spec: RequestSpec, facts: Any) -> None:
+def isolated_aggregates(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """With [scheduler]enable_isolated_aggregate_filtering: metadata trait:<name>=required, all of them."""
     if not facts.conf.scheduler.enable_isolated_aggregate_filtering:
         return

@@ -1,14 +1,12 @@
 """Projects that have aggregates of their own go there."""
 from __future__ import annotations
 
-from typing import Any
-
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters.aggregates import TENANT, words
-from kilonova.scheduler.query import Query, RequestFilterFailed
+from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
 
 
-def tenant_aggregate(query: Query, spec: RequestSpec, facts: Any) -> None:
+def tenant_aggregate(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """With [scheduler]limit_tenants_to_placement_aggregate: aggregates whose filter_tenant_id… names the project."""
     section = facts.conf.scheduler
     if not section.limit_tenants_to_placement_aggregate:

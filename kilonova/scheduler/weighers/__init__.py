@@ -20,7 +20,7 @@ from importlib import metadata
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from oslo_config import cfg
 
 from kilonova.objects import RequestSpec
@@ -129,14 +129,14 @@ def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj
     return guard.call(all_at_once, default=[0.0] * len(weighed))
 
 
-def _finite(value: Any) -> float:
+def _finite(value: str | float) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f'{value} is no weight')
     return number
 
 
-def normalize(values: Any, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
+def normalize(values: ArrayLike, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
     """Scale to 0..1; all 0 when the ends are equal. A value beyond a fixed end moves that end."""
     given = np.asarray(values, np.float64)
     if not len(given):

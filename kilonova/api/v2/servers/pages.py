@@ -15,6 +15,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells
 from kilonova.api.v2.servers import show
 from kilonova.db import expressions
+from kilonova.db.engine import Database
 from kilonova.db.queries import flavors, owners, servers
 from kilonova.db.queries.owners import Owner
 from kilonova.db.queries.servers import Filters
@@ -254,7 +255,7 @@ def _of_cells(backend: Backend, listing: Listing, filters: Filters, marker: dict
     return [row for _, rows in answers for row in rows], silent
 
 
-def _of_cell(backend: Backend, cell: Any, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
+def _of_cell(backend: Backend, cell: Database, listing: Listing, filters: Filters, marker: dict[str, Any] | None,
              found: Listed) -> list[dict[str, Any]]:
     with cell.read() as conn:
         if listing.plain:

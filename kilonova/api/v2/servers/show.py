@@ -17,6 +17,7 @@ from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.services import server_groups
 from kilonova.api.services.lookup import PARTIAL
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ def body(call: Call, kind: str) -> dict[str, Any]:
     return render(row, look(call, host_states=host_states, wishes=wishes, groups=groups), kind)
 
 
-def add_facts(conn: Any, rows: Sequence[dict[str, Any]], version: int) -> None:
+def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) -> None:
     """What stands in other tables of the cell: metadata, tags, image properties, faults. Two statements at most."""
     facts = queries.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
                           with_reason=version >= 73)
