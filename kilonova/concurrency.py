@@ -17,9 +17,13 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 LOG = logging.getLogger(__name__)
+
+P = ParamSpec('P')
+R = TypeVar('R')
+Ts = TypeVarTuple('Ts')
 
 _backend = 'threading'
 
@@ -59,7 +63,7 @@ def backend() -> str:
     return _backend
 
 
-def native(func: Callable, *args: Any, **kwargs: Any) -> Any:
+def native(func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking C call; under eventlet in a native thread, so that the hub goes on."""
     if _backend == 'eventlet':
         from eventlet import tpool
@@ -67,7 +71,7 @@ def native(func: Callable, *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def native_thread(func: Callable, *args: Any, name: str) -> None:
+def native_thread(func: Callable[[*Ts], object], *args: *Ts, name: str) -> None:
     """Run ``func`` in a thread of the operating system's, under eventlet too. Nothing green works there: no lock of
     ``threading``, no logging. It says what happened by a ``Mailbox``, or by an attribute that others look at."""
     threads: Any = threading
@@ -102,7 +106,7 @@ class Mailbox:
         return found
 
 
-def spawn(func: Callable, *args: Any, name: str | None = None) -> threading.Thread:
+def spawn(func: Callable[[*Ts], object], *args: *Ts, name: str | None = None) -> threading.Thread:
     """Start a (green) thread; an exception that leaves it is logged."""
     def run() -> None:
         try:

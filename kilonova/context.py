@@ -24,7 +24,7 @@ class RequestContext(oslo_context.RequestContext):
     project_id: str
     is_admin: bool
 
-    def __init__(self, *args: Any, remote_address: str | None = None, timestamp: Any = None,
+    def __init__(self, *args: Any, remote_address: str | None = None, timestamp: str | datetime.datetime | None = None,
                  read_deleted: str = 'no', service_catalog: list | None = None, quota_class: str | None = None,
                  **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

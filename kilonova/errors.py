@@ -8,7 +8,6 @@ below them carry the field's text. The flow errors at the end steer operations a
 from __future__ import annotations
 
 import re
-from typing import Any
 
 # An absolute path: not a part of a URL, a relative path or a word with slashes.
 _PATH = re.compile(r"(?<![\w.:/~-])(?:/[^\s/'\":,;()]+)*/([^\s/'\":,;()]+)/?")
@@ -31,7 +30,7 @@ class KilonovaError(Exception):
     code = 500
     safe = False
 
-    def __init__(self, message: str | None = None, **fields: Any) -> None:
+    def __init__(self, message: str | None = None, **fields: object) -> None:
         self.fields = fields
         self.message = message if message is not None else self.msg_fmt % fields
         super().__init__(self.message)
@@ -147,7 +146,7 @@ class PlacementConflict(Conflict):
 
     msg_fmt = 'Placement refused the change: %(detail)s'
 
-    def __init__(self, message: str | None = None, placement_code: str = '', **fields: Any) -> None:
+    def __init__(self, message: str | None = None, placement_code: str = '', **fields: object) -> None:
         super().__init__(message, **fields)
         self.placement_code = placement_code
 

@@ -28,6 +28,7 @@ import webob
 
 from kilonova.api import faults, versions
 from kilonova.api.schemas.base import Query, Schema
+from kilonova.api.schemas.keywords import Json
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import WORK, Found, find_server
 from kilonova.context import RequestContext
@@ -282,7 +283,7 @@ class Dispatcher:
         return found, self._rows[key]
 
     @staticmethod
-    def _choose(rows: list[Route], body: Any, version: int) -> Route:
+    def _choose(rows: list[Route], body: Json, version: int) -> Route:
         if rows[0].action is not None:
             if not isinstance(body, dict) or len(body) != 1:
                 raise Invalid('Malformed request body')
@@ -349,7 +350,7 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refuse(text)
 
 
-def _check_depth(body: Any) -> None:
+def _check_depth(body: Json) -> None:
     """What is nested deeper than any request of ours needs could be read here, and not by whoever gets it next."""
     floor = [body]
     for _ in range(MOST_FLOORS):
@@ -360,7 +361,7 @@ def _check_depth(body: Any) -> None:
     raise ValueError('nested too deep')
 
 
-def _check_text(value: Any) -> None:
+def _check_text(value: Json) -> None:
     """Escapes may make text that no database takes: lone surrogates (an encoding error) and NUL."""
     if isinstance(value, str):
         value.encode()

@@ -14,10 +14,10 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kilonova import concurrency
 
@@ -70,6 +70,9 @@ class Command:
     takes_long: bool = False
 
 
+# A command, or more words, by word.
+Tree: TypeAlias = 'Mapping[str, Command | Tree]'
+
 VERBOSE = argument('--verbose', action='store_true', help='tell more')
 
 # Those of every program, before the command.
@@ -81,7 +84,7 @@ COMMON = (
 )
 
 
-def parser(prog: str, description: str, tree: Any) -> argparse.ArgumentParser:
+def parser(prog: str, description: str, tree: Tree) -> argparse.ArgumentParser:
     """The whole command line of a program; ``tree``: {word: Command, or more words}."""
     made = argparse.ArgumentParser(prog=prog, description=description,
                                    epilog='Exit code 255: an error that no command expects.')
@@ -91,7 +94,7 @@ def parser(prog: str, description: str, tree: Any) -> argparse.ArgumentParser:
     return made
 
 
-def _grow(branches: Any, tree: Any) -> None:
+def _grow(branches: Any, tree: Tree) -> None:
     for name, node in tree.items():
         if isinstance(node, Command):
             text = (node.run.__doc__ or '').strip()

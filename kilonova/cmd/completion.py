@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kilonova.cmd.cli import COMMON, Command
+from kilonova.cmd.cli import COMMON, Command, Tree
 
 # What an option takes: one of these words, a path, or something that nobody can guess.
 _PATH, _ANYTHING = '<path>', '<anything>'
@@ -81,7 +81,7 @@ def bash(programs: Mapping[str, Any]) -> str:
         f'complete -F _kilonova {" ".join(programs)} kn\n'])
 
 
-def _walk(path: str, node: Any, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
+def _walk(path: str, node: Command | Tree, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
     """(path, commands below, its own arguments) of a node and of all below it."""
     if isinstance(node, Command):
         yield path, [], node.arguments

@@ -20,7 +20,7 @@ class ObjectActionRefused(errors.Forbidden):
     msg_fmt = 'Object action %(method)s of %(objname)s is refused: it is not remotable'
 
 
-def _remotable(holder: Any, objname: str, objmethod: str) -> Callable[..., Any]:
+def _remotable(holder: object, objname: str, objmethod: str) -> Callable[..., Any]:
     method: Any = getattr(holder, objmethod, None)
     if not getattr(method, 'remotable', False):
         raise ObjectActionRefused(method=objmethod, objname=objname)

@@ -40,6 +40,6 @@ def compiled(pattern: str) -> Any:
         raise BadExpression('it is no text') from None
 
 
-def find(pattern: str, text: Any) -> bool | None:
+def find(pattern: str, text: object) -> bool | None:
     """Whether the expression is found somewhere; None for NULL, as SQL has it."""
     return None if text is None else compiled(pattern).search(str(text)) is not None

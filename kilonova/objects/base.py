@@ -270,7 +270,7 @@ class KilonovaObject(ovo.VersionedObject):
         self._changed_fields = set(updates.get('obj_what_changed', ()))
 
 
-def _without_changes(primitive: Any) -> Any:
+def _without_changes(primitive: object) -> Any:
     if isinstance(primitive, dict):
         return {key: _without_changes(value) for key, value in primitive.items() if key != _CHANGES}
     if isinstance(primitive, list):
@@ -348,7 +348,7 @@ class Serializer(NoOpSerializer):
     An object of a newer minor version than ours is sent to the indirection, which gives it back as we know it.
     """
 
-    def serialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
+    def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         if isinstance(entity, ovo.VersionedObject):
             return entity.obj_to_primitive()
         if isinstance(entity, dict):
@@ -359,7 +359,7 @@ class Serializer(NoOpSerializer):
             return [self.serialize_entity(ctxt, value) for value in entity]
         return entity
 
-    def deserialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
+    def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         if isinstance(entity, dict):
             if _NAME in entity:
                 return self._object(ctxt, entity)

@@ -166,7 +166,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
             if [spec.to_list() for spec in specs] != [spec.to_list() for spec in before]:
                 self.supported_hv_specs = specs
 
-    def _differs(self, name: str, value: Any) -> bool:
+    def _differs(self, name: str, value: object) -> bool:
         return getattr(self, name) != self.fields[name].coerce(self, name, value)
 
 

@@ -57,7 +57,7 @@ class UUID(ovo.StringPattern):
 
     PATTERN = ovo.UUID.PATTERN
 
-    def coerce(self, obj: object, attr: str, value: Any) -> str:
+    def coerce(self, obj: object, attr: str, value: object) -> str:
         text = value if isinstance(value, str) else str(value)
         if _UUID(text) is None:
             raise ValueError(f'A UUID is required in field {attr}, not {text!r}')
@@ -75,14 +75,14 @@ class ListOfUUIDField(AutoTypedField):
 class DateTime(ovo.DateTime):
     """An aware datetime; naive values are UTC (the databases' form). On the wire ``YYYY-MM-DDTHH:MM:SSZ``."""
 
-    def coerce(self, obj: object, attr: str, value: Any) -> datetime.datetime:
+    def coerce(self, obj: object, attr: str, value: object) -> datetime.datetime:
         if isinstance(value, str):
             value = datetime.datetime.fromisoformat(value)
         elif not isinstance(value, datetime.datetime):
             raise ValueError(f'A datetime is required in field {attr}, not a {type(value).__name__}')
         return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
 
-    def from_primitive(self, obj: object, attr: str, value: Any) -> datetime.datetime:
+    def from_primitive(self, obj: object, attr: str, value: object) -> datetime.datetime:
         return self.coerce(obj, attr, value)
 
     def to_primitive(self, obj: object, attr: str, value: datetime.datetime) -> str:
@@ -98,14 +98,14 @@ class DateTimeField(AutoTypedField):
 class NetworkModel(ovo.FieldType):
     """A server's networks: a list of VIF dicts; on the wire and in instance_info_caches one JSON text."""
 
-    def coerce(self, obj: object, attr: str, value: Any) -> list[dict[str, Any]]:
+    def coerce(self, obj: object, attr: str, value: object) -> list[dict[str, Any]]:
         if isinstance(value, str):
             value = json.loads(value)
         if not isinstance(value, list):
             raise ValueError(f'A list of VIFs is required in field {attr}, not a {type(value).__name__}')
         return value
 
-    def from_primitive(self, obj: object, attr: str, value: Any) -> list[dict[str, Any]]:
+    def from_primitive(self, obj: object, attr: str, value: object) -> list[dict[str, Any]]:
         return self.coerce(obj, attr, value)
 
     def to_primitive(self, obj: object, attr: str, value: list[dict[str, Any]]) -> str:
@@ -124,7 +124,7 @@ class WordList(ovo.Enum):
         self._known = frozenset(words)
         self._spellings = dict(spellings or {})
 
-    def coerce(self, obj: object, attr: str, value: Any) -> str:
+    def coerce(self, obj: object, attr: str, value: object) -> str:
         if value in self._known:
             return str(value)
         word = str(value).lower()
@@ -183,7 +183,7 @@ MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migrati
 class Json(ovo.FieldType):
     """Anything that JSON carries, as it is."""
 
-    def coerce(self, obj: object, attr: str, value: Any) -> Any:
+    def coerce(self, obj: object, attr: str, value: object) -> Any:
         return value
 
 
@@ -196,7 +196,7 @@ class ResourceClass(ovo.StringPattern):
 
     PATTERN = r'^[A-Z0-9_]{1,255}$'
 
-    def coerce(self, obj: object, attr: str, value: Any) -> str:
+    def coerce(self, obj: object, attr: str, value: object) -> str:
         if not isinstance(value, str) or re.match(self.PATTERN, value) is None:
             raise ValueError(f'Malformed resource class {value!r} in field {attr}')
         return value

@@ -351,5 +351,5 @@ def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]]
     return instances
 
 
-def _states(value: Any) -> list[Any]:
+def _states(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]

@@ -342,7 +342,7 @@ def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any
     return Flavor.from_row(ctxt, flavor)
 
 
-def _numa_topology(ctxt: RequestContext, topology: Any) -> Any:
+def _numa_topology(ctxt: RequestContext, topology: InstanceNUMATopology | dict[str, Any] | None) -> Any:
     """An object, its envelope, or {'instance_uuid', 'cells': [{id, cpuset, memory, pagesize …}]}."""
     if not isinstance(topology, dict):
         return topology
@@ -360,7 +360,8 @@ def _numa_topology(ctxt: RequestContext, topology: Any) -> Any:
     return InstanceNUMATopology(ctxt, cells=cells, **values)
 
 
-def _pci_requests(ctxt: RequestContext, requests: Any, instance_uuid: str) -> Any:
+def _pci_requests(ctxt: RequestContext, requests: InstancePCIRequests | dict[str, Any] | list[Any] | None,
+                  instance_uuid: str) -> Any:
     """An object, its envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
     if isinstance(requests, dict):
         if ENVELOPE in requests:

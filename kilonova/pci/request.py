@@ -148,7 +148,7 @@ def _check_names(entry: Mapping[str, str]) -> None:
         raise PciInvalidAlias(reason=error.fields['reason']) from None
 
 
-def _boolean(value: Any, name: str) -> str:
+def _boolean(value: object, name: str) -> str:
     try:
         return 'true' if strutils.bool_from_string(value, strict=True) else 'false'
     except ValueError as error:

@@ -209,7 +209,7 @@ def _id(name: str, value: Any) -> str:
     return hex_value(name, value.strip() if isinstance(value, str) else value, 0xFFFF, 4)
 
 
-def _address(value: Any, devname: object, sysfs_root: str) -> AddressMatch | None:
+def _address(value: object, devname: object, sysfs_root: str) -> AddressMatch | None:
     if devname is not None:
         found = sysfs.address_of_netdev(str(devname), sysfs_root)
         return _Nothing(str(devname)) if found is None else GlobAddress(found)

@@ -10,6 +10,7 @@ from typing import Any
 
 from kilonova.context import RequestContext
 from kilonova.objects import Claim, Save
+from kilonova.objects.base import KilonovaObject
 from kilonova.rpc.interface import Interface, call, cast
 
 
@@ -25,11 +26,12 @@ class Conductor(Interface):
                                      kwargs: dict[str, Any]) -> Any: ...
 
     @call('3.0')
-    def object_action(self, ctxt: RequestContext, objinst: Any, objmethod: str, args: Sequence[Any],
+    def object_action(self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> Any: ...
 
     @call('3.0')
-    def object_backport_versions(self, ctxt: RequestContext, objinst: Any, object_versions: dict[str, str]) -> Any: ...
+    def object_backport_versions(self, ctxt: RequestContext, objinst: KilonovaObject,
+                                 object_versions: dict[str, str]) -> Any: ...
 
     @call('3.3')
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any: ...

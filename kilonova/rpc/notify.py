@@ -66,13 +66,14 @@ def _phases(phases: str, event: str, binary: str, payload: type[payloads.Payload
             for phase in phases.split()]
 
 
-def _action(phases: str, event: str, old: str | None = None, payload: Any = payloads.InstanceActionPayload,
-            **more: Any) -> list[Notification]:
+def _action(phases: str, event: str, old: str | None = None,
+            payload: type[payloads.Payload] = payloads.InstanceActionPayload, **more: Any) -> list[Notification]:
     """Something that a host does with a server."""
     return _phases(phases, f'instance.{event}', COMPUTE, payload, f'compute.instance.{old or event}', **more)
 
 
-def _api(phases: str, event: str, payload: Any, old: str | None = None, **more: Any) -> list[Notification]:
+def _api(phases: str, event: str, payload: type[payloads.Payload], old: str | None = None,
+         **more: Any) -> list[Notification]:
     return _phases(phases, event, API, payload, old, **more)
 
 

@@ -51,10 +51,10 @@ CLOSING = 5.0
 class Entities:
     """How objects in arguments and replies become primitives; ``objects.base.Serializer`` is one."""
 
-    def serialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
+    def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         return entity
 
-    def deserialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
+    def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         return entity
 
 
@@ -62,10 +62,10 @@ class _Serializer(messaging.NoOpSerializer):
     def __init__(self, entities: Any) -> None:
         self._entities = entities
 
-    def serialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
+    def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         return self._entities.serialize_entity(ctxt, entity)
 
-    def deserialize_entity(self, ctxt: RequestContext, entity: Any) -> Any:
+    def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         return self._entities.deserialize_entity(ctxt, entity)
 
     def serialize_context(self, ctxt: RequestContext) -> dict:

@@ -11,12 +11,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from kilonova import errors
 
 LOG = logging.getLogger(__name__)
+
+D = TypeVar('D')
+R = TypeVar('R')
+Ts = TypeVarTuple('Ts')
 
 # How often each plug-in has raised since this process started, by class name.
 FAILED: Counter[str] = Counter()
@@ -32,7 +36,7 @@ class Guard:
         self._count = 0
         self._first: Exception | None = None
 
-    def call(self, function: Callable[..., Any], *args: Any, default: Any) -> Any:
+    def call(self, function: Callable[[*Ts], R], *args: *Ts, default: D) -> R | D:
         """What the function returns; ``default`` where it raised."""
         try:
             return function(*args)

@@ -69,7 +69,7 @@ def parsed_topology(text: str | None) -> objects.NUMATopology | None:
 class Answers(Protocol):
     """What filters and weighers of ours say of all hosts at once: ``look.Look``."""
 
-    def answer(self, plugin: Any, form: str, spec_obj: RequestSpec) -> Any:
+    def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
         """``plugin.mask`` or ``plugin.values``, by place."""
         ...
 

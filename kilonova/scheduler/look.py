@@ -30,7 +30,7 @@ class Look:
         """What was chosen since the last answers counts."""
         self._answers.clear()
 
-    def answer(self, plugin: Any, form: str, spec_obj: RequestSpec) -> Any:
+    def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
         """``plugin.mask`` or ``plugin.values``, asked once, for who wants that of one host after the other."""
         key = id(plugin), form
         if key not in self._answers:

@@ -395,7 +395,7 @@ def _kept(one: filtering.BaseFilter, states: list[Any], spec: RequestSpec) -> li
     guard = Guard('Filter', one)
     together = type(one).filter_all is not filtering.BaseFilter.filter_all
     return [state for part in ([states] if together else [[state] for state in states])
-            for state in guard.call(lambda part=part: list(one.filter_all(part, spec) or ()), default=[])]
+            for state in guard.call(lambda part: list(one.filter_all(part, spec) or ()), part, default=[])]
 
 
 def _forced(spec: RequestSpec) -> bool:

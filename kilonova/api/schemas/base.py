@@ -21,6 +21,7 @@ from jsonschema.protocols import Validator
 from oslo_utils import timeutils, uuidutils
 
 from kilonova.api.schemas import keywords
+from kilonova.api.schemas.keywords import Json
 from kilonova.api.versions import MAX, MIN
 from kilonova.db import expressions
 from kilonova.errors import Invalid
@@ -68,12 +69,12 @@ FORMATS = FormatChecker(formats=())
 
 
 @FORMATS.checks('uuid')
-def _uuid(value: Any) -> bool:
+def _uuid(value: Json) -> bool:
     return not isinstance(value, str) or uuidutils.is_uuid_like(value)
 
 
 @FORMATS.checks('base64', raises=ValueError)
-def _base64(value: Any) -> bool:
+def _base64(value: Json) -> bool:
     if isinstance(value, str):
         try:
             b64decode(re.sub(r'\s', '', value).encode('ascii'), validate=True)
@@ -83,7 +84,7 @@ def _base64(value: Any) -> bool:
 
 
 @FORMATS.checks('date-time')
-def _datetime(value: Any) -> bool:
+def _datetime(value: Json) -> bool:
     if not isinstance(value, str):
         return True
     try:
@@ -95,7 +96,7 @@ def _datetime(value: Any) -> bool:
 
 
 @FORMATS.checks('regex', raises=ValueError)
-def _regex(value: Any) -> bool:
+def _regex(value: Json) -> bool:
     if isinstance(value, str):
         try:
             expressions.compiled(value)
@@ -105,7 +106,7 @@ def _regex(value: Any) -> bool:
 
 
 def _address(version: int) -> Any:
-    def check(value: Any) -> bool:
+    def check(value: Json) -> bool:
         return not isinstance(value, str) or (netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4
                                               else netaddr.valid_ipv6(value))
     return check
@@ -121,7 +122,7 @@ def _printable(value: str, also: str = '') -> bool:
 
 
 @FORMATS.checks('name', raises=BadName)
-def _name(value: Any) -> bool:
+def _name(value: Json) -> bool:
     if isinstance(value, str) and (value != value.strip() or not value.strip() or not _printable(value)):
         raise BadName("An invalid 'name' value was provided. The name must be: printable characters. "
                       'Can not start or end with whitespace.')
@@ -129,7 +130,7 @@ def _name(value: Any) -> bool:
 
 
 @FORMATS.checks('text')
-def _text(value: Any) -> bool:
+def _text(value: Json) -> bool:
     return not isinstance(value, str) or _printable(value, '\t\n\r')
 
 
@@ -221,7 +222,7 @@ class Query:
         _raise(self._validators[version], values, 'query parameters')
 
 
-def _raise(validator: Validator, value: Any, what: str) -> None:
+def _raise(validator: Validator, value: object, what: str) -> None:
     error = keywords.first_of(validator, value)
     if error is None:
         return

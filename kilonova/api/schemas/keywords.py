@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jsonschema
 from jsonschema.protocols import Validator
@@ -24,6 +24,8 @@ from jsonschema.protocols import Validator
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]
+# What a request's body is made of.
+Json: TypeAlias = 'bool | int | float | str | list[Json] | dict[str, Json] | None'
 
 
 @functools.cache
@@ -32,7 +34,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern[:-1] + r'\Z' if pattern.endswith('$') else pattern)
 
 
-def first_of(validator: Validator, value: Any) -> jsonschema.ValidationError | None:
+def first_of(validator: Validator, value: object) -> jsonschema.ValidationError | None:
     """The error that says most about a value."""
     return jsonschema.exceptions.best_match(itertools.islice(validator.iter_errors(value), MOST_ERRORS))
 
@@ -47,18 +49,18 @@ def _is_long(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def _bounds_first(keyword: Callable[..., Any]) -> Callable[..., Errors]:
-    def check(validator: Validator, argument: Any, value: Any, schema: dict[str, Any]) -> Errors:
+    def check(validator: Validator, argument: Any, value: Json, schema: dict[str, Any]) -> Errors:
         if not _is_long(value, schema):
             yield from keyword(validator, argument, value, schema) or ()
     return check
 
 
-def _pattern(validator: Validator, pattern: str, value: Any, schema: dict[str, Any]) -> Errors:
+def _pattern(validator: Validator, pattern: str, value: Json, schema: dict[str, Any]) -> Errors:
     if isinstance(value, str) and not compiled(pattern).search(value):
         yield jsonschema.ValidationError(f'{value!r} does not match {pattern!r}')
 
 
-def _unique(validator: Validator, wanted: bool, value: Any, schema: dict[str, Any]) -> Errors:
+def _unique(validator: Validator, wanted: bool, value: Json, schema: dict[str, Any]) -> Errors:
     if not wanted or not isinstance(value, list):
         return
     if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
@@ -71,7 +73,7 @@ def is_known(name: str, schema: dict[str, Any]) -> bool:
         compiled(pattern).search(name) for pattern in schema.get('patternProperties', ()))
 
 
-def _by_pattern(validator: Validator, patterns: dict[str, Any], value: Any, schema: dict[str, Any]) -> Errors:
+def _by_pattern(validator: Validator, patterns: dict[str, Any], value: Json, schema: dict[str, Any]) -> Errors:
     if not isinstance(value, dict):
         return
     for pattern, of_pattern in patterns.items():
@@ -80,7 +82,7 @@ def _by_pattern(validator: Validator, patterns: dict[str, Any], value: Any, sche
                 yield from validator.descend(item, of_pattern, path=name, schema_path=pattern)
 
 
-def _additional(validator: Validator, allowed: bool, value: Any, schema: dict[str, Any]) -> Errors:
+def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[str, Any]) -> Errors:
     if allowed or not isinstance(value, dict):
         return
     extras = sorted(name for name in value if not is_known(name, schema))
@@ -98,7 +100,7 @@ def _additional(validator: Validator, allowed: bool, value: Any, schema: dict[st
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
     """minimum and maximum also hold for numbers that are written as text."""
-    def check(validator: Validator, limit: float, value: Any, schema: dict[str, Any]) -> Errors:
+    def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
         try:
             number = float(value) if isinstance(value, str) else value
         except ValueError:
@@ -108,13 +110,13 @@ def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., 
     return check
 
 
-def _largest(validator: Validator, bound: int, value: Any, schema: dict[str, Any]) -> Errors:
+def _largest(validator: Validator, bound: int, value: Json, schema: dict[str, Any]) -> Errors:
     """A bound for numbers alone, where a text may be anything."""
     if isinstance(value, (int, float)) and abs(value) > bound:
         yield jsonschema.ValidationError(f'{value!r} is greater than the maximum of {bound!r}')
 
 
-def _bytes(validator: Validator, limit: int, value: Any, schema: dict[str, Any]) -> Errors:
+def _bytes(validator: Validator, limit: int, value: Json, schema: dict[str, Any]) -> Errors:
     """MySQL's columns of long text are bounded in bytes."""
     if isinstance(value, str) and len(value.encode()) > limit:
         yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')

@@ -9,6 +9,7 @@ from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import FORMATS, Obj, Prop, Query
+from kilonova.api.schemas.keywords import Json
 from kilonova.api.services import keypairs as service
 from kilonova.api.services.key_material import SSH
 from kilonova.api.wsgi import Call, Route
@@ -30,7 +31,7 @@ _WITH_ADDRESS = _PLAIN | frozenset('@.')
 
 
 def _safe(characters: frozenset[str]) -> Any:
-    def check(value: Any) -> bool:
+    def check(value: Json) -> bool:
         if isinstance(value, str) and not characters.issuperset(value):
             raise ValueError('Keypair data is invalid: Keypair name contains unsafe characters')
         return True

@@ -317,7 +317,7 @@ def _as_expected(expect: Mapping[str, Any] | None) -> list[Any]:
             for name, wanted in (expect or {}).items()]
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return None if value is None else str(value.value if hasattr(value, 'value') else value)
 
 

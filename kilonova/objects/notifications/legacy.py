@@ -121,7 +121,7 @@ def _request(request_spec: RequestSpec) -> dict[str, Any]:
     return _plain(request_spec.to_legacy_request_spec_dict())
 
 
-def _plain(entity: Any) -> Any:
+def _plain(entity: object) -> Any:
     """Objects in it as envelopes without change marks."""
     if isinstance(entity, dict):
         return {name: _plain(one) for name, one in entity.items()}

@@ -40,7 +40,7 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
         return LOOP if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 
 
-def address_bits_fit(host_state: HostState, wanted: Any) -> bool:
+def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
     """Whether guests may have physical addresses of so many bits. What can't be compared fits: the host will tell."""
     said = host_state.cpu_info.get('maxphysaddr') if wanted is not None else None
     has = said.get('bits') if isinstance(said, dict) else said

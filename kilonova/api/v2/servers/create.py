@@ -8,6 +8,7 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.schemas.keywords import Json
 from kilonova.api.services import block_devices
 from kilonova.api.services import create as creation
 from kilonova.api.wsgi import Call, Reply, Route
@@ -175,7 +176,7 @@ def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
         call.authorise(TRUSTED_CERTS)
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: Json) -> bool:
     return strutils.bool_from_string(value) if value is not None else False
 
 
