@@ -1,9 +1,9 @@
 """Tables of fields: from rows to bodies.
 
-    FIELDS = Fields(Field('id', lambda row, look: row['uuid']), Field('locked', lambda row, look: …, since=9))
-    FIELDS.render(row, look, version=9)
+    FIELDS = Fields(Field('id', lambda row, viewer: row['uuid']), Field('locked', lambda row, viewer: …, since=9))
+    FIELDS.render(row, viewer, version=9)
 
-A field whose value is ``ABSENT`` is left out. ``look`` is whatever the resource's fields need besides the row.
+A field whose value is ``ABSENT`` is left out. ``viewer`` is whatever the resource's fields need besides the row.
 """
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Fields:
                 and (kind is None or field.kinds is None or kind in field.kinds))
         return self._shown[key]
 
-    def render(self, row: Mapping[str, Any], look: Any, version: int, kind: str | None = None) -> dict[str, Any]:
+    def render(self, row: Mapping[str, Any], viewer: Any, version: int, kind: str | None = None) -> dict[str, Any]:
         """The body of one row."""
         body = {}
         for field in self.at(version, kind):
-            value = field.read(row, look)
+            value = field.read(row, viewer)
             if value is not ABSENT:
                 body[field.name] = value
         return body
@@ -55,8 +55,8 @@ class Fields:
 def column(name: str, default: Any = None) -> Callable[[Mapping[str, Any], Any], Any]:
     """A reader of one column; ``default`` stands for NULL."""
     if default is None:
-        return lambda row, look: row[name]
-    return lambda row, look: default if row[name] is None else row[name]
+        return lambda row, viewer: row[name]
+    return lambda row, viewer: default if row[name] is None else row[name]
 
 
 def zulu(value: datetime.datetime | None) -> str | None:

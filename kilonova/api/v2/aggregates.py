@@ -58,13 +58,13 @@ _WHOLE = frozenset((WHOLE,))
 FIELDS = Fields(
     Field('id', column('id')),
     Field('name', column('name')),
-    Field('availability_zone', lambda row, look: row['metadata'].get('availability_zone')),
+    Field('availability_zone', lambda row, viewer: row['metadata'].get('availability_zone')),
     Field('hosts', column('hosts'), kinds=_WHOLE),
     Field('metadata', column('metadata'), kinds=_WHOLE),
-    Field('created_at', lambda row, look: micro(row['created_at'])),
-    Field('updated_at', lambda row, look: micro(row['updated_at'])),
-    Field('deleted_at', lambda row, look: None),
-    Field('deleted', lambda row, look: False),
+    Field('created_at', lambda row, viewer: micro(row['created_at'])),
+    Field('updated_at', lambda row, viewer: micro(row['updated_at'])),
+    Field('deleted_at', lambda row, viewer: None),
+    Field('deleted', lambda row, viewer: False),
     Field('uuid', column('uuid'), since=41),
 )
 

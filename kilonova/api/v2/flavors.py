@@ -81,7 +81,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Look:
+class Viewer:
     """``specs``: whether the caller may see extra specs."""
 
     links: Any
@@ -94,36 +94,36 @@ FIELDS = Fields(
     Field('name', column('name')),
     Field('ram', column('memory_mb')),
     Field('disk', column('root_gb', 0)),
-    Field('swap', lambda row, look: row['swap'] or '', until=74),
+    Field('swap', lambda row, viewer: row['swap'] or '', until=74),
     Field('swap', column('swap', 0), since=75),
     Field('OS-FLV-EXT-DATA:ephemeral', column('ephemeral_gb', 0)),
-    Field('OS-FLV-DISABLED:disabled', lambda row, look: bool(row['disabled']), until=101),
+    Field('OS-FLV-DISABLED:disabled', lambda row, viewer: bool(row['disabled']), until=101),
     Field('vcpus', column('vcpus')),
-    Field('os-flavor-access:is_public', lambda row, look: bool(row['is_public'])),
-    Field('rxtx_factor', lambda row, look: '' if row['rxtx_factor'] is None else row['rxtx_factor'], until=101),
-    Field('links', lambda row, look: look.links.of('flavors', row['flavorid'])),
+    Field('os-flavor-access:is_public', lambda row, viewer: bool(row['is_public'])),
+    Field('rxtx_factor', lambda row, viewer: '' if row['rxtx_factor'] is None else row['rxtx_factor'], until=101),
+    Field('links', lambda row, viewer: viewer.links.of('flavors', row['flavorid'])),
     Field('description', column('description'), since=55),
-    Field('extra_specs', lambda row, look: row['extra_specs'] if look.specs else ABSENT, since=61),
+    Field('extra_specs', lambda row, viewer: row['extra_specs'] if viewer.specs else ABSENT, since=61),
 )
 
 
-def _body(row: Row, look: Look) -> dict[str, Any]:
+def _body(row: Row, viewer: Viewer) -> dict[str, Any]:
     """The whole body of a flavor."""
-    return FIELDS.render(row, look, look.version)
+    return FIELDS.render(row, viewer, viewer.version)
 
 
-def _brief(row: Row, look: Look) -> dict[str, Any]:
+def _brief(row: Row, viewer: Viewer) -> dict[str, Any]:
     """An entry of a plain list."""
-    body = {'id': row['flavorid'], 'name': row['name'], 'links': look.links.of('flavors', row['flavorid'])}
-    return {**body, 'description': row['description']} if look.version >= 55 else body
+    body = {'id': row['flavorid'], 'name': row['name'], 'links': viewer.links.of('flavors', row['flavorid'])}
+    return {**body, 'description': row['description']} if viewer.version >= 55 else body
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 VALIDATED_SPECS_SINCE, NAME_FILTER_SINCE, STRICT_ACCESS_SINCE = 86, 102, 7
 
 
-def _look(call: Call, detailed: bool = True) -> Look:
-    return Look(links=call.links, version=call.version, specs=detailed and call.may(SPECS_INDEX))
+def _look(call: Call, detailed: bool = True) -> Viewer:
+    return Viewer(links=call.links, version=call.version, specs=detailed and call.may(SPECS_INDEX))
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ def _list(call: Call, detailed: bool) -> Any:
             conn, owner=owner, is_public=is_public, min_ram=min_ram,
             min_disk=min_disk, name=name, order=order, limit=limit, marker=marker, disabled=None if is_admin else False,
             specs=detailed and call.version >= 61) if limit else []
-    look = _look(call, detailed)
-    body: dict[str, Any] = {'flavors': [_body(row, look) if detailed else _brief(row, look)
+    viewer = _look(call, detailed)
+    body: dict[str, Any] = {'flavors': [_body(row, viewer) if detailed else _brief(row, viewer)
                                         for row in rows]}
     if rows and len(rows) == limit:
         path = 'flavors/detail' if detailed else 'flavors'

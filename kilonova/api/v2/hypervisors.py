@@ -48,7 +48,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Look:
+class Viewer:
     """``servers``: host → its servers, None where they weren't asked for; ``uptimes``: host → what it told."""
 
     version: int
@@ -57,26 +57,26 @@ class Look:
     uptimes: Mapping[str, str] = field(default_factory=dict)
 
 
-def _cpu_info(row: Row, look: Look) -> Any:
+def _cpu_info(row: Row, viewer: Viewer) -> Any:
     try:
         return json.loads(row['cpu_info'] or '{}')
     except ValueError:
         return {}
 
 
-def _service(row: Row, look: Look) -> dict[str, Any]:
+def _service(row: Row, viewer: Viewer) -> dict[str, Any]:
     service = row['service']
-    return {'host': row['host'], 'id': service['uuid'] if look.version >= 53 else service['id'],
+    return {'host': row['host'], 'id': service['uuid'] if viewer.version >= 53 else service['id'],
             'disabled_reason': service['disabled_reason']}
 
 
-def _servers(row: Row, look: Look) -> Any:
-    if look.servers is None:
+def _servers(row: Row, viewer: Viewer) -> Any:
+    if viewer.servers is None:
         return ABSENT
-    found = [{'name': instance_name(look.instance_name_template, server), 'uuid': server['uuid']}
-             for server in look.servers.get(row['host'], ())]
+    found = [{'name': instance_name(viewer.instance_name_template, server), 'uuid': server['uuid']}
+             for server in viewer.servers.get(row['host'], ())]
     # Before 2.75 a hypervisor without servers said nothing about them.
-    return found if found or look.version >= 75 else ABSENT
+    return found if found or viewer.version >= 75 else ABSENT
 
 
 def _number(name: str) -> Field:
@@ -87,25 +87,25 @@ FIELDS = Fields(
     Field('id', column('id'), until=52),
     Field('id', column('uuid'), since=53),
     Field('hypervisor_hostname', column('hypervisor_hostname')),
-    Field('state', lambda row, look: 'up' if row['service']['up'] else 'down'),
-    Field('status', lambda row, look: 'disabled' if row['service']['disabled'] else 'enabled'),
+    Field('state', lambda row, viewer: 'up' if row['service']['up'] else 'down'),
+    Field('status', lambda row, viewer: 'disabled' if row['service']['disabled'] else 'enabled'),
     Field('hypervisor_type', column('hypervisor_type'), kinds=_WHOLE),
     Field('hypervisor_version', column('hypervisor_version'), kinds=_WHOLE),
-    Field('host_ip', lambda row, look: None if row['host_ip'] is None else str(row['host_ip']), kinds=_WHOLE),
+    Field('host_ip', lambda row, viewer: None if row['host_ip'] is None else str(row['host_ip']), kinds=_WHOLE),
     Field('service', _service, kinds=_WHOLE),
     *(_number(name) for name in (
         'vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
         'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')),
     Field('cpu_info', column('cpu_info', ''), until=27, kinds=_WHOLE),
     Field('cpu_info', _cpu_info, since=28, until=87, kinds=_WHOLE),
-    Field('uptime', lambda row, look: look.uptimes.get(row['host']), since=88, kinds=_WHOLE),
+    Field('uptime', lambda row, viewer: viewer.uptimes.get(row['host']), since=88, kinds=_WHOLE),
     Field('servers', _servers),
 )
 
 
-def _body(row: Row, look: Look, kind: str) -> dict[str, Any]:
+def _body(row: Row, viewer: Viewer, kind: str) -> dict[str, Any]:
     """The body of a node; its row has ``service``."""
-    return FIELDS.render(row, look, look.version, kind)
+    return FIELDS.render(row, viewer, viewer.version, kind)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ def _bodies(call: Call, nodes: list[hosts.InCell], kind: str, with_servers: bool
     servers = hosts.servers_of(call.backend, nodes) if with_servers else None
     told = kind == WHOLE and call.version >= UPTIME_SINCE
     uptimes = hosts.uptimes(call.backend, call.ctxt, nodes) if told else {}
-    look = Look(call.version, call.backend.options.instance_name_template, servers, uptimes)
-    return [_body(node.row, look, kind) for node in nodes]
+    viewer = Viewer(call.version, call.backend.options.instance_name_template, servers, uptimes)
+    return [_body(node.row, viewer, kind) for node in nodes]
 
 
 def show(call: Call) -> Any:

@@ -44,27 +44,27 @@ _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:dele
 
 
 @dataclass(frozen=True)
-class Look:
+class Viewer:
     """``links``: wsgi.Links; ``url``: where an image is at the image service, by its id."""
 
     links: Any
     url: Callable[[str], str]
 
 
-def _links(image: Image, look: Look) -> list[dict[str, str]]:
-    alternate = {'rel': 'alternate', 'type': 'application/vnd.openstack.image', 'href': look.url(image['id'])}
-    return [*look.links.of('images', image['id']), alternate]
+def _links(image: Image, viewer: Viewer) -> list[dict[str, str]]:
+    alternate = {'rel': 'alternate', 'type': 'application/vnd.openstack.image', 'href': viewer.url(image['id'])}
+    return [*viewer.links.of('images', image['id']), alternate]
 
 
-def _brief(image: Image, look: Look) -> dict[str, Any]:
+def _brief(image: Image, viewer: Viewer) -> dict[str, Any]:
     """An entry of the plain list."""
-    return {'id': image['id'], 'name': image['name'], 'links': _links(image, look)}
+    return {'id': image['id'], 'name': image['name'], 'links': _links(image, viewer)}
 
 
-def _body(image: Image, look: Look) -> dict[str, Any]:
+def _body(image: Image, viewer: Viewer) -> dict[str, Any]:
     """The whole body of an image."""
     properties = image['properties']
-    body = {**_brief(image, look), 'minRam': image['min_ram'], 'minDisk': image['min_disk'],
+    body = {**_brief(image, viewer), 'minRam': image['min_ram'], 'minDisk': image['min_disk'],
             'metadata': properties, 'created': image['created_at'], 'updated': image['updated_at'],
             'status': _STATUS.get(image['status'], 'UNKNOWN'), 'progress': _PROGRESS.get(image['status'], 0),
             'OS-EXT-IMG-SIZE:size': image['size']}
@@ -72,7 +72,7 @@ def _body(image: Image, look: Look) -> dict[str, Any]:
         body['OS-DCF:diskConfig'] = 'AUTO' if strutils.bool_from_string(properties['auto_disk_config']) else 'MANUAL'
     if properties.get('instance_uuid'):
         server = properties['instance_uuid']
-        body['server'] = {'id': server, 'links': look.links.of('servers', server)}
+        body['server'] = {'id': server, 'links': viewer.links.of('servers', server)}
     return body
 
 
@@ -164,12 +164,12 @@ _FILTERS = {'name': 'name', 'type': 'image_type', 'minRam': 'min_ram', 'minDisk'
 _PROPERTY = 'property-'
 
 
-def _look(call: Call) -> Look:
+def _look(call: Call) -> Viewer:
     prefix = call.backend.options.glance_link_prefix
 
     def url(image_id: str) -> str:
         return f"{prefix.rstrip('/')}/images/{image_id}" if prefix else call.backend.images.url(image_id, call.ctxt)
-    return Look(call.links, url)
+    return Viewer(call.links, url)
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -183,10 +183,10 @@ def detail(call: Call) -> Any:
     return _list(call, 'images/detail', _body)
 
 
-def _list(call: Call, path: str, render: Callable[[Mapping[str, Any], Look], dict[str, Any]]) -> Any:
-    limit, look = call.limit(), _look(call)
+def _list(call: Call, path: str, render: Callable[[Mapping[str, Any], Viewer], dict[str, Any]]) -> Any:
+    limit, viewer = call.limit(), _look(call)
     found = _find(call.backend, call.ctxt, _wanted(call), limit) if limit else []
-    body: dict[str, Any] = {'images': [render(image, look) for image in found]}
+    body: dict[str, Any] = {'images': [render(image, viewer) for image in found]}
     if found and len(found) == limit:
         body['images_links'] = call.links.next(path, call.query, found[-1]['id'])
     return body

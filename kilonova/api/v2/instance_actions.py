@@ -47,14 +47,14 @@ ACTION = Fields(
     Field('request_id', column('request_id')),
     Field('user_id', column('user_id')),
     Field('project_id', column('project_id')),
-    Field('start_time', lambda row, look: micro(row['start_time'])),
+    Field('start_time', lambda row, viewer: micro(row['start_time'])),
     Field('message', column('message')),
-    Field('updated_at', lambda row, look: micro(row['updated_at'] or row['created_at']), since=58),
+    Field('updated_at', lambda row, viewer: micro(row['updated_at'] or row['created_at']), since=58),
 )
 
 
 @dataclass(frozen=True)
-class Look:
+class Viewer:
     """``inside``: whether the caller sees tracebacks and hosts; ``details``: whether details."""
 
     project_id: str
@@ -64,13 +64,13 @@ class Look:
 
 EVENT = Fields(
     Field('event', column('event')),
-    Field('start_time', lambda row, look: micro(row['start_time'])),
-    Field('finish_time', lambda row, look: micro(row['finish_time'])),
+    Field('start_time', lambda row, viewer: micro(row['start_time'])),
+    Field('finish_time', lambda row, viewer: micro(row['finish_time'])),
     Field('result', column('result')),
-    Field('traceback', lambda row, look: row['traceback'] if look.inside else ABSENT),
-    Field('hostId', lambda row, look: host_id(look.project_id, row['host']), since=62),
-    Field('host', lambda row, look: row['host'] if look.inside else ABSENT, since=62),
-    Field('details', lambda row, look: row['details'] if look.details else ABSENT, since=84),
+    Field('traceback', lambda row, viewer: row['traceback'] if viewer.inside else ABSENT),
+    Field('hostId', lambda row, viewer: host_id(viewer.project_id, row['host']), since=62),
+    Field('host', lambda row, viewer: row['host'] if viewer.inside else ABSENT, since=62),
+    Field('details', lambda row, viewer: row['details'] if viewer.details else ABSENT, since=84),
 )
 
 
@@ -204,12 +204,12 @@ def show(call: Call) -> Any:
     _explain(call.backend, server.cell, [row], hidden=not inside)
     body = ACTION.render(row, None, call.version)
     if seen:
-        look = Look(server.row['project_id'], inside, call.may(DETAILS))
-        if look.details and call.version >= DETAILS_SINCE:
+        viewer = Viewer(server.row['project_id'], inside, call.may(DETAILS))
+        if viewer.details and call.version >= DETAILS_SINCE:
             with call.backend.api_db.read() as conn:
                 told = decisions.of_action(conn, server.uuid, request_id)
             events = sorted([*events, *map(_decision, told)], key=lambda event: event['created_at'], reverse=True)
-        body['events'] = [EVENT.render(event, look, call.version) for event in events]
+        body['events'] = [EVENT.render(event, viewer, call.version) for event in events]
     return {'instanceAction': body}
 
 

@@ -69,10 +69,10 @@ _FIELDS = Fields(
     Field('user_id', column('user_id'), kinds=_ONE),
     Field('private_key', lambda row, private_key: private_key or ABSENT, kinds=frozenset((CREATED,))),
     Field('id', column('id'), kinds=_SHOWN),
-    Field('created_at', lambda row, look: micro(row['created_at']), kinds=_SHOWN),
-    Field('updated_at', lambda row, look: micro(row['updated_at']), kinds=_SHOWN),
-    Field('deleted', lambda row, look: False, kinds=_SHOWN),
-    Field('deleted_at', lambda row, look: None, kinds=_SHOWN),
+    Field('created_at', lambda row, viewer: micro(row['created_at']), kinds=_SHOWN),
+    Field('updated_at', lambda row, viewer: micro(row['updated_at']), kinds=_SHOWN),
+    Field('deleted', lambda row, viewer: False, kinds=_SHOWN),
+    Field('deleted_at', lambda row, viewer: None, kinds=_SHOWN),
 )
 
 

@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Look:
+class Viewer:
     """``hosts``: whether the caller sees where servers come from and go to; ``links``: wsgi.Links."""
 
     hosts: bool
@@ -54,18 +54,18 @@ class Look:
 _UNDER_WAY = frozenset(('queued', 'preparing', 'running', 'post-migrating'))
 
 
-def _links(row: Row, look: Look) -> Any:
+def _links(row: Row, viewer: Viewer) -> Any:
     if row['migration_type'] != 'live-migration' or row['status'] not in _UNDER_WAY:
         return ABSENT
-    return look.links.of(f"servers/{row['instance_uuid']}/migrations", row['id'])
+    return viewer.links.of(f"servers/{row['instance_uuid']}/migrations", row['id'])
 
 
-def _host(name: str) -> Callable[[Row, Look], Any]:
-    return lambda row, look: row[name] if look.hosts else None
+def _host(name: str) -> Callable[[Row, Viewer], Any]:
+    return lambda row, viewer: row[name] if viewer.hosts else None
 
 
 FIELDS = Fields(
-    Field('created_at', lambda row, look: micro(row['created_at'])),
+    Field('created_at', lambda row, viewer: micro(row['created_at'])),
     Field('dest_compute', _host('dest_compute')),
     Field('dest_host', _host('dest_host')),
     Field('dest_node', _host('dest_node')),
@@ -76,7 +76,7 @@ FIELDS = Fields(
     Field('source_compute', _host('source_compute')),
     Field('source_node', _host('source_node')),
     Field('status', column('status')),
-    Field('updated_at', lambda row, look: micro(row['updated_at'])),
+    Field('updated_at', lambda row, viewer: micro(row['updated_at'])),
     Field('migration_type', column('migration_type'), since=23),
     Field('links', _links, since=23),
     Field('uuid', column('uuid'), since=59),
@@ -138,8 +138,8 @@ def index(call: Call) -> Any:
     rows = [] if limit == 0 else _page(call.backend, filters, limit=limit,
                                        marker=call.one('marker') if paged else None,
                                        seen_by=None if everything else call.ctxt.project_id)
-    look = Look(hosts=call.may(HOST), links=call.links)
-    body: dict[str, Any] = {'migrations': [FIELDS.render(row, look, call.version) for row in rows]}
+    viewer = Viewer(hosts=call.may(HOST), links=call.links)
+    body: dict[str, Any] = {'migrations': [FIELDS.render(row, viewer, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:
         body['migrations_links'] = call.links.next('os-migrations', call.query, rows[-1]['uuid'])
     return body

@@ -48,11 +48,11 @@ BODY = Obj(Prop('server_group', Obj(
 FIELDS = Fields(
     Field('id', column('uuid')),
     Field('name', column('name')),
-    Field('policies', lambda row, look: [row['policy']], until=63),
+    Field('policies', lambda row, viewer: [row['policy']], until=63),
     Field('policy', column('policy'), since=64),
-    Field('rules', lambda row, look: {name: int(value) for name, value in row['rules'].items()}, since=64),
+    Field('rules', lambda row, viewer: {name: int(value) for name, value in row['rules'].items()}, since=64),
     Field('members', column('members')),
-    Field('metadata', lambda row, look: {}, until=63),
+    Field('metadata', lambda row, viewer: {}, until=63),
     Field('project_id', column('project_id'), since=13),
     Field('user_id', column('user_id'), since=13),
 )

@@ -26,14 +26,14 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Look:
+class Viewer:
     """``hosts``: whether the caller sees from where to where."""
 
     hosts: bool
 
 
-def _host(name: str) -> Callable[[Row, Look], Any]:
-    return lambda row, look: row[name] if look.hosts else None
+def _host(name: str) -> Callable[[Row, Viewer], Any]:
+    return lambda row, viewer: row[name] if viewer.hosts else None
 
 
 def _bytes(what: str, part: str) -> Field:
@@ -41,7 +41,7 @@ def _bytes(what: str, part: str) -> Field:
 
 
 FIELDS = Fields(
-    Field('created_at', lambda row, look: micro(row['created_at'])),
+    Field('created_at', lambda row, viewer: micro(row['created_at'])),
     Field('dest_compute', _host('dest_compute')),
     Field('dest_host', _host('dest_host')),
     Field('dest_node', _host('dest_node')),
@@ -52,7 +52,7 @@ FIELDS = Fields(
     Field('source_compute', _host('source_compute')),
     Field('source_node', _host('source_node')),
     Field('status', column('status')),
-    Field('updated_at', lambda row, look: micro(row['updated_at'])),
+    Field('updated_at', lambda row, viewer: micro(row['updated_at'])),
     Field('uuid', column('uuid'), since=59),
     Field('user_id', column('user_id'), since=80),
     Field('project_id', column('project_id'), since=80),
@@ -102,14 +102,14 @@ def _one(server: Found, identifier: str) -> dict[str, Any]:
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """GET /servers/{server_id}/migrations."""
-    look = Look(hosts=call.may(SEE_HOSTS))
-    return {'migrations': [FIELDS.render(row, look, call.version) for row in _under_way(call.server)]}
+    viewer = Viewer(hosts=call.may(SEE_HOSTS))
+    return {'migrations': [FIELDS.render(row, viewer, call.version) for row in _under_way(call.server)]}
 
 
 def show(call: Call) -> Any:
     """GET /servers/{server_id}/migrations/{migration_id}."""
     row = _one(call.server, call.path['migration_id'])
-    return {'migration': FIELDS.render(row, Look(hosts=True), call.version)}
+    return {'migration': FIELDS.render(row, Viewer(hosts=True), call.version)}
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------

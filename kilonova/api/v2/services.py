@@ -43,7 +43,7 @@ UPDATE_BODY = Obj(Prop('status', t.one_of('enabled', 'disabled')), Prop('disable
 Row = Mapping[str, Any]
 
 
-def _seen(row: Row, look: Any) -> str | None:
+def _seen(row: Row, viewer: object) -> str | None:
     seen = row['last_seen_up'] or row['updated_at'] or row['created_at']
     return micro(seen)
 
@@ -54,11 +54,11 @@ FIELDS = Fields(
     Field('binary', column('binary')),
     Field('host', column('host')),
     Field('zone', column('zone')),
-    Field('status', lambda row, look: 'disabled' if row['disabled'] else 'enabled'),
-    Field('state', lambda row, look: 'up' if row['up'] else 'down'),
+    Field('status', lambda row, viewer: 'disabled' if row['disabled'] else 'enabled'),
+    Field('state', lambda row, viewer: 'up' if row['up'] else 'down'),
     Field('updated_at', _seen),
     Field('disabled_reason', column('disabled_reason')),
-    Field('forced_down', lambda row, look: bool(row['forced_down']), since=11),
+    Field('forced_down', lambda row, viewer: bool(row['forced_down']), since=11),
 )
 
 

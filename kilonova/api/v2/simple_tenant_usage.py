@@ -154,8 +154,8 @@ _SERVER = Fields(
     Field('hours', column('hours')),
     Field('uptime', column('uptime')),
     Field('state', column('state')),
-    Field('started_at', lambda row, look: micro(row['launched_at'])),
-    Field('ended_at', lambda row, look: micro(row['terminated_at'])),
+    Field('started_at', lambda row, viewer: micro(row['launched_at'])),
+    Field('ended_at', lambda row, viewer: micro(row['terminated_at'])),
 )
 
 

@@ -100,7 +100,7 @@ def _list(call: Call, detailed: bool) -> Any:
         bulky=detailed and call.version >= 3 and call.may(show.EXTENDED_ATTRIBUTES), version=call.version,
         host_status=detailed and call.version >= 16 and show.sees_hosts(call),
         whole=not set(query) - {'all_tenants'}))
-    shown = show.look(call, host_states=found.host_states, wishes=found.wishes)
+    shown = show.viewer(call, host_states=found.host_states, wishes=found.wishes)
     if detailed:
         bodies = [show.render(row, shown, show.LISTED) for row in found.rows]
     else:

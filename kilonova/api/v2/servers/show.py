@@ -48,7 +48,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass
-class Look:
+class Viewer:
     """What the fields need besides the row: links, what the caller may see, and facts about hosts and wishes."""
 
     links: Any
@@ -89,27 +89,27 @@ def _status(row: Row) -> str:
     return states.status(row['vm_state'], row['task_state'])
 
 
-def _flavor_link(row: Row, look: Look) -> dict[str, Any]:
+def _flavor_link(row: Row, viewer: Viewer) -> dict[str, Any]:
     identifier = row['flavor'].get('flavorid', '')
-    return {'id': identifier, 'links': [look.links.bookmark('flavors', identifier)]}
+    return {'id': identifier, 'links': [viewer.links.bookmark('flavors', identifier)]}
 
 
-def _flavor(row: Row, look: Look) -> dict[str, Any]:
+def _flavor(row: Row, viewer: Viewer) -> dict[str, Any]:
     flavor = row['flavor']
     body = {name: flavor.get(key) for name, key in _FLAVOR}
-    if look.allows(FLAVOR_EXTRA_SPECS, row):
+    if viewer.allows(FLAVOR_EXTRA_SPECS, row):
         body['extra_specs'] = flavor.get('extra_specs') or {}
     return body
 
 
-def _image(row: Row, look: Look) -> Any:
+def _image(row: Row, viewer: Viewer) -> Any:
     if not row['image_ref']:
         return ''
-    return {'id': row['image_ref'], 'links': [look.links.bookmark('images', row['image_ref'])]}
+    return {'id': row['image_ref'], 'links': [viewer.links.bookmark('images', row['image_ref'])]}
 
 
-def _image_with_properties(row: Row, look: Look) -> Any:
-    body = _image(row, look)
+def _image_with_properties(row: Row, viewer: Viewer) -> Any:
+    body = _image(row, viewer)
     return {**body, 'properties': row['image_properties']} if body else body
 
 
@@ -130,52 +130,52 @@ def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _fault(row: Row, look: Look) -> Any:
+def _fault(row: Row, viewer: Viewer) -> Any:
     fault = row.get('fault')
     if not fault or _status(row) not in _FAULTY:
         return ABSENT
     body = {'code': fault['code'], 'created': zulu(fault['created_at']), 'message': fault['message']}
-    if fault['details'] and (look.is_admin or fault['code'] != 500):
+    if fault['details'] and (viewer.is_admin or fault['code'] != 500):
         body['details'] = fault['details']
     return body
 
 
-def _progress(row: Row, look: Look) -> Any:
+def _progress(row: Row, viewer: Viewer) -> Any:
     return int(row['progress'] or 0) if _status(row) in _PROGRESSING else ABSENT
 
 
-def _zone(row: Row, look: Look) -> str:
-    return row['availability_zone'] or (look.default_zone if row['host'] else '')
+def _zone(row: Row, viewer: Viewer) -> str:
+    return row['availability_zone'] or (viewer.default_zone if row['host'] else '')
 
 
-def _host_status(row: Row, look: Look) -> Any:
-    status = look.host_states.get(row['host'], '') if row['host'] else ''
-    if look.allows(HOST_STATUS, row):
+def _host_status(row: Row, viewer: Viewer) -> Any:
+    status = viewer.host_states.get(row['host'], '') if row['host'] else ''
+    if viewer.allows(HOST_STATUS, row):
         return status
-    return status if status == 'UNKNOWN' and look.allows(HOST_STATUS_UNKNOWN, row) else ABSENT
+    return status if status == 'UNKNOWN' and viewer.allows(HOST_STATUS_UNKNOWN, row) else ABSENT
 
 
-def _certificates(row: Row, look: Look) -> list[str] | None:
+def _certificates(row: Row, viewer: Viewer) -> list[str] | None:
     text = row['trusted_certs']
     return json.loads(text)['nova_object.data']['ids'] if text else None
 
 
-def _hints(row: Row, look: Look) -> dict[str, Any]:
-    hints = look.wishes.get(row['uuid'], {}).get('hints') or {}
+def _hints(row: Row, viewer: Viewer) -> dict[str, Any]:
+    hints = viewer.wishes.get(row['uuid'], {}).get('hints') or {}
     return {name: values[0] if isinstance(values, list) and len(values) == 1 else values
             for name, values in hints.items()}
 
 
-def _attribute(read: Callable[[Row, Look], Any]) -> Callable[[Row, Look], Any]:
+def _attribute(read: Callable[[Row, Viewer], Any]) -> Callable[[Row, Viewer], Any]:
     """A reader of what only administrators see."""
-    return lambda row, look: read(row, look) if look.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
+    return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
 # The second part of PUT's answer came with 2.75.
 _LATER = frozenset((ONE, LISTED))
 
 
-def _extended(name: str, read: Callable[[Row, Look], Any], since: int = 1) -> tuple[Field, ...]:
+def _extended(name: str, read: Callable[[Row, Viewer], Any], since: int = 1) -> tuple[Field, ...]:
     return (Field(name, read, since=since, kinds=_LATER),
             Field(name, read, since=max(since, 75), kinds=frozenset((CHANGED,))))
 
@@ -183,32 +183,32 @@ def _extended(name: str, read: Callable[[Row, Look], Any], since: int = 1) -> tu
 FIELDS = Fields(
     Field('id', column('uuid')),
     Field('name', column('display_name')),
-    Field('status', lambda row, look: _status(row)),
+    Field('status', lambda row, viewer: _status(row)),
     Field('tenant_id', column('project_id', '')),
     Field('user_id', column('user_id', '')),
     Field('metadata', column('metadata')),
-    Field('hostId', lambda row, look: host_id(row['project_id'], row['host'])),
+    Field('hostId', lambda row, viewer: host_id(row['project_id'], row['host'])),
     Field('image', _image, until=97),
     Field('image', _image_with_properties, since=98),
     Field('flavor', _flavor_link, until=46),
     Field('flavor', _flavor, since=47),
-    Field('created', lambda row, look: zulu(row['created_at'])),
-    Field('updated', lambda row, look: zulu(row['updated_at'] or row['created_at'])),
-    Field('addresses', lambda row, look: addresses(row)),
-    Field('accessIPv4', lambda row, look: str(row['access_ip_v4'] or '')),
-    Field('accessIPv6', lambda row, look: str(row['access_ip_v6'] or '')),
-    Field('links', lambda row, look: look.links.of('servers', row['uuid'])),
-    Field('OS-DCF:diskConfig', lambda row, look: 'AUTO' if row['auto_disk_config'] else 'MANUAL'),
+    Field('created', lambda row, viewer: zulu(row['created_at'])),
+    Field('updated', lambda row, viewer: zulu(row['updated_at'] or row['created_at'])),
+    Field('addresses', lambda row, viewer: addresses(row)),
+    Field('accessIPv4', lambda row, viewer: str(row['access_ip_v4'] or '')),
+    Field('accessIPv6', lambda row, viewer: str(row['access_ip_v6'] or '')),
+    Field('links', lambda row, viewer: viewer.links.of('servers', row['uuid'])),
+    Field('OS-DCF:diskConfig', lambda row, viewer: 'AUTO' if row['auto_disk_config'] else 'MANUAL'),
     Field('fault', _fault),
     Field('progress', _progress),
     *_extended('OS-EXT-AZ:availability_zone', _zone),
     *_extended('config_drive', column('config_drive', '')),
     *_extended('key_name', column('key_name')),
-    *_extended('OS-SRV-USG:launched_at', lambda row, look: micro(row['launched_at'])),
-    *_extended('OS-SRV-USG:terminated_at', lambda row, look: micro(row['terminated_at'])),
+    *_extended('OS-SRV-USG:launched_at', lambda row, viewer: micro(row['launched_at'])),
+    *_extended('OS-SRV-USG:terminated_at', lambda row, viewer: micro(row['terminated_at'])),
     *_extended('OS-EXT-SRV-ATTR:host', _attribute(column('host'))),
     *_extended('OS-EXT-SRV-ATTR:instance_name',
-               _attribute(lambda row, look: instance_name(look.instance_name_template, row))),
+               _attribute(lambda row, viewer: instance_name(viewer.instance_name_template, row))),
     *_extended('OS-EXT-SRV-ATTR:hypervisor_hostname', _attribute(column('node'))),
     *_extended('OS-EXT-SRV-ATTR:reservation_id', _attribute(column('reservation_id')), since=3),
     *_extended('OS-EXT-SRV-ATTR:launch_index', _attribute(column('launch_index')), since=3),
@@ -222,40 +222,40 @@ FIELDS = Fields(
     Field('OS-EXT-SRV-ATTR:hostname', column('hostname'), since=90),
     *_extended('OS-EXT-STS:task_state', column('task_state')),
     *_extended('OS-EXT-STS:vm_state', column('vm_state')),
-    *_extended('OS-EXT-STS:power_state', lambda row, look: int(row['power_state'] or 0)),
-    *_extended('os-extended-volumes:volumes_attached', lambda row, look: []),
-    Field('locked', lambda row, look: bool(row['locked']), since=9),
+    *_extended('OS-EXT-STS:power_state', lambda row, viewer: int(row['power_state'] or 0)),
+    *_extended('os-extended-volumes:volumes_attached', lambda row, viewer: []),
+    Field('locked', lambda row, viewer: bool(row['locked']), since=9),
     *_extended('host_status', _host_status, since=16),
     Field('description', column('display_description'), since=19),
     Field('tags', column('tags'), since=26),
     Field('trusted_image_certificates', _certificates, since=63),
-    Field('server_groups', lambda row, look: list(look.groups), since=71, kinds=frozenset((ONE, CHANGED))),
-    Field('locked_reason', lambda row, look: row.get('locked_reason'), since=73),
-    Field('pinned_availability_zone', lambda row, look: look.wishes.get(row['uuid'], {}).get('zone'), since=96),
+    Field('server_groups', lambda row, viewer: list(viewer.groups), since=71, kinds=frozenset((ONE, CHANGED))),
+    Field('locked_reason', lambda row, viewer: row.get('locked_reason'), since=73),
+    Field('pinned_availability_zone', lambda row, viewer: viewer.wishes.get(row['uuid'], {}).get('zone'), since=96),
     Field('scheduler_hints', _hints, since=100),
 )
 
 
-def render(row: Row, look: Look, kind: str = ONE) -> dict[str, Any]:
+def render(row: Row, viewer: Viewer, kind: str = ONE) -> dict[str, Any]:
     """The whole body of a server."""
-    return FIELDS.render(row, look, look.version, kind)
+    return FIELDS.render(row, viewer, viewer.version, kind)
 
 
-def brief(row: Row, look: Look) -> dict[str, Any]:
+def brief(row: Row, viewer: Viewer) -> dict[str, Any]:
     """An entry of a plain list."""
-    return {'id': row['uuid'], 'name': row['display_name'], 'links': look.links.of('servers', row['uuid'])}
+    return {'id': row['uuid'], 'name': row['display_name'], 'links': viewer.links.of('servers', row['uuid'])}
 
 
-def unknown(row: Row, look: Look, detailed: bool) -> dict[str, Any]:
+def unknown(row: Row, viewer: Viewer, detailed: bool) -> dict[str, Any]:
     """A server whose cell doesn't answer (from 2.69): only what its mapping knows."""
-    body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': look.links.of('servers', row['uuid'])}
+    body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': viewer.links.of('servers', row['uuid'])}
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
 
 
-def _silent(row: Row, look: Look) -> dict[str, Any]:
+def _silent(row: Row, viewer: Viewer) -> dict[str, Any]:
     """The server itself of whose cell nothing is heard (from 2.69)."""
-    return {**unknown(row, look, detailed=True), 'user_id': row['user_id'] or '', 'flavor': _flavor(row, look),
-            'image': _image(row, look), 'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
+    return {**unknown(row, viewer, detailed=True), 'user_id': row['user_id'] or '', 'flavor': _flavor(row, viewer),
+            'image': _image(row, viewer), 'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
             'OS-EXT-STS:power_state': int(states.PowerState.NOSTATE)}
 
 
@@ -263,10 +263,10 @@ def _silent(row: Row, look: Look) -> dict[str, Any]:
 GROUPS_SINCE = 71
 
 
-def look(call: Call, **facts: Any) -> Look:
+def viewer(call: Call, **facts: Any) -> Viewer:
     """What the views need of this request."""
     options = call.backend.options
-    return Look(links=call.links, may=call.may, is_admin=call.ctxt.is_admin, version=call.version,
+    return Viewer(links=call.links, may=call.may, is_admin=call.ctxt.is_admin, version=call.version,
                 default_zone=options.default_zone, instance_name_template=options.instance_name_template, **facts)
 
 
@@ -278,7 +278,7 @@ def show(call: Call) -> Any:
     """GET /servers/{id}."""
     server = call.server
     if server.silent:
-        return {'server': _silent(server.row, look(call))}
+        return {'server': _silent(server.row, viewer(call))}
     return {'server': body(call, ONE)}
 
 
@@ -299,7 +299,7 @@ def body(call: Call, kind: str) -> dict[str, Any]:
         # Nobody gets into a group but by the hint.
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
-    return render(row, look(call, host_states=host_states, wishes=wishes, groups=groups), kind)
+    return render(row, viewer(call, host_states=host_states, wishes=wishes, groups=groups), kind)
 
 
 def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) -> None:
