@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kilonova.objects import RequestSpec
+from kilonova.scheduler.columns import Mask
 from kilonova.scheduler.expand import expand
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
@@ -22,7 +23,6 @@ from kilonova.scheduler.query import Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.room import Room
 from kilonova.scheduler.snapshot import Snapshot
-from kilonova.scheduler.table import Mask
 
 # Requests of one host that are tried before the next host; further ones are likely to be gone as well.
 TRIES_PER_HOST = 16
@@ -82,11 +82,11 @@ class Offered:
 
     def hosts(self) -> Mask:
         table = self._snapshot.table
-        found = table.usable(self._snapshot.cells) & (
-            table.these(self._of) if self.place is None else table.mask([self.place]))
+        found = table.usable(self._snapshot.cells.uuids()) & (
+            table.places.these(self._of) if self.place is None else table.places.mask([self.place]))
         if self._cells is not None:
             found &= table.present(self._cells)
-        self.late = table.these(self._answer.late) if self._answer.late else None
+        self.late = table.places.these(self._answer.late) if self._answer.late else None
         return found
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
@@ -106,7 +106,7 @@ class Offered:
 
     def states(self) -> Iterator[tuple[int, HostState]]:
         """All its hosts, by place."""
-        servers_of = self._snapshot.servers_of()
+        servers_of = self._snapshot.servers.on()
         for place in np.flatnonzero(self.hosts()).tolist():
             state = self._snapshot.state(place, servers_of, self.candidates)
             if state is not None:
@@ -128,8 +128,8 @@ class Staying:
 
     def hosts(self) -> Mask:
         table = self._snapshot.table
-        found = table.usable(self._snapshot.cells)
-        return found & table.mask(table.places_named(self._hosts)) if self._hosts else found
+        found = table.usable(self._snapshot.cells.uuids())
+        return found & table.places.mask(table.places.named(self._hosts)) if self._hosts else found
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
         return iter(())

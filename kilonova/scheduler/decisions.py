@@ -29,9 +29,10 @@ from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries import decisions as rows
 from kilonova.objects import RequestSpec
+from kilonova.scheduler.columns import Mask, Values
 from kilonova.scheduler.plan import Plan
 from kilonova.scheduler.reasons import Report
-from kilonova.scheduler.table import Mask, Table, Values
+from kilonova.scheduler.table import Table
 
 LOG = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters
     group = spec.instance_group if 'instance_group' in spec else None
     if group is None or 'uuid' not in group:
         return
-    found = snapshot.group(group.uuid)
+    found = snapshot.servers.group(group.uuid)
     if found is None:
         spec.instance_group = None
         return
@@ -59,13 +59,13 @@ def _check_supported(policy: str, enabled: Sequence[Any]) -> None:
 
 
 def _places(members: Collection[str], uuids: Sequence[str], snapshot: Snapshot) -> dict[str, set[str]]:
-    places = snapshot.places_of(members)
+    places = snapshot.servers.places_of(members)
     table = snapshot.table
     with table.lock:
         for server in members:
             # Those of this very request are being chosen for.
             if server not in places and server not in uuids:
-                sent = {table.node(place)[1]['host'] for place in table.sent_to(server)}
+                sent = {table.node(place)[1]['host'] for place in table.reservations.sent_to(server)}
                 if sent:
                     places[server] = sent
     return places

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from kilonova.objects import InstanceGroup, RequestSpec
+from kilonova.scheduler.columns import Mask, Values
 from kilonova.scheduler.snapshot import Snapshot
-from kilonova.scheduler.table import Mask, Values
 
 
 class Look:
@@ -41,7 +41,7 @@ class Look:
         """Ask where these servers are, all at once."""
         missing = [uuid for uuid in uuids if uuid not in self._hosts_of]
         if missing:
-            found = self.snapshot.hosts_of(missing)
+            found = self.snapshot.servers.hosts_of(missing)
             self._hosts_of.update({uuid: found.get(uuid) for uuid in missing})
 
     def counts(self, uuids: Collection[str]) -> Values:
@@ -50,7 +50,7 @@ class Look:
         found = np.zeros(len(self.table['live']))
         for uuid in uuids:
             at = self._hosts_of[uuid]
-            places = self.table.places_named([at[0]]) if at is not None else self.table.sent_to(uuid)
+            places = self.table.places.named([at[0]]) if at is not None else self.table.reservations.sent_to(uuid)
             for place in places:
                 if at is None or at[1] in (None, self.table.node(place)[1]['hypervisor_hostname']):
                     found[place] += 1
@@ -65,7 +65,7 @@ class Look:
         found = np.zeros(len(self.table['live']))
         for server, hosts in (group.places or {}).items():
             if server != but:
-                found[list(self.table.places_named(hosts))] += 1
+                found[list(self.table.places.named(hosts))] += 1
         return found
 
     def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
@@ -73,14 +73,14 @@ class Look:
         found = np.full(len(self.table['live']), answer([]), kind)
         hosts: dict[tuple[int, ...], list[str]] = {}
         metadata: dict[tuple[int, ...], list[Any]] = {}
-        for host, of_host in self.snapshot.metadata_of_hosts().items():
+        for host, of_host in self.snapshot.aggregates.metadata_of_hosts().items():
             key = tuple(map(id, of_host))
             hosts.setdefault(key, []).append(host)
             metadata[key] = of_host
         for key, names in hosts.items():
-            found[list(self.table.places_named(names))] = answer(metadata[key])
+            found[list(self.table.places.named(names))] = answer(metadata[key])
         return found
 
     def named(self, hosts: Iterable[str]) -> Mask:
         """The hosts of these names."""
-        return self.table.mask(self.table.places_named(hosts))
+        return self.table.places.mask(self.table.places.named(hosts))

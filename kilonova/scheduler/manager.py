@@ -103,7 +103,7 @@ class SchedulerManager:
         old form: one dict {host, nodename, limits} a server. Raises NoValidHost, Unanswered; Cancelled: none of the
         boots waits any more.
         """
-        asker = Asker.of(time_left, partial(self._snapshot.waiting, list(operations)) if operations else None)
+        asker = Asker.of(time_left, partial(self._snapshot.servers.waiting, list(operations)) if operations else None)
         uuids = list(instance_uuids or [spec_obj.instance_uuid])
         LOG.debug('Starting to schedule for instances: %s', uuids)
         self.notify.emit(ctxt, 'scheduler.select_destinations.start', request_spec=spec_obj)
@@ -220,7 +220,7 @@ class _Request:
         if claims is not None:
             claims.fallback = fallback
         offers = Offered(self._snapshot, self._spec, answer, asked)
-        silent = self._snapshot.silent
+        silent = self._snapshot.cells.silent
         plan = self._choose(offers, uuids, claims)
         if plan is not None:
             return plan
@@ -268,7 +268,7 @@ class _Request:
         query.limit = None
         asked = time.monotonic()
         answer, _ = self._ask(query)
-        return Candidates(self._snapshot, answer, asked, self._snapshot.silent)
+        return Candidates(self._snapshot, answer, asked, self._snapshot.cells.silent)
 
     def _ask(self, query: queries.Query) -> tuple[Answer, queries.Query | None]:
         """Placement's candidates, and the second question, if there was one."""
@@ -319,11 +319,11 @@ class _Request:
             self._spec, max_results=self._conf.scheduler.max_placement_results,
             pci_in_placement=self._conf.filter_scheduler.pci_in_placement,
             in_tree=nodes[0] if len(nodes) == 1 else None, many_nodes=len(nodes) > 1, pinning=pinning)
-        if only_cell(self._spec) and len(self._snapshot.cells) > 1:
+        if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
             # Placement knows no cells: the first so many may all be in others.
             query.limit = None
         prefilters.run(self._prefilters, query, self._spec, prefilters.Facts(
-            self._conf, self._snapshot.zone_aggregates, lambda: self._snapshot.aggregates))
+            self._conf, self._snapshot.aggregates.of_zone, lambda: self._snapshot.aggregates.rows))
         self._check_classes(query)
         return query
 

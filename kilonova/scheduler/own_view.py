@@ -21,6 +21,7 @@ import numpy as np
 from kilonova.clients.placement import PlacementClient
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.claims import Claims
+from kilonova.scheduler.columns import Mask
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.prefilters.compute_status import DISABLED
@@ -28,7 +29,6 @@ from kilonova.scheduler.prefilters.owner import OWNER
 from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.snapshot import Snapshot
-from kilonova.scheduler.table import Mask
 
 LOG = logging.getLogger(__name__)
 
@@ -103,14 +103,14 @@ class OwnView:
         return None if asked is None else cls(snapshot, placement, spec, asked, claims)
 
     def hosts(self) -> Mask:
-        return self._table.usable(self._snapshot.cells)
+        return self._table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
         yield 'free amounts', self._roomy()
         if first:
             able = ~self._table['disabled']
             for aggregates in self._need.zone:
-                able &= look.named(self._snapshot.aggregate_hosts(aggregates))
+                able &= look.named(self._snapshot.aggregates.hosts(aggregates))
             yield 'service and zone', able
 
     def candidates(self, host: HostState) -> list[Request] | None:
@@ -121,7 +121,7 @@ class OwnView:
         requests = self._spec.pci_requests if 'pci_requests' in self._spec else None
         mappings: dict[str, list[str]] = {}
         if requests is not None and requests.requests:
-            pools = self._table.pools(place)
+            pools = self._table.devices.pools(place)
             if not self._need.devices:
                 if not pools.support_requests(requests):
                     return []

@@ -25,6 +25,7 @@ from kilonova.clients.placement import PlacementClient, PlacementInvalid
 from kilonova.objects import InstancePCIRequest, RequestSpec
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler.candidates import only_cell
+from kilonova.scheduler.columns import Mask
 from kilonova.scheduler.guard import Guard
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.prefilters.compute_status import DISABLED
@@ -32,7 +33,6 @@ from kilonova.scheduler.prefilters.owner import OWNER
 from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.snapshot import Snapshot
-from kilonova.scheduler.table import Mask
 
 LOG = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class _Why:
         """Zone, service, amounts, devices."""
         table, look = self._snapshot.table, Look(self._snapshot)
         self._look = look
-        self._considered = table.present(self._snapshot.cells)
+        self._considered = table.present(self._snapshot.cells.uuids())
         self._places = {node['uuid']: place for place, node in table.nodes()}
         if self._named is not None:
             chosen = np.zeros(len(self._considered), np.bool_)
@@ -236,14 +236,14 @@ class _Why:
         unnamed = self._query.unnamed
         for aggregates in unnamed.aggregates:
             key, words = self._aggregates_words(aggregates)
-            self._add(key, words, ~self._look.named(self._snapshot.aggregate_hosts(aggregates)) & self._unoffered)
+            self._add(key, words, ~self._look.named(self._snapshot.aggregates.hosts(aggregates)) & self._unoffered)
         if unnamed.forbidden_aggregates:
             self._add('forbidden_aggregates', 'reserved for other servers', self._look.named(
-                self._snapshot.aggregate_hosts(unnamed.forbidden_aggregates)) & self._unoffered)
+                self._snapshot.aggregates.hosts(unnamed.forbidden_aggregates)) & self._unoffered)
 
     def _aggregates_words(self, aggregates: Collection[str]) -> tuple[str, str]:
         zone = self._spec.availability_zone if 'availability_zone' in self._spec else None
-        if zone and set(aggregates) == set(self._snapshot.zone_aggregates(zone)):
+        if zone and set(aggregates) == set(self._snapshot.aggregates.of_zone(zone)):
             return 'availability_zone', 'wrong availability zone'
         return 'aggregates:' + ','.join(sorted(aggregates)), 'outside the aggregates of this request'
 
@@ -261,7 +261,7 @@ class _Why:
         asked = any(_is(one, 'PciPassthroughFilter') for one in self._enabled)
         for request in _requests(self._spec):
             if asked or self._query.pci_groups:
-                free = self._snapshot.table.devices(request.spec)
+                free = self._snapshot.table.devices.free(request.spec)
                 failing = free < request.count
                 self._add(*_device(request), failing if asked else failing & self._unoffered, np.maximum(free, 0))
 
@@ -279,14 +279,14 @@ class _Why:
             elif mask is not None:
                 self._add(_name(one), _filter_words(one), ~mask)
         places = np.flatnonzero(self.open).tolist() if single else []
-        servers_of = self._snapshot.servers_of()
+        servers_of = self._snapshot.servers.on()
         states = {place: state for place in places
                   if (state := self._snapshot.state(place, servers_of, look=self._look)) is not None}
         for one in single:
             for state in states.values():
                 state.allocation_candidates = list(self._offered.get(state.uuid, ()))
             kept = {id(state) for state in _kept(one, list(states.values()), self._spec)}
-            self._add(_name(one), _filter_words(one), self._snapshot.table.mask(
+            self._add(_name(one), _filter_words(one), self._snapshot.table.places.mask(
                 [place for place, state in states.items() if id(state) not in kept]))
 
     # -- Placement -----------------------------------------------------------------------------------------------------

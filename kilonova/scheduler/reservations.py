@@ -1,8 +1,8 @@
 """What this scheduler chose and hosts don't report yet: the one ledger of all its selects.
 
-    ledger = Reservations(lock)                     # of table.Table, which counts what stands here in its columns
-    ledger.put(uuid, Reservation(place, …))         # before the claim: whoever chooses meanwhile sees it gone
-    ledger.made(uuid); ledger.pop(uuid)             # claimed; refused, reported by the host, or given up
+    ledger = Reservations(lock, count)              # of table.Table, which counts what stands here in its columns
+    ledger.take(uuid, Reservation(place, …))        # before the claim: whoever chooses meanwhile sees it gone
+    ledger.made(uuid); ledger.give_back(uuid)       # claimed; refused, reported by the host, or given up
     made, under_way = ledger.since(asked)
 
 Threads that choose at the same time all see the same free devices in Placement's answers. So each looks here what
@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,35 +70,38 @@ def uses(request: Request) -> Uses:
 
 
 class Reservations:
-    """See the module."""
+    """See the module. ``count(reservation, 1 or -1)`` is called after each change but that a host is gone."""
 
-    def __init__(self, lock: threading.RLock) -> None:
-        self._changed = threading.Condition(lock)
+    def __init__(self, lock: threading.RLock, count: Callable[[Reservation, int], None]) -> None:
+        self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
         # Goes up with each change: who has added all up need not do it again.
         self.version = 0
 
-    def get(self, uuid: str) -> Reservation | None:
-        """What a server was given, if it was."""
-        return self._of.get(uuid)
+    def on(self, place: int) -> dict[str, Reservation]:
+        """{server: what it was given} on a host and isn't in its row yet; one's own to keep."""
+        return dict(self._on.get(place, ()))
 
-    def on(self, place: int) -> Mapping[str, Reservation]:
-        """{server: what it was given} of a host."""
-        return self._on.get(place, {})
+    def sent_to(self, uuid: str) -> list[int]:
+        """Where a server was just sent, if it was."""
+        return [self._of[uuid].place] if uuid in self._of else []
 
-    def put(self, uuid: str, reservation: Reservation) -> None:
+    def take(self, uuid: str, reservation: Reservation) -> None:
+        """Count what a server gets; what it was counted with before is forgotten."""
+        self.give_back(uuid)
         self._of[uuid] = reservation
         self._on.setdefault(reservation.place, {})[uuid] = reservation
         self._note()
+        self._count(reservation, 1)
 
-    def pop(self, uuid: str) -> Reservation | None:
-        """It is no longer counted here; None: it wasn't."""
+    def give_back(self, uuid: str) -> None:
+        """A server that doesn't get it after all, or whose host counts it itself now."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
             self._on[reservation.place].pop(uuid)
             self._note()
-        return reservation
+            self._count(reservation, -1)
 
     def drop(self, place: int) -> None:
         """The host is gone."""
@@ -113,15 +116,14 @@ class Reservations:
             reservation.claimed = time.monotonic() if at is None else at
             self._note()
 
-    def old(self, now: float) -> list[str]:
-        """Servers that nobody will ever take."""
-        found = []
+    def forget_old(self, now: float | None = None) -> None:
+        """Drop servers that nobody will ever take."""
+        now = time.monotonic() if now is None else now
         # The oldest come first.
-        for uuid, reservation in self._of.items():
+        for uuid, reservation in list(self._of.items()):
             if now - reservation.at <= FORGET_AFTER:
                 break
-            found.append(uuid)
-        return found
+            self.give_back(uuid)
 
     def places(self) -> dict[str, int]:
         """{server: place} of all."""

@@ -25,6 +25,7 @@ from kilonova.objects import RequestSpec
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
 from kilonova.scheduler.claims import Claims
+from kilonova.scheduler.columns import Mask, Row, Values
 from kilonova.scheduler.decisions import Trace
 from kilonova.scheduler.guard import Guard
 from kilonova.scheduler.host_state import HostState
@@ -33,7 +34,6 @@ from kilonova.scheduler.plan import Choice, Plan
 from kilonova.scheduler.reservations import Request, reserve
 from kilonova.scheduler.room import Room
 from kilonova.scheduler.snapshot import Snapshot
-from kilonova.scheduler.table import Mask, Row, Values
 
 LOG = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Select:
         self._look = Look(snapshot)
         self._states: dict[int, HostState] = {}
         # Shared by all hosts: whoever asks for servers reads them once.
-        self._servers_of = snapshot.servers_of()
+        self._servers_of = snapshot.servers.on()
         # What the filters that ran for the servers before left.
         self._passed: Mask | None = None
         # Filters of which only an upper bound was asked yet.
@@ -146,7 +146,7 @@ class Select:
         with self._table.lock:
             for uuid in self._made:
                 if uuid not in but:
-                    self._table.give_back(uuid)
+                    self._table.reservations.give_back(uuid)
             self._made = [uuid for uuid in self._made if uuid in but]
 
     # -- one server ----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Select:
                 self._settings.trace.refuse(host.host)
             self._refused.add(place)
             with self._table.lock:
-                self._table.give_back(uuid)
+                self._table.reservations.give_back(uuid)
                 if self._offers.refusals is not None and len(self._refused) > self._offers.refusals:
                     return None
                 found = self._reserve(uuid, left, tried)
@@ -200,8 +200,8 @@ class Select:
                     continue
                 request = left[0]
             tried.add(place, request)
-            self._table.take(uuid, reserve(place, self._spec, request, host.topology_of(self._spec, request),
-                                           self._building))
+            self._table.reservations.take(uuid, reserve(
+                place, self._spec, request, host.topology_of(self._spec, request), self._building))
             self._made.append(uuid)
             return place, host, request
         return None
@@ -232,11 +232,12 @@ class Select:
         """Where an earlier select's choice is: counted there, and not where this one wanted to go. None: unknown."""
         assert choice.request is not None
         with self._table.lock:
-            place = self._table.place(choice.host.uuid)
-            self._table.give_back(uuid)
+            place = self._table.places.of(choice.host.uuid)
+            self._table.reservations.give_back(uuid)
             if place is not None:
-                self._table.take(uuid, reserve(place, self._spec, choice.request, choice.host.topology_of(
-                    self._spec, choice.request), self._building))
+                self._table.reservations.take(uuid, reserve(
+                    place, self._spec, choice.request, choice.host.topology_of(self._spec, choice.request),
+                    self._building))
                 # Placement's answer has counted it.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
@@ -356,7 +357,7 @@ class Select:
                 LOG.debug('Filter %s says to stop filtering', type(one).__name__)
                 return passing & False
             left = {id(state) for state in kept}
-            passing = steps.took(type(one).__name__, passing, self._table.mask(
+            passing = steps.took(type(one).__name__, passing, self._table.places.mask(
                 [place for place in places if id(self._states[place]) in left]))
         return passing
 
@@ -377,8 +378,8 @@ class Select:
             if not names:
                 continue
             forced, wanted = True, {one.lower() for one in names}
-            passing = self._table.mask([place for place in np.flatnonzero(passing).tolist()
-                                        if self._table.row(place)[column].lower() in wanted])
+            passing = self._table.places.mask([place for place in np.flatnonzero(passing).tolist()
+                                               if self._table.row(place)[column].lower() in wanted])
             if passing.any():
                 LOG.info('Host filter forcing available %s to %s', what, ', '.join(self._hosts(passing, column)))
             else:
@@ -403,8 +404,8 @@ class Select:
         return list((getattr(self._spec, name) if name in self._spec else None) or ())
 
     def _only(self, passing: Mask, wanted: Callable[[Row], bool]) -> Mask:
-        return self._table.mask([place for place in np.flatnonzero(passing).tolist()
-                                 if wanted(self._table.row(place))])
+        return self._table.places.mask([place for place in np.flatnonzero(passing).tolist()
+                                        if wanted(self._table.row(place))])
 
     def _hosts(self, mask: Mask, column: str = 'host') -> list[str]:
         return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
@@ -438,10 +439,10 @@ class Select:
         if weigher.multiplier is None:
             return 1.0
         configured = weigher.configured_multiplier()
-        overridden = self._snapshot.overridden(weigher.multiplier)
+        overridden = self._snapshot.aggregates.overridden(weigher.multiplier)
         if not overridden:
             return configured
-        others = self._table.places_named(overridden)
+        others = self._table.places.named(overridden)
         return np.asarray([weigher.weight_multiplier(self._state(int(place))) if int(place) in others else configured
                            for place in places])
 

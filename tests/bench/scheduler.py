@@ -155,7 +155,7 @@ class Rig:
         table = self.manager._snapshot.table
         for server in servers:
             placement.delete_allocations(server)
-            table.give_back(server)
+            table.reservations.give_back(server)
 
     def close(self) -> None:
         self.manager.stop()

@@ -354,8 +354,8 @@ def test_one_of_several_is_deleted_while_hosts_are_chosen(cloud):
 
 def test_a_database_that_does_not_say_who_waits_is_silence(cloud, monkeypatch):
     """Nothing is given back, nothing answered: the next select takes it up."""
-    from kilonova.scheduler.snapshot import Snapshot
-    real, asked, seen = Snapshot.waiting, [], []
+    from kilonova.scheduler.servers import Servers
+    real, asked, seen = Servers.waiting, [], []
 
     def waiting(self, operations):
         asked.append(operations)
@@ -363,7 +363,7 @@ def test_a_database_that_does_not_say_who_waits_is_silence(cloud, monkeypatch):
             seen.append(cloud.placement.allocations())
             raise Unanswered(who='the database', reason='injected')
         return real(self, operations)
-    monkeypatch.setattr(Snapshot, 'waiting', waiting)
+    monkeypatch.setattr(Servers, 'waiting', waiting)
     server = cloud.boot(cloud.flavor(gpus=1))
     assert cloud.status(server) == 'ACTIVE'
     # Asked in vain at the end of the first select, and whether what it left has a flow.

@@ -40,6 +40,6 @@ class PciPassthroughFilter(BaseHostFilter):
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None
         for request in (requests.requests if requests is not None else ()):
-            enough = look.table.devices(request.spec) >= request.count
+            enough = look.table.devices.free(request.spec) >= request.count
             found = enough if found is None else found & enough
         return found

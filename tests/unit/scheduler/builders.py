@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import uuid as uuids
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from oslo_config import cfg
@@ -11,6 +12,7 @@ from oslo_config import cfg
 from kilonova import objects
 from kilonova.conf import base, base_api, compute, filter_scheduler, metrics, scheduler, workarounds
 from kilonova.context import RequestContext
+from kilonova.scheduler.aggregates import Aggregates
 from kilonova.scheduler.candidates import Answer, Offered
 from kilonova.scheduler.decisions import Trace
 from kilonova.scheduler.host_state import HostState
@@ -119,37 +121,29 @@ class View(Snapshot):
     """What a scheduler read of these hosts (``host(…)``), without databases."""
 
     def __init__(self, *hosts: Host) -> None:
-        self.table, self._usable = Table(), []
-        self.aggregates: list[dict[str, Any]] = [
+        self.table = Table()
+        self.cells: Any = SimpleNamespace(uuids=lambda: {one.cell for one in hosts}, usable=[], silent=[])
+        self.servers: Any = _Servers({one.row['host']: one for one in hosts})
+        self.aggregates = Aggregates(None, self.table.lock)         # type: ignore[arg-type]
+        self.aggregates.put([
             {'id': number, 'uuid': uuid(f'aggregate {number}'), 'name': str(number), 'metadata': one.metadata,
-             'hosts': [one.row['host']]} for number, one in enumerate(hosts) if one.metadata]
-        self._aggregates_of = {row['hosts'][0]: [row] for row in self.aggregates}
+             'hosts': [one.row['host']]} for number, one in enumerate(hosts) if one.metadata])
         for number, one in enumerate(hosts, 1):
             row = {**one.row, 'id': number, 'deleted': 0}
             service = {**row.pop('service'), 'id': number, 'deleted': 0}
-            self.table.put_service(one.cell, service)
+            self.table.services.put(one.cell, service)
             self.table.put(one.cell, row)
         for cell in {one.cell for one in hosts}:
-            self.table.put_down(cell, {number for number, one in enumerate(hosts, 1) if not one.row['service']['up']})
+            self.table.services.put_down(cell, {
+                number for number, one in enumerate(hosts, 1) if not one.row['service']['up']})
         self._hosts = hosts
-
-    @property
-    def cells(self) -> set[str]:
-        return {one.cell for one in self._hosts}
 
     def refresh(self) -> list[str]:
         return []
 
-    def servers_of(self, hosts: Any = ()) -> Any:
-        return _Servers({one.row['host']: one for one in self._hosts})
-
-    def hosts_of(self, uuids: Any) -> dict[str, tuple[str, str | None]]:
-        return {row['uuid']: (one.row['host'], row['node']) for one in self._hosts for row in one.servers
-                if row['uuid'] in uuids}
-
     def place(self, name: str) -> int:
         """Where a host stands."""
-        found = self.table.place(uuid(name))
+        found = self.table.places.of(uuid(name))
         assert found is not None
         return found
 
@@ -181,6 +175,13 @@ class Host(NamedTuple):
 class _Servers:
     def __init__(self, hosts: dict[str, Host]) -> None:
         self._hosts = hosts
+
+    def on(self, hosts: Any = ()) -> Any:
+        return self
+
+    def hosts_of(self, uuids: Any) -> dict[str, tuple[str, str | None]]:
+        return {row['uuid']: (one.row['host'], row['node']) for one in self._hosts.values() for row in one.servers
+                if row['uuid'] in uuids}
 
     def __call__(self, host: str) -> list[dict[str, Any]]:
         return self._hosts[host].servers

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kilonova import objects
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
+from kilonova.scheduler.columns import COLUMNS
 from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
 from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
 from kilonova.scheduler.filters.compute import ComputeFilter
@@ -25,7 +26,7 @@ from kilonova.scheduler.look import Look
 from kilonova.scheduler.own_view import need
 from kilonova.scheduler.query import build
 from kilonova.scheduler.reservations import FORGET_AFTER, Reservation, reserve
-from kilonova.scheduler.table import COLUMNS, Table
+from kilonova.scheduler.table import Table
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
 from kilonova.scheduler.weighers.metrics import MetricsWeigher
 from kilonova.scheduler.weighers.moves import CrossCellWeigher
@@ -58,17 +59,17 @@ def filled(nodes):
     states = {}
     for number, row in enumerate(nodes):
         service = {**row['service'], 'id': number, 'deleted': 0}
-        table.put_service(CELL, service)
+        table.services.put(CELL, service)
         table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': number})
-        states[table.place(row['uuid'])] = HostState({**row, 'id': number, 'service': service}, CELL)
-    table.put_down(CELL, {number for number, row in enumerate(nodes) if not row['service']['up']})
+        states[table.places.of(row['uuid'])] = HostState({**row, 'id': number, 'service': service}, CELL)
+    table.services.put_down(CELL, {number for number, row in enumerate(nodes) if not row['service']['up']})
     return table, states
 
 
 def look(table, aggregates=None, **where):
     return Look(SimpleNamespace(
-        table=table, metadata_of_hosts=lambda: aggregates or {},
-        hosts_of=lambda uuids: {one: (where[one], None) for one in uuids if one in where}))
+        table=table, aggregates=SimpleNamespace(metadata_of_hosts=lambda: aggregates or {}),
+        servers=SimpleNamespace(hosts_of=lambda uuids: {one: (where[one], None) for one in uuids if one in where})))
 
 
 def made(cls, **overrides):
@@ -127,21 +128,22 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
     kinds = ([{'vendor_id': '10de', 'product_id': '13f1'}], FUNCTIONS, WHOLE)
 
     def seen():
-        return [table[name].copy() for name in COLUMNS] + [table.devices(wanted) for wanted in kinds]
+        return [table[name].copy() for name in COLUMNS] + [table.devices.free(wanted) for wanted in kinds]
     before, given_away = seen(), []
     for number in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.sampled_from(sorted(states)))
-        pools = table.pools(place)
+        pools = table.devices.pools(place)
         asked = spec(gpus=(data.draw(st.integers(1, 2)),)).pci_requests.requests[0]
         asked.spec = data.draw(st.sampled_from(kinds))
         mappings = pools.providers([asked])
         requests = (asked,) if not mappings and pools.support_requests([asked]) else ()
-        table.take(uuid(f's{number}'), Reservation(place, 2, 1024, 2048, objects_counter(mappings), requests=requests))
+        table.reservations.take(uuid(f's{number}'), Reservation(
+            place, 2, 1024, 2048, objects_counter(mappings), requests=requests))
         given_away.append(uuid(f's{number}'))
-        left = table.pools(place)
+        left = table.devices.pools(place)
         assert left.free == table['pci_free'][place]
         for wanted in kinds:
-            assert table.devices(wanted)[place] == sum(
+            assert table.devices.free(wanted)[place] == sum(
                 pool.count for pool in left.pools if any(pool.matches(one) for one in wanted))
         if mappings or requests:
             assert left.free <= pools.free - asked.count
@@ -153,7 +155,7 @@ def test_what_is_given_back_leaves_no_trace(nodes, data):
     assert all(map(np.array_equal, seen(), after))
     random.shuffle(given_away)
     for server in given_away:
-        table.give_back(server)
+        table.reservations.give_back(server)
     for name, values, now in zip((*COLUMNS, *range(len(kinds))), before, seen(), strict=True):
         assert np.array_equal(now, values), name
 
@@ -169,20 +171,20 @@ def test_what_was_given_away_counts_alike_everywhere():
     request = spec(flavor_values={'vcpus': 4, 'memory_mb': 2048, 'root_gb': 5, 'ephemeral_gb': 6, 'swap': 7})
 
     def seen():
-        state = HostState({**table.node(place)[1]}, CELL, taken=table.taken_at(place))
+        state = HostState({**table.node(place)[1]}, CELL, taken=table.reservations.on(place))
         assert state.disk_mb_used + state.free_disk_mb == 50 * 1024
         assert [int(table[name][place]) for name in names] == [getattr(state, name) for name in names]
         return [int(table[name][place]) for name in (*names, 'ram_room_mb', 'disk_room_mb')]
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
     assert table['cpu_ratio'][place] == 2.0
     allocation = need(request, build(request, max_results=1)).request(row['uuid'], {})
-    table.take(uuid('s1'), reserve(place, request, allocation))
+    table.reservations.take(uuid('s1'), reserve(place, request, allocation))
     taken = 11 * 1024 + 7
     assert seen() == [16952, 48 * 1024 - taken, 5, 4, 3, 26952, 148 * 1024 - taken]
     # Whoever asks how many fit boots them one after the other.
-    table.take(uuid('s1'), reserve(place, request, allocation, building=False))
+    table.reservations.take(uuid('s1'), reserve(place, request, allocation, building=False))
     assert seen() == [16952, 48 * 1024 - taken, 5, 4, 2, 26952, 148 * 1024 - taken]
-    table.give_back(uuid('s1'))
+    table.reservations.give_back(uuid('s1'))
     assert seen() == [19000, 48 * 1024, 1, 3, 2, 29000, 148 * 1024]
 
 
@@ -193,13 +195,13 @@ def test_a_host_that_counts_a_server_already_has_less_left():
     (place,) = states
     for name, count in (('s1', 1), ('s2', 2)):
         requests = tuple(spec(gpus=(count,)).pci_requests.requests)
-        table.take(uuid(name), Reservation(place, 1, 1, 1, Counter(), requests=requests))
+        table.reservations.take(uuid(name), Reservation(place, 1, 1, 1, Counter(), requests=requests))
     row['pci_stats'] = pools('2', '3', providers=False)
     table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': 0})
     assert table['pci_free'][place] == 0
-    table.give_back(uuid('s1'))
+    table.reservations.give_back(uuid('s1'))
     assert table['pci_free'][place] == 0
-    table.give_back(uuid('s2'))
+    table.reservations.give_back(uuid('s2'))
     assert table['pci_free'][place] == 2
 
 
@@ -215,12 +217,13 @@ def test_devices_near_the_cells_that_a_server_got_are_gone(policy):
     requests[0].numa_policy = policy
     topology = objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(id=1, cpuset={0}, memory=1)])
     for name in ('s1', 's2'):
-        table.take(uuid(name), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
-    assert [pool.keys['numa_node'] for pool in table.pools(place).pools if pool.count] == [0, 0]
-    table.take(uuid('s3'), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+        table.reservations.take(uuid(name), Reservation(
+            place, 1, 1, 1, Counter(), topology=topology, requests=requests))
+    assert [pool.keys['numa_node'] for pool in table.devices.pools(place).pools if pool.count] == [0, 0]
+    table.reservations.take(uuid('s3'), Reservation(place, 1, 1, 1, Counter(), topology=topology, requests=requests))
     # Whatever it was, one device is gone.
     assert table['pci_free'][place] == 1
-    state = HostState({**table.node(place)[1]}, CELL, taken=table.taken_at(place))
+    state = HostState({**table.node(place)[1]}, CELL, taken=table.reservations.on(place))
     assert state.pci_stats.free == 1
 
 
@@ -230,15 +233,16 @@ def objects_counter(mappings):
 
 def test_a_claim_that_nobody_takes_is_forgotten():
     table, _ = filled([{**node('a'), 'deleted': 0, 'created_at': None, 'deleted_at': None}])
-    table.take(uuid('s1'), Reservation(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=100.0))
-    table.take(uuid('s2'), Reservation(table.place(uuid('a')), 1, 1024, 0, objects_counter(None), at=102.0))
-    table.forget_old(now=102.0)
+    for name, at in (('s1', 100.0), ('s2', 102.0)):
+        table.reservations.take(uuid(name), Reservation(
+            table.places.of(uuid('a')), 1, 1024, 0, objects_counter(None), at=at))
+    table.reservations.forget_old(now=102.0)
     assert (table.unsettled(CELL), table.unsettled('another')) == ([uuid('s1'), uuid('s2')], [])
-    table.forget_old(now=101.0 + FORGET_AFTER)
+    table.reservations.forget_old(now=101.0 + FORGET_AFTER)
     assert table.unsettled(CELL) == [uuid('s2')]
-    table.forget_old(now=103.0 + FORGET_AFTER)
+    table.reservations.forget_old(now=103.0 + FORGET_AFTER)
     assert table.unsettled(CELL) == []
-    assert table['free_ram_mb'][table.place(uuid('a'))] == 262144
+    assert table['free_ram_mb'][table.places.of(uuid('a'))] == 262144
 
 
 def test_anti_affinity_counts_what_was_just_sent():
@@ -248,9 +252,9 @@ def test_anti_affinity_counts_what_was_just_sent():
     request.instance_group = group
     mask = made(ServerGroupAntiAffinityFilter).mask
     assert mask(look(table), request)[sorted(states)].all()
-    table.take(uuid('s2'), Reservation(table.place(uuid('b')), 1, 1, 1, objects_counter(None)))
+    table.reservations.take(uuid('s2'), Reservation(table.places.of(uuid('b')), 1, 1, 1, objects_counter(None)))
     found = mask(look(table, **{uuid('s1'): 'a'}), request)
-    assert [bool(found[table.place(uuid(name))]) for name in 'ab'] == [False, False]
+    assert [bool(found[table.places.of(uuid(name))]) for name in 'ab'] == [False, False]
 
 
 def test_what_weighers_ask_of_single_hosts():
@@ -260,7 +264,7 @@ def test_what_weighers_ask_of_single_hosts():
     assert not made(ImagePropertiesWeigher).values(look(table), spec()).any()
     move = spec(requested_destination=objects.Destination(cell=objects.CellMapping(uuid=CELL),
                                                           allow_cross_cell_move=True))
-    assert made(CrossCellWeigher).values(look(table), move)[table.place(uuid('a'))] == 1
+    assert made(CrossCellWeigher).values(look(table), move)[table.places.of(uuid('a'))] == 1
     assert made(MetricsWeigher, metrics__weight_setting=['a=1']).values(look(table), spec()) is weighing.LOOP
 
 
@@ -297,6 +301,6 @@ def test_hosts_without_a_host_mapping_are_present_and_not_usable():
     """Finding 3.7."""
     table, (one, other) = filled([{**node('a'), 'deleted': 0}, {**node('b', id=2, mapped=0), 'deleted': 0}])
     for name in ('a', 'b'):
-        table.put_service(CELL, {'id': 1, 'host': name, 'disabled': False, 'deleted': 0})
+        table.services.put(CELL, {'id': 1, 'host': name, 'disabled': False, 'deleted': 0})
     assert table.present({CELL})[[one, other]].tolist() == [True, True]
     assert table.usable({CELL})[[one, other]].tolist() == [True, False]

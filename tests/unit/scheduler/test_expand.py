@@ -160,9 +160,9 @@ def seen(request, query):
 
 def ledger(*claimed_at):
     """Reservations of one GPU each; None: it is being claimed."""
-    made = Reservations(threading.RLock())
+    made = Reservations(threading.RLock(), lambda reservation, sign: None)
     for number, at in enumerate(claimed_at):
-        made.put(str(number), Reservation(0, 0, 0, 0, Counter(), uses=uses(candidate(devices={'g': '1'})), claimed=at))
+        made.take(str(number), Reservation(0, 0, 0, 0, Counter(), uses=uses(candidate(devices={'g': '1'})), claimed=at))
     return made
 
 
@@ -177,5 +177,5 @@ def test_what_was_claimed_since_the_answer_is_gone(claimed_at, fits, contested):
     assert (room.fits(request), room.contested(request)) == (fits, contested)
     assert room.times(device('host1', '1'), {GPU: 1}, candidate(), 5) == (1 if fits else 0)
     for server in list(reservations.places()):
-        reservations.pop(server)
+        reservations.give_back(server)
     assert (room.fits(request), room.contested(request)) == (True, False)

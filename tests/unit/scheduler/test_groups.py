@@ -28,9 +28,10 @@ class Known:
     def __init__(self, policy='anti-affinity', members=(), places=None, rules=None):
         self.row = {'policy': policy, 'rules': rules or {}}
         self.members, self.places, self.table = list(members), places or {}, Table(4)
+        self.servers = self
         for number, host in enumerate(HOSTS):
             row = node(host)
-            self.table.put_service(CELL, {**row['service'], 'id': number, 'deleted': 0})
+            self.table.services.put(CELL, {**row['service'], 'id': number, 'deleted': 0})
             self.table.put(CELL, {**{key: value for key, value in row.items() if key != 'service'}, 'id': number,
                                   'deleted': 0, 'created_at': None, 'deleted_at': None})
 
@@ -63,7 +64,7 @@ def test_members_and_hosts_are_read_anew():
 def test_what_was_just_sent_to_a_host_is_there():
     known = Known(members=[uuid('1'), uuid('own')])
     for name in ('1', 'own'):
-        known.table.take(uuid(name), Reservation(known.table.place(uuid('host2')), 1, 1, 1, {}))
+        known.table.reservations.take(uuid(name), Reservation(known.table.places.of(uuid('host2')), 1, 1, 1, {}))
     assert prepared(known).instance_group.places == {uuid('1'): {'host2'}}
 
 
@@ -122,15 +123,15 @@ def test_where_servers_of_a_group_are_decides(places, most, looked, policy):
     where = {server: hosts if looked else {min(hosts)} for server, hosts in places.items()}
     if looked:
         asked.instance_group.places = places
-    look = Look(SimpleNamespace(table=known.table, hosts_of=lambda uuids: {
-        server: (min(where[server]), None) for server in uuids if server in where}))
+    look = Look(SimpleNamespace(table=known.table, servers=SimpleNamespace(hosts_of=lambda uuids: {
+        server: (min(where[server]), None) for server in uuids if server in where})))
     for host in HOSTS:
         others = sum(host in hosts for server, hosts in where.items() if server != uuid('own'))
         expected = [
             policy != 'affinity' or not places or any(host in hosts for hosts in places.values()),
             policy != 'anti-affinity' or host in where.get(uuid('own'), ()) or others < most,
             others if policy == 'soft-affinity' else 0, -others if policy == 'soft-anti-affinity' else 0]
-        place = known.table.place(uuid(host))
+        place = known.table.places.of(uuid(host))
         masks = [plugin.mask(look, asked) for plugin in PLUGINS[:2]]
         found = [mask is None or bool(mask[place]) for mask in masks]
         assert [*found, *(plugin.values(look, asked)[place] for plugin in PLUGINS[2:])] == expected, host
@@ -144,4 +145,4 @@ def test_wishes_count_the_others(policy, plugin, expected):
     asked.instance_group.places = {uuid('1'): {'host1'}, uuid('2'): {'host1', 'host2'}, uuid('own'): {'host3'}}
     known = Known()
     values = PLUGINS[plugin].values(Look(SimpleNamespace(table=known.table)), asked)
-    assert [values[known.table.place(uuid(host))] for host in HOSTS] == expected
+    assert [values[known.table.places.of(uuid(host))] for host in HOSTS] == expected

@@ -367,7 +367,7 @@ def test_what_was_found_counts_where_it_is_and_is_no_alternate(rig, extra_specs)
     manager = rig.manager()
     assert hosts(select(manager, spec(extra_specs), [S1])) == [['gpu1', 'gpu2']]
     table = manager._snapshot.table
-    assert {name: int(table['num_instances'][table.place(uuid(name))]) for name in ('gpu1', 'gpu2')} == {
+    assert {name: int(table['num_instances'][table.places.of(uuid(name))]) for name in ('gpu1', 'gpu2')} == {
         'gpu1': 1, 'gpu2': 0}
 
 
@@ -384,7 +384,7 @@ def test_silence_of_a_cell_gives_nothing_back(rig, tmp_path):
 @both_ways
 def test_a_refusal_gives_back_whatever_was_claimed_in_all_its_tries(rig, monkeypatch, extra_specs):
     """Row 1.30: a host is heard again before the refusal: the choice is made anew, and refused as well."""
-    monkeypatch.setattr('kilonova.scheduler.snapshot.DOWN_EVERY', 3600)
+    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
     trait(rig, rig.host('gpu1', (A,)))
     trait(rig, rig.host('gpu2', (B,), service={'last_seen_up': dt.datetime(2026, 1, 1)}))
     manager = rig.manager()
@@ -622,7 +622,7 @@ def test_devices_that_placement_does_not_count_are_given_away_once(rig, mapped, 
             select(manager, spec(extra_specs, gpus=(1,)), [server])
         assert str(caught.value) == ('No valid host was found. 3 hosts considered: 3 have fewer than 1 free gpu '
                                      '(best: 0 free).')
-    manager._snapshot.table.give_back(servers[0])
+    manager._snapshot.table.reservations.give_back(servers[0])
     assert hosts(select(manager, spec(extra_specs, gpus=(1,)), [servers[4]]))[0][0] == found[0]
 
 
@@ -853,7 +853,7 @@ def test_a_disabled_host_is_no_candidate(rig):
 
 def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeypatch):
     """Who is down is read from time to time; a refusal that rests on it reads it once more."""
-    monkeypatch.setattr('kilonova.scheduler.snapshot.DOWN_EVERY', 3600)
+    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
     rig.host('gpu1', service={'last_seen_up': dt.datetime(2026, 1, 1)})
     manager = rig.manager()
     with pytest.raises(errors.NoValidHost, match='1 down'):

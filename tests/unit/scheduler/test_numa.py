@@ -84,7 +84,7 @@ def choose(view: View, asked: Any, *names: str) -> Any:
 
 def places(view: View, *names: str) -> list[set[int]]:
     """The host's CPUs of these servers."""
-    taken = view.table.taken_at(view.table.place(uuid('host1')))       # type: ignore[arg-type]
+    taken = view.table.reservations.on(view.table.places.of(uuid('host1')))       # type: ignore[arg-type]
     return [numa.cpus_of(taken[uuid(name)].topology.cells[0]) for name in names]     # type: ignore[union-attr]
 
 
@@ -100,12 +100,12 @@ def test_servers_of_one_request_see_each_other() -> None:
 def test_what_was_just_given_away_counts_until_the_host_says_so() -> None:
     view = View(host(numa_topology=HOST))
     choose(view, request(PINNED), 'a')
-    place = view.table.place(uuid('host1'))
+    place = view.table.places.of(uuid('host1'))
     assert place is not None
     seen = view.state(place)
     assert seen is not None and seen.numa is not None
     assert [cell.pinned_cpus for cell in seen.numa.cells] == [{2, 3}, set()]
-    view.table.give_back(uuid('a'))
+    view.table.reservations.give_back(uuid('a'))
     assert [cell.pinned_cpus for cell in view.state(place).numa.cells] == [set(), set()]      # type: ignore[union-attr]
 
 

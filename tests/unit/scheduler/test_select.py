@@ -78,7 +78,7 @@ def test_a_claim_may_come_to_another_host():
     held = Choice(state('elsewhere'), candidate('elsewhere'), held=True)
     plan = run(spec(), [], view=view, claims=Claims(lambda server, host, request: held))
     assert hosts_of(plan) == ['elsewhere']
-    assert [view.table.host(place) for place in view.table.sent_to(uuid('server 0'))] == ['elsewhere']
+    assert [view.table.host(place) for place in view.table.reservations.sent_to(uuid('server 0'))] == ['elsewhere']
 
 
 def test_what_was_claimed_earlier_saves_a_server_that_no_host_can_take():
@@ -124,7 +124,7 @@ def test_what_is_being_claimed_is_waited_for(monkeypatch):
     first = threading.Thread(target=run, args=(spec(), []), kwargs={
         'view': view, 'room': {'a': 8}, 'claims': Claims(refused)})
     first.start()
-    while not view.table.reservations.on(view.table.place(uuid('a'))):
+    while not view.table.reservations.on(view.table.places.of(uuid('a'))):
         time.sleep(0.001)
     request = spec()
     offers = Offered(view, request, view.answer(a=8), 0.0)
@@ -179,10 +179,10 @@ def test_what_one_select_takes_the_next_one_finds_again():
                      candidates=[candidate('h1', {GROUP: '0000:08:00.0'})]))
     request = spec(gpus=(1,))
     assert run(request, [], view=view, filters=[PciPassthroughFilter()]) is not None
-    place = view.table.place(uuid('h1'))
-    assert view.table.pools(place).free == 0
-    view.table.give_back(uuid('server 0'))
-    assert view.table.pools(place).free == 1
+    place = view.table.places.of(uuid('h1'))
+    assert view.table.devices.pools(place).free == 0
+    view.table.reservations.give_back(uuid('server 0'))
+    assert view.table.devices.pools(place).free == 1
     assert state('h1', pci_stats=pools('0000:08:00.0')).pci_stats.free == 1
 
 

@@ -1,0 +1,70 @@
+"""The host aggregates as they stand."""
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Collection
+from typing import Any
+
+from kilonova.db.engine import Databases
+from kilonova.db.queries import aggregates, changes
+from kilonova.db.queries.snapshot import ZONE_KEY
+from kilonova.scheduler.cells import OVERLAP, reading
+from kilonova.scheduler.columns import Row
+
+
+class Aggregates:
+    """``rows``: all of them, each with its ``hosts`` and ``metadata``. They change under the table's lock."""
+
+    def __init__(self, databases: Databases, lock: threading.RLock) -> None:
+        self._databases, self._lock = databases, lock
+        self.rows: list[Row] = []
+        self._of_host: dict[str, list[Row]] = {}
+        self._mark: tuple[Any, ...] | None = None
+
+    def refresh(self) -> None:
+        """Read them if any was written; one statement when none was. Unanswered."""
+        with reading(self._databases.api()) as connection:
+            mark = changes.aggregates_mark(connection)
+            if mark == self._mark:
+                return
+            found = aggregates.snapshot(connection)
+        # A stamp of this very moment may be given once more.
+        young = any((dt.datetime.now(dt.UTC).replace(tzinfo=None) - stamp).total_seconds() < OVERLAP
+                    for stamp in mark if isinstance(stamp, dt.datetime))
+        self.put(found)
+        self._mark = None if young else mark
+
+    def put(self, rows: list[Row]) -> None:
+        """These are all there are."""
+        of_host: dict[str, list[Row]] = {}
+        for row in rows:
+            for host in row['hosts']:
+                of_host.setdefault(host, []).append(row)
+        with self._lock:
+            self.rows, self._of_host = rows, of_host
+
+    def of_host(self, host: str) -> list[Row] | None:
+        """Those that a host is in; None: in none."""
+        return self._of_host.get(host)
+
+    def of_zone(self, zone: str) -> list[str]:
+        """uuids of the aggregates of an availability zone."""
+        return [row['uuid'] for row in self.rows if row['metadata'].get(ZONE_KEY) == zone]
+
+    def hosts(self, uuids: Collection[str]) -> set[str]:
+        """Names of the hosts that are in one of these aggregates."""
+        return {host for row in self.rows if row['uuid'] in uuids for host in row['hosts']}
+
+    def metadata_of_hosts(self) -> dict[str, list[Row]]:
+        """{host: metadata of each aggregate that it is in}."""
+        return {host: [row['metadata'] for row in rows] for host, rows in self._of_host.items()}
+
+    def overridden(self, key: str) -> dict[str, list[str]]:
+        """{host: values} that aggregates' metadata has for a key."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if key in row['metadata']:
+                for host in row['hosts']:
+                    found.setdefault(host, []).append(row['metadata'][key])
+        return found

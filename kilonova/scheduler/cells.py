@@ -1,0 +1,198 @@
+"""What changed in the compute nodes and services of all enabled cells, read into a ``table.Table``.
+
+Rows are stamped by their database's clock, and the reader looks ``OVERLAP`` seconds back, longer than a transaction
+takes. Cells are asked at the same time; one that doesn't answer costs its hosts, and ``silent`` names it.
+"""
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from oslo_config import cfg
+
+from kilonova import errors
+from kilonova.db import engine
+from kilonova.db.queries import cells as cell_queries
+from kilonova.db.queries import changes
+from kilonova.scheduler.columns import Row
+from kilonova.scheduler.table import Table
+
+LOG = logging.getLogger(__name__)
+
+# Cells asked at the same time.
+CELL_THREADS = 16
+# Seconds that the writer of a row may need from its statement to the end of its transaction.
+OVERLAP = 10.0
+# Stamps younger than this (seconds) may be given twice by a clock of milliseconds.
+UNSETTLED = 0.05
+# Who is silent is asked for this often (seconds); heartbeats are further apart.
+DOWN_EVERY = 1.0
+# All is read again this often (seconds), so that nothing that was missed stays so.
+RELOAD_EVERY = 600.0
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Unanswered when a database can't be reached; whatever else is raised stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, errors.KilonovaError) or not (engine.is_unreachable(error) or engine.is_retriable(error)):
+            raise
+        raise errors.Unanswered(who='the database', reason=str(error)) from error
+
+
+@contextmanager
+def reading(database: engine.Database) -> Iterator[engine.Connection]:
+    """A connection. Unanswered when the database can't be reached; whatever else is raised stays as it is."""
+    with silence(), database.read() as connection:
+        yield connection
+
+
+class Cell:
+    """What is known of one cell: the stamps of its rows, and until when (its database's clock) they were read."""
+
+    def __init__(self, database: engine.Database) -> None:
+        self.database, self.uuid = database, database.cell.uuid
+        self.read_until: dt.datetime | None = None
+        self.nodes: dict[int, dt.datetime | None] = {}
+        self.services: dict[int, dt.datetime | None] = {}
+        self.loaded = self.asked_down = float('-inf')
+
+
+class Cells:
+    """See the module. One thread at a time may call ``refresh``. ``usable``: the cells that answered it; ``silent``:
+    names of the others."""
+
+    def __init__(self, conf: cfg.ConfigOpts, enabled: cell_queries.Cells, table: Table) -> None:
+        self._conf, self._enabled, self._table = conf, enabled, table
+        self.usable: list[Cell] = []
+        self.silent: list[str] = []
+        self._known: dict[str, Cell] = {}
+        self._unmapped: set[str] = set()
+        self._pool = ThreadPoolExecutor(CELL_THREADS, thread_name_prefix='cells')
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown()
+
+    def uuids(self) -> set[str]:
+        """Of the enabled cells that answered."""
+        return {cell.uuid for cell in self.usable}
+
+    def refresh(self) -> None:
+        """Read what changed. All silent: Unanswered."""
+        with silence():
+            databases = self._enabled.enabled()
+        found = [self._cell(database) for database in databases]
+        for gone in self._known.keys() - {cell.uuid for cell in found}:
+            with self._table.lock:
+                self._table.forget_cell(gone)
+            del self._known[gone]
+        with self._table.lock:
+            self._table.reservations.forget_old()
+        answered = list(self._pool.map(self._ask, found)) if len(found) > 1 else [self._ask(cell) for cell in found]
+        self.usable = [cell for cell, there in zip(found, answered, strict=True) if there]
+        self.silent = [cell.database.name for cell, there in zip(found, answered, strict=True) if not there]
+        if self.silent and not self.usable:
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(self.silent)} are silent')
+
+    def _cell(self, database: engine.Database) -> Cell:
+        known = self._known.get(database.cell.uuid)
+        if known is None or known.database is not database:
+            known = self._known[database.cell.uuid] = Cell(database)
+        return known
+
+    def _ask(self, cell: Cell) -> bool:
+        try:
+            self._read(cell)
+        except errors.Unanswered as error:
+            LOG.warning('Cell %s does not answer: %s', cell.database.name, error)
+            return False
+        return True
+
+    def _read(self, cell: Cell) -> None:
+        began = time.monotonic()
+        with reading(cell.database) as connection:
+            settled: set[str] = set()
+            if cell.read_until is None or began - cell.loaded > RELOAD_EVERY:
+                settled = self._settled(connection, cell)
+                now, nodes, services = changes.everything(connection)
+                whole = True
+                stamps: list[dict[int, Any]] = [{row['id']: _stamp(row) for row in nodes},
+                                                dict.fromkeys(row['id'] for row in services)]
+            else:
+                now, *stamps = changes.changed(connection, cell.read_until - dt.timedelta(seconds=OVERLAP))
+                whole = False
+                newer = [[row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
+                         for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)]
+                # Before the rows: a server that a host takes in between may count twice for a moment, never not at all.
+                if newer[0]:
+                    settled = self._settled(connection, cell)
+                nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
+                services = changes.services_by_id(connection, newer[1]) if newer[1] else []
+            down = None
+            if services or began - cell.asked_down > DOWN_EVERY:
+                down = changes.down(connection, self._conf.service_down_time)
+        self._take_over(cell, nodes, services, down, settled, whole)
+        fresh = now - dt.timedelta(seconds=UNSETTLED)
+        for known, seen in zip((cell.nodes, cell.services), stamps, strict=True):
+            if whole:
+                known.clear()
+            known.update({row_id: stamp if stamp is not None and stamp < fresh else None
+                          for row_id, stamp in seen.items()})
+        cell.read_until = now
+        if whole:
+            cell.loaded = began
+        if down is not None:
+            cell.asked_down = began
+
+    def _settled(self, connection: engine.Connection, cell: Cell) -> set[str]:
+        with self._table.lock:
+            pending = self._table.unsettled(cell.uuid)
+        return changes.settled(connection, pending) if pending else set()
+
+    def _take_over(self, cell: Cell, nodes: list[Row], services: list[Row], down: set[int] | None,
+                   settled: Iterable[str], whole: bool) -> None:
+        table = self._table
+        with table.lock:
+            if whole:
+                table.forget_cell(cell.uuid, {row['id'] for row in nodes}, {row['id'] for row in services})
+            for uuid in settled:
+                table.reservations.give_back(uuid)
+            for row in services:
+                table.services.put(cell.uuid, row)
+            for row in nodes:
+                if row['deleted'] and table.places.of(row['uuid']) is not None:
+                    LOG.info('Removing dead compute node %s:%s from scheduler', row['host'],
+                             row['hypervisor_hostname'])
+                try:
+                    table.put(cell.uuid, row)
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    # One host's nonsense is not to take the others along.
+                    LOG.error('The record of compute node %s:%s cannot be read, it is left out: %r', row['host'],
+                              row['hypervisor_hostname'], error)
+                    table.drop(cell.uuid, row['id'])
+                self._tell_unmapped(row)
+            if down is not None:
+                table.services.put_down(cell.uuid, down)
+
+    def _tell_unmapped(self, node: Row) -> None:
+        """Once for each host, as long as it is so."""
+        host = node['host']
+        if node['mapped'] or node['deleted']:
+            self._unmapped.discard(host)
+        elif host not in self._unmapped:
+            self._unmapped.add(host)
+            LOG.warning("No host-to-cell mapping found for host %s: it gets no servers until 'kilonova-manage cell_v2 "
+                        "discover_hosts' maps it", host)
+
+
+def _stamp(row: Row) -> dt.datetime | None:
+    stamp: dt.datetime | None = row['deleted_at'] or row['updated_at'] or row['created_at']
+    return stamp
