@@ -1,0 +1,32 @@
+"""What ``make house`` found and what shall not come back: circles of imports, classes that are too wide, ``Any``."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.house.tree import Tree
+
+# Methods of a class, and the share of parameters that are Any or have no type.
+WIDEST, ANY = 25, 0.03
+# Classes that are wider, each with the reason.
+WIDER = {'Compute': 'a table of messages: each method is a declaration without a body'}
+
+
+@pytest.fixture(scope='module')
+def tree() -> Tree:
+    return Tree(Path(__file__).parents[2])
+
+
+def test_files_do_not_import_in_circles(tree: Tree) -> None:
+    """Imports inside functions and those for types count."""
+    assert tree.circles() == []
+
+
+def test_classes_can_be_read_in_one_go(tree: Tree) -> None:
+    assert {name for methods, _, name in tree.widest_classes(10) if methods > WIDEST} == set(WIDER)
+
+
+def test_parameters_have_types(tree: Tree) -> None:
+    parameters, without = tree.parameters()
+    assert without <= ANY * parameters
