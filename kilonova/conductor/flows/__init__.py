@@ -8,9 +8,8 @@ from kilonova.conductor.flows import beside, boot, delete, one_step, resize, res
 from kilonova.conductor.row import Chosen
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
-    boot.FLOW, resize.Resize(), resized.Confirm(), resized.Revert(), delete.Delete(), one_step.Stop(),
-    one_step.Start(), one_step.Reboot(), one_step.Snapshot(), delete.SoftDelete(), one_step.Restore(),
-    beside.Release(), beside.Mirror())}
+    boot.FLOW, resize.Resize(), resized.Confirm(), resized.Revert(), delete.Delete(), delete.SoftDelete(),
+    *one_step.FLOWS, beside.Release(), beside.Mirror())}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

@@ -106,3 +106,6 @@ class Restore(OneStep):
 
     name, failed, action_event = 'restore', 'restore.failed', 'compute_restore_instance'
     steps = (Step('restore_instance', restore_instance, saved=False),)
+
+
+FLOWS = (Stop(), Start(), Reboot(), Snapshot(), Restore())
