@@ -17,7 +17,7 @@ class Compute(Interface):
     """Everything that a conductor asks of a host."""
 
     topic = 'compute'
-    version = '6.12'
+    version = '6.13'
 
     @long_call('6.11')
     def build_and_run_instance(self, ctxt: RequestContext, order: BuildOrder, key: str) -> Any: ...

@@ -48,7 +48,7 @@ class ComputeTask(Interface):
 
     topic = 'conductor'
     namespace = 'compute_task'
-    version = '1.29'
+    version = '1.30'
 
     @cast('1.28')
     def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any: ...

@@ -1,22 +1,22 @@
 """What each release speaks: service versions, and the RPC versions that they stand for.
 
-    cap('compute', 78)      # '6.11': the newest messages that services of version 78 understand
+    cap('compute', 79)      # '6.12': the newest messages that services of version 79 understand
 
 A service writes SERVICE_VERSION into its row of ``services`` when it starts. Whoever sends to services of a kind looks
-at the lowest version among them ([upgrade_levels], 'auto') and sends nothing newer. The history begins with the first
-release whose messages have what is read and nothing else; what came before it is upgraded in two steps.
+at the lowest version among them ([upgrade_levels], 'auto') and sends nothing newer. The history has the releases that
+work beside this one; what is older is upgraded in more than one step.
 """
 from __future__ import annotations
 
 # A new version of an interface below needs a new number, and a new line of HISTORY.
-SERVICE_VERSION = 79
+SERVICE_VERSION = 80
 # Older services than this can't work beside those of this release: the release before.
-OLDEST_SUPPORTED = 78
+OLDEST_SUPPORTED = 79
 
 # Service version → the newest version of each interface that such a service serves, from the oldest supported on.
 HISTORY: dict[int, dict[str, str]] = {
-    78: {'compute': '6.11', 'conductor': '3.3', 'compute_task': '1.28', 'scheduler': '4.7'},
     79: {'compute': '6.12', 'conductor': '3.4', 'compute_task': '1.29', 'scheduler': '4.7'},
+    80: {'compute': '6.13', 'conductor': '3.4', 'compute_task': '1.30', 'scheduler': '4.7'},
 }
 
 # Which services serve an interface.

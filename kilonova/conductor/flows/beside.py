@@ -18,6 +18,7 @@ from kilonova.db import engine
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.rpc.compute import Compute
+from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = N
         pend(work, host, method, write, **kwargs)
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
+    except VersionCapError as error:
+        LOG.info('Host %s has nothing of %s to give back: it is of an older release: %s', host, method, error)
     except KilonovaError as error:
         if not work.undoing and work.outputs.tries < UNDO_TRIES:
             raise

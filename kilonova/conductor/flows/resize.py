@@ -123,7 +123,7 @@ def _write_migration(work: ResizeWork, values: dict[str, Any]) -> None:
 
 
 def new_flavor(work: ResizeWork) -> objects.Flavor:
-    """The flavor after the """
+    """The flavor after the move."""
     return objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
 
 

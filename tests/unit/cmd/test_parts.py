@@ -159,18 +159,18 @@ def test_the_conductor_cap_is_of_what_computes_call(conf, monkeypatch):
     made = []
     monkeypatch.setattr(base, 'set_indirection', made.append)
     monkeypatch.setattr('kilonova.api.app.make_app', lambda conf, **clients: made.append(clients['conductor']))
-    conf.set_override('conductor', '3.3', group='upgrade_levels')
+    conf.set_override('conductor', '3.4', group='upgrade_levels')
     api.build(conf).stop()
     assert made.pop().cap is None
     compute.build(conf).stop()
-    assert made.pop().cap == '3.3'
+    assert made.pop().cap == '3.4'
 
 
 @pytest.mark.parametrize('cap', ['3.0', '1.20'])
 def test_a_conductor_cap_under_which_no_server_could_be_claimed_refuses_the_start(conf, monkeypatch, cap):
     monkeypatch.setattr(base, 'set_indirection', pytest.fail)
     conf.set_override('conductor', cap, group='upgrade_levels')
-    with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]conductor is '{cap}': accepted are auto, .*3.3"):
+    with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]conductor is '{cap}': accepted are auto, .*3.4"):
         compute.build(conf)
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kilonova.conductor.flows import beside
+from kilonova.rpc.interface import VersionCapError
 
 
 def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
@@ -15,3 +16,11 @@ def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
         args={'host': 'gpu1', 'method': 'terminate_instance', 'kwargs': {'instance': 'i', 'bdms': []}})
     beside.release(work)
     assert asked == [('gpu1', 'terminate_instance', {'instance': 'i'})]
+
+
+def test_a_host_of_the_release_before_has_nothing_of_a_new_message_to_give_back() -> None:
+    """Asking it again, or later, would not end before it is upgraded, and then there is nothing either."""
+    def ask(host: str, method: str, **kwargs: Any) -> None:
+        raise VersionCapError(version='6.13', cap='6.12')
+    # Whatever else it does needs more of the work than this one has.
+    beside.ask_to_undo(SimpleNamespace(ask=ask, instance_uuid='i'), 'gpu1', 'undo_build')  # type: ignore[arg-type]

@@ -91,9 +91,9 @@ def test_a_server_whose_signature_drifted_does_not_start():
 # A changed signature needs a new version of the interface: then, and only then, change the fingerprint here.
 FINGERPRINTS = {
     'Conductor': ('3.4', 'e4e4688e9353acf8'),
-    'ComputeTask': ('1.29', 'fff8480c1fcd7393'),
+    'ComputeTask': ('1.30', 'fff8480c1fcd7393'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
-    'Compute': ('6.12', '7739d42a9d5397ac'),
+    'Compute': ('6.13', '7739d42a9d5397ac'),
 }
 
 
