@@ -1,6 +1,10 @@
 """Adding up what pytest counted."""
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from tools import testrun
 from tools.testrun import Counts
 
@@ -71,3 +75,43 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server(
 def test_an_unknown_part_is_refused(capsys):
     assert testrun.main(['nonsense']) == 2
     assert 'nonsense' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('failed', 'again'), [(0, False), (1, True), (testrun.FEW, True), (testrun.FEW + 1, False)])
+def test_few_failed_tests_run_again_alone(tmp_path, monkeypatch, failed, again):
+    monkeypatch.setattr(testrun, 'RESULTS', tmp_path)
+    run = testrun.PARTS['integration'][0]
+    written = testrun.cache_of(run) / 'v' / 'cache' / 'lastfailed'
+    written.parent.mkdir(parents=True)
+    names = [f'tests/integration/test_kill.py::test_{number:02}' for number in range(failed)]
+    written.write_text(json.dumps(dict.fromkeys(names, True)))
+    alone = testrun.second(run)
+    assert (alone is not None) == again
+    if alone is not None:
+        assert alone.paths == tuple(names) and alone.command == () and alone.name != run.name and alone.env == run.env
+
+
+def test_what_passes_alone_has_passed_and_the_rest_has_failed():
+    assert testrun.with_second(Counts(10, 3, 1), Counts(2, 1)) == Counts(12, 1, 1)
+    # A process that ended badly beside two failed tests has still failed when they pass alone: its run says so again.
+    assert testrun.with_second(Counts(10, 2), testrun.judge(3, report(2))) == Counts(12, 1)
+
+
+def test_a_run_whose_tests_fail_only_beside_others_passes_and_names_them(tmp_path, monkeypatch, capsys):
+    """With the real pytest: one test fails the first time, another always."""
+    tests = tmp_path / 'test_some.py'
+    tests.write_text('import pathlib\n\ndef test_busy():\n    seen = pathlib.Path(__file__).with_name("seen")\n'
+                     '    before, _ = seen.exists(), seen.touch()\n    assert before\n\n'
+                     'def test_good():\n    assert True\n')
+    monkeypatch.setattr(testrun, 'RESULTS', tmp_path / 'results')
+    monkeypatch.setattr(testrun, 'ROOT', tmp_path)
+    monkeypatch.setattr(testrun, 'TOGETHER', ('some',))
+    monkeypatch.setitem(testrun.PARTS, 'some', (testrun.Run('some', paths=(tests.name,)),))
+    assert testrun.main(['some']) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == '2 passed, 0 failed' and 'passed alone' in said[-2] and 'test_busy' in said[-2]
+    tests.write_text(tests.read_text() + '\ndef test_bad():\n    assert False\n')
+    (tmp_path / 'seen').unlink()
+    assert testrun.main(['some']) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == '2 passed, 1 failed' and 'test_busy' in said[-3] and 'test_bad' not in said[-3]
