@@ -254,6 +254,12 @@ class Cancelled(KilonovaError):
     msg_fmt = 'Operation %(key)s was cancelled.'
 
 
+class BuildTimedOut(KilonovaError):
+    """A server was in BUILD for longer than [DEFAULT]instance_build_timeout."""
+
+    msg_fmt = 'Instance build timed out. Set to error state.'
+
+
 class LeaseLost(KilonovaError):
     """Another conductor owns the operation now."""
 

@@ -25,10 +25,10 @@ from kilonova.compute.keys import Keys, Slots
 from kilonova.compute.node import Node
 from kilonova.compute.ops import answers, build, confirm_revert, power, resize, snapshot
 from kilonova.compute.report import Heartbeat, Send, audit_usage
-from kilonova.compute.timers import Timers
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.rpc.notify import OFF, Notifications
+from kilonova.timers import Timers
 from kilonova.virt.driver import ComputeDriver, HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)

@@ -48,7 +48,9 @@ class Cancels:
         """A row of ours that somebody cancelled, and whose work doesn't know it yet: the cancel may have been lost."""
         with db.read() as conn:
             row = operations.get(conn, uuid)
-            instance = operations.instance_queries.get(conn, row.instance_uuid) if row is not None else None
+            # The api database has rows of servers that are in no cell yet, and no servers.
+            instance = (operations.instance_queries.get(conn, row.instance_uuid)
+                        if row is not None and db is not self._env.api else None)
         if row is not None:
             self._cancel(db, row, instance)
 

@@ -31,6 +31,9 @@ class Runs(Protocol):
     def wake(self, db: engine.Database, uuids: Sequence[str], urgent: bool = False) -> None:
         """Take these rows."""
 
+    def was_cancelled(self, db: engine.Database, uuid: str) -> None:
+        """Somebody cancelled this row: its hosts stop, and it is taken if nobody has it."""
+
     def holds(self, uuid: str) -> bool:
         """Whether a row is in this runner."""
 

@@ -17,8 +17,8 @@ from oslo_config import cfg
 from kilonova.clients.image import ImageClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.conductor.environment import Environment
+from kilonova.conductor.expiry import Expiry
 from kilonova.conductor.indirection import ObjectCalls
-from kilonova.conductor.reclaim import Reclaim
 from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
 from kilonova.context import RequestContext, get_admin_context
@@ -101,7 +101,7 @@ class ConductorManager:
                              slots_per_host=conf.conductor.flow_slots_per_host,
                              lease_time=conf.conductor.lease_time, sweep_interval=conf.conductor.sweep_interval,
                              host=conf.host)
-        self.reclaim = Reclaim(self.env, conf.reclaim_instance_interval)
+        self.expiry = Expiry(self.env, conf)
         self.endpoint = ConductorEndpoint(databases, cells)
         self.tasks = ComputeTaskEndpoint(self.runner, databases)
         self.reports = Reports(databases, Client(Compute, transport), conf.service_down_time)
@@ -117,12 +117,12 @@ class ConductorManager:
         self._server.start()
         if self._collector is not None:
             self._collector.start()
-        self.reclaim.start()
+        self.expiry.start()
 
     def stop(self, timeout: float = 30.0) -> None:
         """Start no more work, let what is under way end, give the rows free; then stop taking messages: the hosts that
         work for us claim and save here."""
-        self.reclaim.stop()
+        self.expiry.stop()
         self.runner.stop(timeout)
         if self._collector is not None:
             self._collector.stop()

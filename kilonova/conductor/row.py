@@ -177,7 +177,7 @@ class OwnedRow(Generic[OutputsT]):
         if row is None or not ours or (row.position, row.attempt) != self._place:
             return LeaseLost(operation=self.uuid)
         if row.cancelled and not self.failed:
-            self.cancelled = True
+            self.cancelled, self.error = True, row.error
             return Cancelled(key=self.uuid)
         return None
 

@@ -200,6 +200,11 @@ class Runner:
             return self._job(work)
         return None
 
+    def was_cancelled(self, db: Database, uuid: str) -> None:
+        """Somebody cancelled this row: its hosts stop, and it is taken if nobody has it. Whoever has it learns it from
+        them, or by its next sweep."""
+        self._cancels.again(db, uuid)
+
     def finished(self, work: Work[Any], retry_in: float | None = None) -> None:
         """The work left the runner; a row that was given back is looked at again in time."""
         self._forget([work.uuid])

@@ -17,7 +17,7 @@ from kilonova.conductor.environment import Environment, HostsSilent
 from kilonova.conductor.row import OutputsT, OwnedRow
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
-from kilonova.errors import HostRejected, KilonovaError, Unanswered, Unsent, without_paths
+from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, without_paths
 
 LOG = logging.getLogger(__name__)
 
@@ -163,9 +163,13 @@ class Work(OwnedRow[OutputsT]):
         """Decide to unwind: committed before any undo; the first reason stays."""
         if self.failed:
             return
+        if isinstance(error, Cancelled) and self.error is None:
+            # A host heard of it first: whoever cancelled the row may have written why.
+            self.standing()
         self.failed = True
-        self.error = {'class': type(error).__name__, 'message': readable(error), 'code': getattr(error, 'code', 500),
-                      'details': ''.join(traceback.format_exception(error))[-8000:]}
+        self.error = self.error or {
+            'class': type(error).__name__, 'message': readable(error), 'code': getattr(error, 'code', 500),
+            'details': ''.join(traceback.format_exception(error))[-8000:]}
         self.decide({'failed': True, 'error': self.error, 'position': self.position}, cancelled=True)
 
     def give_back(self, error: Exception | None = None) -> None:

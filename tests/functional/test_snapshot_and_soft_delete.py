@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from kilonova.api.services import quota
-from kilonova.conductor.reclaim import Reclaim
 from kilonova.db.queries import instances, operations
 from kilonova.errors import KilonovaError, Unanswered
 from kilonova.rpc.compute import Compute
@@ -257,9 +256,10 @@ def test_soft_delete_restore_and_reclaim(deferring: Cloud) -> None:
     cloud.action(server, 'os-start', expect=409)
     assert cloud.request('DELETE', f'/servers/{server}', user='bob').status_int == 204
     assert cloud.rows() == []
-    reclaim = Reclaim(cloud.conductors[0].env, DAY)
+    def reclaim() -> int:
+        return cloud.conductors[0].expiry.run('reclaim_queued_deletes')
     age(cloud, server, DAY - 60)
-    assert reclaim.run() == 0
+    assert reclaim() == 0
     cloud.action(server, 'restore', user='bob', expect=202)
     assert (cloud.status(server), guest_state(cloud, server), cloud.hostdevs(server)) == (
         'ACTIVE', 1, [name.split()[1] for name in devices])
@@ -269,9 +269,9 @@ def test_soft_delete_restore_and_reclaim(deferring: Cloud) -> None:
     cloud.request('DELETE', f'/servers/{server}', user='bob')
     cloud.settle()
     age(cloud, server, DAY + 60)
-    assert reclaim.run() == 1
+    assert reclaim() == 1
     cloud.settle()
-    assert cloud.status(server) == 'GONE' and reclaim.run() == 0
+    assert cloud.status(server) == 'GONE' and reclaim() == 0
     cloud.assert_empty()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova import states
-from kilonova.db import engine
 from kilonova.db.models import cell as models
 from kilonova.db.queries import state_changes
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
@@ -68,14 +67,6 @@ def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, A
     """uuid → row as ``get`` gives it, of those that this cell has; one statement."""
     rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0)).mappings()
     return {row['uuid']: dict(row) for row in rows}
-
-
-def to_reclaim(conn: sa.Connection, seconds: float, limit: int) -> list[str]:
-    """Uuids of servers that were soft-deleted ``seconds`` ago or earlier, by the database's clock; the oldest first."""
-    when = sa.func.coalesce(instances.c.deleted_at, instances.c.updated_at)
-    return list(conn.execute(sa.select(instances.c.uuid).where(
-        instances.c.deleted == 0, instances.c.vm_state == states.VmState.SOFT_DELETED.value,
-        instances.c.task_state.is_(None), engine.db_age(when) >= seconds).order_by(when).limit(limit)).scalars())
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -282,6 +282,18 @@ def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
     return True
 
 
+@engine.retried
+def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
+    """Cancel this row, with what its server's fault shall say; False: it is gone, or somebody did before."""
+    with db.write() as conn:
+        if conn.execute(operations.update().where(
+                operations.c.uuid == uuid, operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
+                .values(cancelled=True, not_before=0, error=json.dumps(reason))).rowcount:
+            return True
+        row = get(conn, uuid) if engine.repeated() else None
+        return row is not None and row.error == reason
+
+
 # --- working ---------------------------------------------------------------------------------------------------------
 # Where a row stands: (position, attempt).
 Place = tuple[int, int]

@@ -13,8 +13,8 @@ from kilonova.compute import endpoint
 from kilonova.compute.host import Host, Stopping, Upcalls
 from kilonova.compute.keys import Keys, Locks, Work, matches
 from kilonova.compute.operation import Operation
-from kilonova.compute.timers import Timers
 from kilonova.objects import Instance, Save
+from kilonova.timers import Timers
 from kilonova.virt.driver import GuestFailed, HypervisorUnavailable
 
 UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
-from kilonova.db.queries import claims, instances, migrations, operations
+from kilonova.db.queries import claims, expired, instances, migrations, operations
 from kilonova.errors import ClaimConflict, Conflict, InstanceInvalidState, InstanceNotFound, KeyGone
 from tests.fixtures.servers import put_server, set_state
 
@@ -358,19 +358,19 @@ def test_servers_to_reclaim_are_those_deleted_long_enough_ago(cell):
     assert operations.accept_soft_delete(cell, instance_uuid=UUID, operation=op('o1', 'soft_delete'),
                                          action=ACTION) == 'o1'
 
-    def expired(seconds):
+    def due(seconds):
         with cell.read() as conn:
-            return instances.to_reclaim(conn, seconds, 10)
-    assert expired(0) == []
+            return [one.server for one in expired.soft_deleted(conn, seconds, 10)]
+    assert due(0) == []
     with cell.write() as conn:
         assert instances.transition(conn, UUID, 'soft_delete.done')
-    assert (expired(0), expired(60)) == ([UUID], [])
+    assert (due(0), due(60)) == ([UUID], [])
     with cell.write() as conn:
         instances.update(conn, UUID, {'deleted_at': instances.utcnow() - instances.datetime.timedelta(seconds=61)})
-    assert (expired(60), expired(3600)) == ([UUID], [])
+    assert (due(60), due(3600)) == ([UUID], [])
     with cell.write() as conn:
         assert instances.transition(conn, UUID, 'restore.start')
-    assert expired(0) == []
+    assert due(0) == []
 
 
 def test_of_a_restore_and_a_reclaim_one_is_second(cell):

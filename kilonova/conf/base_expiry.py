@@ -1,0 +1,18 @@
+"""[DEFAULT] options of what expires; conductors read them."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = None
+
+OPTS = [
+    cfg.IntOpt('resize_confirm_window', default=0, min=0,
+               help='Seconds after which conductors confirm a resize or cold migration that nobody confirmed or '
+                    'reverted: the old disks, devices and allocation are free then. 0: never; the server waits in '
+                    'VERIFY_RESIZE. Give all conductors the same value.'),
+    cfg.IntOpt('instance_build_timeout', default=0, min=0,
+               help='Seconds that a server may be in BUILD, counted from the request until a host is chosen, and from '
+                    'then on anew. Afterwards conductors cancel its build: what it had is given back, and the server '
+                    'is ERROR. 0: never. Choose it longer than the largest image takes to a host. Give all conductors '
+                    'the same value.'),
+]
