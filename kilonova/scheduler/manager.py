@@ -36,7 +36,7 @@ from kilonova.scheduler.candidates import Answer, Offered, Staying, only_cell
 from kilonova.scheduler.claims import Asker, Claims
 from kilonova.scheduler.decisions import Decisions, Trace
 from kilonova.scheduler.host_state import HostState
-from kilonova.scheduler.own_view import OwnView
+from kilonova.scheduler.own_view import OwnView, Qualified
 from kilonova.scheduler.plan import Choice, Plan
 from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, Settings
 from kilonova.scheduler.snapshot import Snapshot
@@ -76,6 +76,7 @@ class SchedulerManager:
         self._weighers = list(plugins.load_weighers(conf) if weighers is None else weighers)
         self._prefilters = tuple(plugins.load_prefilters(conf))
         self._decisions = Decisions(conf, databases)
+        self._qualified = Qualified(placement)
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:
         """What a transport serves."""
@@ -138,8 +139,8 @@ class SchedulerManager:
         return self._filters
 
     def _select(self, spec_obj: RequestSpec, alternates: int, trace: Trace | None) -> _Request:
-        return _Request(self._conf, self._snapshot, self._placement, self._filters, self._weighers, self._prefilters,
-                        spec_obj, alternates, trace)
+        return _Request(self._conf, self._snapshot, self._placement, self._qualified, self._filters, self._weighers,
+                        self._prefilters, spec_obj, alternates, trace)
 
     @staticmethod
     def _plan(select: _Request, uuids: list[str], claim: bool, asker: Asker) -> Plan:
@@ -152,10 +153,10 @@ class SchedulerManager:
 class _Request:
     """One call of select_destinations."""
 
-    def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, enabled: Sequence[Any],
-                 weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter], spec: RequestSpec, alternates: int,
-                 trace: Trace | None) -> None:
-        self._conf, self._snapshot, self._placement = conf, snapshot, placement
+    def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, qualified: Qualified,
+                 enabled: Sequence[Any], weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter],
+                 spec: RequestSpec, alternates: int, trace: Trace | None) -> None:
+        self._conf, self._snapshot, self._placement, self._qualified = conf, snapshot, placement, qualified
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # Who names no host is no rebuild, whatever the hints say: it would get its host without an allocation.
@@ -197,7 +198,7 @@ class _Request:
 
     def _from_own_view(self, query: queries.Query, uuids: list[str], claims: Claims) -> Plan | None:
         """Placement is asked only about the hosts that are chosen."""
-        offers = OwnView.of(self._snapshot, self._placement, self._spec, query, claims)
+        offers = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
         return None if offers is None else self._choose(offers, uuids, claims)
 
     def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> Plan | None:

@@ -1,17 +1,18 @@
 """Hosts chosen from our own view, so that Placement is only asked about the one that is chosen.
 
-    offers = OwnView.of(snapshot, placement, spec, query, claims)       # None: our view can't answer this request
+    offers = OwnView.of(snapshot, qualified, spec, query, claims)       # None: our view can't answer this request
 
 Placement needs longer for its candidates the more hosts there are; a look at one host and a claim take the same time
 always, and are what decides. So a request whose needs our rows know (VCPU, memory, disk, passthrough devices by their
-default class, a zone) is answered here: Placement is asked whether the best host has the traits and aggregates, and
-for the claim, which checks amounts. Whatever is not certain is asked of Placement: a class or a trait that only it
-knows, no host that passes, hosts that it refuses. So nothing is refused by this view, and nothing chosen that Placement
-would have refused.
+default class, a zone) is answered here: Placement is asked whether the best host has the traits (a yes holds for
+some seconds) and aggregates, and for the claim, which checks amounts. Whatever is not certain is asked of Placement:
+a class or a trait that only it knows, no host that passes, hosts that it refuses. So nothing is refused by this view,
+and nothing chosen that Placement would have refused a few seconds before.
 """
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ LOG = logging.getLogger(__name__)
 
 # Hosts that Placement may refuse before it is asked for candidates: our view is behind then.
 REFUSALS = 3
+# Seconds for which a host has the traits that it had; from so many hosts on those whose time is over are dropped.
+BELIEVED, MOST_BELIEVED = 5.0, 10_000
 # Hosts whose devices are looked at one by one before Placement is asked.
 TRIES = 64
 _PLAIN = frozenset(('VCPU', 'MEMORY_MB', 'DISK_GB'))
@@ -80,6 +83,33 @@ def need(spec: RequestSpec, query: Query) -> Need | None:
     return Need(dict(unnamed.resources), tuple(frozenset(ids) for ids in unnamed.aggregates), devices)
 
 
+class Qualified:
+    """Whether hosts have traits and aggregates in Placement; one for all selects. Many threads may use it."""
+
+    def __init__(self, placement: PlacementClient) -> None:
+        self._placement = placement
+        # {(host, required, forbidden): until when, monotonic seconds}
+        self._until: dict[tuple[str, frozenset[str], frozenset[str]], float] = {}
+
+    def has(self, uuid: str, query: Query) -> bool:
+        """One request at most. A yes is kept for BELIEVED seconds, as computes write these traits together with rows
+        that each select reads; a no isn't, nor what is said of aggregates."""
+        if query.unnamed.aggregates:
+            return self._ask(uuid, query)
+        key, now = (uuid, frozenset(query.root_required), frozenset(query.root_forbidden)), time.monotonic()
+        if self._until.get(key, 0.0) > now:
+            return True
+        if not self._ask(uuid, query):
+            return False
+        if len(self._until) >= MOST_BELIEVED:
+            self._until = {one: until for one, until in list(self._until.items()) if until > now}
+        self._until[key] = now + BELIEVED
+        return True
+
+    def _ask(self, uuid: str, query: Query) -> bool:
+        return self._placement.qualifies(uuid, query.root_required, query.root_forbidden, query.unnamed.aggregates)
+
+
 class OwnView:
     """``select.Offers`` of one select."""
 
@@ -90,17 +120,17 @@ class OwnView:
     room = None
     late: Mask | None = None
 
-    def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, asked: Need,
+    def __init__(self, snapshot: Snapshot, qualified: Qualified, spec: RequestSpec, asked: Need,
                  claims: Claims) -> None:
         self._snapshot, self._table = snapshot, snapshot.table
-        self._placement, self._spec, self._need, self._claims = placement, spec, asked, claims
+        self._qualified, self._spec, self._need, self._claims = qualified, spec, asked, claims
 
     @classmethod
-    def of(cls, snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, query: Query,
+    def of(cls, snapshot: Snapshot, qualified: Qualified, spec: RequestSpec, query: Query,
            claims: Claims) -> OwnView | None:
         """None: this request needs what our view doesn't know."""
         asked = need(spec, query)
-        return None if asked is None else cls(snapshot, placement, spec, asked, claims)
+        return None if asked is None else cls(snapshot, qualified, spec, asked, claims)
 
     def hosts(self) -> Mask:
         return self._table.usable(self._snapshot.cells.uuids())
@@ -133,9 +163,8 @@ class OwnView:
         return [self._need.request(host.uuid, mappings)]
 
     def qualifies(self, host: HostState) -> bool:
-        query = self._claims.query
         self._claims.check_time()
-        if self._placement.qualifies(host.uuid, query.root_required, query.root_forbidden, query.unnamed.aggregates):
+        if self._qualified.has(host.uuid, self._claims.query):
             return True
         LOG.debug('%(host)s lacks traits or aggregates in Placement', {'host': host})
         return False

@@ -16,7 +16,9 @@ from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
+from kilonova.scheduler import own_view
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
+from kilonova.scheduler.query import Query
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -61,7 +63,7 @@ def test_the_endpoint_is_as_declared(rig):
 
 
 @pytest.mark.parametrize('asks', [False, True], ids=['nobody waits', 'an operation waits'])
-def test_a_boot_costs_two_placement_requests_and_few_statements(rig, asks):
+def test_a_boot_costs_two_placement_requests_at_most_and_few_statements(rig, asks):
     """Two statements; one more where an operation asks, however many there are."""
     rig.host('gpu1', (A, B))
     asking = [operation(rig, server) for server in (S1, S2)] if asks else None
@@ -75,8 +77,9 @@ def test_a_boot_costs_two_placement_requests_and_few_statements(rig, asks):
     stop = engine.listen(lambda *event: statements.append(event))
     found = select(manager, spec(gpus=(1,)), (S1, S2), operations=asking)
     stop()
-    assert sent(rig) == [request for server in (S1, S2) for request in (
-        ('GET', f'/resource_providers/{uuid("gpu1")}/traits'), ('PUT', f'/allocations/{server}'))]
+    # The second server's host has the traits that it had for the first.
+    assert sent(rig) == [('GET', f'/resource_providers/{uuid("gpu1")}/traits'),
+                         *(('PUT', f'/allocations/{server}') for server in (S1, S2))]
     # The second cell is one more.
     assert sorted(name for name, statement, _ in statements if statement != 'COMMIT') == [
         *['api'] * (2 if asks else 1), 'cell1', 'cell2']
@@ -849,6 +852,34 @@ def test_a_disabled_host_is_no_candidate(rig):
     rig.placement.client.set_host_disabled(root, True)
     with pytest.raises(errors.NoValidHost, match='1 host considered: 1 disabled'):
         select(rig.manager(), spec())
+
+
+def test_traits_of_a_host_are_believed_for_some_seconds(rig, monkeypatch):
+    """A yes; a no is asked again at once."""
+    root = rig.host('gpu1')
+    manager = rig.manager()
+    rig.placement.client.set_host_disabled(root, True)
+    with pytest.raises(errors.NoValidHost):
+        select(manager, spec())
+    rig.placement.client.set_host_disabled(root, False)
+    assert hosts(select(manager, spec()))[0] == ['gpu1']
+    rig.placement.client.set_host_disabled(root, True)
+    assert hosts(select(manager, spec(), [S2]))[0] == ['gpu1']
+    now = time.monotonic()
+    monkeypatch.setattr('kilonova.scheduler.own_view.time.monotonic', lambda: now + own_view.BELIEVED)
+    with pytest.raises(errors.NoValidHost, match='1 disabled'):
+        select(manager, spec(), [uuid('third')])
+
+
+def test_no_more_hosts_are_believed_than_the_bound(rig, monkeypatch):
+    """Those whose time is over go."""
+    monkeypatch.setattr(own_view, 'MOST_BELIEVED', 3)
+    monkeypatch.setattr(own_view, 'BELIEVED', -1.0)
+    roots = [rig.host(f'gpu{number}') for number in range(8)]
+    qualified = own_view.Qualified(rig.placement.client)
+    for root in roots:
+        assert qualified.has(root, Query())
+    assert len(qualified._until) <= 3
 
 
 def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeypatch):
