@@ -105,8 +105,8 @@ routes: bootstrap ## print the API's routes: method, path, versions, rule, handl
 	@$(VENV)/bin/python -W ignore -c 'from kilonova.api.routes import text; print(text())'
 
 .PHONY: mutants
-mutants: bootstrap ## break each rule of operations in turn, and see a test fail (ONLY=word: some)
-	@ONLY="$(ONLY)" $(VENV)/bin/python -m tests.mutants
+mutants: bootstrap ## break the code by chance, and see a test fail: N=400, SEED=… repeats; RULES=1: rules of operations (ONLY=word: some)
+	@ONLY="$(ONLY)" RULES="$(RULES)" N="$(N)" SEED="$(SEED)" SECONDS="$(SECONDS)" $(VENV)/bin/python -m tests.mutants
 
 .PHONY: test-cluster
 test-cluster: bootstrap-test ## daemons stand still; three brokers and all daemons end in turn under load, for MINUTES=5 (SEED=… repeats one)

@@ -1,0 +1,214 @@
+"""Which tests run through which lines: made once for each file of tests, and kept in ``build/mutants``.
+
+    covered = Map.of(tree, ROOT / KEPT)                 # runs what isn't known yet
+    covered.tests('kilonova/pci/pools.py', (98, 97))    # [Test, …], none: no test runs through these lines
+
+A file of tests is run again when it, what it shares with others (``SHARED``) or anything in ``kilonova`` has changed.
+Tests that don't pass in the tree as it is are left out, and printed. As a plug-in of pytest (``-p``) this module writes
+what one file of tests ran through to ``$KILONOVA_COVERS``.
+"""
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.mutants.trees import MEMORY
+
+# What is broken, and the tests that may notice.
+PACKAGES = {name: f'kilonova/{name}' for name in ('states.py', 'pci', 'scheduler', 'compute', 'conductor')}
+TESTS = ('tests/unit/test_states.py', *(f'tests/unit/{name}' for name in (
+    'pci', 'scheduler', 'compute', 'conductor', 'objects', 'rpc', 'db', 'virt')), 'tests/functional', 'tests/flows')
+SHARED = ('conftest.py', 'builders.py', 'cases.py', 'cloud.py', 'random_clouds.py', 'remedies.py', 'samples.py')
+KEPT = 'build/mutants'
+# Seconds for one file of tests, which takes about twice as long when its lines are noted.
+LONGEST = 3000
+
+
+@dataclass(frozen=True)
+class Test:
+    """``lines``: how many lines of the packages it runs through."""
+
+    __test__ = False
+    name: str
+    seconds: float
+    lines: int
+
+    @property
+    def file(self) -> str:
+        return self.name.partition('::')[0]
+
+
+@dataclass
+class Map:
+    """``lines``: {path: {line: tests}}; ``files``: {path: tests that run through any of its lines}; ``imported``:
+    {path: lines that ran outside of all tests of a file}; ``count`` of tests."""
+
+    lines: dict[str, dict[int, list[Test]]] = field(default_factory=dict)
+    files: dict[str, list[Test]] = field(default_factory=dict)
+    imported: dict[str, set[int]] = field(default_factory=dict)
+    count: int = 0
+
+    @classmethod
+    def of(cls, root: pathlib.Path, kept: pathlib.Path) -> Map:
+        """Of the tree at ``root``; what was found before lies in ``kept``."""
+        found = cls()
+        for report in _reports(root, kept):
+            found.add(report)
+        return found
+
+    def add(self, report: dict[str, Any]) -> None:
+        """What one file of tests ran through: {'tests': [[name, seconds, whether it passed], …], 'lines': {path:
+        {line: [index of a test, or -1 for none, …]}}}."""
+        widths: dict[int, int] = defaultdict(int)
+        for index in (index for lines in report['lines'].values() for through in lines.values() for index in through):
+            widths[index] += 1
+        tests: dict[int, Test] = {}
+        for index, (name, seconds, passed) in enumerate(report['tests']):
+            if passed:
+                tests[index] = Test(name, seconds, widths[index])
+            else:
+                print(f'left out, as it does not pass in the tree as it is: {name}', flush=True)
+        self.count += len(tests)
+        for path, lines in report['lines'].items():
+            here, whole = self.lines.setdefault(path, {}), set()
+            for line, through in lines.items():
+                here.setdefault(int(line), []).extend(tests[index] for index in through if index in tests)
+                whole.update(index for index in through if index in tests)
+                if through == [-1]:
+                    self.imported.setdefault(path, set()).add(int(line))
+            self.files.setdefault(path, []).extend(tests[index] for index in sorted(whole))
+
+    def tests(self, path: str, lines: Sequence[int]) -> list[Test]:
+        """Those that run through the first of the lines that any runs through; of a line that only runs when its file
+        is imported those that run through any line of the file."""
+        for line in lines:
+            if found := self.lines.get(path, {}).get(line):
+                return found
+            if line in self.imported.get(path, ()):
+                return self.files.get(path, [])
+        return []
+
+
+def select(tests: Iterable[Test], seconds: float) -> list[Test]:
+    """Tests that take about so many seconds together: of each file first those that run through the fewest lines, the
+    fast files first."""
+    by_file: dict[str, list[Test]] = defaultdict(list)
+    for test in tests:
+        by_file[test.file].append(test)
+    ranked = [(rank, test.seconds, test) for group in by_file.values()
+              for rank, test in enumerate(sorted(group, key=lambda each: (each.lines, each.seconds)))]
+    chosen: list[Test] = []
+    left = seconds
+    for _, cost, test in sorted(ranked, key=lambda each: (each[0], each[1], each[2].name)):
+        if chosen and cost > left:
+            continue
+        chosen.append(test)
+        left -= cost
+    costs: dict[str, float] = defaultdict(float)
+    for test in chosen:
+        costs[test.file] += test.seconds
+    return sorted(chosen, key=lambda test: (costs[test.file], test.file, test.seconds))
+
+
+# Making it.
+
+def _reports(root: pathlib.Path, kept: pathlib.Path) -> Iterator[dict[str, Any]]:
+    kept.mkdir(parents=True, exist_ok=True)
+    files = [file for name in TESTS for file in (
+        [root / name] if name.endswith('.py') else sorted((root / name).rglob('test_*.py')))]
+    common = hashlib.sha256(b''.join(_content(path, root) for path in [
+        *sorted((root / 'kilonova').rglob('*.py')), *sorted((root / 'tests/fixtures').rglob('*.py')),
+        *(path for name in SHARED for path in sorted((root / 'tests').rglob(name)))])).hexdigest()
+    reports = {file: kept / (hashlib.sha256(common.encode() + _content(file, root)).hexdigest()[:24] + '.json')
+               for file in files}
+    missing = [file for file in files if not reports[file].exists()]
+    if missing:
+        print(f'{len(missing)} of {len(files)} files of tests are run to see which lines they run through', flush=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for file, problem in zip(missing, pool.map(lambda file: _run(root, file, reports[file]), missing), strict=True):
+            if problem:
+                print(f'{file.relative_to(root)}: {problem}', flush=True)
+    for old in set(kept.glob('*.json')) - set(reports.values()):
+        old.unlink()
+    for report in reports.values():
+        if report.exists():
+            yield json.loads(report.read_text())
+
+
+def _content(path: pathlib.Path, root: pathlib.Path) -> bytes:
+    return str(path.relative_to(root)).encode() + b'\0' + path.read_bytes() + b'\0'
+
+
+def _run(root: pathlib.Path, file: pathlib.Path, report: pathlib.Path) -> str:
+    """Run a file of tests with this module as a plug-in; '' or what was the matter."""
+    with tempfile.TemporaryDirectory(prefix='covers-', dir=MEMORY if MEMORY.is_dir() else None) as scratch:
+        written = pathlib.Path(scratch) / 'report.json'
+        command = [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', '-p', 'tests.mutants.covers',
+                   f'--basetemp={scratch}/tmp', str(file.relative_to(root))]
+        try:
+            done = subprocess.run(command, check=False, cwd=root, timeout=LONGEST, capture_output=True, text=True,
+                                  env={**os.environ, 'PYTHONPATH': str(root), 'KILONOVA_COVERS': str(written)})
+        except subprocess.TimeoutExpired:
+            return f'not done in {LONGEST} s'
+        if not written.exists():
+            return '\n'.join((done.stdout + done.stderr).splitlines()[-5:])
+        report.write_text(written.read_text())
+        return ''
+
+
+class _Noting:
+    """The plug-in."""
+
+    def __init__(self, target: str) -> None:
+        import coverage
+        self._target = target
+        # Without a file: nothing is left beside the report. C tracer: several times faster than one in Python.
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=[
+            f'*/{path}' if path.endswith('.py') else f'*/{path}/*' for path in PACKAGES.values()], messages=False)
+        self._coverage.start()
+        self._tests: dict[str, tuple[float, bool]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self._coverage.switch_context(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            self._coverage.switch_context('')
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        seconds, good = self._tests.get(report.nodeid, (0.0, True))
+        self._tests[report.nodeid] = (seconds + report.duration,
+                                      good and report.passed)
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')   # that a file of tests runs through none of the lines is no fault
+            data = self._coverage.get_data()
+        numbers = {name: number for number, name in enumerate(self._tests)}
+        lines = {path[path.rindex('/kilonova/') + 1:]: {
+            line: sorted(numbers.get(name, -1) for name in names)
+            for line, names in data.contexts_by_lineno(path).items()} for path in data.measured_files()}
+        tests = [[name, round(seconds, 3), good] for name, (seconds, good) in self._tests.items()]
+        pathlib.Path(self._target).write_text(json.dumps({'tests': tests, 'lines': lines}))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before conftest imports what is to be noted."""
+    if target := os.environ.get('KILONOVA_COVERS'):
+        early_config.pluginmanager.register(_Noting(target))
