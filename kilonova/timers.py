@@ -42,12 +42,14 @@ class Timers:
         self.spacing: dict[str, float] = {}
         self._last: dict[str, Told] = {}
 
-    def every(self, seconds: float, task: Callable[[], object], name: str) -> None:
-        """``seconds`` 0: the default period; negative: never."""
+    def every(self, seconds: float, task: Callable[[], object], name: str, *,
+              at_once: bool = False) -> None:
+        """``seconds`` 0: the default period; negative: never. ``at_once``: for the first time now."""
         if seconds < 0:
             return
         self.spacing[name] = seconds or DEFAULT_PERIOD
-        self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, name=name))
+        self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, at_once,
+                                               name=name))
 
     def once(self, task: Callable[[], object], name: str) -> None:
         """Now, beside whoever asks."""
@@ -63,7 +65,9 @@ class Timers:
         return [self._last.get(name) or Told(name=name, spacing=spacing, last_run=None, took=None, result=None)
                 for name, spacing in sorted(self.spacing.items())]
 
-    def _loop(self, seconds: float, task: Callable[[], object], name: str) -> None:
+    def _loop(self, seconds: float, task: Callable[[], object], name: str, at_once: bool) -> None:
+        if at_once:
+            self._run(task, name)
         while not self._stopping.wait(seconds):
             self._run(task, name)
 

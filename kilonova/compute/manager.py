@@ -22,6 +22,7 @@ from kilonova.compute.guests import Guests
 from kilonova.compute.host import PAUSES, ConductorClient, Host, Upcalls
 from kilonova.compute.hypervisor import Hypervisor
 from kilonova.compute.keys import Keys, Slots
+from kilonova.compute.leftovers import Leftovers
 from kilonova.compute.node import Node
 from kilonova.compute.ops import answers, build, confirm_revert, power, resize, snapshot
 from kilonova.compute.report import Heartbeat, Send, audit_usage
@@ -60,6 +61,7 @@ class ComputeManager:
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
         self.guests = Guests(self.host, ctxt, self.node.recount)
+        self.leftovers = Leftovers(self.host, ctxt)
         self.timers = Timers(self.stopping)
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
@@ -86,6 +88,11 @@ class ComputeManager:
         if self.conf.periodic_enable:
             self.timers.every(self.conf.update_resources_interval, self.node.update, 'update_available_resource')
             self.timers.every(self.conf.sync_power_state_interval, self.guests.sync, 'sync_power_states')
+            self.timers.every(self.conf.running_deleted_instance_poll_interval, self.leftovers.reap,
+                              'cleanup_running_deleted_instances', at_once=True)
+            self.timers.every(self.conf.instance_delete_interval, self.leftovers.remove_files, 'run_pending_deletes')
+            self.timers.every(self.conf.image_cache.manager_interval, self.leftovers.clean_image_cache,
+                              'run_image_cache_manager_pass')
             if self.conf.instance_usage_audit:
                 self.timers.every(AUDIT_PERIOD, self.audit_usage, 'instance_usage_audit')
 

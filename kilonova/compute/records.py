@@ -91,6 +91,11 @@ def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
         return None
 
 
+def deleted(ctxt: RequestContext, uuids: list[str], seconds: float) -> list[objects.Instance]:
+    """Those of these servers that were deleted ``seconds`` ago or earlier, and at which nobody works any more."""
+    return list(objects.InstanceList.get_deleted(ctxt, uuids, seconds))
+
+
 def devices_of(ctxt: RequestContext, uuid: str) -> list[objects.PciDevice]:
     """The devices that a server holds, on whatever host."""
     found = instance(ctxt, uuid)

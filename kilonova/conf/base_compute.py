@@ -23,6 +23,21 @@ OPTS = [
     cfg.IntOpt('shutdown_timeout', default=60, min=0,
                help='Seconds that a guest gets to shut down before its power is cut. The image property '
                     'os_shutdown_timeout overrides it.'),
+    cfg.StrOpt('running_deleted_instance_action', default='reap', choices=['noop', 'log', 'shutdown', 'reap'],
+               help='What a host does with a guest that is still there though its server is deleted, and nothing of it '
+                    'waits to be given back: noop: nothing, it does not look; log: it warns; shutdown: it powers the '
+                    'guest off; reap: it removes the guest and its files. Guests that the database does not know are '
+                    'left alone.'),
+    cfg.IntOpt('running_deleted_instance_poll_interval', default=1800, min=-1,
+               help='Seconds between two looks for guests of deleted servers; the first comes when the host starts. '
+                    '0: the default period of 60 s; -1: never.'),
+    cfg.IntOpt('running_deleted_instance_timeout', default=0, min=0,
+               help='Seconds for which the server of such a guest must have been deleted.'),
+    cfg.IntOpt('instance_delete_interval', default=300, min=-1,
+               help='Seconds between two looks for files of deleted servers that have no guest any more; they are '
+                    'removed. 0: the default period of 60 s; -1: never.'),
+    cfg.IntOpt('maximum_instance_delete_attempts', default=5, min=1,
+               help='How often a host tries to remove the files of one deleted server, until it is started again.'),
     cfg.BoolOpt('periodic_enable', default=True,
                 help='Run the periodic tasks. The heartbeat is none of them.'),
 ]

@@ -8,6 +8,19 @@ from kilonova.conf.renamed import was
 GROUP = 'image_cache'
 
 OPTS = [
+    cfg.IntOpt('manager_interval', default=2400, min=-1,
+               deprecated_opts=was('image_cache_manager_interval'),
+               help='Seconds between two looks at the image cache of a host: files that a disk reads from stay, those '
+                    'that nobody used for long are removed. 0: the default period of 60 s; -1: never.'),
+    cfg.BoolOpt('remove_unused_base_images', default=True,
+                deprecated_opts=was('remove_unused_base_images'),
+                help='Remove cached images that no disk reads from. Off: the looks only note which are in use, and the '
+                     'cache grows with every image.'),
+    cfg.IntOpt('remove_unused_original_minimum_age_seconds', default=24 * 3600, min=0,
+               deprecated_opts=was('remove_unused_original_minimum_age_seconds'),
+               help='Seconds for which a cached image stays after its last use: the boot of a server, a move, or a '
+                    'look that found it in use. At least 10 minutes, as its disk may not be made yet. Lower it where '
+                    'the disk is small and images are many; each image that is wanted again is downloaded again.'),
     cfg.StrOpt('subdirectory_name', default='_base',
                deprecated_opts=was('image_cache_subdirectory_name'),
                help='Directory of cached images below [DEFAULT]instances_path. Overlays hold its full path: do not '

@@ -312,7 +312,7 @@ class Instance(PersistentObject, KilonovaObject):
 
 @register
 class InstanceList(ListBase, KilonovaObject):
-    VERSION = '2.6'
+    VERSION = '2.7'
     fields = {'objects': fields.ListOfObjectsField('Instance')}
 
     @remotable_classmethod
@@ -323,6 +323,14 @@ class InstanceList(ListBase, KilonovaObject):
             rows = queries.by_host(conn, host)
             system_metadata = queries.get_system_metadata_of(conn, [row['uuid'] for row in rows])
             return cls.of(ctxt, _assemble(ctxt, conn, rows, system_metadata))
+
+    @remotable_classmethod
+    def get_deleted(cls, ctxt: RequestContext, uuids: list[str], seconds: float) -> Self:
+        """Those of these servers that were deleted ``seconds`` ago or earlier and of which nothing is left to do: what
+        a host still has of them nobody will fetch. Servers that this cell doesn't know aren't among them."""
+        with storage.database(ctxt).read() as conn:
+            rows = storage.queries('instances').deleted_among(conn, uuids, seconds)
+            return cls.of(ctxt, _assemble(ctxt, conn, rows, {}))
 
     @remotable_classmethod
     def get_uuids_with_operations(cls, ctxt: RequestContext, host: str) -> list[str]:

@@ -265,6 +265,13 @@ class Disks(Protocol):
     def list_directories(self) -> list[str]:
         """Names of the servers' directories on this host: '<uuid>', '<uuid>_resize', '<uuid>_del' …"""
 
+    def clean_image_cache(self, min_age: float | None) -> list[str]:
+        """Remove cached images that no disk reads from and nobody has taken for ``min_age`` seconds; their names.
+
+        None: remove nothing, only note which are in use. What hosts share is in use where any of their disks reads from
+        it. An image that is wanted again is fetched again. Errors (OSError: a disk can't be read): nothing was removed.
+        """
+
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have the image at hand that the root disk reads from, so that the source of a move need not carry it.
 

@@ -274,6 +274,11 @@ class FakeDisks(_Part):
     def list_directories(self) -> list[str]:
         return sorted(self.fake.directories)
 
+    @_scripted
+    def clean_image_cache(self, min_age: float | None) -> list[str]:
+        """Nothing is cached."""
+        return []
+
     def fetch_base(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> None:
         """Nothing is read from it."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova import states
+from kilonova.db.clock import db_age
 from kilonova.db.models import cell as models
 from kilonova.db.queries import state_changes
 from kilonova.errors import InstanceInvalidState, InstanceNotFound
@@ -26,6 +27,7 @@ bdm_table = models.BlockDeviceMapping.__table__
 actions = models.InstanceAction.__table__
 action_events = models.InstanceActionEvent.__table__
 faults = models.InstanceFault.__table__
+operations_table = models.Operation.__table__
 
 EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context', 'trusted_certs', 'resources',
                  'vcpu_model', 'keypairs', 'device_metadata')
@@ -67,6 +69,15 @@ def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, A
     """uuid → row as ``get`` gives it, of those that this cell has; one statement."""
     rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0)).mappings()
     return {row['uuid']: dict(row) for row in rows}
+
+
+def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> list[dict[str, Any]]:
+    """Rows as ``get`` gives them of those of these servers that were deleted ``seconds`` ago or earlier, by the
+    database's clock, and have no operation or pending release; one statement."""
+    rows = conn.execute(_with_extra().where(
+        instances.c.uuid.in_(list(uuids)), instances.c.deleted != 0, db_age(instances.c.deleted_at) >= seconds,
+        ~sa.exists().where(operations_table.c.instance_uuid == instances.c.uuid))).mappings()
+    return [dict(row) for row in rows]
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -637,7 +637,9 @@ def test_heartbeat_comes_after_everything_else(cloud):
 def test_periodic_tasks_and_their_spacing(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
     manager.stop()
-    assert manager.timers.spacing == {'report_state': 10, 'look_again': 5, 'update_available_resource': 60}
+    assert manager.timers.spacing == {
+        'report_state': 10, 'look_again': 5, 'update_available_resource': 60, 'cleanup_running_deleted_instances': 1800,
+        'run_pending_deletes': 300, 'run_image_cache_manager_pass': 2400}
 
 
 def test_usage_is_audited_where_it_is_asked_for(cloud):

@@ -56,7 +56,7 @@ FINGERPRINTS = {
     'InstanceGroup': '1.11-0ebab1075f9d8c50',
     'InstanceGroupList': '1.8-656273b241f5a7de',
     'InstanceInfoCache': '1.5-706810a058c7b898',
-    'InstanceList': '2.6-1510dfc8335726cb',
+    'InstanceList': '2.7-2b74525389abe307',
     'InstanceMapping': '1.2-dbbad9ee6af79407',
     'InstanceMappingList': '1.3-050b8821638d8bf3',
     'InstanceNUMACell': '1.6-d29ca021fc59a2b2',

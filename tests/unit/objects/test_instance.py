@@ -281,6 +281,21 @@ def test_a_host_without_servers_has_none(ctxt: RequestContext, stored: str) -> N
     assert len(InstanceList.get_by_host(ctxt, 'host9')) == 0
 
 
+def test_deleted_servers_at_which_nobody_works(ctxt: RequestContext, stored: str, insert: Callable[..., int],
+                                               instance_row: dict[str, Any]) -> None:
+    """By how long ago, of those that are asked for; one statement for them, and none of them needs any of the rest."""
+    moment = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(seconds=100)
+    asked = [str(uuids.UUID(int=70 + number)) for number in range(4)]
+    for number, uuid in enumerate(asked[:3]):
+        insert('Instance', **{**instance_row, 'id': 70 + number, 'uuid': uuid, 'deleted': 70 + number if number else 0,
+                              'deleted_at': moment, 'host': None})
+    insert('Operation', uuid=str(uuids.uuid4()), kind='release', instance_uuid=asked[2], args='{}', context='{}')
+
+    def found(seconds: float) -> list[str]:
+        return [instance.uuid for instance in InstanceList.get_deleted(ctxt, asked, seconds)]
+    assert found(90) == [asked[1]] and found(0) == [asked[1]] and found(110) == []
+
+
 def test_servers_that_an_operation_works_on(ctxt: RequestContext, stored: str, insert: Callable[..., int],
                                             instance_row: dict[str, Any], cell: Database) -> None:
     idle, arriving = str(uuids.UUID(int=60)), str(uuids.UUID(int=61))

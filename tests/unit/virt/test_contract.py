@@ -337,3 +337,11 @@ def test_snapshot_ends_when_it_is_told_to(rig: Any) -> None:
         snapshot(rig, instance, stop)
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING
     assert rig.images.sent == {}
+
+
+def test_the_image_cache_is_cleaned_of_what_nobody_uses(rig: Any) -> None:
+    """Nothing is old here; a guest goes on whatever is removed."""
+    instance = spawn(rig)
+    assert rig.here.disks.clean_image_cache(None) == [] and rig.here.disks.clean_image_cache(0) == []
+    rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}

@@ -8,11 +8,12 @@ file. What a crash leaves is called .part or .converted and is written anew by t
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from oslo_utils.imageutils import format_inspector
@@ -35,6 +36,9 @@ _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'vhdx': (frozenset({'vhdx'}), 'vhdx'),
     'vmdk': (frozenset({'vmdk'}), 'vmdk'),
 }
+
+# Seconds for which a file that somebody took stays in any case: its disk may not be made yet.
+YOUNGEST = 600.0
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,64 @@ class ImageCache:
         """A formatted empty disk of ``size`` bytes, made once (ephemeral_…, swap_…)."""
         return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
 
+    def clean(self, used: Collection[str], min_age: float | None) -> list[str]:
+        """Remove files that were not ``used`` (names) for ``min_age`` seconds; None: remove nothing. Their names.
+
+        Whoever takes a file makes it young (its time of modification), and so does this of those in use. Ages are by
+        the clock of the file system, which may be another machine's.
+        """
+        active, removed = [], []
+        now = self._now()
+        for name in sorted(os.listdir(self.directory)) if now is not None else ():
+            path = os.path.join(self.directory, name)
+            # What a crash left of a download goes with its file's age.
+            with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
+                if name in used:
+                    active.append(path)
+                    files.touch(path)
+                elif min_age is not None and self._is_old(path, now or 0.0, max(min_age, YOUNGEST)):
+                    LOG.info('Removing base, swap or ephemeral file: %s', path)
+                    files.remove(path)
+                    self._known.pop(name, None)
+                    removed.append(name)
+        LOG.debug('Active base files: %s', ' '.join(active))
+        LOG.debug('Removable base files: %s', ' '.join(removed))
+        return removed
+
+    def _now(self) -> float | None:
+        """The time by the file system's clock; None: there is no cache yet."""
+        if not os.path.isdir(self.directory):
+            return None
+        path = f'{self.directory}.now.{os.getpid()}'
+        try:
+            with files.create(path) as stream:
+                return os.fstat(stream.fileno()).st_mtime
+        finally:
+            files.remove(path)
+
+    def _is_old(self, path: str, now: float, age: float) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if now - os.stat(path).st_mtime >= age:
+                return True
+            LOG.debug('Base, swap or ephemeral file too young to remove: %s', path)
+        return False
+
     def _once(self, name: str, make: Callable[[str], None]) -> disk.Base:
         path = os.path.join(self.directory, name)
-        if name not in self._known or not os.path.exists(path):
-            self._make_once(name, path, lambda: make(path))
+        self._make_once(name, path, lambda: make(path))
+        if name not in self._known:
             self._known[name] = disk.look_at_base(path)
         return self._known[name]
 
     def _make_once(self, name: str, path: str, make: Callable[[], None]) -> None:
         with self._locks.hold(name):
-            if not os.path.exists(path):
-                os.makedirs(self.directory, exist_ok=True)
-                make()
+            if os.path.exists(path):
+                # It is about to be used: nobody clears it away now.
+                files.touch(path)
+                return
+            os.makedirs(self.directory, exist_ok=True)
+            self._known.pop(name, None)
+            make()
 
     def _fetch(self, image_id: str, image_meta: ImageMeta, download: ImageFetch, path: str,
                most: int | None) -> None:

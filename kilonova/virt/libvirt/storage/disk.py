@@ -15,6 +15,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 QCOW2 = b'QFI\xfb'
 # magic, version, offset and length of the backing file's name, cluster bits, virtual size
+_LONGEST_NAME = 1023
 _HEADER = struct.Struct('>4sIQIIQ')
 
 
@@ -48,9 +49,17 @@ def look(path: str, format_: str) -> DiskFile:
         backing = None
         if offset:
             stream.seek(offset)
-            # A name without a directory is beside the disk.
-            backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(length)))
+            # A name without a directory is beside the disk. The length may be a guest's: a name has 1023 bytes at most.
+            backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(min(length, _LONGEST_NAME))))
     return DiskFile('qcow2', size, backing)
+
+
+def reads_from(path: str) -> str | None:
+    """What a file reads from, if it looks like a qcow2 with a backing file; a guest may have made it look so."""
+    with open(path, 'rb') as stream:
+        if stream.read(len(QCOW2)) != QCOW2:
+            return None
+    return look(path, 'qcow2').backing
 
 
 def look_at_base(path: str) -> Base:

@@ -35,6 +35,12 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
+def touch(path: str) -> None:
+    """Make a file as young as one that is written now; fine if it has gone."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)
+
+
 def remove_tree(path: str) -> bool:
     """Delete a directory by renaming it first, so that nobody meets half of it; False if there was none.
 

@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -134,6 +135,25 @@ class ServerDisks:
         if self.format == 'qcow2' and instance.image_ref:
             self._image(instance, image_meta)
 
+    def clean_image_cache(self, min_age: float | None) -> list[str]:
+        return self._cache.clean(self._bases_in_use(), min_age)
+
+    def _bases_in_use(self) -> set[str]:
+        """Names of the files that any disk below [DEFAULT]instances_path reads from: of other hosts' servers too, where
+        they share it. By name, as the same directory may have another path there."""
+        found: set[str] = set()
+        with os.scandir(self._conf.instances_path) as entries:
+            directories = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for directory in directories:
+            if directory == self._cache.directory:
+                continue
+            # A server that is deleted meanwhile reads from nothing any more.
+            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False):
+                        found.update(filter(None, [_base_of(entry.path)]))
+        return found
+
     def grow(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
         directory = self.directory(instance.uuid)
@@ -218,6 +238,12 @@ class ServerDisks:
         quiet = () if file_system == 'vfat' else ('-q',)
         return self._cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label,
                                  f'ephemeral{number}')
+
+
+def _base_of(path: str) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.basename(disk.reads_from(path) or '') or None
+    return None
 
 
 def _kernels(instance: objects.Instance) -> dict[str, str]:
