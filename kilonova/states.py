@@ -38,6 +38,10 @@ class TaskState(enum.StrEnum):
     REBOOT_PENDING = 'reboot_pending'
     REBOOT_STARTED = 'reboot_started'
     REBOOTING_HARD = 'rebooting_hard'
+    PAUSING = 'pausing'
+    UNPAUSING = 'unpausing'
+    SUSPENDING = 'suspending'
+    RESUMING = 'resuming'
     POWERING_OFF = 'powering-off'
     POWERING_ON = 'powering-on'
     IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
@@ -130,6 +134,23 @@ TRANSITIONS: dict[str, Rule] = {
                                None, _T.REBOOTING_HARD, 'reboot'),
     'reboot.done':     _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), _V.ACTIVE, None, 'reboot'),
     'reboot.failed':   _rule(ANY, (_T.REBOOTING, _T.REBOOTING_HARD), None, None, 'reboot'),
+    'pause.start':     _rule(_V.ACTIVE, IDLE, None, _T.PAUSING, 'pause'),
+    'pause.done':      _rule(ANY, _T.PAUSING, _V.PAUSED, None, 'pause'),
+    'pause.failed':    _rule(ANY, _T.PAUSING, None, None, 'pause'),
+    'unpause.start':   _rule(_V.PAUSED, IDLE, None, _T.UNPAUSING, 'unpause'),
+    'unpause.done':    _rule(ANY, _T.UNPAUSING, _V.ACTIVE, None, 'unpause'),
+    'unpause.failed':  _rule(ANY, _T.UNPAUSING, None, None, 'unpause'),
+    'suspend.start':   _rule(_V.ACTIVE, IDLE, None, _T.SUSPENDING, 'suspend'),
+    'suspend.done':    _rule(ANY, _T.SUSPENDING, _V.SUSPENDED, None, 'suspend'),
+    'suspend.failed':  _rule(ANY, _T.SUSPENDING, None, None, 'suspend'),
+    'resume.start':    _rule(_V.SUSPENDED, IDLE, None, _T.RESUMING, 'resume'),
+    'resume.done':     _rule(ANY, _T.RESUMING, _V.ACTIVE, None, 'resume'),
+    'resume.failed':   _rule(ANY, _T.RESUMING, None, None, 'resume'),
+    # Nothing of the server changes: what its guest does with the interrupt is the guest's.
+    'trigger_crash_dump.start': _rule((_V.ACTIVE, _V.PAUSED, _V.RESCUED, _V.RESIZED, _V.ERROR), IDLE, None, None,
+                                      'trigger_crash_dump'),
+    'trigger_crash_dump.done': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
+    'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'snapshot.start':  _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING,
                              'createImage'),
     'snapshot.copying': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_SNAPSHOT, 'createImage'),

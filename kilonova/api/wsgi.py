@@ -88,10 +88,10 @@ class Route:
 
 
 def server_action(key: str, handler: Callable[[Call], Any], policy: str, body: Schema, status: int = 202,
-                  asks: tuple[str, ...] = ()) -> Route:
-    """The row of an action on a server: ``key`` is the one of its body."""
+                  asks: tuple[str, ...] = (), since: int = 1) -> Route:
+    """The row of an action on a server: ``key`` is the one of its body, ``since`` its first microversion."""
     return Route('POST', f'{SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK,
-                 asks=asks)
+                 asks=asks, since=since)
 
 
 class Policy(Protocol):

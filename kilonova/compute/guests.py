@@ -20,6 +20,10 @@ LOG = logging.getLogger(__name__)
 
 # What a guest is called that its server's vm_state wants running.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED)
+# What a server at rest is called whose guest is there, each with the power states that its guest may be in.
+KEPT = {VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
+        VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
+        VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED)}
 # A host that was down when its server was soft-deleted comes back with the guest running.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
@@ -80,7 +84,8 @@ class Guests:
             instance = records.instance(ctxt, seen.uuid)
             if instance is None or instance.task_state is not None or instance.host != host.name:
                 return
-            if host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING:
+            if (host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING
+                    and instance.vm_state in WANTED_RUNNING):
                 try:
                     self._resume(ctxt, instance)
                     return
@@ -89,7 +94,8 @@ class Guests:
                     raise
                 except Exception:
                     LOG.exception('Failed to resume instance', instance_uuid=instance.uuid)
-            self._say_off(ctxt, instance, PowerState.SHUTDOWN)
+            state = host.driver.guests.get_info(instance)
+            self._end(ctxt, instance, state if state == PowerState.SUSPENDED else PowerState.SHUTDOWN)
 
     def _resume(self, ctxt: RequestContext, instance: objects.Instance) -> None:
         LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
@@ -105,6 +111,15 @@ class Guests:
             return devices
         new = {(device.compute_node_id, device.address) for device in context.new_pci_devices or ()}
         return [device for device in devices if (device.compute_node_id, device.address) in new]
+
+    def _end(self, ctxt: RequestContext, instance: objects.Instance, state: int) -> None:
+        """Its guest doesn't run: the server is off. Nobody who asked us suspended the guest, so it is stopped."""
+        if state == PowerState.SUSPENDED:
+            LOG.warning('Instance is %s and its guest is suspended. It is stopped', instance.vm_state,
+                        instance_uuid=instance.uuid)
+            self._host.driver.power.power_off(instance)
+            state = PowerState.SHUTDOWN
+        self._say_off(ctxt, instance, state)
 
     def _say_off(self, ctxt: RequestContext, instance: objects.Instance, power_state: int) -> None:
         """SHUTOFF; a resized server stays so and is off."""
@@ -135,15 +150,15 @@ class Guests:
     def _sync_one(self, ctxt: RequestContext, instance: objects.Instance) -> None:
         state = self._host.driver.guests.get_info(instance)
         wanted, there = instance.vm_state in WANTED_RUNNING, state == PowerState.RUNNING
-        if instance.vm_state == VmState.ACTIVE and state in (PowerState.SHUTDOWN, PowerState.CRASHED):
-            self._say_off(ctxt, instance, state)
+        if instance.vm_state in KEPT and _is_off(instance, state):
+            self._end(ctxt, instance, state)
         elif instance.vm_state in WANTED_OFF and there:
             LOG.warning('Instance is not stopped. It is stopped again', instance_uuid=instance.uuid)
             self._host.driver.power.power_off(instance)
         elif state != instance.power_state:
             LOG.info("During sync_power_state the DB power_state (%s) does not match the hypervisor's (%s)",
                      instance.power_state, state, instance_uuid=instance.uuid)
-            if wanted and not there:
+            if (wanted and not there) or (instance.vm_state in KEPT and not wanted and there):
                 LOG.warning('Instance is %s and its guest is in power state %s', instance.vm_state, state,
                             instance_uuid=instance.uuid)
             self._save(ctxt, objects.Save(
@@ -159,17 +174,24 @@ class Guests:
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
     """Whether nothing is to be restored: the guest runs, or isn't expected to."""
-    if states.get(instance.uuid) in (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED):
-        return True
-    return not (instance.vm_state == VmState.ACTIVE
-                or (instance.vm_state == VmState.RESIZED and instance.power_state == PowerState.RUNNING))
+    state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
+    if instance.vm_state in KEPT:
+        return not _is_off(instance, state)
+    return (state in (PowerState.RUNNING, PowerState.PAUSED) or instance.vm_state != VmState.RESIZED
+            or instance.power_state != PowerState.RUNNING)
+
+
+def _is_off(instance: objects.Instance, state: int) -> bool:
+    """Whether a server that has a guest lost it: nothing of what it did goes on. NOSTATE is no answer."""
+    return state != PowerState.NOSTATE and state not in KEPT[VmState(instance.vm_state)]
 
 
 def _agrees(instance: objects.Instance, states: dict[str, int]) -> bool:
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in NOT_COMPARED:
         return True
-    running = state == PowerState.RUNNING
-    if (instance.vm_state == VmState.ACTIVE and not running) or (instance.vm_state in WANTED_OFF and running):
+    if instance.vm_state in KEPT and _is_off(instance, state):
+        return False
+    if instance.vm_state in WANTED_OFF and state == PowerState.RUNNING:
         return False
     return state == instance.power_state

@@ -191,7 +191,7 @@ class _Look:
                 self._wrong(f"database: server {uuid} is {server['task_state']} and no operation works on it")
         for row in cell['operations']:
             working = servers.get(row['instance_uuid'])
-            if row['kind'] in ('release', 'confirm') or row['cancelled'] or working is None:
+            if row['kind'] in ('release', 'confirm', 'trigger_crash_dump') or row['cancelled'] or working is None:
                 continue
             if working['task_state'] is None and working['vm_state'] != 'building':
                 self._wrong(f"database: operation {row['kind']} of {row['instance_uuid']}, which has no task state")

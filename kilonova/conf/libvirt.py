@@ -44,6 +44,11 @@ OPTS = [
     cfg.IntOpt('wait_soft_reboot_seconds', default=120,
                deprecated_opts=was('libvirt_wait_soft_reboot_seconds'),
                help='Seconds that a soft reboot waits for the guest to go down before it becomes a hard one.'),
+    cfg.IntOpt('device_detach_attempts', default=8, min=1, max=100,
+               help='How often a running guest is asked to give up its devices before it is suspended; its system has '
+                    'to let them go. After the last time the server stays as it was.'),
+    cfg.IntOpt('device_detach_timeout', default=20, min=1, max=3600,
+               help='Seconds that it has for that each time.'),
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],
                deprecated_opts=was('libvirt_images_type'),
                help='How root disks are kept: qcow2 (overlay of the cached image), raw or flat (a copy). default '

@@ -206,7 +206,8 @@ class Guests(Protocol):
         """All domains, for the audit."""
 
     def get_info(self, instance: objects.Instance) -> int:
-        """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain."""
+        """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain, SUSPENDED when it is off
+        and its memory is saved."""
 
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
@@ -257,6 +258,29 @@ class Power(Protocol):
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         """'SOFT': let the guest shut down and start it again, turning to HARD when it doesn't go;
         'HARD': cut, build the domain afresh, start."""
+
+    def pause(self, instance: objects.Instance) -> None:
+        """Stop its CPUs; memory and devices stay. GuestFailed when it doesn't run."""
+
+    def unpause(self, instance: objects.Instance) -> None:
+        """Let a paused guest go on. GuestFailed when it is off."""
+
+    def suspend(self, instance: objects.Instance, check: Check) -> None:
+        """Take its PCI functions out of the running guest, save its memory, and stop it.
+
+        What a guest has afterwards is its definition, with the devices in it, and the power state SUSPENDED. When the
+        guest doesn't give a device up, or its memory can't be saved, it goes on with all it had: GuestFailed, or what
+        ``check`` raised.
+        """
+
+    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
+        """Start a suspended guest from its saved memory, and put the devices back into it.
+
+        GuestFailed when nothing was saved, or when a device can't be put back: then it is suspended again.
+        """
+
+    def trigger_crash_dump(self, instance: objects.Instance) -> None:
+        """Send it a non-maskable interrupt. GuestFailed when it doesn't run."""
 
 
 class Disks(Protocol):

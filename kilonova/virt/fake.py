@@ -267,6 +267,35 @@ class FakePower(_Part):
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         self.fake.start(instance, pci_devices)
 
+    @_scripted
+    def pause(self, instance: objects.Instance) -> None:
+        self._move(instance, 'pause', PowerState.PAUSED, PowerState.RUNNING)
+
+    @_scripted
+    def unpause(self, instance: objects.Instance) -> None:
+        self._move(instance, 'unpause', PowerState.RUNNING, PowerState.PAUSED)
+
+    @_scripted
+    def suspend(self, instance: objects.Instance, check: driver.Check) -> None:
+        check()
+        self._move(instance, 'suspend', PowerState.SUSPENDED, PowerState.RUNNING, PowerState.PAUSED)
+
+    @_scripted
+    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
+               check: driver.Check) -> None:
+        self._move(instance, 'resume', PowerState.RUNNING, PowerState.SUSPENDED)
+
+    @_scripted
+    def trigger_crash_dump(self, instance: objects.Instance) -> None:
+        self._move(instance, 'interrupt', None, PowerState.RUNNING, PowerState.PAUSED)
+
+    def _move(self, instance: objects.Instance, act: str, after: PowerState | None, *before: PowerState) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state not in (after, *before):
+            raise driver.GuestFailed(act=act, uuid=instance.uuid, reason='its state does not allow it')
+        if after is not None:
+            domain.state = after
+
 
 class FakeDisks(_Part):
     """``driver.Disks``."""

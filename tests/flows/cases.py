@@ -57,12 +57,19 @@ class Case:
     # What ``good`` and ``bad`` are compared with, and how the subject is deleted beside its flow.
     status: Callable[[Cloud, str], str] = Cloud.status
     remove: Callable[[Cloud, str | None], str] = delete
+    # Where a host lost its guests: a guest's memory is gone, and its server off.
+    lost: str | None = None
     # False: its steps ask Placement alone.
     asks_hosts: bool = True
 
     @property
     def stride(self) -> int:
         return 3 if self.variant else 1
+
+    @property
+    def ends(self) -> list[str]:
+        """All that it may come to where hosts lose their guests."""
+        return [end for end in (self.good, self.bad, self.lost) if end is not None]
 
 
 def booted(cloud: Cloud) -> str:
@@ -80,6 +87,16 @@ def stopped(cloud: Cloud) -> str:
     server = booted(cloud)
     cloud.action(server, 'os-stop')
     return server
+
+
+def after(name: str, status: str) -> Callable[[Cloud], str]:
+    """A server that an action without a body brought to a status."""
+    def before(cloud: Cloud) -> str:
+        server = booted(cloud)
+        cloud.action(server, name)
+        assert cloud.status(server) == status, cloud.story(server)
+        return server
+    return before
 
 
 def ask(name: str, body: Any = None) -> Callable[[Cloud, str | None], str]:
@@ -240,6 +257,12 @@ CASES = {
     'start': Case('start', stopped, ask('os-start'), 'ACTIVE', 'SHUTOFF'),
     'reboot': Case('reboot', booted, ask('reboot', {'type': 'HARD'}), 'ACTIVE', 'ACTIVE'),
     'reboot-soft': Case('reboot', booted, ask('reboot', {'type': 'SOFT'}), 'ACTIVE', 'ACTIVE', variant=True),
+    'pause': Case('pause', booted, ask('pause'), 'PAUSED', 'ACTIVE', lost='SHUTOFF'),
+    'unpause': Case('unpause', after('pause', 'PAUSED'), ask('unpause'), 'ACTIVE', 'PAUSED', lost='SHUTOFF'),
+    'suspend': Case('suspend', booted, ask('suspend'), 'SUSPENDED', 'ACTIVE', lost='SHUTOFF'),
+    'resume': Case('resume', after('suspend', 'SUSPENDED'), ask('resume'), 'ACTIVE', 'SUSPENDED', lost='SHUTOFF'),
+    'crash-dump': Case('trigger_crash_dump', booted, ask('trigger_crash_dump'), 'ACTIVE', 'ACTIVE',
+                       lost='SHUTOFF'),
     'release': Case('release', deleted_without_host, fall_due, 'GONE', 'GONE', status=released),
     'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
                    asks_hosts=False),

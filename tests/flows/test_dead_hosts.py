@@ -54,7 +54,7 @@ def test_a_host_dies_for_good_at_each_upcall_in_turn(ground, name, moment):
                 # Right after the save that ended it the server is at home there.
                 assert ground.host_of(server) not in gone or moment == 'after'
             bring_back(ground, gone[0])
-        check(ground, case, server, case.good, case.bad)
+        check(ground, case, server, *case.ends)
         clear(ground)
         number += 3 if moment == 'after' else case.stride
     assert number > 1, f'{name} has no upcall'

@@ -180,7 +180,7 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, name, moment):
         for compute in ground.computes.values():
             # What its timer does a few seconds later: guests whose flows started none.
             compute.guests.look_again()
-        check(ground, case, server, case.good, case.bad)
+        check(ground, case, server, *case.ends)
         clear(ground)
         number += case.stride
     assert number > 1, f'{name} has no upcall'

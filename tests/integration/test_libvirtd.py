@@ -176,6 +176,66 @@ def test_a_move_on_shared_storage_is_confirmed_under_a_running_guest(rig: Rig) -
     other.guests.destroy(server)
 
 
+def test_a_paused_and_a_suspended_guest_go_on_where_they_were(rig: Rig) -> None:
+    """Its console is the witness: it says nothing meanwhile, counts on afterwards, and boots anew only where its saved
+    memory was dropped. libvirtd may be another one in between."""
+    server = rig.boot()
+    rig.says(server, 'GUEST-BOOT 1')
+    domain = _Again(rig.daemon, server.uuid)
+    power, look = rig.driver.power, rig.driver.guests.get_info
+
+    def stands_still() -> None:
+        # What it had said already may still be on its way into the file.
+        time.sleep(1)
+        seen = rig.dots(server)
+        time.sleep(2)
+        assert rig.dots(server) == seen
+
+    def counts() -> None:
+        seen = rig.dots(server)
+        until(lambda: rig.dots(server) > seen)
+
+    counts()
+    for _again in range(2):
+        power.pause(server)
+        assert look(server) == PowerState.PAUSED
+    stands_still()
+    for _again in range(2):
+        power.unpause(server)
+        assert look(server) == PowerState.RUNNING
+    counts()
+    # By somebody else: it is heard.
+    rig.heard.clear()
+    domain.suspend()
+    until(lambda: server.uuid in rig.heard)
+    assert look(server) == PowerState.PAUSED
+    rig.heard.clear()
+    domain.resume()
+    until(lambda: server.uuid in rig.heard)
+    counts()
+    for _again in range(2):
+        power.suspend(server, lambda: None)
+        assert look(server) == PowerState.SUSPENDED and not domain.isActive()
+    rig.daemon.kill()
+    rig.daemon.start()
+    assert look(server) == PowerState.SUSPENDED
+    stands_still()
+    for _again in range(2):
+        power.resume(server, (), lambda: None)
+        assert look(server) == PowerState.RUNNING
+    counts()
+    assert 'GUEST-BOOT 2' not in rig.daemon.console(rig.name, server.uuid)
+    power.trigger_crash_dump(server)
+    power.suspend(server, lambda: None)
+    power.reboot(server, 'HARD', rig.image())
+    rig.says(server, 'GUEST-BOOT 2')
+    power.suspend(server, lambda: None)
+    power.power_off(server)
+    assert look(server) == PowerState.SHUTDOWN
+    power.power_on(server, rig.image())
+    rig.says(server, 'GUEST-BOOT 3')
+
+
 # -- images of a guest -------------------------------------------------------------------------------------------------
 def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None:
     """Finding 4.7: the guest was held still for as long as its own file was copied. Cancelled, or with a libvirtd or a

@@ -1,4 +1,4 @@
-"""Actions on servers: start, stop, reboot, resize, migrate, reset the state."""
+"""Actions on servers: start, stop, reboot, pause, suspend, resize, migrate, reset the state."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,6 +12,9 @@ from kilonova.db.queries.operations import Operation
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 START, STOP, REBOOT = (f'{PREFIX}servers:{verb}' for verb in ('start', 'stop', 'reboot'))
+PAUSE, UNPAUSE = (f'{PREFIX}os-pause-server:{verb}' for verb in ('pause', 'unpause'))
+SUSPEND, RESUME = (f'{PREFIX}os-suspend-server:{verb}' for verb in ('suspend', 'resume'))
+TRIGGER_CRASH_DUMP = f'{PREFIX}servers:trigger_crash_dump'
 RESIZE, CONFIRM_RESIZE, REVERT_RESIZE = (f'{PREFIX}servers:{verb}'
                                          for verb in ('resize', 'confirm_resize', 'revert_resize'))
 MIGRATE, MIGRATE_HOST = f'{PREFIX}os-migrate-server:migrate', f'{PREFIX}os-migrate-server:migrate:host'
@@ -20,6 +23,11 @@ RULES = (
     rule(START, MEMBER, 'Start a server.'),
     rule(STOP, MEMBER, 'Stop a server.'),
     rule(REBOOT, MEMBER, 'Reboot a server.'),
+    rule(PAUSE, MEMBER, 'Pause a server.'),
+    rule(UNPAUSE, MEMBER, 'Let a paused server go on.'),
+    rule(SUSPEND, MEMBER, 'Suspend a server.'),
+    rule(RESUME, MEMBER, 'Resume a suspended server.'),
+    rule(TRIGGER_CRASH_DUMP, MEMBER, 'Make the guest of a server dump its memory.'),
     rule(RESIZE, MEMBER, 'Resize a server.'),
     rule(CONFIRM_RESIZE, MEMBER, 'Confirm a resize or a cold migration.'),
     rule(REVERT_RESIZE, MEMBER, 'Revert a resize or a cold migration.'),
@@ -34,6 +42,11 @@ START_BODY = Obj(Prop('os-start', t.ANYTHING, required=True))
 STOP_BODY = Obj(Prop('os-stop', t.ANYTHING, required=True))
 REBOOT_BODY = Obj(Prop('reboot', Obj(
     Prop('type', t.one_of('HARD', 'Hard', 'hard', 'SOFT', 'Soft', 'soft'), required=True)), required=True))
+PAUSE_BODY = Obj(Prop('pause', t.ANYTHING, required=True))
+UNPAUSE_BODY = Obj(Prop('unpause', t.ANYTHING, required=True))
+SUSPEND_BODY = Obj(Prop('suspend', t.ANYTHING, required=True))
+RESUME_BODY = Obj(Prop('resume', t.ANYTHING, required=True))
+TRIGGER_CRASH_DUMP_BODY = Obj(Prop('trigger_crash_dump', t.NULL, required=True))
 RESIZE_BODY = Obj(Prop('resize', Obj(
     Prop('flavorRef', {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0,
                        'maximum': t.MAX_INT}, required=True),
@@ -62,6 +75,31 @@ def reboot(call: Call) -> None:
     """reboot: SOFT asks the guest, HARD makes a new one of the same disks and devices."""
     kind = call.body['reboot']['type'].upper()
     _run(call, 'reboot', 'reboot_hard.start' if kind == 'HARD' else 'reboot.start', {'reboot_type': kind})
+
+
+def pause(call: Call) -> None:
+    """pause: the guest's CPUs stop; memory, disks and devices stay."""
+    _run(call, 'pause', 'pause.start', {})
+
+
+def unpause(call: Call) -> None:
+    """unpause: they go on."""
+    _run(call, 'unpause', 'unpause.start', {})
+
+
+def suspend(call: Call) -> None:
+    """suspend: the guest's memory goes to the host's disk; its devices stay the server's."""
+    _run(call, 'suspend', 'suspend.start', {})
+
+
+def resume(call: Call) -> None:
+    """resume: the guest goes on where it was, with the same devices."""
+    _run(call, 'resume', 'resume.start', {})
+
+
+def trigger_crash_dump(call: Call) -> None:
+    """trigger_crash_dump: a non-maskable interrupt; what the guest does then is up to its system."""
+    _run(call, 'trigger_crash_dump', 'trigger_crash_dump.start', {})
 
 
 def _run(call: Call, kind: str, event: str, args: dict[str, Any]) -> None:
@@ -108,6 +146,11 @@ ROUTES = (
     server_action('os-start', start, START, START_BODY),
     server_action('os-stop', stop, STOP, STOP_BODY),
     server_action('reboot', reboot, REBOOT, REBOOT_BODY),
+    server_action('pause', pause, PAUSE, PAUSE_BODY),
+    server_action('unpause', unpause, UNPAUSE, UNPAUSE_BODY),
+    server_action('suspend', suspend, SUSPEND, SUSPEND_BODY),
+    server_action('resume', resume, RESUME, RESUME_BODY),
+    server_action('trigger_crash_dump', trigger_crash_dump, TRIGGER_CRASH_DUMP, TRIGGER_CRASH_DUMP_BODY, since=17),
     server_action('resize', resize_server, RESIZE, RESIZE_BODY),
     server_action('confirmResize', confirm, CONFIRM_RESIZE, CONFIRM_RESIZE_BODY, status=204),
     server_action('revertResize', revert, REVERT_RESIZE, REVERT_RESIZE_BODY),

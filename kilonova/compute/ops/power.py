@@ -1,4 +1,4 @@
-"""Stop, start and reboot; soft delete and restore: check the key · act · save the end state.
+"""What is done with a guest's power, pause and suspend among it: check the key · act · save the end state.
 
 Each is a whole operation of one host. The save ends it whether the act went well or not, so the reply only tells the
 conductor what happened; but a soft delete only goes forward, and a failure is tried again, as with a delete.
@@ -20,7 +20,7 @@ from kilonova.states import PowerState
 LOG = logging.getLogger(__name__)
 
 # What notifications call them.
-TOLD_AS = {'stop': 'power_off', 'start': 'power_on', 'reboot': 'reboot', 'restore': 'restore'}
+TOLD_AS = {'stop': 'power_off', 'start': 'power_on'}
 
 
 @order(Compute.stop_instance)
@@ -44,6 +44,46 @@ def reboot(op: Operation, reboot_type: str) -> Reply:
     """``reboot_type`` SOFT or HARD."""
     with _whole(op, 'reboot') as reply:
         op.host.driver.power.reboot(op.instance, reboot_type, image_of(op.instance), _devices(op))
+    return reply
+
+
+@order(Compute.pause_instance)
+def pause(op: Operation) -> Reply:
+    """Stop the guest's CPUs."""
+    with _whole(op, 'pause') as reply:
+        op.host.driver.power.pause(op.instance)
+    return reply
+
+
+@order(Compute.unpause_instance)
+def unpause(op: Operation) -> Reply:
+    """Let them go on."""
+    with _whole(op, 'unpause') as reply:
+        op.host.driver.power.unpause(op.instance)
+    return reply
+
+
+@order(Compute.suspend_instance)
+def suspend(op: Operation) -> Reply:
+    """Save the guest's memory; the devices that the guest gives up stay claimed for its server."""
+    with _whole(op, 'suspend') as reply:
+        op.host.driver.power.suspend(op.instance, op.check)
+    return reply
+
+
+@order(Compute.resume_instance)
+def resume(op: Operation) -> Reply:
+    """Let the guest go on from its saved memory with the devices that its server holds."""
+    with _whole(op, 'resume') as reply:
+        op.host.driver.power.resume(op.instance, _devices(op), op.check)
+    return reply
+
+
+@order(Compute.trigger_crash_dump)
+def trigger_crash_dump(op: Operation) -> Reply:
+    """Send the guest a non-maskable interrupt."""
+    with _whole(op, 'trigger_crash_dump', event='compute_trigger_crash_dump') as reply:
+        op.host.driver.power.trigger_crash_dump(op.instance)
     return reply
 
 
@@ -77,15 +117,16 @@ def _devices(op: Operation) -> list[objects.PciDevice]:
 
 
 @contextlib.contextmanager
-def _whole(op: Operation, verb: str, **when_done: object) -> Iterator[dict[str, object]]:
+def _whole(op: Operation, verb: str, event: str | None = None, **when_done: object) -> Iterator[dict[str, object]]:
     """The operation around its act, which is the block. A failure of it is an end state to be saved like success is.
 
-    ``when_done``: columns that are written when all went well. Yields the reply, which has its values afterwards.
+    ``event``: of the instance action, where it isn't named as usual. ``when_done``: columns that are written when all
+    went well. Yields the reply, which has its values afterwards.
     """
-    op.begin(f'compute_{verb}_instance')
+    op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
     with op.turn():
-        op.notify(f'instance.{TOLD_AS[verb]}.start')
+        op.notify(f'instance.{TOLD_AS.get(verb, verb)}.start')
         failed: Exception | None = None
         try:
             yield reply
@@ -111,7 +152,7 @@ def _whole(op: Operation, verb: str, **when_done: object) -> Iterator[dict[str, 
 
 def _notify(op: Operation, verb: str, saved: SaveFields, failed: Exception | None) -> None:
     """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
-    name = f'instance.{TOLD_AS[verb]}'
+    name = f'instance.{TOLD_AS.get(verb, verb)}'
     if failed is not None and verb == 'reboot':
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
     if failed is None or (verb == 'reboot' and saved['values']['power_state'] == PowerState.RUNNING):

@@ -1,4 +1,4 @@
-"""Stop, start, reboot, snapshot, restore: one step on the server's host, which writes the end state."""
+"""Stop, pause, suspend, snapshot and the like: one step on the server's host, which writes the end state."""
 from __future__ import annotations
 
 import logging
@@ -69,6 +69,57 @@ class Reboot(OneStep):
     steps = (Step('reboot_instance', reboot_instance, saved=False),)
 
 
+# --- pause, suspend --------------------------------------------------------------------------------------------------
+def pause_instance(work: Work[Outputs]) -> None:
+    """The guest's CPUs are stopped."""
+    _on_host(work, 'pause_instance')
+
+
+class Pause(OneStep):
+    name, failed, action_event = 'pause', 'pause.failed', 'compute_pause_instance'
+    steps = (Step('pause_instance', pause_instance, saved=False),)
+
+
+def unpause_instance(work: Work[Outputs]) -> None:
+    """They go on."""
+    _on_host(work, 'unpause_instance')
+
+
+class Unpause(OneStep):
+    name, failed, action_event = 'unpause', 'unpause.failed', 'compute_unpause_instance'
+    steps = (Step('unpause_instance', unpause_instance, saved=False),)
+
+
+def suspend_instance(work: Work[Outputs]) -> None:
+    """The guest gives up its devices, and its memory is saved."""
+    _on_host(work, 'suspend_instance')
+
+
+class Suspend(OneStep):
+    name, failed, action_event = 'suspend', 'suspend.failed', 'compute_suspend_instance'
+    steps = (Step('suspend_instance', suspend_instance, saved=False),)
+
+
+def resume_instance(work: Work[Outputs]) -> None:
+    """The guest goes on from its saved memory and gets the same devices."""
+    _on_host(work, 'resume_instance')
+
+
+class Resume(OneStep):
+    name, failed, action_event = 'resume', 'resume.failed', 'compute_resume_instance'
+    steps = (Step('resume_instance', resume_instance, saved=False),)
+
+
+def trigger_crash_dump(work: Work[Outputs]) -> None:
+    """The guest gets a non-maskable interrupt."""
+    _on_host(work, 'trigger_crash_dump')
+
+
+class TriggerCrashDump(OneStep):
+    name, failed, action_event = 'trigger_crash_dump', 'trigger_crash_dump.failed', 'compute_trigger_crash_dump'
+    steps = (Step('trigger_crash_dump', trigger_crash_dump, saved=False),)
+
+
 # --- snapshot --------------------------------------------------------------------------------------------------------
 def snapshot_instance(work: Work[Outputs]) -> None:
     """The host copies the root disk and sends it. A silent image service is asked again, like any other."""
@@ -108,4 +159,5 @@ class Restore(OneStep):
     steps = (Step('restore_instance', restore_instance, saved=False),)
 
 
-FLOWS = (Stop(), Start(), Reboot(), Snapshot(), Restore())
+FLOWS = (Stop(), Start(), Reboot(), Pause(), Unpause(), Suspend(), Resume(), TriggerCrashDump(), Snapshot(),
+         Restore())

@@ -15,6 +15,7 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.virt import driver
+from kilonova.virt.libvirt import memory
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.domain import builder
@@ -61,11 +62,13 @@ class Domains:
     def replace(self, instance: objects.Instance, xml: str, power_on: bool) -> None:
         """Define ``xml`` in place of whatever domain the server has, and start it if asked.
 
-        Defining over a running domain would change its next start only, so it is stopped first.
+        Defining over a running domain would change its next start only, so it is stopped first; from saved memory it
+        would not start anew.
         """
         old = self._libvirt.find(instance.uuid)
         if old is not None:
             old.destroy()
+            memory.forget(old)
             if old.name != driver.guest_name(self._conf, instance):
                 old.undefine()
         guest = self._libvirt.define(xml, instance.uuid)

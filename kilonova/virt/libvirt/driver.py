@@ -16,6 +16,7 @@ from oslo_config import cfg
 from kilonova.virt import driver
 from kilonova.virt.libvirt import settings
 from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.devices.pci import PciDevices
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guests import Guests
@@ -47,7 +48,8 @@ class LibvirtDriver:
         self.host = Host(conf, connection, self.disks, mover)
         domains = Domains(conf, connection, self.host, self.disks)
         self.guests = Guests(connection, self.host, self.disks, domains)
-        self.power = Power(connection, domains, options.wait_soft_reboot_seconds)
+        self.power = Power(connection, domains, Hotplug(options.device_detach_attempts, options.device_detach_timeout),
+                           options.wait_soft_reboot_seconds)
         self.moves = Moves(connection, domains, self.disks, self.power, mover)
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory)
         self.devices = PciDevices(connection)

@@ -51,9 +51,13 @@ class Guest:
         self.uuid: str = domain.UUIDString()
         self.name: str = domain.name()
 
-    def _call(self, method: str, *args: str | int | None) -> Any:
+    def call(self, method: str, *args: str | int | None) -> Any:
         """Call a method of the domain; once more when the connection was lost."""
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args))
+
+    def call_once(self, method: str, *args: str | int | None) -> Any:
+        """The same once: HypervisorUnavailable when nobody knows whether it was done."""
+        return self._host.do_once(lambda connection: getattr(self._on(connection), method)(*args))
 
     def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
         """The domain, as this connection knows it."""
@@ -66,19 +70,25 @@ class Guest:
         return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 
     def power_state(self) -> PowerState:
-        """SHUTDOWN too when the domain has gone meanwhile."""
+        """SHUTDOWN too when the domain has gone meanwhile; SUSPENDED when its memory is saved."""
         try:
-            state, _reason = self._call('state')
+            state, _reason = self.call('state')
+            if state == libvirt.VIR_DOMAIN_SHUTOFF and self.is_saved():
+                return PowerState.SUSPENDED
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise
             return PowerState.SHUTDOWN
         return POWER_STATES[state]
 
+    def is_saved(self) -> bool:
+        """Whether its next start goes on from saved memory (``memory``)."""
+        return bool(self.call('hasManagedSaveImage', 0))
+
     def is_active(self) -> bool:
         """Whether it holds its devices: running, paused or on its way down."""
         try:
-            return bool(self._call('isActive'))
+            return bool(self.call('isActive'))
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise
@@ -86,12 +96,12 @@ class Guest:
 
     def xml(self) -> str:
         """What libvirt holds of it now."""
-        return str(self._call('XMLDesc', 0))
+        return str(self.call('XMLDesc', 0))
 
     def measured(self, method: str, *args: str) -> Any:
         """What a method of the domain counts; None where this hypervisor doesn't count that."""
         try:
-            return self._call(method, *args)
+            return self.call(method, *args)
         except libvirt.libvirtError as error:
             if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
                                               libvirt.VIR_ERR_INVALID_ARG):
@@ -101,25 +111,20 @@ class Guest:
     def start(self) -> None:
         """Raises GuestFailed."""
         try:
-            self._create()
+            try:
+                self.call_once('create')
+            except driver.HypervisorUnavailable:
+                # Nobody knows whether the daemon came so far.
+                if not self.is_active():
+                    self.call_once('create')
         except libvirt.libvirtError as error:
             LOG.error('Error launching a defined domain with XML: %s', self.xml())
             raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
 
-    def _create(self) -> None:
-        def create(connection: libvirt.virConnect) -> None:
-            self._on(connection).create()
-        try:
-            self._host.do_once(create)
-        except driver.HypervisorUnavailable:
-            # Nobody knows whether the daemon came so far.
-            if not self.is_active():
-                self._host.do_once(create)
-
     def destroy(self) -> None:
         """Cut its power."""
         try:
-            self._call('destroy')
+            self.call('destroy')
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise driver.GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
@@ -130,7 +135,7 @@ class Guest:
         if not self._host.is_test:
             flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
         try:
-            self._call('undefineFlags', flags)
+            self.call('undefineFlags', flags)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise driver.GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
@@ -138,7 +143,7 @@ class Guest:
     def hold(self) -> None:
         """Stop its CPUs; QEMU writes out what it holds of the disks. Raises GuestFailed."""
         try:
-            self._call('suspend')
+            self.call('suspend')
         except libvirt.libvirtError as error:
             if self.power_state() != PowerState.PAUSED:
                 raise driver.GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
@@ -147,7 +152,7 @@ class Guest:
         """Let a held guest run again; one that is off or runs stays so."""
         if self.power_state() == PowerState.PAUSED:
             try:
-                self._call('resume')
+                self.call('resume')
             except libvirt.libvirtError as error:
                 if not self._gone(error):
                     raise driver.GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
@@ -157,7 +162,7 @@ class Guest:
     def begin_copy(self, disk: str, target: str) -> bool:
         """Let QEMU copy the disk of that file as it is now to ``target``, one new qcow2; False: it won't."""
         try:
-            self._call('backupBegin', _backup(ElementTree.fromstring(self.xml()), disk, target), None, 0)
+            self.call('backupBegin', _backup(ElementTree.fromstring(self.xml()), disk, target), None, 0)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk can not be copied while the guest runs: %s', error, instance_uuid=self.uuid)
@@ -168,7 +173,7 @@ class Guest:
     def is_copying(self, target: str) -> bool:
         """Whether a copy to that file is being made."""
         try:
-            targets = ElementTree.fromstring(self._call('backupGetXMLDesc', 0)).iterfind('disks/disk/target')
+            targets = ElementTree.fromstring(self.call('backupGetXMLDesc', 0)).iterfind('disks/disk/target')
         except libvirt.libvirtError as error:
             if not self._gone(error) and error.get_error_code() not in (
                     libvirt.VIR_ERR_NO_DOMAIN_BACKUP, libvirt.VIR_ERR_NO_SUPPORT):
@@ -179,7 +184,7 @@ class Guest:
     def has_copied(self) -> bool:
         """Whether the last copy came to its end."""
         try:
-            return bool(self._call('jobStats', libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED).get('success'))
+            return bool(self.call('jobStats', libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED).get('success'))
         except libvirt.libvirtError as error:
             if not self._gone(error):
                 raise
@@ -189,7 +194,7 @@ class Guest:
         """Stop a copy to that file; returns when it has ended. Fine if there is none."""
         while self.is_copying(target):
             try:
-                self._call('abortJob')
+                self.call('abortJob')
             except libvirt.libvirtError as error:
                 if not self._gone(error):       # it came to its end just now
                     raise driver.GuestFailed(act='end the copy of', uuid=self.uuid, reason=str(error)) from error
@@ -216,7 +221,7 @@ class Guest:
 
     def _ask_to_go(self) -> None:
         try:
-            self._call('shutdown')
+            self.call('shutdown')
         except libvirt.libvirtError as error:
             # A guest without ACPI can't be asked; its time runs out and the power is cut.
             LOG.debug('Guest %s did not take the shutdown request: %s', self.uuid, error)

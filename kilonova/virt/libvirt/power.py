@@ -1,4 +1,4 @@
-"""A guest's power."""
+"""A guest's power, and what it does without losing its memory: pause, suspend."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -8,8 +8,11 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.states import PowerState
 from kilonova.virt import driver
+from kilonova.virt.libvirt import memory
 from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
 
@@ -17,8 +20,8 @@ LOG = logging.getLogger(__name__)
 class Power:
     """``driver.Power``. ``soft_wait``: seconds that a soft reboot gives the guest to shut down."""
 
-    def __init__(self, connection: Connection, domains: Domains, soft_wait: int) -> None:
-        self._libvirt, self._domains, self._soft_wait = connection, domains, soft_wait
+    def __init__(self, connection: Connection, domains: Domains, hotplug: Hotplug, soft_wait: int) -> None:
+        self._libvirt, self._domains, self._hotplug, self._soft_wait = connection, domains, hotplug, soft_wait
 
     @translated
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
@@ -28,6 +31,7 @@ class Power:
         if guest.is_active() and not (timeout and guest.shut_down(timeout, retry_interval)):
             guest.destroy()
             LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
+        memory.forget(guest)
         self._domains.show(guest)
 
     @translated
@@ -46,3 +50,59 @@ class Power:
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
         LOG.info('Instance soft rebooted successfully.' if soft else 'Instance rebooted successfully.',
                  instance_uuid=instance.uuid)
+
+    @translated
+    def pause(self, instance: objects.Instance) -> None:
+        self._found(instance, 'pause').hold()
+
+    @translated
+    def unpause(self, instance: objects.Instance) -> None:
+        guest = self._found(instance, 'unpause')
+        guest.go_on()
+        if not guest.is_active():
+            raise driver.GuestFailed(act='unpause', uuid=instance.uuid, reason='it does not run')
+
+    @translated
+    def suspend(self, instance: objects.Instance, check: driver.Check) -> None:
+        guest = self._found(instance, 'suspend')
+        if guest.is_active():
+            try:
+                self._hotplug.take(guest, check)
+                memory.save(guest)
+            except Exception:
+                self._hotplug.give_back(guest)
+                raise
+        elif not guest.is_saved():
+            raise driver.GuestFailed(act='suspend', uuid=instance.uuid, reason='it does not run')
+        self._domains.show(guest)
+        LOG.info('Instance suspended successfully.', instance_uuid=instance.uuid)
+
+    @translated
+    def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
+               check: driver.Check) -> None:
+        guest = self._found(instance, 'resume')
+        if not guest.is_active():
+            if not guest.is_saved():
+                raise driver.GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
+            guest.start()
+        try:
+            guest.go_on()
+            self._hotplug.give(guest, [device.address for device in pci_devices])
+        except Exception:
+            LOG.warning('Instance is suspended again', instance_uuid=instance.uuid)
+            self._hotplug.take(guest, check)
+            memory.save(guest)
+            raise
+        self._domains.show(guest)
+        LOG.info('Instance resumed successfully.', instance_uuid=instance.uuid)
+
+    @translated
+    def trigger_crash_dump(self, instance: objects.Instance) -> None:
+        # Once: a guest that dumps its memory already would be interrupted in that.
+        self._found(instance, 'interrupt').call_once('injectNMI', 0)
+
+    def _found(self, instance: objects.Instance, act: str) -> Guest:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            raise driver.GuestFailed(act=act, uuid=instance.uuid, reason='it is not there')
+        return guest

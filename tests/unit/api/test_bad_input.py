@@ -28,6 +28,8 @@ BODIES = {
         'name': 'n', 'OS-DCF:diskConfig': 'MANUAL', 'accessIPv4': '10.0.0.1', 'accessIPv6': 'fe80::1',
         'description': 'd', 'hostname': 'h1'}},
     'os-start': {'os-start': None}, 'os-stop': {'os-stop': None}, 'reboot': {'reboot': {'type': 'HARD'}},
+    'pause': {'pause': None}, 'unpause': {'unpause': None}, 'suspend': {'suspend': None}, 'resume': {'resume': None},
+    'trigger_crash_dump': {'trigger_crash_dump': None},
     'resize': {'resize': {'flavorRef': '$flavor'}}, 'confirmResize': {'confirmResize': None},
     'revertResize': {'revertResize': None}, 'migrate': {'migrate': {'host': 'h2'}},
     'os-resetState': {'os-resetState': {'state': 'error'}},

@@ -111,7 +111,9 @@ def test_every_change_is_refused_but_for_administrators(site):
     server = site.server(vm_state='active')
     act(site, server, 'lock', user='bob')
     for name, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}),
-                       ('resize', {'flavorRef': site.flavor()}), ('confirmResize', None), ('revertResize', None)):
+                       ('resize', {'flavorRef': site.flavor()}), ('confirmResize', None), ('revertResize', None),
+                       ('pause', None), ('unpause', None), ('suspend', None), ('resume', None),
+                       ('trigger_crash_dump', None)):
         assert site.fault('POST', f'/servers/{server}/action', {name: body}, user='bob') == (
             409, f'Instance {server} is locked'), name
     assert site.fault('DELETE', f'/servers/{server}', user='bob') == (409, f'Instance {server} is locked')

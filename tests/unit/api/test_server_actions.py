@@ -28,7 +28,13 @@ def object_of(envelope):
     ('os-start', None, {'vm_state': 'stopped'}, 'start', 'powering-on', {}, 'start'),
     ('reboot', {'type': 'Soft'}, {}, 'reboot', 'rebooting', {'reboot_type': 'SOFT'}, 'reboot'),
     ('reboot', {'type': 'HARD'}, {'vm_state': 'stopped'}, 'reboot', 'rebooting_hard', {'reboot_type': 'HARD'},
-     'reboot')])
+     'reboot'),
+    ('pause', None, {}, 'pause', 'pausing', {}, 'pause'),
+    ('unpause', None, {'vm_state': 'paused'}, 'unpause', 'unpausing', {}, 'unpause'),
+    ('suspend', None, {}, 'suspend', 'suspending', {}, 'suspend'),
+    ('resume', None, {'vm_state': 'suspended'}, 'resume', 'resuming', {}, 'resume'),
+    *(('trigger_crash_dump', None, {'vm_state': state}, 'trigger_crash_dump', None, {}, 'trigger_crash_dump')
+      for state in ('active', 'paused', 'rescued', 'resized', 'error'))])
 def test_power(site, statements, action, body, values, kind, task, args, story):
     server = site.server(**values)
     site.conductor.calls.clear()
@@ -56,7 +62,13 @@ def test_power(site, statements, action, body, values, kind, task, args, story):
     ('confirmResize', None, {}, "Cannot 'confirmResize' instance {} while it is in vm_state active"),
     ('revertResize', None, {}, "Cannot 'revertResize' instance {} while it is in vm_state active"),
     ('resize', {'flavorRef': '1'}, {'vm_state': 'error'}, "Cannot 'resize' instance {} while it is in vm_state error"),
-    ('migrate', None, {'vm_state': 'paused'}, "Cannot 'migrate' instance {} while it is in vm_state paused")])
+    ('migrate', None, {'vm_state': 'paused'}, "Cannot 'migrate' instance {} while it is in vm_state paused"),
+    *((action, None, {'vm_state': state}, f"Cannot '{action}' instance {{}} while it is in vm_state {state}")
+      for action, state in (('pause', 'stopped'), ('pause', 'error'), ('unpause', 'active'), ('suspend', 'paused'),
+                            ('suspend', 'stopped'), ('resume', 'active'), ('resume', 'paused'),
+                            ('trigger_crash_dump', 'stopped'), ('trigger_crash_dump', 'suspended'))),
+    ('trigger_crash_dump', None, {'task_state': 'rebooting'},
+     "Cannot 'trigger_crash_dump' instance {} while it is in task_state rebooting")])
 def test_wrong_states(site, action, body, values, message):
     server = site.server(**values)
     assert refused(site, server, action, body) == (409, message.format(server))
@@ -65,10 +77,22 @@ def test_wrong_states(site, action, body, values, message):
 
 @pytest.mark.parametrize(('action', 'body'), [
     ('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('resize', {'flavorRef': 'x'}),
-    ('migrate', None), ('confirmResize', None), ('revertResize', None)])
+    ('migrate', None), ('confirmResize', None), ('revertResize', None), ('pause', None), ('unpause', None),
+    ('suspend', None), ('resume', None), ('trigger_crash_dump', None)])
 def test_build_requests_can_only_be_deleted(site, action, body):
     waiting = site.create()
     assert refused(site, waiting, action, body)[0] == 409
+
+
+def test_two_crash_dumps_at_once(site):
+    """The server has no task state meanwhile; its operation row is what the second one meets, and a stop as well."""
+    server = site.server()
+    assert act(site, server, 'trigger_crash_dump').status_int == 202
+    for action in ('trigger_crash_dump', 'os-stop', 'pause'):
+        assert refused(site, server, action)[0] == 409
+    assert [row['kind'] for row in site.rows(server)] == ['trigger_crash_dump']
+    assert refused(site, server, 'trigger_crash_dump', {}) == (
+        400, "Invalid input for field/attribute trigger_crash_dump. Value: {}. {} is not of type 'null'")
 
 
 def test_locked_servers(site):

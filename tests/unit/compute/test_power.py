@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova import errors
+from kilonova.states import PowerState
 from tests.unit.compute.cloud import new_context
 
 GPUS = ['0000:08:00.0', '0000:88:00.0']
@@ -98,3 +99,49 @@ def test_terminate_is_tried_again_under_its_key(cloud, manager, server):
 def test_terminate_of_a_server_that_never_came(cloud, manager):
     instance = cloud.cell.new_instance(1)
     assert manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1') == {}
+
+
+# -- pause, suspend, crash dump ---------------------------------------------------------------------------------------
+ACTS = {'pause': ('pausing', 'active', 'paused', PowerState.PAUSED, None),
+        'unpause': ('unpausing', 'paused', 'active', PowerState.RUNNING, PowerState.PAUSED),
+        'suspend': ('suspending', 'active', 'suspended', PowerState.SUSPENDED, None),
+        'resume': ('resuming', 'suspended', 'active', PowerState.RUNNING, PowerState.SUSPENDED)}
+
+
+@pytest.mark.parametrize('act', ACTS)
+@pytest.mark.parametrize('fails', [False, True])
+def test_what_keeps_the_memory(cloud, manager, server, act, fails):
+    task, before, after, power_state, guest = ACTS[act]
+    driver = cloud.drivers['gpu1']
+    driver.domains[server.uuid].state = guest or PowerState.RUNNING
+    if fails:
+        driver.fail(act, errors.KilonovaError('QEMU is stuck'))
+    instance = _task(cloud, server.uuid, task, before)
+    result = getattr(manager.endpoint, f'{act}_instance')(new_context(), instance=instance, key='p/0.do/1')
+    save, = cloud.cell.saves
+    assert (save['transition'], save['end']) == (f'{act}.failed' if fails else f'{act}.done', True)
+    assert (save['event']['event'], save['event']['result']) == (
+        f'compute_{act}_instance', 'Error' if fails else 'Success')
+    assert result['error'] == ('QEMU is stuck' if fails else None)
+    row = cloud.cell.instances[server.uuid]
+    assert (row['vm_state'], row['task_state']) == (before if fails else after, None)
+    assert row['power_state'] == ((guest or PowerState.RUNNING) if fails else power_state)
+    assert len(cloud.cell.held(server.uuid)) == 1
+
+
+def test_no_resume_without_all_its_devices(cloud, manager, server):
+    for row in cloud.cell.rows.values():
+        row.update(status='available', instance_uuid=None)
+    manager = cloud.host('gpu1')
+    instance = _task(cloud, server.uuid, 'resuming', 'suspended')
+    result = manager.endpoint.resume_instance(new_context(), instance=instance, key='t/0.s/1')
+    assert 'asks for 1 PCI devices and holds 0' in result['error']
+    assert cloud.cell.saves[-1]['transition'] == 'resume.failed'
+
+
+def test_a_crash_dump_is_an_event_of_its_own_name(cloud, manager, server):
+    instance = _task(cloud, server.uuid, None)
+    manager.endpoint.trigger_crash_dump(new_context(), instance=instance, key='t/0.s/1')
+    assert ('trigger_crash_dump', server.uuid) in cloud.drivers['gpu1'].calls
+    save, = cloud.cell.saves
+    assert (save['transition'], save['event']['event']) == ('trigger_crash_dump.done', 'compute_trigger_crash_dump')

@@ -594,6 +594,44 @@ def test_sync_power_states(cloud):
     assert cloud.cell.saves == []
 
 
+@pytest.mark.parametrize(('vm_state', 'power_state', 'found', 'wanted'), [
+    ('active', 1, 3, ('active', 3, 3)), ('active', 1, 7, ('stopped', 4, 4)), ('active', 1, 6, ('stopped', 6, 6)),
+    ('paused', 3, 1, ('paused', 1, 1)), ('paused', 3, 4, ('stopped', 4, 4)), ('paused', 3, 6, ('stopped', 6, 6)),
+    ('paused', 3, 7, ('stopped', 4, 4)), ('paused', 4, 4, ('stopped', 4, 4)),
+    ('suspended', 7, 7, ('suspended', 7, 7)), ('suspended', 7, 1, ('suspended', 1, 1)),
+    ('suspended', 7, 4, ('stopped', 4, 4)), ('suspended', 7, 3, ('suspended', 3, 3))])
+@pytest.mark.parametrize('at_boot', [False, True])
+def test_servers_whose_guests_somebody_paused_or_suspended(cloud, caplog, vm_state, power_state, found, wanted,
+                                                           at_boot):
+    """Row 2.16, and the same when the host starts: a pause that was not ours is shown, memory that is gone is a guest
+    that is off, and what says SUSPENDED has its memory."""
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.boot(manager)
+    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
+    row.update(vm_state=vm_state, power_state=power_state)
+    domain.state = found
+    if at_boot:
+        manager.guests.boot()
+    manager.guests.sync()
+    assert (row['vm_state'], row['power_state'], domain.state) == wanted
+    assert (f'is {vm_state} and its guest' in caplog.text) == (
+        (vm_state, found) in {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)})
+    assert len(cloud.cell.held(server.uuid)) == 1
+    cloud.cell.saves.clear()
+    manager.guests.sync()
+    assert cloud.cell.saves == []
+
+
+@pytest.mark.parametrize('vm_state', ['paused', 'suspended'])
+def test_a_host_that_boots_does_not_resume_what_did_not_run(cloud, vm_state):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    # Somebody let the guest go on before the host went down.
+    cloud.cell.instances[server.uuid].update(vm_state=vm_state, power_state=1)
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    row = cloud.cell.instances[server.uuid]
+    assert (row['vm_state'], row['power_state']) == ('stopped', 4) and cloud.drivers['gpu1'].domains == {}
+
+
 # -- heartbeat --------------------------------------------------------------------------------------------------------
 def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
     """Row 2.2."""

@@ -93,7 +93,7 @@ FINGERPRINTS = {
     'Conductor': ('3.4', 'e4e4688e9353acf8'),
     'ComputeTask': ('1.30', 'fff8480c1fcd7393'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
-    'Compute': ('6.13', '7739d42a9d5397ac'),
+    'Compute': ('6.13', '3a762aafdf0ef60c'),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
+from kilonova.virt import driver
 from tests.unit.virt.builders import GPU, GPU2, GPU3, devices, image_meta, new_flavor, new_instance
 
 
@@ -146,6 +147,73 @@ def test_reboot_starts_a_guest_that_is_off(rig: Any, kind: str) -> None:
     rig.here.power.power_off(instance)
     rig.here.power.reboot(instance, kind, image_meta(), devices(GPU))
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_pause_and_unpause(rig: Any, times: int) -> None:
+    instance = spawn(rig)
+    for _again in range(times):
+        rig.here.power.pause(instance)
+        assert domains(rig.here) == {instance.uuid: (PowerState.PAUSED, [GPU])}
+    for _again in range(times):
+        rig.here.power.unpause(instance)
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_suspend_and_resume(rig: Any, times: int) -> None:
+    """What a suspended guest is made from has its devices."""
+    instance = spawn(rig)
+    for _again in range(times):
+        rig.here.power.suspend(instance, lambda: None)
+        assert domains(rig.here) == {instance.uuid: (PowerState.SUSPENDED, [GPU])}
+        assert rig.here.guests.get_info(instance) == PowerState.SUSPENDED
+    for _again in range(times):
+        rig.here.power.resume(instance, devices(GPU), lambda: None)
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+@pytest.mark.parametrize('act', ['pause', 'unpause', 'suspend', 'resume', 'trigger_crash_dump'])
+def test_a_guest_that_is_off_or_gone_is_not_paused_suspended_or_interrupted(rig: Any, act: str) -> None:
+    instance = spawn(rig)
+    given = {'suspend': (lambda: None,), 'resume': (devices(GPU), lambda: None)}.get(act, ())
+    rig.here.power.power_off(instance)
+    for gone in (False, True):
+        if gone:
+            rig.here.guests.destroy(instance)
+        with pytest.raises(driver.GuestFailed):
+            getattr(rig.here.power, act)(instance, *given)
+        assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
+
+
+@pytest.mark.parametrize('act', ['off', 'on', 'reboot'])
+def test_memory_that_was_saved_is_forgotten_by_a_stop_a_start_and_a_reboot(rig: Any, act: str) -> None:
+    """The next start begins anew."""
+    instance = spawn(rig)
+    rig.here.power.suspend(instance, lambda: None)
+    if act == 'on':
+        rig.here.power.power_on(instance, image_meta(), devices(GPU2))
+    elif act == 'reboot':
+        rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU2))
+    rig.here.power.power_off(instance)
+    assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
+    with pytest.raises(driver.GuestFailed):
+        rig.here.power.resume(instance, devices(GPU), lambda: None)
+
+
+def test_a_crash_dump_leaves_the_guest_running(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.power.trigger_crash_dump(instance)
+    rig.here.power.pause(instance)
+    rig.here.power.trigger_crash_dump(instance)
+    assert rig.here.guests.get_info(instance) == PowerState.PAUSED
+
+
+def test_a_suspended_guest_can_be_destroyed(rig: Any) -> None:
+    instance = spawn(rig)
+    rig.here.power.suspend(instance, lambda: None)
+    rig.here.guests.destroy(instance)
+    assert rig.here.guests.describe() == []
 
 
 @pytest.mark.parametrize('times', [1, 2])

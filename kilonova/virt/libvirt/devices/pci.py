@@ -169,5 +169,14 @@ def _numa_node(capability: ElementTree.Element) -> int | None:
 
 def given_to(domain: ElementTree.Element) -> list[str]:
     """Addresses of the PCI functions that a domain (its XML) has, in address order."""
-    return sorted(_address_of(address) for address in domain.findall(
-        "./devices/hostdev[@type='pci']/source/address"))
+    return sorted(elements(domain))
+
+
+def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """{address: its <hostdev>} of the PCI functions that a domain has, in its order."""
+    found = {}
+    for element in domain.iterfind("./devices/hostdev[@type='pci']"):
+        address = element.find('source/address')
+        if address is not None:
+            found[_address_of(address)] = element
+    return found

@@ -344,3 +344,21 @@ def test_live_migratable_devices_need_a_host_that_can_move_them(
         return
     with pytest.raises(driver.DriverMisconfigured, match=re.escape(text)):
         start('true')
+
+
+@pytest.mark.parametrize('act', ['on', 'reboot'])
+def test_a_fresh_start_is_not_one_from_saved_memory(rig: Any, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    """libvirt would take the old guest's memory for the new domain."""
+    instance = spawn(rig, GPU)
+    rig.here.power.suspend(instance, lambda: None)
+    saved, start = [], Guest.start
+
+    def watched(guest: Guest) -> None:
+        saved.append(guest.is_saved())
+        start(guest)
+    monkeypatch.setattr(Guest, 'start', watched)
+    if act == 'on':
+        rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    else:
+        rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
+    assert saved == [False] and rig.here.guests.get_info(instance) == PowerState.RUNNING

@@ -1,0 +1,106 @@
+"""PCI functions that leave a running guest, and come back.
+
+    hotplug = Hotplug(attempts=8, timeout=20)
+    hotplug.take(guest, check)                       # memory of a guest that has none can be saved
+    hotplug.give(guest, ['0000:08:00.0'])
+
+A guest's system lets a device go when it is asked to, and says so later; what the guest's definition names stays there.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_log import log as logging
+
+from kilonova.virt import driver
+from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.guest import Guest
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks whether a device has gone.
+_LOOK = 0.2
+
+
+class Hotplug:
+    """``attempts``: how often a guest is asked for its devices; ``timeout``: seconds that it has each time."""
+
+    def __init__(self, attempts: int, timeout: float) -> None:
+        self._attempts, self._timeout = attempts, timeout
+
+    def take(self, guest: Guest, check: driver.Check) -> None:
+        """Ask for all that it has and wait. GuestFailed when it keeps one; what ``check()`` raises ends the waiting.
+
+        A hypervisor that knows no such request keeps them in the guest.
+        """
+        for _attempt in range(self._attempts):
+            # All are asked for before the first is waited for.
+            asked = [_detach(guest, xml) for xml in _texts(guest.xml()).values()]
+            if not all(asked):
+                LOG.debug('This hypervisor takes no devices out of guests', instance_uuid=guest.uuid)
+                return
+            end = time.monotonic() + self._timeout
+            while kept := _texts(guest.xml()):
+                check()
+                if time.monotonic() >= end:
+                    break
+                time.sleep(_LOOK)
+            if not kept:
+                return
+            LOG.warning('The guest has not given up %s in %g seconds', ', '.join(kept), self._timeout,
+                        instance_uuid=guest.uuid)
+        raise driver.GuestFailed(act='take the devices of', uuid=guest.uuid,
+                                 reason=f'its system does not give up {", ".join(kept)}')
+
+    def give(self, guest: Guest, addresses: Iterable[str]) -> None:
+        """Put those in that it lacks, as its definition has them. GuestFailed."""
+        there, defined = _texts(guest.xml()), _defined(guest)
+        for address in addresses:
+            if address in there:
+                continue
+            if address not in defined:
+                raise driver.GuestFailed(act='give devices to', uuid=guest.uuid,
+                                         reason=f'{address} is not in its definition')
+            _attach(guest, defined[address])
+
+    def give_back(self, guest: Guest) -> None:
+        """All that its definition names, as far as it goes: for a guest that is to be as it was."""
+        try:
+            self.give(guest, _defined(guest))
+        except Exception:
+            LOG.exception('The guest runs without all its devices; a hard reboot gives them to it',
+                          instance_uuid=guest.uuid)
+
+
+def _defined(guest: Guest) -> dict[str, str]:
+    """Those that its next start gives it."""
+    return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))
+
+
+def _detach(guest: Guest, device: str) -> bool:
+    """Ask for a device (its XML), which leaves later. False: this kind of hypervisor can't ask."""
+    try:
+        guest.call('detachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return False
+        # The guest has been asked already, or has let it go.
+        if error.get_error_code() not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED):
+            raise driver.GuestFailed(act='take a device of', uuid=guest.uuid, reason=str(error)) from error
+    return True
+
+
+def _attach(guest: Guest, device: str) -> None:
+    try:
+        guest.call('attachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    except libvirt.libvirtError as error:
+        raise driver.GuestFailed(act='give a device to', uuid=guest.uuid, reason=str(error)) from error
+
+
+def _texts(xml: str) -> dict[str, str]:
+    """{address: the <hostdev> as text} of a domain."""
+    return {address: ElementTree.tostring(element, encoding='unicode')
+            for address, element in pci.elements(ElementTree.fromstring(xml)).items()}

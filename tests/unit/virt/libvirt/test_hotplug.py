@@ -1,0 +1,223 @@
+"""Devices that leave a running guest and come back; libvirt's test driver knows no such thing, so a guest is played."""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+import pytest
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt.devices import hotplug, pci
+from kilonova.virt.libvirt.devices.hotplug import Hotplug
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.power import Power
+from tests.unit.virt.builders import GPU, GPU2, devices, new_instance
+
+HOSTDEV = ('<hostdev mode="subsystem" type="pci" managed="yes"><source><address domain="0x{}" bus="0x{}" slot="0x{}" '
+           'function="0x{}"/></source></hostdev>')
+
+
+def text(*addresses: str) -> str:
+    parts = [address.replace('.', ':').split(':') for address in addresses]
+    return f"<domain><devices>{''.join(HOSTDEV.format(*part) for part in parts)}</devices></domain>"
+
+
+def failure(code: int, message: str = 'no') -> libvirt.libvirtError:
+    error = libvirt.libvirtError(message)
+    error.err = (code, 0, message, 2, '', '', '', 0, 0)
+    return error
+
+
+class Domain:
+    """A domain of QEMU's. ``keeps``: how often its system ignores a request for each device; ``refuses`` {method:
+    error}."""
+
+    def __init__(self, *addresses: str, keeps: int = 0) -> None:
+        self.live, self.defined, self.power, self.saved = list(addresses), list(addresses), PowerState.RUNNING, False
+        self.keeps = dict.fromkeys(addresses, keeps)
+        self.refuses: dict[str, Exception] = {}
+        self.asked: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in METHODS:
+            raise AttributeError(name)
+
+        def call(*args: Any) -> Any:
+            if name in self.refuses:
+                raise self.refuses[name]
+            return METHODS[name](self, *args)
+        return call
+
+    def uuid(self) -> str:
+        return '11111111-2222-3333-4444-555555555555'
+
+    def xml(self, flags: int) -> str:
+        is_live = self.power != PowerState.SHUTDOWN and not flags & libvirt.VIR_DOMAIN_XML_INACTIVE
+        return text(*(self.live if is_live else self.defined))
+
+    def states(self) -> list[int]:
+        return [{PowerState.RUNNING: libvirt.VIR_DOMAIN_RUNNING, PowerState.PAUSED: libvirt.VIR_DOMAIN_PAUSED,
+                 PowerState.SHUTDOWN: libvirt.VIR_DOMAIN_SHUTOFF}[self.power], 0]
+
+    def is_active(self) -> bool:
+        return self.power != PowerState.SHUTDOWN
+
+    def save(self, flags: int) -> None:
+        if self.live:
+            raise failure(libvirt.VIR_ERR_OPERATION_INVALID, 'domain has assigned non-USB host devices')
+        self.power, self.saved = PowerState.SHUTDOWN, True
+
+    def start(self) -> None:
+        self.live, self.power, self.saved = [], PowerState.RUNNING, False
+
+    def detach(self, device: str, flags: int) -> None:
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        address = self._address('take', device)
+        self.keeps[address] -= 1
+        if self.keeps[address] < 0:
+            self.live.remove(address)
+
+    def attach(self, device: str, flags: int) -> None:
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self.live.append(self._address('give', device))
+
+    def _address(self, what: str, device: str) -> str:
+        (address,) = pci.elements(ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>'))
+        self.asked.append((what, address))
+        return address
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    'UUIDString': Domain.uuid, 'name': lambda domain: 'instance-00000001', 'connect': lambda domain: None,
+    'XMLDesc': Domain.xml, 'state': Domain.states, 'isActive': Domain.is_active,
+    'hasManagedSaveImage': lambda domain, flags: int(domain.saved), 'managedSave': Domain.save,
+    'create': Domain.start, 'detachDeviceFlags': Domain.detach, 'attachDeviceFlags': Domain.attach}
+
+
+class Libvirt:
+    """One domain and its connection."""
+
+    is_test, name = False, 'gpu1'
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def do(self, act: Any) -> Any:
+        return act(None)
+
+    do_once = do
+
+    def find(self, uuid: str) -> Guest:
+        return Guest(self, self.domain)     # type: ignore[arg-type]
+
+
+class Shown:
+    def show(self, guest: Guest) -> None:
+        """The XML in the server's directory is not looked at here."""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look takes a second."""
+    ticks = itertools.count()
+    monkeypatch.setattr(hotplug.time, 'monotonic', lambda: next(ticks))
+    monkeypatch.setattr(hotplug.time, 'sleep', lambda seconds: None)
+
+
+def power(domain: Domain) -> Power:
+    return Power(Libvirt(domain), Shown(), Hotplug(3, 5), 1)     # type: ignore[arg-type]
+
+
+INSTANCE = new_instance()
+
+
+def fine() -> None:
+    """Nobody cancels."""
+
+
+def test_devices_leave_before_the_memory_is_saved_and_come_back_after_it() -> None:
+    domain = Domain(GPU, GPU2, keeps=1)
+    power(domain).suspend(INSTANCE, fine)
+    assert (domain.power, domain.saved, domain.live, domain.defined) == (PowerState.SHUTDOWN, True, [], [GPU, GPU2])
+    # Both are asked for before either is waited for, and again when the guest took no notice.
+    assert domain.asked == [('take', GPU), ('take', GPU2)] * 2
+    power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
+    assert (domain.power, domain.saved, domain.live) == (PowerState.RUNNING, False, [GPU, GPU2])
+
+
+def test_a_guest_that_keeps_a_device_goes_on_with_all_of_them() -> None:
+    domain = Domain(GPU, GPU2)
+    domain.keeps[GPU2] = 99
+    with pytest.raises(driver.GuestFailed, match=f'does not give up {GPU2}'):
+        power(domain).suspend(INSTANCE, fine)
+    assert (domain.power, domain.saved, sorted(domain.live)) == (PowerState.RUNNING, False, [GPU, GPU2])
+    assert domain.asked.count(('take', GPU2)) == 3
+
+
+@pytest.mark.parametrize('error', [failure(libvirt.VIR_ERR_OPERATION_FAILED, 'No space left on device')])
+def test_memory_that_can_not_be_saved_leaves_the_guest_as_it_was(error: Exception) -> None:
+    domain = Domain(GPU)
+    domain.refuses['managedSave'] = error
+    with pytest.raises(driver.GuestFailed, match='No space left'):
+        power(domain).suspend(INSTANCE, fine)
+    assert (domain.power, domain.live) == (PowerState.RUNNING, [GPU])
+
+
+def test_a_cancelled_suspend_leaves_the_guest_as_it_was() -> None:
+    domain = Domain(GPU, GPU2)
+    domain.keeps[GPU2] = 99
+
+    def cancelled() -> None:
+        raise errors.Cancelled(key='s/1.do/1')
+    with pytest.raises(errors.Cancelled):
+        power(domain).suspend(INSTANCE, cancelled)
+    assert (domain.power, sorted(domain.live)) == (PowerState.RUNNING, [GPU, GPU2])
+
+
+def test_a_device_that_can_not_come_back_leaves_the_guest_suspended() -> None:
+    domain = Domain(GPU, GPU2)
+    power(domain).suspend(INSTANCE, fine)
+    domain.refuses['attachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'is in use by driver QEMU')
+    with pytest.raises(driver.GuestFailed, match='is in use'):
+        power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
+    assert (domain.power, domain.saved, domain.live) == (PowerState.SHUTDOWN, True, [])
+    del domain.refuses['attachDeviceFlags']
+    with pytest.raises(driver.GuestFailed, match='is not in its definition'):
+        power(domain).resume(INSTANCE, devices(GPU, '0000:01:00.0'), fine)
+    assert (domain.power, domain.saved, domain.live) == (PowerState.SHUTDOWN, True, [])
+    power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
+    assert domain.live == [GPU, GPU2]
+
+
+def test_a_resume_that_ended_between_its_devices_goes_on() -> None:
+    """The process died there."""
+    domain = Domain(GPU, GPU2)
+    domain.live = [GPU]
+    power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
+    assert domain.asked == [('give', GPU2)]
+
+
+def test_a_suspend_that_ended_before_its_answer_is_done() -> None:
+    domain = Domain()
+    domain.refuses['managedSave'] = failure(libvirt.VIR_ERR_OPERATION_INVALID, 'domain is not running')
+    domain.power, domain.saved = PowerState.SHUTDOWN, True
+    power(domain).suspend(INSTANCE, fine)
+    domain.saved = False
+    with pytest.raises(driver.GuestFailed, match='does not run'):
+        power(domain).suspend(INSTANCE, fine)
+
+
+def test_a_device_that_has_gone_meanwhile_is_no_failure() -> None:
+    domain = Domain(GPU)
+    domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_DEVICE_MISSING)
+    taking = Hotplug(3, 5)
+    with pytest.raises(driver.GuestFailed, match='does not give up'):
+        taking.take(Libvirt(domain).find(''), fine)
+    domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'monitor closed')
+    with pytest.raises(driver.GuestFailed, match='monitor closed'):
+        taking.take(Libvirt(domain).find(''), fine)
