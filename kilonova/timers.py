@@ -23,8 +23,8 @@ DEFAULT_PERIOD = 60
 
 
 class Told(TypedDict):
-    """A task: seconds between two runs; when the last one that ended began (ISO 8601, UTC) and how many seconds it took
-    (None: none has ended yet), 'ok' or the class of its error."""
+    """A task: seconds between two runs (-1: an option turned it off); when the last one that ended began (ISO 8601,
+    UTC) and how many seconds it took (None: none has ended yet), 'ok' or the class of its error."""
 
     name: str
     spacing: float
@@ -40,12 +40,14 @@ class Timers:
         self._stopping = stopping
         self._threads: list[threading.Thread] = []
         self.spacing: dict[str, float] = {}
+        self._off: set[str] = set()
         self._last: dict[str, Told] = {}
 
     def every(self, seconds: float, task: Callable[[], object], name: str, *,
               at_once: bool = False) -> None:
         """``seconds`` 0: the default period; negative: never. ``at_once``: for the first time now."""
         if seconds < 0:
+            self._off.add(name)
             return
         self.spacing[name] = seconds or DEFAULT_PERIOD
         self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, at_once,
@@ -61,9 +63,10 @@ class Timers:
             thread.join(timeout)
 
     def told(self) -> list[Told]:
-        """The tasks that come round in this process, by name."""
+        """The tasks of this process, by name."""
+        known = {**dict.fromkeys(self._off, -1.0), **self.spacing}
         return [self._last.get(name) or Told(name=name, spacing=spacing, last_run=None, took=None, result=None)
-                for name, spacing in sorted(self.spacing.items())]
+                for name, spacing in sorted(known.items())]
 
     def _loop(self, seconds: float, task: Callable[[], object], name: str, at_once: bool) -> None:
         if at_once:

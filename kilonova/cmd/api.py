@@ -64,6 +64,8 @@ def threads(conf: cfg.ConfigOpts) -> int:
 class ApiPart:
     """One listening socket and its server."""
 
+    timers = None
+
     def __init__(self, conf: cfg.ConfigOpts, app: Callable, transport: RoutedTransport, levels: Levels, cells: Cells,
                  checks: Mapping[str, Any], notify: Notifications) -> None:
         self._conf, self.app, self._transport, self._notify = conf, app, transport, notify

@@ -66,6 +66,7 @@ class ComputePart:
         self._server = transport.serve('compute', conf.host, [(Compute, manager.endpoint)])
         self._serving = False
         self.checks, self._ended = checks, ended
+        self.timers = manager.timers
 
     def start(self) -> None:
         """Returns when the host reports up."""

@@ -64,6 +64,7 @@ class ConductorPart:
         self._conf, self._databases, self._manager = conf, databases, manager
         self._record, self._transport = record, transport
         self._levels, self._cells, self.checks = levels, cells, checks
+        self.timers = manager.expiry.timers
         self._stopping = threading.Event()
 
     def start(self) -> None:

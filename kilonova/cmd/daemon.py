@@ -25,6 +25,7 @@ from oslo_reports.generators.conf import ConfigReportGenerator
 from kilonova import concurrency
 from kilonova.cmd import health, notify, options, sockets, workers
 from kilonova.cmd.signals import ENDING, Ears
+from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ class Part(Protocol):
     @property
     def checks(self) -> Mapping[str, health.Ask]:
         """What it can't work without, and how each is asked for (see ``health``)."""
+
+    @property
+    def timers(self) -> Timers | None:
+        """Its periodic tasks, if it has any."""
 
     def start(self) -> None:
         """Serve; returns once it does."""
@@ -124,7 +129,7 @@ class Life:
     def __init__(self, conf: cfg.ConfigOpts, name: str, part: Part) -> None:
         self._conf, self._name, self._part = conf, name, part
         self._ears = Ears((*ENDING, signal.SIGHUP))
-        self._health = health.Server.of(conf, name, part.checks)
+        self._health = health.Server.of(conf, name, part.checks, part.timers)
         self._failed = False
         self._channel: workers.Channel
 

@@ -21,6 +21,7 @@ from oslo_log import log as logging
 
 from kilonova import concurrency, serving
 from kilonova.cmd import options, sockets
+from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
@@ -87,10 +88,11 @@ class Check:
 class Health:
     """The WSGI application. ``state``: starting, serving or ending."""
 
-    def __init__(self, service: str, host: str, checks: Mapping[str, Ask], timeout: float) -> None:
+    def __init__(self, service: str, host: str, checks: Mapping[str, Ask], timeout: float,
+                 timers: Timers | None = None) -> None:
         self._who = {'service': service, 'host': host, 'version': options.version()}
         self._checks = [Check(name, ask) for name, ask in checks.items()]
-        self._timeout = timeout
+        self._timeout, self._timers = timeout, timers
         self.state = 'starting'
 
     def report(self) -> dict[str, Any]:
@@ -101,7 +103,8 @@ class Health:
         found = {check.name: check.outcome(deadline) for check in self._checks}
         unreachable = sorted(name for name, outcome in found.items() if outcome != OK)
         return {**self._who, 'state': self.state, 'healthy': self.state == 'serving' and not unreachable,
-                'checks': found, 'unreachable': unreachable}
+                'checks': found, 'unreachable': unreachable,
+                **({'periodic': self._timers.told()} if self._timers is not None else {})}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ.get('PATH_INFO') != PATH:
@@ -128,12 +131,13 @@ class Server:
         self._server = serving.WsgiServer(sockets.listen(NAME, address), health, THREADS, LOG.logger)
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts, name: str, checks: Mapping[str, Ask]) -> Server | None:
-        """The server that [health] asks for; a port that is taken is an OSError."""
+    def of(cls, conf: cfg.ConfigOpts, name: str, checks: Mapping[str, Ask],
+           timers: Timers | None = None) -> Server | None:
+        """The server that [health] asks for; a port that is taken is an OSError. ``timers``: whose tasks it tells."""
         address = addresses(conf, name).get(NAME)
         if address is None:
             return None
-        return cls(Health(f'nova-{name}', conf.host, checks, conf.health.timeout), address)
+        return cls(Health(f'nova-{name}', conf.host, checks, conf.health.timeout, timers), address)
 
     @property
     def state(self) -> str:

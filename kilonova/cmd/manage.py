@@ -1,4 +1,4 @@
-"""kilonova-manage: schemas, cells, archiving, keys, devices, operations, the audit and completion, for operators.
+"""kilonova-manage: schemas, cells, keys, devices, operations, periodic tasks, the audit, completion; for operators.
 
     kilonova-manage --config-file kilonova.conf cell_v2 discover_hosts --verbose
 
@@ -17,6 +17,7 @@ from kilonova.cmd import (
     manage_db,
     manage_devices,
     manage_operations,
+    manage_periodic,
     manage_placement,
     manage_scheduler,
     manage_secrets,
@@ -41,6 +42,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
     'placement': manage_placement.PLACEMENT,
     'audit': manage_devices.AUDIT,
     'operation': manage_operations.OPERATION,
+    'periodic': manage_periodic.PERIODIC,
     'scheduler': manage_scheduler.SCHEDULER,
     'secrets': manage_secrets.SECRETS,
     'completion': Command(print_completion),

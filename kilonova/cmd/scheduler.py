@@ -45,6 +45,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
 class SchedulerPart:
     """Serve, report up; in the opposite order at the end."""
 
+    timers = None
+
     def __init__(self, conf: cfg.ConfigOpts, databases: Databases, manager: SchedulerManager, record: ServiceRecord,
                  transport: OsloTransport, cells: Cells, checks: Mapping[str, Any]) -> None:
         self._databases, self._manager, self._record, self._transport = databases, manager, record, transport

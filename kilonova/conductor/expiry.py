@@ -101,10 +101,10 @@ class Expiry:
 
     def start(self) -> None:
         """Look from time to time at what expires at all; each in a thread of its own."""
-        for expires in EXPIRES if self._enabled else ():
+        for expires in EXPIRES:
             after = self._after[expires.name]
-            if after > 0:
-                self.timers.every(min(after, PERIOD), functools.partial(self.look, expires), expires.name)
+            spacing = min(after, PERIOD) if after > 0 and self._enabled else -1
+            self.timers.every(spacing, functools.partial(self.look, expires), expires.name)
 
     def stop(self) -> None:
         """Look no more."""

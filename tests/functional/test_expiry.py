@@ -198,6 +198,13 @@ def test_each_look_is_one_statement_a_database(hurried: Cloud) -> None:
 
 def test_without_an_option_nothing_comes_round(make_cloud: Callable[..., Cloud]) -> None:
     cloud = make_cloud({'gpu1': []})
+    timers = cloud.conductors[0].expiry.timers
+    assert timers.spacing == {} and {task['spacing'] for task in timers.told()} == {-1}
+    assert [task['name'] for task in timers.told()] == sorted(expires.name for expires in expiry.EXPIRES)
+
+
+def test_periodic_enable_is_the_conductors_too(make_cloud: Callable[..., Cloud]) -> None:
+    cloud = make_cloud({'gpu1': []}, instance_build_timeout=1, periodic_enable=False)
     assert cloud.conductors[0].expiry.timers.spacing == {}
 
 

@@ -17,6 +17,7 @@ class Part:
     """Does as told, and remembers."""
 
     checks = {}
+    timers = None
 
     def __init__(self, start=lambda: None, stop=lambda: None):
         self.calls = []

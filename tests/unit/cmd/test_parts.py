@@ -103,6 +103,8 @@ def test_api(conf, monkeypatch):
 class Manager:
     """The compute manager as far as its part sees it."""
 
+    timers = None
+
     def __init__(self):
         self.calls, self.endpoint = [], None
         self.host = types.SimpleNamespace(notify=types.SimpleNamespace(stop=lambda: None))

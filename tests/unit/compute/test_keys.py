@@ -266,3 +266,24 @@ def test_timers_go_on_after_a_failure(caplog):
         stopping.set()
         timers.join(5)
     assert 'Error during a task' in caplog.text and timers.spacing == {'a task': 0.001}
+
+
+def test_timers_tell_their_last_runs():
+    """Which tasks there are, those that are off too, and how their last run ended."""
+    stopping, ran = threading.Event(), threading.Event()
+    timers = Timers(stopping)
+
+    def fail():
+        ran.set()
+        raise ValueError('one round failed')
+    timers.every(3600, fail, 'failing', at_once=True)
+    timers.every(3600, lambda: None, 'later')
+    timers.every(-1, fail, 'off')
+    assert ran.wait(60)
+    stopping.set()
+    timers.join(60)
+    failing, later, off = timers.told()
+    assert (failing['name'], failing['result'], failing['spacing']) == ('failing', 'ValueError', 3600)
+    assert failing['took'] is not None and failing['last_run'].startswith('20')
+    assert later == {'name': 'later', 'spacing': 3600, 'last_run': None, 'took': None, 'result': None}
+    assert off == {'name': 'off', 'spacing': -1, 'last_run': None, 'took': None, 'result': None}
