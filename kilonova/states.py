@@ -34,6 +34,8 @@ class TaskState(enum.StrEnum):
     RESIZE_MIGRATED = 'resize_migrated'
     RESIZE_FINISH = 'resize_finish'
     RESIZE_REVERTING = 'resize_reverting'
+    REBUILDING = 'rebuilding'
+    REBUILD_SPAWNING = 'rebuild_spawning'
     REBOOTING = 'rebooting'
     REBOOT_PENDING = 'reboot_pending'
     REBOOT_STARTED = 'reboot_started'
@@ -72,6 +74,8 @@ NEW: frozenset = frozenset()
 IDLE = frozenset([None])
 # In these vm states metadata and tags may be changed, whatever the server is at.
 EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
+REBUILDABLE = frozenset([_V.ACTIVE, _V.STOPPED, _V.ERROR])
+REBUILDING = frozenset([_T.REBUILDING, _T.REBUILD_SPAWNING])
 RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
 SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_UPLOADING])
 # A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
@@ -157,6 +161,13 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
     'snapshot.done':   _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
+    'rebuild.start':   _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
+    # From here on its disks are thrown away.
+    'rebuild.spawning': _rule(REBUILDABLE, REBUILDING, None, _T.REBUILD_SPAWNING, 'rebuild'),
+    'rebuild.active':  _rule(REBUILDABLE, REBUILDING, _V.ACTIVE, None, 'rebuild'),
+    'rebuild.stopped': _rule(REBUILDABLE, REBUILDING, _V.STOPPED, None, 'rebuild'),
+    'rebuild.failed':  _rule(ANY, REBUILDING, None, None, 'rebuild'),
+    'rebuild.lost':    _rule(ANY, REBUILDING, _V.ERROR, None, 'rebuild'),
     'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
     'migrate.start':   _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
     'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATED), None, _T.RESIZE_MIGRATED, 'resize'),

@@ -45,6 +45,20 @@ class BuildOrder(KilonovaObject):
 
 
 @register
+class RebuildOrder(KilonovaObject):
+    """Make a server's disks anew, from ``image``, where it is. ``sealed``: admin password and files;
+    ``preserve_ephemeral``: its ephemeral disks stay."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'sealed': fields.StringField(nullable=True),
+        'preserve_ephemeral': fields.BooleanField(),
+    }
+
+
+@register
 class PrepResizeOrder(KilonovaObject):
     """A move's destination claims; ``flavor``: the new one, ``limits`` as in ``BuildOrder``."""
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.context import RequestContext
-from kilonova.objects import BuildOrder, FinishResizeOrder, Instance, Migration, PrepResizeOrder, ResizeOrder
+from kilonova.objects import (
+    BuildOrder,
+    FinishResizeOrder,
+    Instance,
+    Migration,
+    PrepResizeOrder,
+    RebuildOrder,
+    ResizeOrder,
+)
 from kilonova.rpc.interface import Interface, call, cast, long_call
 
 
@@ -48,6 +56,9 @@ class Compute(Interface):
 
     @long_call('6.13')
     def trigger_crash_dump(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...
 
     @long_call('6.11')
     def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...

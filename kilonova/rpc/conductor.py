@@ -62,6 +62,9 @@ class ComputeTask(Interface):
     @cast('1.28')
     def revert_resize(self, ctxt: RequestContext, operation: str) -> Any: ...
 
+    @cast('1.30')
+    def rebuild_instance(self, ctxt: RequestContext, operation: str) -> Any: ...
+
     @cast('1.28')
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any: ...
 

@@ -80,6 +80,7 @@ def _api(phases: str, event: str, payload: type[payloads.Payload], old: str | No
 _DONE = (('done', True),)
 _CREATE: dict[str, Any] = {'payload': payloads.InstanceCreatePayload, 'plain': legacy.create}
 _PREP: dict[str, Any] = {'payload': payloads.InstanceActionResizePrepPayload, 'plain': legacy.resize_prep}
+_REBUILD: dict[str, Any] = {'payload': payloads.InstanceActionRebuildPayload, 'plain': legacy.create}
 _AGGREGATE: dict[str, Any] = {'plain': legacy.aggregate, 'old_publisher': 'aggregate', 'old_id': 'aggregate_id'}
 _GROUP: dict[str, Any] = {'plain': legacy.server_group, 'old_publisher': 'servergroup', 'old_id': 'server_group_id'}
 _KEYPAIR: dict[str, Any] = {'plain': legacy.keypair, 'old_publisher': 'api'}
@@ -101,6 +102,9 @@ _TABLE: list[Notification] = [
     *_action('start end', 'suspend'),
     *_action('start end', 'resume'),
     *_action('start end', 'trigger_crash_dump'),
+    *_action('start end error', 'rebuild', **_REBUILD),
+    Notification('instance.rebuild_scheduled', CONDUCTOR, payloads.InstanceActionRebuildPayload,
+                 'compute.instance.rebuild.scheduled'),
     *_action('start end', 'snapshot', payload=payloads.InstanceActionSnapshotPayload),
     *_action('start', 'resize_prep', 'resize.prep', **_PREP),
     *_action('end', 'resize_prep', 'resize.prep', facts=_DONE, **_PREP),
@@ -118,6 +122,8 @@ _TABLE: list[Notification] = [
                  'compute_task.build_instances', facts=(('method', 'build_instances'),), **_TASK),
     Notification('compute_task.migrate_server.error', CONDUCTOR, payloads.ComputeTaskPayload,
                  'compute_task.migrate_server', facts=(('method', 'migrate_server'),), **_TASK),
+    Notification('compute_task.rebuild_server.error', CONDUCTOR, payloads.ComputeTaskPayload,
+                 'compute_task.rebuild_server', facts=(('method', 'rebuild_server'),), **_TASK),
     # --- what the API does itself
     Notification('instance.lock', API, payloads.InstanceActionPayload),
     Notification('instance.unlock', API, payloads.InstanceActionPayload),

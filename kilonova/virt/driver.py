@@ -222,6 +222,17 @@ class Guests(Protocol):
         made until then stays for ``destroy``.
         """
 
+    def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
+                        pci_devices: Iterable[objects.PciDevice]) -> None:
+        """See to it that ``rebuild`` can't fail for what is known before: the domain can be made, the image is at hand
+        and fits. The guest and its disks aren't touched. Errors: as ``spawn`` has them."""
+
+    def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *, pci_devices: Iterable[objects.PciDevice],
+                power_on: bool, preserve_ephemeral: bool = False, admin_password: str | None = None,
+                files: Sequence[tuple[str, str]] = ()) -> None:
+        """Make the disks anew, as ``spawn`` does, in place of those that the guest has, and its domain; start it if
+        asked. What its user asked of the disks goes on. ``preserve_ephemeral``: ephemeral disks stay as they are."""
+
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         """Stop and forget the domain; with ``destroy_disks`` delete all its directories (also _resize)."""
 

@@ -218,6 +218,18 @@ class FakeGuests(_Part):
         self.fake.start(instance, pci_devices)
 
     @_scripted
+    def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                        pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Nothing is needed."""
+
+    @_scripted
+    def rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+                pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
+                admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+        self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
+        self.fake.define(instance, pci_devices, power_on)
+
+    @_scripted
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         self.fake.domains.pop(instance.uuid, None)
         if destroy_disks:

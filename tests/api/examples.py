@@ -87,6 +87,8 @@ EXAMPLES: dict[str, Example] = {
     'resume': say({'resume': None}, state={'vm_state': 'suspended', 'power_state': 7}),
     'trigger_crash_dump': say({'trigger_crash_dump': None}),
     'resize': say({'resize': {'flavorRef': '2', 'OS-DCF:diskConfig': 'AUTO'}}),
+    'rebuild': say({'rebuild': {'imageRef': '{image}', 'name': 'new name', 'adminPass': 'seekr3t',
+                                'metadata': {'meta_var': 'meta_val'}, 'OS-DCF:diskConfig': 'AUTO'}}),
     'confirmResize': say({'confirmResize': None}, prepare=World.resized),
     'revertResize': say({'revertResize': None}, prepare=World.resized),
     'migrate': say({'migrate': None}, (56, {'migrate': {'host': 'gpu2'}}),

@@ -31,7 +31,7 @@ from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import operations
 from kilonova.rpc.transport import DirectTransport
-from tests.fixtures.cloud import Cloud
+from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
 
@@ -57,10 +57,13 @@ class Case:
     # What ``good`` and ``bad`` are compared with, and how the subject is deleted beside its flow.
     status: Callable[[Cloud, str], str] = Cloud.status
     remove: Callable[[Cloud, str | None], str] = delete
-    # Where a host lost its guests: a guest's memory is gone, and its server off.
+    # Where a host lost its guests: a guest's memory is gone, and its server off; or the host died when the old disks
+    # had gone.
     lost: str | None = None
     # False: its steps ask Placement alone.
     asks_hosts: bool = True
+    # False: its undos ask no host.
+    undone_on_hosts: bool = True
 
     @property
     def stride(self) -> int:
@@ -263,6 +266,10 @@ CASES = {
     'resume': Case('resume', after('suspend', 'SUSPENDED'), ask('resume'), 'ACTIVE', 'SUSPENDED', lost='SHUTOFF'),
     'crash-dump': Case('trigger_crash_dump', booted, ask('trigger_crash_dump'), 'ACTIVE', 'ACTIVE',
                        lost='SHUTOFF'),
+    'rebuild': Case('rebuild', booted, ask('rebuild', {'imageRef': OTHER_IMAGE_ID}), 'ACTIVE', 'ACTIVE',
+                    undone_on_hosts=False, lost='ERROR'),
+    'rebuild-stopped': Case('rebuild', stopped, ask('rebuild', {'imageRef': IMAGE_ID}), 'SHUTOFF', 'SHUTOFF',
+                            variant=True, undone_on_hosts=False, lost='ERROR'),
     'release': Case('release', deleted_without_host, fall_due, 'GONE', 'GONE', status=released),
     'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
                    asks_hosts=False),

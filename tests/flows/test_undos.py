@@ -33,11 +33,16 @@ from tests.flows.cases import (
 NAMES = [name for name, case in CASES.items()
          if not flows.FLOWS[case.kind].forward_only and any(step.undo for step in flows.FLOWS[case.kind].steps)]
 TIMES = [(name, moment) for name, moment in MOMENTS if name in NAMES]
+# Of these hosts undo something, too.
+ON_HOSTS = [name for name in NAMES if CASES[name].undone_on_hosts]
+TIMES_ON_HOSTS = [(name, moment) for name, moment in TIMES if name in ON_HOSTS]
 UNDOS = [(name, index, moment) for name, moment in TIMES
          for index, step in enumerate(flows.FLOWS[CASES[name].kind].steps) if step.undo is not None]
 IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}-{moment}' for name, index, moment in UNDOS]
 # What ends with a save that says how the flow ended.
-LAST = ('build_and_run_instance', 'snapshot_instance')
+LAST = ('build_and_run_instance', 'snapshot_instance', 'rebuild_instance')
+# The last thing that such a host says before there is no way back.
+POINTS = ('build.done', 'snapshot.done', 'rebuild.spawning')
 # What hosts are told to undo.
 ORDERS = ('undo_build', 'undo_prep_resize', 'undo_resize_instance', 'undo_finish_resize', 'undo_snapshot_instance')
 
@@ -63,7 +68,7 @@ class Failure:
         if topic == 'compute' and kind != 'cast':
             self._order = method
         if method == 'save_instance' and not self.over and self._order in LAST:
-            if args['save'].transition in ('build.done', 'snapshot.done'):
+            if args['save'].transition in POINTS:
                 self.happened.append(method)
             if self.happened:
                 raise Invalid('injected failure')
@@ -90,7 +95,7 @@ def test_an_undo_fails(ground, monkeypatch, name, index, when):
     assert failed and failure.happened
 
 
-@pytest.mark.parametrize(('name', 'when'), TIMES)
+@pytest.mark.parametrize(('name', 'when'), TIMES_ON_HOSTS)
 def test_a_host_cannot_undo_for_a_while(ground, monkeypatch, name, when):
     """Each order fails more often than it is tried: what is to be given back becomes a pending release."""
     case, tries = CASES[name], {}
@@ -112,7 +117,7 @@ def test_a_host_cannot_undo_for_a_while(ground, monkeypatch, name, when):
 
 
 @pytest.mark.parametrize('lost', ['message', 'reply'])
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', ON_HOSTS)
 def test_each_message_is_lost_in_turn(ground, monkeypatch, name, lost):
     """Of each second one the reply."""
     case, number, seen = CASES[name], int(lost == 'reply'), [None, None]
@@ -176,7 +181,7 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch
     assert number > 2, f'{name} undoes with {number} statements'
 
 
-@pytest.mark.parametrize(('name', 'moment'), TIMES)
+@pytest.mark.parametrize(('name', 'moment'), TIMES_ON_HOSTS)
 def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, moment):
     """The host is gone before each thing that it tells while it undoes, or right after each third; it comes back
     empty."""
@@ -217,7 +222,7 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, mom
     assert number > 1, f'{name} undoes without upcalls'
 
 
-@pytest.mark.parametrize(('name', 'moment'), TIMES)
+@pytest.mark.parametrize(('name', 'moment'), TIMES_ON_HOSTS)
 def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name, moment):
     """Asking ends, what it held becomes a pending release, the server is as it was; later the host comes back."""
     case, number, gone = CASES[name], 0, ['yes']

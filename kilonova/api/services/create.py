@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import secrets
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -23,6 +23,7 @@ from kilonova.api.services import (
     hosts,
     images,
     keypairs,
+    passwords,
     personality,
     quota,
     refusals,
@@ -34,7 +35,7 @@ from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.context import RequestContext
 from kilonova.db.engine import Database
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
-from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid, Unavailable
+from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid
 from kilonova.objects import (
     BlockDeviceMappingList,
     BuildRequest,
@@ -57,7 +58,6 @@ from kilonova.virt.hardware import topology as cpu_layout
 LOG = logging.getLogger(__name__)
 
 MAX_USER_DATA = 65535
-_ALPHABET = string.ascii_letters + string.digits
 _RESERVATION = string.ascii_lowercase + string.digits
 MAX_HOSTNAME, MAX_FQDN = 63, 255
 DEFAULT_GROUP = 'default'
@@ -65,11 +65,6 @@ DEFAULT_GROUP = 'default'
 
 class TooManyServers(Invalid):
     msg_fmt = 'One request creates at most %(most)d servers, not %(wanted)d: send several.'
-
-
-class NothingToSealWith(Unavailable):
-    msg_fmt = ('This cloud has no keys that keep passwords and files of new servers secret on their way to the host '
-               '(its operator sets %(option)s). Leave out adminPass and personality.')
 
 
 class ZoneUnavailable(Invalid):
@@ -191,8 +186,8 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
     plan = _Plan(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                 destination, 'r-' + _random(8, _RESERVATION), count, automatic, kernels, group)
-    keys = _keys(backend, request)
+                 destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels, group)
+    keys = passwords.keys(backend, request.admin_password or request.personality)
     # 5. Write and wake.
     return _accept(backend, ctxt, plan, allowed, keys)
 
@@ -202,16 +197,26 @@ def check_request(request: CreateRequest) -> None:
     """What no database is needed for."""
     if request.min_count > request.max_count:
         raise Invalid('min_count must be <= max_count')
-    if len(request.user_data or '') > MAX_USER_DATA:
-        raise Invalid(f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
-                      f'encoded. Your data is {len(request.user_data or "")} bytes')
+    check_user_data(request.user_data)
     if not (request.image_ref or request.block_devices or request.old_block_devices):
         raise Invalid('Missing imageRef attribute')
-    if request.certificates:
-        raise refusals.CertificatesUnverified
+    check_certificates(request.certificates)
     if (request.host or request.hypervisor_hostname) and (request.force_host or request.force_node):
         raise Invalid('Unable to specify both the host in availability_zone and host or hypervisor_hostname.')
     _check_networks(request.networks)
+
+
+def check_user_data(text: str | None) -> None:
+    """Invalid: more than a server may have."""
+    if len(text or '') > MAX_USER_DATA:
+        raise Invalid(f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
+                      f'encoded. Your data is {len(text or "")} bytes')
+
+
+def check_certificates(ids: Sequence[str]) -> None:
+    """CertificatesUnverified: nothing would be verified against them."""
+    if ids:
+        raise refusals.CertificatesUnverified
 
 
 def _check_groups(ctxt: RequestContext, names: list[str]) -> None:
@@ -317,23 +322,10 @@ def _host_of_node(backend: Backend, node: str) -> str:
     raise HostUnknown(host=node)
 
 
-def _keys(backend: Backend, request: CreateRequest) -> sealing.Keys | None:
-    """The keys that seal what the servers' users alone may read. None: there are none, and nothing to seal."""
-    try:
-        return sealing.Keys.read(backend.options.key_file)
-    except sealing.NoKeys as error:
-        if not (request.admin_password or request.personality):
-            return None
-        LOG.warning('A request that brings a password or files is refused: %s', error)
-        raise NothingToSealWith(option=sealing.OPTION) from error
-
-
 # --- writing ---------------------------------------------------------------------------------------------------------
 def _accept(backend: Backend, ctxt: RequestContext, plan: _Plan, allowed: quota.Limits,
             keys: sealing.Keys | None) -> Created:
-    password = None
-    if keys is not None:
-        password = plan.request.admin_password or _random(backend.options.password_length, _ALPHABET)
+    password = passwords.choose(backend, keys, plan.request.admin_password)
     servers = [_server(ctxt, plan, index) for index in range(plan.count)]
     specs = [_spec(ctxt, plan, server) for server in servers]
     tags = [TagList.from_words(ctxt, server.uuid, plan.request.tags) for server in servers]
@@ -344,7 +336,7 @@ def _accept(backend: Backend, ctxt: RequestContext, plan: _Plan, allowed: quota.
                 for server, words, rows in zip(servers, tags, devices, strict=True)]
     rows = [operations.Operation.new(ctxt, 'boot', server.uuid, {
         'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
-        'sealed': keys.seal(sealing.Secrets(password, plan.files), server.uuid) if keys is not None else None,
+        'sealed': passwords.seal(keys, password, plan.files, server.uuid),
         'bdms': bdms, 'tags': plan.request.tags}) for server, spec, bdms in zip(servers, specs, devices, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
@@ -382,26 +374,39 @@ def _server(ctxt: RequestContext, plan: _Plan, index: int) -> Instance:
                 else hostname_of(request.name, uuid, suffix))
     return Instance(
         ctxt, uuid=uuid, user_id=ctxt.user_id, project_id=ctxt.project_id, display_name=name,
-        display_description=request.description, hostname=hostname, image_ref=plan.image['id'],
-        kernel_id=plan.kernels.kernel, ramdisk_id=plan.kernels.ramdisk, launch_index=index,
-        key_name=plan.key.name if plan.key else None,
-        key_data=plan.key.public_key if plan.key else None, power_state=int(states.PowerState.NOSTATE),
-        vm_state=states.VmState.BUILDING.value, task_state=states.TaskState.SCHEDULING.value,
-        memory_mb=flavor.memory_mb, vcpus=flavor.vcpus, root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb,
-        instance_type_id=flavor.id, flavor=flavor, old_flavor=None, new_flavor=None, user_data=request.user_data,
-        reservation_id=plan.reservation_id, availability_zone=plan.zone, locked=False, progress=0, hidden=False,
-        root_device_name=plan.image['properties'].get('root_device_name'),
+        display_description=request.description, hostname=hostname, launch_index=index,
+        **columns_of_image(plan.image, plan.kernels), **columns_of_key(plan.key),
+        power_state=int(states.PowerState.NOSTATE), vm_state=states.VmState.BUILDING.value,
+        task_state=states.TaskState.SCHEDULING.value, memory_mb=flavor.memory_mb, vcpus=flavor.vcpus,
+        root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id, flavor=flavor,
+        old_flavor=None, new_flavor=None, user_data=request.user_data, reservation_id=plan.reservation_id,
+        availability_zone=plan.zone, locked=False, progress=0, hidden=False,
         # Files of a request come by no other way.
         config_drive='True' if request.config_drive or plan.files else '',
         access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         auto_disk_config=plan.automatic_disk, shutdown_terminate=False, disable_terminate=False,
         metadata=request.metadata, system_metadata=_system_metadata(ctxt, plan.image),
         numa_topology=_numa_topology(plan, uuid), pci_requests=_pci_requests(plan, uuid), created_at=instances.utcnow(),
-        os_type=plan.image['properties'].get('os_type'), architecture=plan.image['properties'].get('architecture'),
-        vm_mode=plan.image['properties'].get('vm_mode'),
         # Nothing would be verified against certificates: they are refused (check_request).
         trusted_certs=None,
-        keypairs=KeyPairList(ctxt, objects=[plan.key] if plan.key else []))
+        keypairs=keys_of(ctxt, plan.key))
+
+
+def columns_of_image(image: dict[str, Any], kernels: images.Kernels) -> dict[str, Any]:
+    """What of an image stands in the columns of its servers."""
+    properties = image['properties']
+    return {'image_ref': image['id'], 'kernel_id': kernels.kernel, 'ramdisk_id': kernels.ramdisk,
+            **{name: properties.get(name) for name in ('root_device_name', 'os_type', 'architecture', 'vm_mode')}}
+
+
+def columns_of_key(key: KeyPair | None) -> dict[str, str | None]:
+    """The same of a key pair; ``keys_of``: what else a server keeps of it."""
+    return {'key_name': key.name if key else None, 'key_data': key.public_key if key else None}
+
+
+def keys_of(ctxt: RequestContext, key: KeyPair | None) -> KeyPairList:
+    """See ``columns_of_key``."""
+    return KeyPairList(ctxt, objects=[key] if key else [])
 
 
 def _pci_requests(plan: _Plan, uuid: str) -> InstancePCIRequests:
@@ -444,7 +449,3 @@ def numbered(hostname: str, suffix: str) -> str:
     label, dot, domain = hostname.partition('.')
     room = min(MAX_HOSTNAME, MAX_FQDN - len(dot + domain)) - len(suffix)
     return label[:room] + suffix + dot + domain if suffix else hostname
-
-
-def _random(length: int, alphabet: str) -> str:
-    return ''.join(secrets.choice(alphabet) for _ in range(length))

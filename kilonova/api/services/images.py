@@ -26,6 +26,10 @@ GIB = 2 ** 30
 _NO_KERNEL = ('', 'none', 'nokernel')
 
 
+class NoSuchImage(Invalid):
+    msg_fmt = 'Can not find requested image'
+
+
 class FlavorMemoryTooSmall(Invalid):
     msg_fmt = "Flavor's memory is too small for requested image."
 
@@ -64,11 +68,11 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
-    """The image as the user sees it. Invalid: there is none for them, or it can't be booted now."""
+    """The image as the user sees it. NoSuchImage: there is none for them. Invalid: it can't be booted now."""
     try:
         image = plain(backend.images.get(image_id, ctxt))
     except ImageNotFound:
-        raise Invalid('Can not find requested image') from None
+        raise NoSuchImage from None
     if image['status'] != 'active':
         raise Invalid(f'Image {image_id} is not active.')
     # Properties that are malformed, or would have no effect, are refused here and not on a host.

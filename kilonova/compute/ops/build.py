@@ -80,15 +80,17 @@ def _claim(op: Operation, order: objects.BuildOrder) -> list[objects.PciDevice]:
 def _spawn(op: Operation, order: objects.BuildOrder, devices: list[objects.PciDevice]) -> None:
     host, instance, began = op.host, op.instance, op.host.clock()
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
-    secrets = sealing.Secrets() if order.sealed is None else _open(op, order.sealed)
+    secrets = opened(op, order.sealed)
     host.driver.guests.spawn(instance, order.image, pci_devices=devices, admin_password=secrets.admin_password,
                              files=secrets.files, block_devices=order.block_devices)
     LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
              instance_uuid=instance.uuid)
 
 
-def _open(op: Operation, sealed: str) -> sealing.Secrets:
+def opened(op: Operation, sealed: str | None) -> sealing.Secrets:
     """The admin password and files, in clear for the driver alone. HostRejected: this host lacks the key."""
+    if sealed is None:
+        return sealing.Secrets()
     try:
         return sealing.Keys.read(op.host.conf.secrets.key_file).open(sealed, op.instance.uuid)
     except (sealing.NoKeys, sealing.NotOpened) as error:

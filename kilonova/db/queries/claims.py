@@ -122,6 +122,12 @@ _NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
     _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
 
 
+def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
+    """Whether the last that a host wrote under a key is that it moved the server by ``event``."""
+    written = conn.execute(_WRITTEN, _parts(key)).scalar() or ''
+    return written.startswith(f'{key}:{event}:')
+
+
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
     """The first act of a host on a key that it doesn't remember: KeyGone when the row no longer stands there.
 

@@ -299,6 +299,15 @@ def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable
         for event in events])
 
 
+def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[str, Any]) -> None:
+    """The same for one event, unless the action has it already: for steps that may be repeated."""
+    there = sa.select(action_events.c.id).join_from(
+        action_events, actions, actions.c.id == action_events.c.action_id).where(
+        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, action_events.c.event == event['event'])
+    if conn.execute(there).first() is None:
+        add_events(conn, uuid, request_id, [event])
+
+
 def add_fault(conn: sa.Connection, uuid: str, fault: dict[str, Any]) -> None:
     """``fault``: {code, message, details, host}; the message is cut at 255 characters (the column)."""
     conn.execute(faults.insert(), {'instance_uuid': uuid, 'created_at': utcnow(), 'deleted': 0, **fault,

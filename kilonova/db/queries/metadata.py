@@ -36,12 +36,21 @@ def change(database: engine.Database, uuid: str, decide: Callable[[dict[str, str
         instances.hold(conn, uuid, states.EDITABLE, method)
         before = get(conn, uuid)
         after = decide(dict(before))
-        gone = [key for key, value in before.items() if after.get(key) != value]
-        if gone:
-            conn.execute(table.delete().where(table.c.instance_uuid == uuid, table.c.deleted == 0,
-                                              table.c.key.in_(gone)))
-        new = [{'instance_uuid': uuid, 'key': key, 'value': value, 'deleted': 0} for key, value in after.items()
-               if before.get(key) != value]
-        if new:
-            conn.execute(table.insert(), new)
+        _write(conn, uuid, before, after)
         return after
+
+
+def replace(conn: sa.Connection, uuid: str, after: dict[str, str]) -> None:
+    """Make the pairs of a server, whose row the caller has written, these."""
+    _write(conn, uuid, get(conn, uuid), after)
+
+
+def _write(conn: sa.Connection, uuid: str, before: dict[str, str], after: dict[str, str]) -> None:
+    gone = [key for key, value in before.items() if after.get(key) != value]
+    if gone:
+        conn.execute(table.delete().where(table.c.instance_uuid == uuid, table.c.deleted == 0,
+                                          table.c.key.in_(gone)))
+    new = [{'instance_uuid': uuid, 'key': key, 'value': value, 'deleted': 0} for key, value in after.items()
+           if before.get(key) != value]
+    if new:
+        conn.execute(table.insert(), new)

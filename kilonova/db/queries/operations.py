@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -117,11 +117,12 @@ def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], 
 @engine.retried
 def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operation: Operation | None,
            action: dict[str, Any], values: dict[str, Any] | None = None, migration: tuple[str, str, str] | None = None,
-           finish: bool = False) -> None:
+           finish: bool = False, write: Callable[[sa.Connection], object] | None = None) -> None:
     """Move the server by ``event``, write its operation row and action; all or nothing.
 
     ``migration``: (uuid, status that it must have, status to give it): of two requests that both want it, one gets 409.
-    ``finish``: the action ends here (resetState). Raises InstanceInvalidState, InstanceNotFound.
+    ``finish``: the action ends here (resetState); ``write(conn)``: what else is written. Raises InstanceInvalidState,
+    InstanceNotFound.
     """
     with cell_db.write() as conn:
         if _accepted(conn, instance_uuid, action):
@@ -135,6 +136,8 @@ def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operatio
                 insert(conn, [operation])
             except exc.IntegrityError:
                 raise _busy(conn, instance_uuid, event) from None
+        if write is not None:
+            write(conn)
         instance_queries.start_action(conn, instance_uuid, action)
         if finish:
             instance_queries.finish_action(conn, instance_uuid, action['request_id'])

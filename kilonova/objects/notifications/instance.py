@@ -250,6 +250,25 @@ class InstanceActionResizePrepPayload(InstanceActionPayload):
                 'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None}
 
 
+def certificates_of(server: Instance) -> list[str] | None:
+    """Ids of what its image is verified by; None for nothing."""
+    certificates = value(server, 'trusted_certs')
+    return list(certificates.ids) if certificates is not None else None
+
+
+@register
+class InstanceActionRebuildPayload(InstanceActionPayload):
+    """With what a new image is verified by."""
+
+    VERSION = '1.9'
+    fields = {**InstanceActionPayload.fields,
+              'trusted_image_certificates': fields.ListOfStringsField(nullable=True)}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts), 'trusted_image_certificates': certificates_of(server)}
+
+
 @register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
     """With the image that is made of the server."""
@@ -277,11 +296,10 @@ class InstanceCreatePayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
-        certificates = value(server, 'trusted_certs')
         return {**super().more(about, server, **facts),
                 'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
                 'tags': tag_words(server), 'instance_name': hypervisor_name(about, server),
-                'trusted_image_certificates': list(certificates.ids) if certificates is not None else None}
+                'trusted_image_certificates': certificates_of(server)}
 
 
 def tag_words(server: Instance) -> list[str]:

@@ -71,6 +71,26 @@ class Guests:
         LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
 
     @translated
+    def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                        pci_devices: Iterable[objects.PciDevice]) -> None:
+        self._domains.xml(self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta),
+                                             pci_devices))
+        self._disks.fetch(instance, image_meta)
+
+    @translated
+    def rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+                pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
+                admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+        guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
+        xml = self._domains.xml(guest)
+        # It must not hold the disks that are replaced.
+        self._domains.forget(instance.uuid)
+        self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
+                           devices=disk.tagged(guest), keep_ephemeral=preserve_ephemeral)
+        self._domains.replace(instance, xml, power_on)
+        LOG.info('Instance rebuilt successfully.', instance_uuid=instance.uuid)
+
+    @translated
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         self._domains.forget_if_made(instance.uuid)
         if destroy_disks:

@@ -30,6 +30,10 @@ BODIES = {
     'os-start': {'os-start': None}, 'os-stop': {'os-stop': None}, 'reboot': {'reboot': {'type': 'HARD'}},
     'pause': {'pause': None}, 'unpause': {'unpause': None}, 'suspend': {'suspend': None}, 'resume': {'resume': None},
     'trigger_crash_dump': {'trigger_crash_dump': None},
+    'rebuild': {'rebuild': {
+        'imageRef': IMAGE, 'name': 'n', 'adminPass': 'p', 'metadata': {'a': 'b'}, 'preserve_ephemeral': True,
+        'accessIPv4': '192.0.2.1', 'accessIPv6': '2001:db8::1', 'description': 'd', 'user_data': 'eA==',
+        'hostname': 'xy'}},
     'resize': {'resize': {'flavorRef': '$flavor'}}, 'confirmResize': {'confirmResize': None},
     'revertResize': {'revertResize': None}, 'migrate': {'migrate': {'host': 'h2'}},
     'os-resetState': {'os-resetState': {'state': 'error'}},

@@ -87,6 +87,7 @@ FINGERPRINTS = {
     'PciDevicePool': '1.1-e929bfe3d56ec38a',
     'PciDevicePoolList': '1.1-5731f440ec4c70b1',
     'PrepResizeOrder': '1.0-1b5fc4edc66f594d',
+    'RebuildOrder': '1.0-4e87b38b6208ae42',
     'RequestGroup': '1.3-3169becf28c61de1',
     'RequestLevelParams': '1.1-695b029710f050f4',
     'RequestSpec': '1.15-27999b4422656836',

@@ -43,6 +43,7 @@ FINGERPRINTS = {
     'ImageMetaPayload': '1.0-bf5a57eed44b3b1d',
     'ImageMetaPropsPayload': '1.20-296bd7f84f39544a',
     'InstanceActionPayload': '1.9-8aa7cb1994e450e5',
+    'InstanceActionRebuildPayload': '1.9-b057fbaebc663b14',
     'InstanceActionResizePrepPayload': '1.4-778c78effa57a109',
     'InstanceActionSnapshotPayload': '1.10-01e7c1c3022ee6e9',
     'InstanceCreatePayload': '1.13-f1a93fda876656c3',

@@ -14,8 +14,8 @@ INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'com
 
 # Methods that came with this release: under the older pin the operation ends with a fault that names both versions.
 NEWER: dict[str, set[str]] = {'compute': {'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance',
-                                           'trigger_crash_dump'},
-                              'conductor': set(), 'compute_task': set(), 'scheduler': set()}
+                                           'trigger_crash_dump', 'rebuild_instance'},
+                              'conductor': set(), 'compute_task': {'rebuild_instance'}, 'scheduler': set()}
 
 
 def test_the_newest_line_is_this_release():

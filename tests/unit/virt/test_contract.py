@@ -91,6 +91,22 @@ def test_looking_at_a_guest(rig: Any) -> None:
             method(instance)
 
 
+@pytest.mark.parametrize('times', [1, 2])
+@pytest.mark.parametrize('power_on', [True, False])
+def test_rebuild_makes_the_disk_anew_with_the_devices_given(rig: Any, power_on: bool, times: int) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    rig.here.guests.prepare_rebuild(instance, image_meta(), devices(GPU))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    assert rig.kept('gpu1', instance.uuid)
+    for _again in range(times):
+        rig.here.guests.rebuild(instance, image_meta(), pci_devices=devices(GPU), power_on=power_on)
+        state = PowerState.RUNNING if power_on else PowerState.SHUTDOWN
+        assert domains(rig.here) == {instance.uuid: (state, [GPU])}
+        assert not rig.kept('gpu1', instance.uuid)
+    assert rig.here.disks.list_directories() == [instance.uuid]
+
+
 def test_destroy_leaves_nothing_and_may_be_repeated(rig: Any) -> None:
     instance = spawn(rig)
     for _again in range(2):

@@ -86,6 +86,16 @@ _HINTS = Obj(
                                                          'maxLength': 64}),
     additional=True)
 
+# What a rebuild may say, too.
+PERSONALITY = Prop('personality', {'type': 'array', 'maxItems': MOST, 'items': Obj(
+    Prop('path', {'type': 'string', 'maxLength': 4096}),
+    Prop('contents', {'type': 'string', 'format': 'base64', 'maxLength': 114688}))}, until=56)
+CERTIFICATES = Prop('trusted_image_certificates', {'oneOf': [
+    {'type': 'array', 'items': {'type': 'string', 'minLength': 1, 'maxLength': 255}, 'minItems': 1, 'maxItems': 50,
+     'uniqueItems': True}, t.NULL]}, since=63)
+HOSTNAME = (Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94))
+USER_DATA = {'type': 'string', 'format': 'base64', 'maxLength': 65535}
+
 _SERVER = Obj(
     Prop('name', t.NAME, required=True),
     Prop('flavorRef', {'type': ['string', 'integer'], 'minLength': 1, 'maxLength': 255, 'minimum': 0,
@@ -94,9 +104,7 @@ _SERVER = Obj(
     Prop('networks', _OLD_NETWORKS, until=36), Prop('networks', _NETWORKS, required=True, since=37),
     Prop('adminPass', t.PASSWORD), Prop('metadata', t.METADATA), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
     Prop('accessIPv4', t.IPV4), Prop('accessIPv6', t.IPV6),
-    Prop('personality', {'type': 'array', 'maxItems': MOST, 'items': Obj(
-        Prop('path', {'type': 'string', 'maxLength': 4096}),
-        Prop('contents', {'type': 'string', 'format': 'base64', 'maxLength': 114688}))}, until=56),
+    PERSONALITY,
     Prop('availability_zone', t.ZONE),
     Prop('block_device_mapping', {'type': 'array', 'items': _OLD_DEVICE, 'maxItems': MOST}),
     Prop('block_device_mapping_v2', {'type': 'array', 'items': _DEVICE, 'maxItems': MOST}),
@@ -104,14 +112,12 @@ _SERVER = Obj(
     Prop('min_count', t.integer(1)), Prop('max_count', t.integer(1)), Prop('return_reservation_id', t.BOOLEAN),
     Prop('security_groups', {'type': 'array', 'maxItems': MOST, 'items': Obj(
         Prop('name', {'type': 'string', 'minLength': 1, 'maxLength': 255}))}),
-    Prop('user_data', {'type': 'string', 'format': 'base64', 'maxLength': 65535}),
+    Prop('user_data', USER_DATA),
     Prop('description', t.TEXT, since=19),
     Prop('tags', {'type': 'array', 'items': t.TAG, 'maxItems': 50}, since=52),
-    Prop('trusted_image_certificates', {'oneOf': [
-        {'type': 'array', 'items': {'type': 'string', 'minLength': 1, 'maxLength': 255}, 'minItems': 1, 'maxItems': 50,
-         'uniqueItems': True}, t.NULL]}, since=63),
+    CERTIFICATES,
     Prop('host', t.HOST, since=74), Prop('hypervisor_hostname', t.HYPERVISOR_HOSTNAME, since=74),
-    Prop('hostname', t.HOSTNAME, since=90, until=93), Prop('hostname', t.FQDN, since=94))
+    *HOSTNAME)
 
 BODY = Obj(Prop('server', _SERVER, required=True), Prop('os:scheduler_hints', _HINTS),
            Prop('OS-SCH-HNT:scheduler_hints', _HINTS))
@@ -130,9 +136,9 @@ def create(call: Call) -> Reply:
     _authorise_parts(call, request)
     made = creation.create(call.backend, call.ctxt, request)
     location = call.links.to('servers', made.rows[0]['uuid'])
-    if _boolean(body.get('return_reservation_id')):
+    if boolean(body.get('return_reservation_id')):
         return Reply({'reservation_id': made.reservation_id})
-    password = made.admin_password if call.backend.options.enable_instance_password else None
+    password = made.admin_password if has_password(call) else None
     groups = request.security_groups or ['default']
     return Reply({'server': _body(call, made.rows[0], password, groups)}, (('Location', location),))
 
@@ -153,7 +159,7 @@ def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
         zone=zone, force_host=host, force_node=node, host=body.get('host'),
         hypervisor_hostname=body.get('hypervisor_hostname'), block_devices=body.get('block_device_mapping_v2') or [],
         old_block_devices=body.get('block_device_mapping') or [], personality=body.get('personality') or [],
-        config_drive=_boolean(body.get('config_drive')), user_data=body.get('user_data'),
+        config_drive=boolean(body.get('config_drive')), user_data=body.get('user_data'),
         key_name=body.get('key_name'), min_count=minimum, max_count=int(body.get('max_count') or minimum),
         security_groups=list(dict.fromkeys(group['name'] for group in body.get('security_groups') or ()
                                            if 'name' in group)),
@@ -176,8 +182,14 @@ def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
         call.authorise(TRUSTED_CERTS)
 
 
-def _boolean(value: Json) -> bool:
+def boolean(value: Json) -> bool:
+    """As clients write them; False where nothing is written."""
     return strutils.bool_from_string(value) if value is not None else False
+
+
+def has_password(call: Call) -> bool:
+    """Whether passwords of guests are answered at all."""
+    return call.backend.options.enable_instance_password
 
 
 def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[str]) -> dict[str, Any]:

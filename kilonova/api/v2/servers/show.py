@@ -1,7 +1,7 @@
 """One server, as it is shown to whom.
 
-Bodies are of three kinds: what GET answers, what stands in a list with details, and what PUT answers (before 2.75 only
-the first part).
+Bodies are of four kinds: what GET answers, what stands in a list with details, and what PUT and rebuild answer (before
+2.75 only the first part).
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kilonova import states
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro, zulu
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.services import server_groups
-from kilonova.api.services.lookup import PARTIAL
+from kilonova.api.services.lookup import PARTIAL, Found
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
@@ -37,7 +37,7 @@ SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTE
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
-ONE, LISTED, CHANGED = 'show', 'detail', 'update'
+ONE, LISTED, CHANGED, REBUILT = 'show', 'detail', 'update', 'rebuild'
 _PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING'))
 _FAULTY = frozenset(('ERROR', 'DELETED'))
 # The flavor's own names, and those under which a server shows them.
@@ -171,13 +171,13 @@ def _attribute(read: Callable[[Row, Viewer], Any]) -> Callable[[Row, Viewer], An
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
-# The second part of PUT's answer came with 2.75.
-_LATER = frozenset((ONE, LISTED))
+# The second part of PUT's and rebuild's answers came with 2.75.
+_LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
 def _extended(name: str, read: Callable[[Row, Viewer], Any], since: int = 1) -> tuple[Field, ...]:
     return (Field(name, read, since=since, kinds=_LATER),
-            Field(name, read, since=max(since, 75), kinds=frozenset((CHANGED,))))
+            Field(name, read, since=max(since, 75), kinds=_ACTED))
 
 
 FIELDS = Fields(
@@ -204,6 +204,8 @@ FIELDS = Fields(
     *_extended('OS-EXT-AZ:availability_zone', _zone),
     *_extended('config_drive', column('config_drive', '')),
     *_extended('key_name', column('key_name')),
+    Field('key_name', column('key_name'), since=54, until=74, kinds=frozenset((REBUILT,))),
+    Field('user_data', column('user_data'), since=57, kinds=frozenset((REBUILT,))),
     *_extended('OS-SRV-USG:launched_at', lambda row, viewer: micro(row['launched_at'])),
     *_extended('OS-SRV-USG:terminated_at', lambda row, viewer: micro(row['terminated_at'])),
     *_extended('OS-EXT-SRV-ATTR:host', _attribute(column('host'))),
@@ -218,7 +220,7 @@ FIELDS = Fields(
     *_extended('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89,
-          kinds=frozenset((CHANGED,))),
+          kinds=_ACTED),
     Field('OS-EXT-SRV-ATTR:hostname', column('hostname'), since=90),
     *_extended('OS-EXT-STS:task_state', column('task_state')),
     *_extended('OS-EXT-STS:vm_state', column('vm_state')),
@@ -229,7 +231,7 @@ FIELDS = Fields(
     Field('description', column('display_description'), since=19),
     Field('tags', column('tags'), since=26),
     Field('trusted_image_certificates', _certificates, since=63),
-    Field('server_groups', lambda row, viewer: list(viewer.groups), since=71, kinds=frozenset((ONE, CHANGED))),
+    Field('server_groups', lambda row, viewer: list(viewer.groups), since=71, kinds=frozenset((ONE, CHANGED, REBUILT))),
     Field('locked_reason', lambda row, viewer: row.get('locked_reason'), since=73),
     Field('pinned_availability_zone', lambda row, viewer: viewer.wishes.get(row['uuid'], {}).get('zone'), since=96),
     Field('scheduler_hints', _hints, since=100),
@@ -282,8 +284,9 @@ def show(call: Call) -> Any:
     return {'server': body(call, ONE)}
 
 
-def body(call: Call, kind: str) -> dict[str, Any]:
-    server = call.server
+def body(call: Call, kind: str, changed: Found | None = None) -> dict[str, Any]:
+    """The server of this request; ``changed``: as it is since."""
+    server = changed or call.server
     row = server.row
     host_states: dict[str, str] = {}
     wishes: dict[str, dict[str, Any]] = {}

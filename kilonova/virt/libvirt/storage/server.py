@@ -23,7 +23,7 @@ from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
-from kilonova.virt.libvirt.storage.files import remove_tree
+from kilonova.virt.libvirt.storage.files import remove, remove_tree
 from kilonova.virt.libvirt.storage.instance import (
     COMING,
     CONFIG,
@@ -113,8 +113,9 @@ class ServerDisks:
 
     def create(self, instance: objects.Instance, image_meta: ImageMeta, *, admin_password: str | None = None,
                files: Sequence[tuple[str, str]] = (), asked: Mapping[str, Wish] | None = None,
-               devices: Sequence[dict[str, Any]] = ()) -> None:
-        """All disks of a new server, replacing what an earlier try left. ``devices``: for its metadata."""
+               devices: Sequence[dict[str, Any]] = (), keep_ephemeral: bool = False) -> None:
+        """All disks of a new server, replacing what an earlier try or a rebuilt server left. ``asked`` None: what the
+        directory keeps of that; ``devices``: for its metadata; ``keep_ephemeral``: those that there are stay."""
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
         base = self._image(instance, image_meta, most)
@@ -124,11 +125,21 @@ class ServerDisks:
         if asked is not None:
             directory.keep_asked(asked)
         self._make(directory, DISK, base, most or base.virtual_size)
+        _drop_others(directory, keep_ephemeral)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
             configdrive.build(directory.file(CONFIG), configdrive.content(instance, admin_password, files, devices),
                               self._conf.mkisofs_cmd)
             directory.record(CONFIG, 'raw')
+        else:
+            remove(directory.file(CONFIG))
+            directory.forget(CONFIG)
+
+    def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Have all at hand that ``create`` takes from the image service, checked."""
+        self._image(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
+        for image_id in _kernels(instance).values():
+            self._cache.kernel(image_id, self._download())
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have the image at hand that a server's root disk reads from, if it is kept so here."""
@@ -180,6 +191,9 @@ class ServerDisks:
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
         """Kernel and ramdisk that the directory doesn't have; ``again``: those that it has, too."""
+        if again:
+            for name in {KERNEL, RAMDISK} - _kernels(instance).keys():
+                remove(directory.file(name))
         for name, image_id in _kernels(instance).items():
             if again or not os.path.exists(directory.file(name)):
                 path = self._cache.kernel(image_id, self._download())
@@ -244,6 +258,15 @@ def _base_of(path: str) -> str | None:
     with contextlib.suppress(FileNotFoundError):
         return os.path.basename(disk.reads_from(path) or '') or None
     return None
+
+
+def _drop_others(directory: InstanceDirectory, keep_ephemeral: bool) -> None:
+    """Ephemeral and swap disks go, to be made anew, and layers of disks."""
+    for name in directory.formats():
+        kept = keep_ephemeral and layers.origin(name).startswith(wishes.EPHEMERAL)
+        if name not in (DISK, CONFIG) and not kept:
+            remove(directory.file(name))
+            directory.forget(name)
 
 
 def _kernels(instance: objects.Instance) -> dict[str, str]:
