@@ -9,6 +9,7 @@ endif
 VENV := $(or $(KILONOVA_VENV),.venv)
 CLOUD := $(PYTHON) -m tools.cloud $(if $(VAR),--var $(VAR))
 CHOSEN := $(if $(HOSTS),--hosts $(HOSTS)) $(if $(CONF),--conf $(CONF))
+REAL := $(filter-out test,$(GUESTS))
 TESTS := $(PYTHON) -m tools.testrun
 
 .DEFAULT_GOAL := help
@@ -27,13 +28,17 @@ bootstrap: ## install what is missing: system packages, .venv, .venv-services
 bootstrap-test:
 	@$(PYTHON) -m tools.bootstrap --test
 
+.PHONY: bootstrap-guests
+bootstrap-guests:
+	@$(PYTHON) -m tools.bootstrap --guests
+
 .PHONY: demo
 demo: bootstrap ## up, then boot and resize GPU servers with the openstack command, every result checked
 	@$(CLOUD) demo $(CHOSEN)
 
 .PHONY: up
-up: bootstrap ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons)
-	@$(CLOUD) up $(CHOSEN)
+up: $(if $(REAL),bootstrap-guests,bootstrap) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu)
+	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS))
 
 .PHONY: host
 host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 (into HOSTS=directory, else var/described)
@@ -99,6 +104,10 @@ flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is
 .PHONY: integration
 integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL
 	@$(TESTS) integration
+
+.PHONY: test-qemu
+test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root)
+	@$(TESTS) qemu
 
 .PHONY: routes
 routes: bootstrap ## print the API's routes: method, path, versions, rule, handler

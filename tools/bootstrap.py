@@ -161,6 +161,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
     parser.add_argument('--test', action='store_true',
                         help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU')
+    parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
     args = parser.parse_args(argv)
     if sys.version_info < OLDEST:
@@ -168,7 +169,7 @@ def main(argv: list[str]) -> int:
               f'choose one with: make PYTHON=python3.12 ...', file=sys.stderr)
         return 1
     try:
-        install_packages(['test'] if args.test else [])
+        install_packages([name for name, asked in (('test', args.test), ('guests', args.guests)) if asked])
         layout = Layout.at()
         environments(layout, services=not args.no_services)
         if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:

@@ -71,6 +71,8 @@ APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
+# QEMU guests on two machines of namespaces: make test-qemu.
+REAL_GUESTS = Run('integration-qemu', paths=('tests/integration/test_real_guests.py',), waits=True, seconds=480)
 # Each about half of the unit tests.
 UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
 T = TypeVar('T')
@@ -111,9 +113,10 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=270),),
     # One cloud that most of them share, one after the other; the longest of those that need little of it go beside.
     'integration': (
-        Run('integration', tuple(f'--ignore={path}' for path in (*APART, *CAMPAIGNS)), ('tests/integration',),
-            minutes=60, waits=True, seconds=900),
-        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=700)),
+        Run('integration', tuple(f'--ignore={path}' for path in (*APART, *CAMPAIGNS, *REAL_GUESTS.paths)),
+            ('tests/integration',), minutes=60, waits=True, seconds=900),
+        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=700),
+        REAL_GUESTS),
 }
 # Parts whose runs share no ports, files or processes.
 TOGETHER = ('check', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
@@ -125,6 +128,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
                   Run('outages', paths=('tests/integration/test_database_outage.py',),
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
 
+    'qemu': (REAL_GUESTS,),
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
 }
 

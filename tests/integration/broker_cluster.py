@@ -9,7 +9,7 @@
         brokers.await_whole()                   # each node sees all three run
 
 Nothing of the machine's own RabbitMQ or network is used: own epmd, ports, directories, names. Each node finds the
-others by an address of its own (127.1.FROM.TO), where a link (``links.py``) goes on to the node's true one.
+others by an address of its own (127.1.FROM.TO), where a link (``tools/cloud/links.py``) goes on to the node's true one.
 """
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.integration.beside import free_port
-from tests.integration.links import Links
 from tests.integration.site import _GUARD
 from tools.cloud import process
 from tools.cloud.layout import ROOT, Layout, write_private
+from tools.cloud.links import Links
 from tools.cloud.services import RABBITMQ_SERVER, listens, speaks_amqp
 
 NODES = (1, 2, 3)

@@ -26,6 +26,7 @@ import libvirt
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.pretended import Pretended
 from tests.unit.virt import builders
+from tools.cloud.machine import GROUP, QEMU_CONF, USER
 
 PROGRAMS = ('libvirtd', 'qemu-system-x86_64', 'qemu-img', 'unshare')
 # 16-bit code, with SeaBIOS: read sector 2, add 1 to its first byte, write it; send the text and that digit to COM1;
@@ -34,17 +35,6 @@ _CODE = bytes.fromhex(
     '31c08ed88ec08ed0bc007cfcfbb80102bb007eb90200b600cd13fe06007eb80103bb007eb90200b600cd13be617cac84c07405e81c00ebf6'
     'a0007e0430e81200b00ae80d00b90900f4e2fdb02ee80200ebf350bafd03eca82074f858baf803eec3') + b'GUEST-BOOT \0'
 _ETC = ('group', 'passwd', 'nsswitch.conf', 'ld.so.cache', 'hosts', 'localtime')
-_QEMU_CONF = """user = "root"
-group = "root"
-dynamic_ownership = 0
-remember_owner = 0
-namespaces = []
-cgroup_controllers = []
-security_driver = "none"
-stdio_handler = "file"
-"""
-# libvirtd looks for that user whatever qemu.conf says.
-_USER = 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n'
 # The first connection starts QEMU to see what it can do.
 WAIT = 120.0
 
@@ -74,9 +64,9 @@ class Libvirtd:
             if Path('/etc', name).exists():
                 shutil.copy(Path('/etc', name), etc / name)
         with (etc / 'passwd').open('a') as passwd, (etc / 'group').open('a') as group:
-            passwd.write(_USER)
-            group.write('libvirt-qemu:x:64055:\n')
-        (etc / 'libvirt' / 'qemu.conf').write_text(_QEMU_CONF)
+            passwd.write(USER)
+            group.write(GROUP)
+        (etc / 'libvirt' / 'qemu.conf').write_text(QEMU_CONF)
         (etc / 'libvirt' / 'libvirtd.conf').write_text(
             f'unix_sock_dir = "{directory}/sock"\nunix_sock_group = "root"\nauth_unix_rw = "none"\n'
             f'auth_unix_ro = "none"\nlog_outputs = "2:file:{directory}/libvirtd.log"\n')

@@ -46,9 +46,11 @@ control.down(Layout.at(Path(sys.argv[1])))
 
 
 class Site:
-    """The cloud under ``directory/var``; ``directory/extra.conf`` is one more configuration file of all daemons."""
+    """The cloud under ``directory/var``; ``directory/extra.conf`` is one more configuration file of all daemons.
+    ``guests``: test or qemu, as ``make up GUESTS=``."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, guests: str = 'test') -> None:
+        self._kind = guests
         self.layout = Layout.at(directory / 'var')
         self.extra = directory / 'extra.conf'
         self.configure('')
@@ -64,7 +66,7 @@ class Site:
     # -- the cloud as a whole -------------------------------------------------------------------------------------
     def up(self) -> None:
         """What ``make up CONF=extra.conf`` does."""
-        self.cloud = control.up(self.layout, hosts=DEFAULT_HOSTS, extra=self.extra)
+        self.cloud = control.up(self.layout, hosts=DEFAULT_HOSTS, extra=self.extra, kind=self._kind)
 
     def down(self) -> None:
         """What ``make down`` does."""

@@ -2,7 +2,7 @@
 killed, too: everything accepted comes to an end, and nothing is left over.
 
 ``make test-cluster MINUTES=5`` is the long form; SEED=… repeats its choices. Partitions are real: the nodes' links to
-each other and to their clients go silent (``links.py``), and nobody's connection is closed.
+each other and to their clients go silent (``tools/cloud/links.py``), and nobody's connection is closed.
 """
 from __future__ import annotations
 

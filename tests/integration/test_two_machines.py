@@ -291,7 +291,7 @@ def service(site: Site, host: str) -> str:
 def test_they_are_two_machines(machines: Machines, site: Site) -> None:
     """Nothing is shared: not the disks, not the address, not the processes."""
     for host, other in (('gpu1', 'gpu2'), ('gpu2', 'gpu1')):
-        assert machines.run(host, 'ls', '-A', str(site.layout.instances(other))) == ''
-        assert machines.run(host, 'cat', '/etc/machine-id').startswith(host)
+        assert machines.run(host, 'ls', '-A', str(site.layout.host(other).parent)).split() == [host]
+        assert machines.run(host, 'cat', '/etc/machine-id') != machines.run(other, 'cat', '/etc/machine-id')
         assert machines.run(host, 'hostname').strip() == host
-        assert machines.run(host, 'pgrep', '-x', 'sleep').split() == ['1']
+        assert machines.run(host, 'pgrep', '-f', 'tools.cloud.machine').split() == ['1']

@@ -19,6 +19,8 @@ def parser() -> argparse.ArgumentParser:
         started.add_argument('--hosts', type=Path, default=DEFAULT_HOSTS, help='directory of host descriptions')
         started.add_argument('--conf', type=Path, help='a configuration file more for all daemons')
         if verb == 'up':
+            started.add_argument('--guests', choices=control.GUESTS, help="what servers are: those of libvirt's test "
+                                 'driver (test), or QEMU guests on machines of their own, as root (qemu)')
             started.add_argument('--only-services', action='store_true', help='leave the four daemons out')
     for verb in ('restart', 'start', 'stop'):
         verbs.add_parser(verb).add_argument('service')
@@ -55,7 +57,8 @@ def main(argv: list[str]) -> int:
 def run(args: argparse.Namespace, layout: Layout) -> int:
     match args.verb:
         case 'up':
-            control.up(layout, hosts=args.hosts, extra=args.conf, only_services=args.only_services)
+            control.up(layout, hosts=args.hosts, extra=args.conf, only_services=args.only_services,
+                       kind=args.guests)
         case 'down':
             control.down(layout)
         case 'restart' | 'start':

@@ -12,11 +12,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.cloud import databases, http, identity, ports, process, render, services
-from tools.cloud.image import ensure_image
+from tools.cloud import databases, http, identity, machine, ports, process, render, services
+from tools.cloud.image import ensure_guest, ensure_image
 from tools.cloud.layout import (
     DEFAULT_HOSTS,
     ROOT,
@@ -27,8 +28,12 @@ from tools.cloud.layout import (
     write_private,
 )
 from tools.cloud.services import RABBITMQ_SERVER, Cloud, Service
+from tools.guest import image as guests
 
 READY_WITHIN = 120.0
+# Kinds of guests: those of libvirt's test driver, and those of QEMU on machines of their own.
+GUESTS = ('test', 'qemu')
+GUEST_DIRECTORY = ROOT / 'build' / 'guest'
 
 
 def say(text: str) -> None:
@@ -56,7 +61,7 @@ def settings_path(layout: Layout) -> Path:
     return layout.var / 'settings.json'
 
 
-def assemble(layout: Layout, hosts: Path, extra: Path | None) -> Cloud:
+def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str) -> Cloud:
     """The cloud as its arguments describe it, with ports and passwords settled."""
     if extra is not None and not extra.is_file():
         raise CloudError(f'there is no configuration file {extra}')
@@ -68,7 +73,33 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None) -> Cloud:
     if 'rabbitmq' in ours:
         ours.add('rabbitmq-dist')
     settled = ports.settle(layout.var / 'ports.json', layout.var, described, ours=ours)
-    return Cloud(layout, settled, load_secrets(layout), described, extra)
+    return with_machines(Cloud(layout, settled, load_secrets(layout), described, extra), kind)
+
+
+def with_machines(cloud: Cloud, kind: str) -> Cloud:
+    """The same with a machine for each host, where guests are real."""
+    if kind == 'test':
+        return cloud
+    layout, path = cloud.layout, cloud.layout.machines / 'addresses.json'
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    found = machine.addresses(kept, cloud.hosts)
+    if found != kept:
+        write_private(path, json.dumps(kept | found, indent=1) + '\n')
+    served = tuple(cloud.ports[name] for name in ('rabbitmq', 'keystone', 'placement', 'glance'))
+    hidden = tuple(str(path) for path in (layout.var / 'hosts', layout.var / 'data', layout.machines))
+    made = {host: machine.Machine(str(layout.machines / host), host, found[host], hidden, (str(layout.host(host)),),
+                                  served, (cloud.ports[f'health-compute-{host}'],)) for host in cloud.hosts}
+    works = guests.kvm_works(guests.build(GUEST_DIRECTORY), GUEST_DIRECTORY)
+    return replace(cloud, machines=made, virt_type='kvm' if works else 'qemu')
+
+
+def kind_of(layout: Layout, asked: str | None) -> str:
+    """The kind of guests that a cloud has, else the one that is asked for: hosts can't change it. CloudError."""
+    kept = json.loads(settings_path(layout).read_text()).get('guests', 'test') if settings_path(layout).exists() else ''
+    if kept and asked and kept != asked:
+        raise CloudError(f'this cloud has guests of kind {kept!r}, and its servers with them; remove '
+                         f'{layout.shown(layout.var)}/ for another kind, or name another directory: VAR=…')
+    return kept or asked or 'test'
 
 
 def remembered(layout: Layout) -> Cloud:
@@ -81,28 +112,33 @@ def remembered(layout: Layout) -> Cloud:
     if not set(ports.names_for(hosts)) <= set(kept_ports):
         raise CloudError('the cloud is described anew; bring it up to date with: make up')
     extra = Path(kept['extra']) if kept['extra'] else None
-    return Cloud(layout, kept_ports, load_secrets(layout), hosts, extra)
+    return with_machines(Cloud(layout, kept_ports, load_secrets(layout), hosts, extra), kept.get('guests', 'test'))
 
 
-def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False) -> Cloud:
+def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False,
+       kind: str | None = None) -> Cloud:
     """Bring everything up that is not; nothing is restarted whose configuration is as it was.
 
-    ``only_services`` leaves the four daemons out.
+    ``only_services`` leaves the four daemons out. ``kind``: of GUESTS; None: those that the cloud has.
     """
     began = time.monotonic()
     with exclusive(layout):
-        cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None)
+        kind = kind_of(layout, kind)
+        cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None, kind)
         check_requirements(cloud, only_services=only_services)
         say(f'Kilonova on one machine, under {layout.shown(layout.var)}/')
         services.write_configuration(cloud)
         write_private(settings_path(layout), json.dumps(
-            {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None}) + '\n')
+            {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind}) + '\n')
+        if cloud.machines:
+            machine.prepare(layout.machines, cloud.machines.values())
         end_undescribed(cloud)
         if databases.prepare_services(cloud):
             say('  made the databases of Keystone and Glance')
         start_all(cloud, services.infrastructure(cloud))
         fill_services(cloud)
         if not only_services:
+            start_all(cloud, services.machines(cloud))
             start_daemons(cloud)
     tell(cloud, time.monotonic() - began, only_services=only_services)
     return cloud
@@ -115,7 +151,8 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
     if not only_services:
         needed += [layout.bin(f'kilonova-{name}') for name in ('manage', 'api', 'conductor', 'scheduler', 'compute')]
     missing = [path for path in needed if not databases.executable(path)]
-    missing += [name for name in ('epmd', 'qemu-img', 'qemu-io') if not shutil.which(name)]
+    programs = ('epmd', 'qemu-img', 'qemu-io', *(('libvirtd',) if cloud.machines else ()))
+    missing += [name for name in programs if not shutil.which(name)]
     if missing:
         raise CloudError('not installed: ' + ', '.join(missing) + '; make bootstrap installs it')
 
@@ -142,8 +179,8 @@ def start_all(cloud: Cloud, wanted: Iterable[Service]) -> list[Service]:
     for service in wanted:
         if start_one(cloud, service):
             started.append(service)
-            if service.name == 'epmd':
-                # Without it there, the broker would start one that outlives it.
+            if service.first:
+                # Without epmd, the broker would start one that outlives it; a machine's programs start in it.
                 wait_ready(cloud, service)
     for service in started:
         wait_ready(cloud, service)
@@ -156,11 +193,18 @@ def start_one(cloud: Cloud, service: Service) -> bool:
     if record and record.digest == digest:
         return False
     again = 'restarting' if record else 'starting'
-    process.stop(layout, [service.name])
+    end(layout, service)
     where = f'on 127.0.0.1:{service.port}' if service.port else ''
     say(f'  {again} {service.name:<14} {where}'.rstrip())
     process.start(layout, service.name, service.argv, env=service.env, digest=digest)
     return True
+
+
+def end(layout: Layout, service: Service) -> None:
+    """End a service, before it those that run in it."""
+    if service.holds:
+        process.stop(layout, service.holds)
+    process.stop(layout, [service.name])
 
 
 def wait_ready(cloud: Cloud, service: Service, within: float = READY_WITHIN) -> None:
@@ -199,7 +243,8 @@ def fill_services(cloud: Cloud) -> None:
     layout = cloud.layout
     mark = layout.data('keystone') / 'filled'
     served = {name: cloud.ports[name] for name in ports.NAMES}
-    wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS])
+    guest = guests.build(GUEST_DIRECTORY) if cloud.machines else None
+    wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS, str(guest.directory) if guest else None])
     if mark.exists() and mark.read_text() == wanted:
         return
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
@@ -207,6 +252,8 @@ def fill_services(cloud: Cloud) -> None:
     say('  made projects, users and the catalog in Keystone')
     if ensure_image(render.url(cloud.ports, 'glance'), keystone.token, layout):
         say('  uploaded the image demo to Glance')
+    if guest is not None and ensure_guest(render.url(cloud.ports, 'glance'), keystone.token, guest):
+        say('  uploaded the images guest and guest-direct (with guest-kernel and guest-ramdisk) to Glance')
     mark.write_text(wanted)
 
 
@@ -324,7 +371,9 @@ def down(layout: Layout) -> None:
         names = set(process.recorded(layout)) | set(process.marked(layout.var).values())
         waves: list[set[str]] = [
             {name for name in names if name.startswith('compute-') or name in ('api', 'scheduler')},
-            {'conductor'} & names, {'placement', 'glance', 'keystone'} & names, {'rabbitmq'} & names]
+            {'conductor'} & names, {name for name in names if name.startswith('libvirtd-')},
+            {name for name in names if name.startswith('machine-')},
+            {'placement', 'glance', 'keystone'} & names, {'rabbitmq'} & names]
         waves.append(names.difference(*waves))
         ended: list[str] = []
         for wave in waves:
@@ -345,7 +394,7 @@ def stop_one(layout: Layout, name: str) -> None:
     """End one service and leave it ended."""
     with exclusive(layout):
         service = pick(remembered(layout), name)
-        process.stop(layout, [service.name])
+        end(layout, service)
     say(f'ended {service.name}')
 
 
@@ -356,11 +405,14 @@ def start_again(layout: Layout, name: str, *, end_first: bool) -> None:
         services.write_configuration(cloud)
         service = pick(cloud, name)
         if end_first:
-            process.stop(layout, [service.name])
+            end(layout, service)
         if not start_one(cloud, service):
             say(f'{service.name} runs already')
             return
         await_start(cloud, service)
+        for inner in service.holds:
+            start_one(cloud, pick(cloud, inner))
+            await_start(cloud, pick(cloud, inner))
     say(f'{service.name} is up')
 
 

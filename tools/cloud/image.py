@@ -1,14 +1,17 @@
-"""The public image ``demo``: a small qcow2 disk, uploaded once.
+"""The public images: ``demo``, a small qcow2 disk, and those of the guest that boots. Each is uploaded once.
 
     ensure_image(glance_url, token, layout)
+    ensure_guest(glance_url, token, guest)      # guest; guest-kernel, guest-ramdisk, guest-direct
 """
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
 from tools.cloud.http import call, send
 from tools.cloud.layout import CloudError, Layout
+from tools.guest.image import COMMAND_LINE, Guest
 
 NAME = 'demo'
 SIZE = '64M'
@@ -28,19 +31,37 @@ def make_disk(path: Path) -> None:
 
 def ensure_image(url: str, token: str, layout: Layout) -> bool:
     """Upload the image unless it is there; says whether it had to."""
-    for row in call('GET', f'{url}/v2/images?name={NAME}', token=token).data['images']:
-        if row['status'] == 'active':
-            return False
-        # What an upload that was cut short left.
-        call('DELETE', f'{url}/v2/images/{row["id"]}', token=token)
     disk = layout.data('glance') / 'demo.qcow2'
     if not disk.exists():
         make_disk(disk)
-    fields = {'name': NAME, 'visibility': 'public', 'disk_format': 'qcow2', 'container_format': 'bare',
-              'min_disk': 1, 'min_ram': 64}
-    image = call('POST', f'{url}/v2/images', fields, token=token).data['id']
-    reply = send('PUT', f'{url}/v2/images/{image}/file', data=disk.read_bytes(),
+    return _ensure(url, token, NAME, disk, disk_format='qcow2', min_disk=1, min_ram=64)[1]
+
+
+def ensure_guest(url: str, token: str, guest: Guest) -> bool:
+    """Upload the guest's images unless they are there; says whether it had to upload any."""
+    kernel, one = _ensure(url, token, 'guest-kernel', guest.kernel, disk_format='aki', container_format='aki')
+    ramdisk, two = _ensure(url, token, 'guest-ramdisk', guest.ramdisk, disk_format='ari', container_format='ari')
+    needs = {'min_disk': 1, 'min_ram': 96}
+    three = _ensure(url, token, 'guest', guest.disk, disk_format='qcow2', **needs)[1]
+    four = _ensure(url, token, 'guest-direct', guest.blank, disk_format='qcow2', kernel_id=kernel, ramdisk_id=ramdisk,
+                   os_command_line=f'{COMMAND_LINE} direct=1', **needs)[1]
+    return one or two or three or four
+
+
+def _ensure(url: str, token: str, name: str, path: Path, **fields: str | int) -> tuple[str, bool]:
+    """The image's id, and whether it had to be uploaded: it wasn't there, was another, or an upload was cut short."""
+    content = path.read_bytes()
+    checksum = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    for row in call('GET', f'{url}/v2/images?name={name}', token=token).data['images']:
+        if (row['status'], row['checksum']) == ('active', checksum) and all(
+                row.get(field) == value for field, value in fields.items()):
+            return str(row['id']), False
+        call('DELETE', f'{url}/v2/images/{row["id"]}', token=token)
+    wanted = {'name': name, 'visibility': 'public', 'container_format': 'bare', **fields}
+    image = str(call('POST', f'{url}/v2/images', wanted, token=token).data['id'])
+    reply = send('PUT', f'{url}/v2/images/{image}/file', data=content,
                  headers={'X-Auth-Token': token, 'Content-Type': 'application/octet-stream'})
     if reply.status != 204:
-        raise CloudError(f'Glance refused the image: {reply.status} {reply.body[:300].decode(errors="replace")}')
-    return True
+        raise CloudError(f'Glance refused the image {name}: {reply.status} '
+                         f'{reply.body[:300].decode(errors="replace")}')
+    return image, True

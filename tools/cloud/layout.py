@@ -75,6 +75,11 @@ class Layout:
     def instances(self, host: str) -> Path:
         return self.host(host) / 'instances'
 
+    @property
+    def machines(self) -> Path:
+        """What the machines of real guests' hosts are made of."""
+        return self.var / 'machines'
+
     def bin(self, script: str) -> str:
         """The path of a script of the project's virtual environment."""
         return str(self.venv / 'bin' / script)

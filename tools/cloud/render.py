@@ -192,16 +192,22 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
     })
 
 
-def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path, settings: str) -> str:
-    """compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``."""
+def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path, settings: str,
+            machine: tuple[str, str] | None = None) -> str:
+    """compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``.
+    ``machine``: its address and the kind of its guests, where these are real."""
+    libvirt: dict[str, str | int] = {'virt_type': machine[1] if machine else 'qemu'}
+    if machine is None:
+        libvirt['connection_uri'] = f'test://{quote(str(node_file))}'
     own = ini({
         'DEFAULT': {
             'host': host,
             'state_path': str(layout.host(host)),
             'instances_path': str(layout.instances(host)),
             'resume_guests_state_on_host_boot': 'true',
+            **({'my_ip': machine[0]} if machine else {}),
         },
-        'libvirt': {'connection_uri': f'test://{quote(str(node_file))}', 'virt_type': 'qemu'},
+        'libvirt': libvirt,
         'pci': {'report_in_placement': 'true'},
         'health': {'compute_port': ports[f'health-compute-{host}']},
     })

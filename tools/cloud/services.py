@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tools.cloud import http, render
 from tools.cloud.layout import Layout, write_private
+from tools.cloud.machine import Machine
 
 RABBITMQ_SERVER = Path('/usr/lib/rabbitmq/bin/rabbitmq-server')
 
@@ -32,6 +33,10 @@ class Service:
     inputs: tuple[Path, ...] = ()
     # What os-services calls it: binary, and host where that tells two of them apart.
     reports: tuple[str, str | None] | None = None
+    # Others need it before they start.
+    first: bool = False
+    # The services that run in it, and end with it.
+    holds: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -51,6 +56,9 @@ class Cloud:
     secrets: Mapping[str, str]
     hosts: Mapping[str, Path]
     extra: Path | None = None
+    # By host; empty where libvirt's test driver plays the hosts.
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    virt_type: str = 'qemu'
 
     @property
     def config_arguments(self) -> list[str]:
@@ -65,7 +73,7 @@ def infrastructure(cloud: Cloud) -> list[Service]:
     keystone, glance, placement = (render.url(ports, name) for name in ('keystone', 'glance', 'placement'))
     return [
         Service('epmd', ('epmd', '-address', '127.0.0.1', '-port', str(ports['epmd'])),
-                lambda: listens(ports['epmd']), ports['epmd']),
+                lambda: listens(ports['epmd']), ports['epmd'], first=True),
         Service('rabbitmq', (str(RABBITMQ_SERVER),), lambda: speaks_amqp(ports['rabbitmq']), ports['rabbitmq'],
                 rabbitmq_environment(layout, ports), (layout.etc / 'rabbitmq' / 'rabbitmq.conf',)),
         _wsgi(cloud, 'keystone', lambda: http.answers(keystone, (200,)), 'keystone.conf',
@@ -89,9 +97,24 @@ def daemons(cloud: Cloud) -> list[Service]:
     ]
 
 
+def machines(cloud: Cloud) -> list[Service]:
+    """The machines of real guests with their libvirtds."""
+    found = []
+    for host, machine in cloud.machines.items():
+        found += [
+            Service(f'machine-{host}', machine.argv, lambda machine=machine: machine.pid() is not None,  # type: ignore[misc]
+                    env=machine.environment, inputs=(machine.path / 'machine.json',), first=True,
+                    holds=(f'libvirtd-{host}', f'compute-{host}')),
+            Service(f'libvirtd-{host}', machine.inside('libvirtd', '--listen'),
+                    lambda machine=machine: accepts(machine.libvirt_socket),  # type: ignore[misc]
+                    env=machine.environment, inputs=(machine.path / 'machine.json',)),
+        ]
+    return found
+
+
 def table(cloud: Cloud) -> list[Service]:
     """Everything, in the order in which it starts; it ends in the opposite one."""
-    return infrastructure(cloud) + daemons(cloud)
+    return infrastructure(cloud) + machines(cloud) + daemons(cloud)
 
 
 def write_configuration(cloud: Cloud) -> None:
@@ -112,7 +135,9 @@ def write_configuration(cloud: Cloud) -> None:
     for host, node_file in cloud.hosts.items():
         own = node_file.with_suffix('.conf')
         settings = own.read_text() if own.exists() else ''
-        files[layout.compute_conf(host)] = render.compute(layout, ports, host, node_file, settings)
+        files[layout.compute_conf(host)] = render.compute(
+            layout, ports, host, node_file, settings,
+            (cloud.machines[host].address, cloud.virt_type) if cloud.machines else None)
         layout.instances(host).mkdir(parents=True, exist_ok=True)
     for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
@@ -180,7 +205,9 @@ def _daemon(cloud: Cloud, daemon: str, *, host: str | None = None, own: tuple[Pa
     for path in files:
         argv += ['--config-file', str(path)]
     argv += ['--log-file', str(layout.log(name))]
-    return Service(name, tuple(argv), ready, port, inputs=(*files, *own[1:]), reports=reports)
+    machine = cloud.machines.get(host or '')
+    return Service(name, machine.inside(*argv) if machine else tuple(argv), ready, port,
+                   machine.environment if machine else {}, inputs=(*files, *own[1:]), reports=reports)
 
 
 def listens(port: int) -> bool:
@@ -190,6 +217,17 @@ def listens(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def accepts(path: Path) -> bool:
+    """Whether something accepts connections at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(2.0)
+        try:
+            peer.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 def speaks_amqp(port: int) -> bool:

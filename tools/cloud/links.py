@@ -1,7 +1,9 @@
-"""TCP links that can be cut: what stands between two programs carries nothing any more, and closes nothing.
+"""TCP links, also between networks, that can be cut: what stands between two programs carries nothing any more, and
+closes nothing.
 
     with Links() as links:
         links.add('clients to broker 1', ('127.0.0.1', 25001), ('127.0.0.1', 25101))
+        links.add('gpu1 to glance', listening(pid, ('127.0.0.1', 25002)), ('127.0.0.1', 25002))
         links.cut(['clients to broker 1'])      # silence, as behind a dead switch: connections stay open
         links.heal()                            # what was on its way arrives
 
@@ -12,14 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import socket
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 Address = tuple[str, int]
+# Where a link leads: an address here, or what connects a socket elsewhere.
+Far = Address | Callable[[], socket.socket]
 CHUNK = 1 << 16
+CLONE_NEWNET = 0x40000000
+# Seconds for a connection on one machine.
+PATIENCE = 10.0
 
 
 class Links:
@@ -43,8 +52,9 @@ class Links:
         self._thread.join()
         self._loop.close()
 
-    def add(self, name: str, near: Address | socket.socket, far: Address) -> None:
-        """Carry what connects to ``near`` (an address, or a socket that listens) on to ``far``."""
+    def add(self, name: str, near: Address | socket.socket, far: Far) -> None:
+        """Carry what connects to ``near`` (an address, or a socket that listens) on to ``far`` (an address, or what
+        gives a connected socket; OSError)."""
         self._run(self._listen(name, near, far))
 
     def cut(self, names: Iterable[str]) -> None:
@@ -72,7 +82,7 @@ class Links:
             task.cancel()
         await asyncio.gather(*self._carrying, return_exceptions=True)
 
-    async def _listen(self, name: str, near: Address | socket.socket, far: Address) -> None:
+    async def _listen(self, name: str, near: Address | socket.socket, far: Far) -> None:
         whole = self._open[name] = asyncio.Event()
         whole.set()
 
@@ -90,12 +100,15 @@ class Links:
                                     else asyncio.start_server(carry, sock=near)))
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: Address,
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, far: Far,
                  whole: asyncio.Event) -> None:
     """Both ways until either side ends; that, too, is told only over a whole link."""
     await whole.wait()
     try:
-        back, forth = await asyncio.open_connection(*far)
+        if isinstance(far, tuple):
+            back, forth = await asyncio.open_connection(*far)
+        else:
+            back, forth = await asyncio.open_connection(sock=await asyncio.to_thread(far))
     except OSError:
         return
     ways = [asyncio.create_task(_pump(reader, forth, whole)), asyncio.create_task(_pump(back, writer, whole))]
@@ -117,3 +130,38 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, whol
     except OSError:
         pass
     await whole.wait()
+
+
+def listening(pid: int, address: Address) -> socket.socket:
+    """A socket that listens in the network namespace of a process."""
+    return _made_in(pid, lambda: socket.create_server(address))
+
+
+def connected(pid: int, address: Address) -> socket.socket:
+    """A socket that is connected to an address of the network namespace of a process."""
+    return _made_in(pid, lambda: socket.create_connection(address, timeout=PATIENCE))
+
+
+def _made_in(pid: int, make: Callable[[], socket.socket]) -> socket.socket:
+    made: list[socket.socket | OSError] = []
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter_and_make() -> None:
+        # A namespace is a thread's.
+        try:
+            descriptor = os.open(f'/proc/{pid}/ns/net', os.O_RDONLY)
+            try:
+                if libc.setns(descriptor, CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), 'setns')
+            finally:
+                os.close(descriptor)
+            made.append(make())
+        except OSError as error:
+            made.append(error)
+    thread = threading.Thread(target=enter_and_make)
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise made[0]
+    made[0].setblocking(False)
+    return made[0]

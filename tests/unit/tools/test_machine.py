@@ -1,0 +1,92 @@
+"""Machines of real guests' hosts: their addresses, what they start from, and the services in them."""
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tools.cloud import control, machine, ports, process, render, services
+from tools.cloud import layout as layouts
+from tools.cloud.layout import CloudError, Layout
+from tools.cloud.machine import Machine
+
+PORTS = {name: 21000 + number for number, name in enumerate(ports.names_for(['gpu1', 'gpu2']))}
+SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services')
+
+
+@pytest.fixture
+def cloud(layout: Layout, tmp_path: Path) -> services.Cloud:
+    machines = {host: Machine(str(layout.machines / host), host, address)
+                for host, address in machine.addresses({}, ['gpu1', 'gpu2']).items()}
+    return services.Cloud(layout, PORTS, SECRETS, {host: tmp_path / f'{host}.xml' for host in machines},
+                          machines=machines)
+
+
+def test_a_host_keeps_its_address() -> None:
+    """Whatever hosts come or go: a new address restarts the machine, and its guests with it."""
+    first = machine.addresses({}, ['gpu1', 'gpu2'])
+    assert first == {'gpu1': '10.77.0.1', 'gpu2': '10.77.0.2'}
+    second = machine.addresses(first, ['alpha', 'gpu2'])
+    assert second == {'gpu2': '10.77.0.2', 'alpha': '10.77.0.3'}
+
+
+def test_a_machine_reads_what_was_written_for_it(tmp_path: Path) -> None:
+    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7', ('/a', '/b'), ('/a/c',), (21001,), (21002, 21003))
+    (tmp_path / 'machine.json').write_text(json.dumps(asdict(made)))
+    assert Machine.load(tmp_path) == made and made.number == 7
+
+
+def test_a_pid_of_another_process_is_none(tmp_path: Path) -> None:
+    """It may have gone to somebody else since the machine ended."""
+    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7')
+    assert made.pid() is None
+    for start, found in (('of another boot/1', None), (process.start_time(1), 1)):
+        (tmp_path / 'pid.json').write_text(json.dumps([1, start]))
+        assert made.pid() == found
+
+
+def test_services_of_real_guests(cloud: services.Cloud) -> None:
+    """A machine before what runs in it; it takes that along."""
+    table = {service.name: service for service in services.table(cloud)}
+    names = list(table)
+    for host in ('gpu1', 'gpu2'):
+        own = table[f'machine-{host}']
+        assert own.first and own.holds == (f'libvirtd-{host}', f'compute-{host}')
+        assert names.index(own.name) < names.index(own.holds[0]) < names.index(own.holds[1])
+        for name in own.holds:
+            assert table[name].argv[:len(own.argv) - 2] == own.argv[:-2] and 'enter' in table[name].argv
+    assert 'kilonova-compute' in ' '.join(table['compute-gpu1'].argv)
+
+
+def test_a_machine_takes_along_what_runs_in_it(cloud: services.Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[list[str]] = []
+    monkeypatch.setattr(process, 'stop', lambda layout, names: ended.append(list(names)))
+    table = {service.name: service for service in services.table(cloud)}
+    for name in ('machine-gpu1', 'compute-gpu2'):
+        control.end(cloud.layout, table[name])
+    assert ended == [['libvirtd-gpu1', 'compute-gpu1'], ['machine-gpu1'], ['compute-gpu2']]
+
+
+def test_settings_of_a_compute_with_real_guests(layout: Layout) -> None:
+    text = render.compute(layout, PORTS, 'gpu1', Path('/gpu1.xml'), '', ('10.77.0.1', 'kvm'))
+    assert 'connection_uri' not in text and 'my_ip = 10.77.0.1\n' in text and 'virt_type = kvm\n' in text
+    played = render.compute(layout, PORTS, 'gpu1', Path('/gpu1.xml'), '')
+    assert 'connection_uri = test:///gpu1.xml\n' in played and 'my_ip' not in played
+
+
+def test_a_cloud_keeps_its_kind_of_guests(layout: Layout) -> None:
+    """Its servers would be of the other kind."""
+    assert control.kind_of(layout, None) == 'test' and control.kind_of(layout, 'qemu') == 'qemu'
+    layout.var.mkdir()
+    for kept, kind in (({}, 'test'), ({'guests': 'qemu'}, 'qemu')):
+        control.settings_path(layout).write_text(json.dumps({'hosts': '/x', 'extra': None} | kept))
+        assert control.kind_of(layout, None) == control.kind_of(layout, kind) == kind
+        with pytest.raises(CloudError, match='remove'):
+            control.kind_of(layout, 'test' if kind == 'qemu' else 'qemu')

@@ -1,0 +1,215 @@
+"""Builds the test guest, once: as kernel and ramdisk, and as a disk that boots (syslinux).
+
+    guest = image.build(Path('build/guest'))
+    guest.disk, guest.kernel, guest.ramdisk, guest.blank     # paths
+    image.kvm_works(guest)                                   # whether it boots by KVM on this machine
+
+The kernel is Debian's for clouds, downloaded and unpacked below the directory (26 MB), never installed; the ramdisk has
+a static busybox, the modules that its devices need and ``init``, which see. Nothing of it needs root.
+"""
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import os
+import re
+import selectors
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cloud.layout import CloudError
+
+INIT = Path(__file__).with_name('init')
+BUSYBOX = Path('/bin/busybox')
+NEEDED = ('apt-get', 'apt-cache', 'dpkg-deb', 'depmod', 'modprobe', 'cpio', 'syslinux', 'mcopy', 'mkfs.vfat',
+          'qemu-img', 'qemu-system-x86_64')
+PACKAGE = 'linux-image-cloud-amd64'
+MODULES = ('virtio_pci', 'virtio_blk', 'virtio_scsi', 'virtio_net', 'virtio_balloon', 'virtio-rng', 'sr_mod', 'sd_mod',
+           'ata_piix', 'isofs', 'vfat', 'nls_cp437', 'nls_iso8859-1', 'nls_utf8', 'nls_ascii', 'button', 'evdev')
+COMMANDS = ('sh', 'mount', 'umount', 'mkdir', 'ls', 'cat', 'echo', 'sleep', 'poweroff', 'insmod', 'grep', 'sed', 'awk',
+            'dd', 'head', 'sort', 'tr', 'wc', 'basename', 'sync', 'printf', 'acpid', 'find', 'uname', 'chmod')
+COMMAND_LINE = 'console=tty0 console=ttyS0 quiet panic=1'
+# MiB of the disk and of its boot partition; the guest's record of its boots stands between their ends.
+DISK, BOOT = 32, 22
+_SYSLINUX = f"""SERIAL 0 115200
+DEFAULT guest
+LABEL guest
+ KERNEL vmlinuz
+ APPEND initrd=initrd.gz {COMMAND_LINE}
+"""
+# Seconds in which a guest by KVM has to say that it is ready; an emulated one needs 4 of its own.
+KVM_WITHIN = 20.0
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Files in one directory: ``disk`` boots by itself, ``blank`` is an empty disk for kernel and ramdisk."""
+
+    directory: Path
+
+    @property
+    def kernel(self) -> Path:
+        return self.directory / 'vmlinuz'
+
+    @property
+    def ramdisk(self) -> Path:
+        return self.directory / 'initrd.gz'
+
+    @property
+    def disk(self) -> Path:
+        return self.directory / 'disk.qcow2'
+
+    @property
+    def blank(self) -> Path:
+        return self.directory / 'blank.qcow2'
+
+
+def build(directory: Path) -> Guest:
+    """The guest below ``directory``, made unless it is there from the same sources. CloudError: what is missing."""
+    directory = directory.resolve()
+    missing = [name for name in NEEDED if shutil.which(name) is None and not Path('/sbin', name).exists()]
+    if not BUSYBOX.exists():
+        missing.append('busybox-static')
+    if missing:
+        raise CloudError(f'not installed: {", ".join(missing)}; make bootstrap-guests installs it')
+    with _alone(directory):
+        kernel = _kernel(directory)
+        total = hashlib.sha256(kernel.name.encode() + BUSYBOX.read_bytes())
+        for path in (INIT, Path(__file__)):
+            total.update(path.read_bytes())
+        guest = Guest(directory / total.hexdigest()[:16])
+        if not guest.directory.exists():
+            aside = Path(tempfile.mkdtemp(dir=directory, prefix='.making-'))
+            try:
+                _make(Guest(aside), kernel)
+                aside.chmod(0o755)
+                aside.rename(guest.directory)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+    return guest
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _run(argv: Sequence[str], cwd: Path, text: str | None = None) -> str:
+    path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
+    done = subprocess.run(list(argv), cwd=cwd, input=text, capture_output=True, text=True, check=False,
+                          env={**os.environ, 'PATH': path, 'LC_ALL': 'C'})
+    if done.returncode:
+        raise CloudError(f'{" ".join(argv[:4])} failed: {(done.stderr or done.stdout).strip()[-800:]}')
+    return done.stdout
+
+
+def _kernel(directory: Path) -> Path:
+    """The unpacked kernel package; the one that is there already, however old."""
+    found = sorted(directory.glob('linux-image-*'))
+    if found:
+        return found[-1]
+    match = re.search(r'Depends: (linux-image-\S+)', _run(['apt-cache', 'depends', PACKAGE], directory))
+    if match is None:
+        raise CloudError(f"apt has no {PACKAGE}: the test guest is built from Debian's kernel (apt-get update first?)")
+    with tempfile.TemporaryDirectory(dir=directory, prefix='.kernel-') as scratch:
+        _run(['apt-get', 'download', match[1]], Path(scratch))
+        package, = Path(scratch).glob('*.deb')
+        _run(['dpkg-deb', '-x', package.name, 'unpacked'], Path(scratch))
+        version = (next((Path(scratch) / 'unpacked/lib/modules').iterdir())).name
+        _run(['depmod', '-b', 'unpacked', version], Path(scratch))
+        return (Path(scratch) / 'unpacked').rename(directory / match[1])
+
+
+def _make(guest: Guest, kernel: Path) -> None:
+    shutil.copyfile(next((kernel / 'boot').glob('vmlinuz-*')), guest.kernel)
+    guest.ramdisk.write_bytes(_ramdisk(kernel, guest.directory))
+    where, fat = guest.directory, 'fat.img'
+    # 1. The boot partition is the whole front of the disk: syslinux starts from its first sector.
+    _run(['mkfs.vfat', '-F', '16', '-n', 'BOOT', '-C', fat, str(BOOT << 10)], where)
+    (where / 'syslinux.cfg').write_text(_SYSLINUX)
+    for name in (guest.kernel.name, guest.ramdisk.name, 'syslinux.cfg'):
+        _run(['mcopy', '-i', fat, name, f'::{name}'], where)
+    _run(['syslinux', '--install', fat], where)
+    # 2. The disk.
+    os.truncate(where / fat, DISK << 20)
+    _run(['qemu-img', 'convert', '-f', 'raw', '-O', 'qcow2', fat, guest.disk.name], where)
+    _run(['qemu-img', 'create', '-q', '-f', 'qcow2', guest.blank.name, f'{DISK}M'], where)
+    for name in (fat, 'syslinux.cfg'):
+        (where / name).unlink()
+
+
+def _ramdisk(kernel: Path, where: Path) -> bytes:
+    """A compressed cpio archive."""
+    with tempfile.TemporaryDirectory(dir=where) as scratch:
+        root = Path(scratch)
+        for name in ('bin', 'dev', 'proc', 'sys', 'tmp', 'mod', 'etc'):
+            (root / name).mkdir()
+        shutil.copy(BUSYBOX, root / 'bin' / 'busybox')
+        for name in COMMANDS:
+            (root / 'bin' / name).symlink_to('busybox')
+        shutil.copy(INIT, root / 'init')
+        (root / 'init').chmod(0o755)
+        version = next((kernel / 'lib/modules').iterdir()).name
+        order: list[str] = []
+        for module in MODULES:
+            shown = _run(['modprobe', '-d', str(kernel), '-S', version, '--show-depends', module], root)
+            for path in re.findall(r'^insmod (\S+)', shown, re.MULTILINE):
+                if (name := Path(path).name) not in order:
+                    shutil.copy(path, root / 'mod' / name)
+                    order.append(name)
+        (root / 'mod' / 'order').write_text('\n'.join(order) + '\n')
+        names = ''.join(f'{path.relative_to(root)}\n' for path in sorted(root.rglob('*')))
+        archive = where / 'initrd'
+        _run(['cpio', '-o', '-H', 'newc', '--quiet', '-R', '0:0', '-F', str(archive)], root, names)
+        packed = gzip.compress(archive.read_bytes(), 9, mtime=0)
+        archive.unlink()
+        return packed
+
+
+def kvm_works(guest: Guest, directory: Path) -> bool:
+    """Whether KVM runs this guest here: /dev/kvm may open where no guest gets through its boot. Tried once a boot of
+    the machine; ``directory`` keeps what came of it."""
+    if not os.access('/dev/kvm', os.R_OK | os.W_OK):
+        return False
+    kept = directory / f'kvm-{Path("/proc/sys/kernel/random/boot_id").read_text().strip()}'
+    if not kept.exists():
+        kept.write_text('works' if boots(guest, 'kvm', KVM_WITHIN) else 'does not work')
+    return kept.read_text() == 'works'
+
+
+def boots(guest: Guest, accelerator: str, within: float) -> bool:
+    """Whether kernel and ramdisk come up in QEMU ``within`` so many seconds."""
+    child = subprocess.Popen(
+        ['qemu-system-x86_64', '-accel', accelerator, '-m', '128', '-nodefaults', '-display', 'none', '-no-reboot',
+         '-serial', 'stdio', '-kernel', str(guest.kernel), '-initrd', str(guest.ramdisk), '-append', COMMAND_LINE],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert child.stdout is not None
+    seen, deadline = b'', time.monotonic() + within
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while b'GUEST-READY' not in seen:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    return False
+                data = os.read(child.stdout.fileno(), 1 << 16)
+                if not data:
+                    return False
+                seen += data
+        return True
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
