@@ -67,7 +67,8 @@ def native(func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking C call; under eventlet in a native thread, so that the hub goes on."""
     if _backend == 'eventlet':
         from eventlet import tpool
-        return tpool.execute(func, *args, **kwargs)
+        found: R = tpool.execute(func, *args, **kwargs)
+        return found
     return func(*args, **kwargs)
 
 

@@ -25,7 +25,7 @@ class RequestContext(oslo_context.RequestContext):
     is_admin: bool
 
     def __init__(self, *args: Any, remote_address: str | None = None, timestamp: str | datetime.datetime | None = None,
-                 read_deleted: str = 'no', service_catalog: list | None = None, quota_class: str | None = None,
+                 read_deleted: str = 'no', service_catalog: list[Any] | None = None, quota_class: str | None = None,
                  **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.remote_address = remote_address

@@ -402,7 +402,8 @@ class WsgiServer:
     @property
     def _sock_name(self) -> tuple[str, int]:
         try:
-            return self._sock.getsockname()[:2]
+            found: tuple[str, int] = self._sock.getsockname()[:2]
+            return found
         except OSError:
             return '', 0
 

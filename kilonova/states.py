@@ -68,9 +68,9 @@ POWER_WORDS = {PowerState.NOSTATE: 'pending', PowerState.RUNNING: 'running', Pow
                PowerState.SHUTDOWN: 'shutdown', PowerState.CRASHED: 'crashed', PowerState.SUSPENDED: 'suspended'}
 
 _V, _T = VmState, TaskState
-ANY: frozenset = frozenset(['*'])
+ANY: frozenset[str | None] = frozenset(['*'])
 # Of a server that isn't there yet.
-NEW: frozenset = frozenset()
+NEW: frozenset[str | None] = frozenset()
 IDLE = frozenset([None])
 # In these vm states metadata and tags may be changed, whatever the server is at.
 EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
@@ -89,8 +89,8 @@ class Rule:
     """``vm`` and ``task``: allowed before (ANY = all, NEW = there is no server). ``to_vm`` None keeps the vm state.
     ``method``: name in the 409."""
 
-    vm: frozenset
-    task: frozenset
+    vm: frozenset[str | None]
+    task: frozenset[str | None]
     to_vm: VmState | None
     to_task: TaskState | None
     method: str
@@ -99,11 +99,15 @@ class Rule:
         return (self.vm is ANY or vm_state in self.vm) and (self.task is ANY or task_state in self.task)
 
 
-def _rule(vm: object, task: object, to_vm: VmState | None, to_task: TaskState | None, method: str) -> Rule:
-    def as_set(value: object) -> frozenset:
-        if value is ANY or isinstance(value, frozenset):
-            return value  # type: ignore[return-value]
-        return frozenset(value) if isinstance(value, (list, tuple, set)) else frozenset([value])
+# States as the table below writes them.
+_Some = str | None | tuple[str | None, ...] | frozenset[str | None]
+
+
+def _rule(vm: _Some, task: _Some, to_vm: VmState | None, to_task: TaskState | None, method: str) -> Rule:
+    def as_set(value: _Some) -> frozenset[str | None]:
+        if isinstance(value, frozenset):
+            return value
+        return frozenset(value) if isinstance(value, tuple) else frozenset([value])
     return Rule(as_set(vm), as_set(task), to_vm, to_task, method)
 
 

@@ -48,7 +48,8 @@ def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
     caps.refuse_old_computes(conf, part.cells)
     options.warn_unread(conf)
     logging.getLogger('kilonova.wsgi').info('Starting api node (version %s)', options.version())
-    return part.app
+    found: Callable[..., Iterable[bytes]] = part.app
+    return found
 
 
 class Application:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import webob
 from oslo_config import cfg
@@ -37,10 +38,10 @@ class OlderRequestId:
 
     HEADER = 'x-compute-request-id'
 
-    def __init__(self, application: Callable) -> None:
+    def __init__(self, application: WSGIApplication) -> None:
         self._application = application
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
             told = [] if environ.get(versions.DOCUMENT) else [(self.HEADER, environ[request_id.ENV_REQUEST_ID])]
             return start_response(status, [*headers, *told], *more)
@@ -51,10 +52,10 @@ class FaultWrapper:
     """Whatever comes out of the applications inside, webob's own pages and unexpected exceptions included, leaves as a
     fault; and each request is a line of the log."""
 
-    def __init__(self, application: Callable) -> None:
+    def __init__(self, application: WSGIApplication) -> None:
         self._application = application
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         started = time.monotonic()
         request = webob.Request(environ)
         try:
@@ -78,10 +79,10 @@ class FaultWrapper:
 class Mount:
     """Applications by the first segment of the path; '/v2.1' and '/v2.1/' themselves are documents."""
 
-    def __init__(self, applications: dict[str, Callable], default: Callable) -> None:
+    def __init__(self, applications: dict[str, WSGIApplication], default: WSGIApplication) -> None:
         self._applications, self._default = applications, default
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         _, _, rest = environ.get('PATH_INFO', '').partition('/')
         name, _, tail = rest.partition('/')
         application = self._applications.get(name)
@@ -97,10 +98,10 @@ class Healthcheck:
 
     PATH = '/healthcheck'
 
-    def __init__(self, application: Callable, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, application: WSGIApplication, conf: cfg.ConfigOpts) -> None:
         self._rest, self._check = application, healthcheck.Healthcheck(application, conf)
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         wanted = environ.get('PATH_INFO', '').rstrip('/') == self.PATH
         return (self._check if wanted else self._rest)(environ, start_response)
 
@@ -113,7 +114,8 @@ def _paths() -> Paths:
 
 def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conductor: Client, image_client: ImageClient,
              compute: Client | None = None, placement: PlacementClient | None = None,
-             limits: LimitsClient | None = None, policy: Policy | None = None, notify: Notifications = OFF) -> Callable:
+             limits: LimitsClient | None = None, policy: Policy | None = None,
+             notify: Notifications = OFF) -> WSGIApplication:
     """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, faults and log, size limit,
     versions, auth.
 
@@ -128,10 +130,11 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
                       limits=limits, notify=notify)
     dispatchers = {name: Dispatcher(_paths(), backend, policy, legacy=name == 'v2') for name in ('v2.1', 'v2')}
 
-    def dispatch(environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
-        return dispatchers[environ['SCRIPT_NAME'].rpartition('/')[2]](environ, start_response)
+    def dispatch(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        found: Iterable[bytes] = dispatchers[environ['SCRIPT_NAME'].rpartition('/')[2]](environ, start_response)
+        return found
     protected = auth.authenticated(dispatch, conf, policy)
-    app: Callable = Mount(dict.fromkeys(dispatchers, protected), versions.Discovery(options.compute_link_prefix))
+    app: WSGIApplication = Mount(dict.fromkeys(dispatchers, protected), versions.Discovery(options.compute_link_prefix))
     app = sizelimit.RequestBodySizeLimiter(app, conf)
     app = FaultWrapper(app)
     app = request_id.RequestId(OlderRequestId(app), conf)

@@ -5,8 +5,8 @@ Both put it into ``environ['kilonova.context']`` for the dispatcher.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from keystonemiddleware import auth_token
 from oslo_config import cfg
@@ -26,10 +26,10 @@ _UNAUTHORIZED = 'The request you have made requires authentication.'
 class KeystoneContext:
     """Behind keystonemiddleware: the identity that it found."""
 
-    def __init__(self, application: Callable, policy: Policy) -> None:
+    def __init__(self, application: WSGIApplication, policy: Policy) -> None:
         self._application, self._policy = application, policy
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         if not environ.get('HTTP_X_USER_ID'):
             return faults.fault(401, _UNAUTHORIZED)(environ, start_response)
         try:
@@ -47,10 +47,10 @@ class KeystoneContext:
 class BelievedContext:
     """noauth2: the token ``user:project`` is the identity; the user ``admin`` is an administrator."""
 
-    def __init__(self, application: Callable) -> None:
+    def __init__(self, application: WSGIApplication) -> None:
         self._application = application
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         token = environ.get('HTTP_X_AUTH_TOKEN')
         if not token:
             return faults.fault(401, _UNAUTHORIZED)(environ, start_response)
@@ -65,7 +65,7 @@ class BelievedContext:
         return self._application(environ, start_response)
 
 
-def authenticated(application: Callable, conf: cfg.ConfigOpts, policy: Policy) -> Callable:
+def authenticated(application: WSGIApplication, conf: cfg.ConfigOpts, policy: Policy) -> WSGIApplication:
     """The application behind what ``[api]auth_strategy`` says."""
     if conf.api.auth_strategy == 'noauth2':
         return BelievedContext(application)
@@ -73,4 +73,5 @@ def authenticated(application: Callable, conf: cfg.ConfigOpts, policy: Policy) -
         conf.register_opts(options, group=group)
     for name, value in KEYSTONE_DEFAULTS.items():
         conf.set_default(name, value, group='keystone_authtoken')
-    return auth_token.AuthProtocol(KeystoneContext(application, policy), {'oslo_config_config': conf})
+    found: WSGIApplication = auth_token.AuthProtocol(KeystoneContext(application, policy), {'oslo_config_config': conf})
+    return found

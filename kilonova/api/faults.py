@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
 from typing import Any
+from wsgiref.types import WSGIApplication
 
 import webob
 import webob.exc
@@ -43,10 +43,11 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
                           headerlist=[('Content-Type', CONTENT_TYPE)])
 
 
-def no_route(environ: dict[str, Any]) -> Callable:
+def no_route(environ: dict[str, Any]) -> WSGIApplication:
     """The answer to a path that isn't there, which is no fault but webob's own page."""
     environ[AS_IS] = True
-    return webob.exc.HTTPNotFound()
+    found: WSGIApplication = webob.exc.HTTPNotFound()
+    return found
 
 
 def of_error(error: Exception) -> webob.Response:

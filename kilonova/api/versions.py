@@ -8,8 +8,9 @@ A microversion is the int N of 2.N everywhere in the API.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import webob
 
@@ -94,7 +95,7 @@ class Discovery:
     def __init__(self, link_prefix: str | None = None) -> None:
         self._prefix = link_prefix.rstrip('/') if link_prefix else None
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         environ[DOCUMENT] = True
         request = webob.Request(environ)
         base = self._prefix or request.application_url.rstrip('/')

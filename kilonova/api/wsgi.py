@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import routes
 import webob
@@ -223,7 +224,7 @@ class Dispatcher:
         self._backend, self._policy, self._legacy = backend, policy, legacy
         self._rows, self._mapper = paths.rows, paths.mapper
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         request = webob.Request(environ)
         headers: list[tuple[str, str]] = []
         try:

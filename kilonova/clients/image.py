@@ -54,7 +54,8 @@ class ImageClient:
 
         With a context that carries a token the request is the user's. ImageNotFound: no such image for who asks.
         """
-        return self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
+        found: dict[str, Any] = self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
+        return found
 
     def find(self, query: Mapping[str, str], limit: int, ctxt: RequestContext | None = None) -> list[dict[str, Any]]:
         """At most ``limit`` records that match ``query`` (the parameters of the service's list), in its order.

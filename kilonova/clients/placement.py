@@ -90,7 +90,8 @@ class PlacementClient:
         """
         if not isinstance(query, str):
             query = parse.urlencode(query)
-        return self._send('GET', f'/allocation_candidates?{query}').json()
+        found: dict[str, Any] = self._send('GET', f'/allocation_candidates?{query}').json()
+        return found
 
     def claim(self, consumer: str, allocations: Allocations, mappings: dict[str, list[str]] | None = None, *,
               project_id: str, user_id: str, generation: int | None = None) -> None:
@@ -117,7 +118,8 @@ class PlacementClient:
 
         A consumer without allocations has ``{'allocations': {}}`` only.
         """
-        return self._send('GET', f'/allocations/{consumer}').json()
+        found: dict[str, Any] = self._send('GET', f'/allocations/{consumer}').json()
+        return found
 
     def post_allocations(self, payload: dict[str, dict[str, Any]]) -> None:
         """Write several consumers at once, all or none: ``{consumer: body as of a PUT}``."""
@@ -225,7 +227,8 @@ class PlacementClient:
         asked = {'in_tree': in_tree, 'name': name, 'member_of': member_of, 'resources': resources, 'required': required}
         query = parse.urlencode([pair for pair in asked.items() if pair[1] is not None])
         path = '/resource_providers' + (f'?{query}' if query else '')
-        return self._send('GET', path).json()['resource_providers']
+        found: list[dict[str, Any]] = self._send('GET', path).json()['resource_providers']
+        return found
 
     def qualifies(self, uuid: str, required: Iterable[str], forbidden: Iterable[str],
                   aggregates: Iterable[Iterable[str]] = ()) -> bool:
@@ -253,7 +256,8 @@ class PlacementClient:
         if parent is not None:
             body['parent_provider_uuid'] = parent
         try:
-            return self._send('POST', '/resource_providers', json=body).json()
+            answer: dict[str, Any] = self._send('POST', '/resource_providers', json=body).json()
+            return answer
         except errors.PlacementConflict:
             found = self.list_providers(name=name)
             if not found:
@@ -267,9 +271,10 @@ class PlacementClient:
 
     def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int:
         """Replace all inventories; return the new generation. PlacementConflict: stale, or a class is in use."""
-        return self._send('PUT', f'/resource_providers/{uuid}/inventories', json={
+        found: int = self._send('PUT', f'/resource_providers/{uuid}/inventories', json={
             'resource_provider_generation': generation, 'inventories': inventory,
         }).json()['resource_provider_generation']
+        return found
 
     def get_traits(self, uuid: str) -> tuple[set[str], int]:
         """Traits, and the provider's generation."""
@@ -278,9 +283,10 @@ class PlacementClient:
 
     def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
         """Replace all traits; return the new generation."""
-        return self._send('PUT', f'/resource_providers/{uuid}/traits', json={
+        found: int = self._send('PUT', f'/resource_providers/{uuid}/traits', json={
             'resource_provider_generation': generation, 'traits': sorted(traits),
         }).json()['resource_provider_generation']
+        return found
 
     def set_member(self, uuid: str, aggregate: str, member: bool) -> None:
         """Put a provider into an aggregate, or take it out; its other aggregates stay. ProviderNotFound."""

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from wsgiref.types import WSGIApplication
 
 from kilonova.cmd import early
 
@@ -58,7 +59,8 @@ def threads(conf: cfg.ConfigOpts) -> int:
     """Of green threads one a connection, as they come, up to the option; of native ones a tenth of it, all started."""
     from kilonova import concurrency
     size = conf.wsgi.default_pool_size
-    return size if concurrency.backend() == 'eventlet' else max(size // 10, 1)
+    found: int = size if concurrency.backend() == 'eventlet' else max(size // 10, 1)
+    return found
 
 
 class ApiPart:
@@ -66,8 +68,8 @@ class ApiPart:
 
     timers = None
 
-    def __init__(self, conf: cfg.ConfigOpts, app: Callable, transport: RoutedTransport, levels: Levels, cells: Cells,
-                 checks: Mapping[str, Any], notify: Notifications) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, transport: RoutedTransport, levels: Levels,
+                 cells: Cells, checks: Mapping[str, Any], notify: Notifications) -> None:
         self._conf, self.app, self._transport, self._notify = conf, app, transport, notify
         self._levels, self.cells, self.checks = levels, cells, checks
         self._server: Any = None

@@ -53,7 +53,8 @@ class Cloud:
         """[DEFAULT]transport_url as it is written."""
         import oslo_messaging
         oslo_messaging.TransportURL.parse(self.conf)
-        return self.conf.transport_url
+        found: str | None = self.conf.transport_url
+        return found
 
 
 def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -143,7 +144,8 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
     options.setup_logging(conf)
     cloud = Cloud(conf, args.takes_long)
     try:
-        return args.run(cloud, args)
+        found: int = args.run(cloud, args)
+        return found
     except Exception as error:  # noqa: BLE001 - told in a line, or its traceback is printed
         from kilonova.db import explain
         line = explain.line(conf, vars(cloud).get('databases'), error)
@@ -174,4 +176,5 @@ def moment(text: str) -> datetime.datetime:
         found = dates.parse(text)
     except (dates.ParserError, OverflowError) as error:
         raise ValueError(str(error)) from None
-    return found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
+    answer: datetime.datetime = found if found.tzinfo is None else found.astimezone(datetime.UTC).replace(tzinfo=None)
+    return answer

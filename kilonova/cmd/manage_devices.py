@@ -127,12 +127,14 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
 
 def _broker_away(cloud: Cloud) -> str | None:
     """Why no host can be asked; None: hosts can. Looked at first, as RPC waits for its broker to come back."""
+    import oslo_messaging
+
     from kilonova.cmd import parts
     try:
         parts.broker_checks(cloud.conf)['broker']()
     except OSError as error:
         hosts = ', '.join(f'{host.hostname}:{host.port or parts.AMQP_PORT}'
-                          for host in parts.oslo_messaging.TransportURL.parse(cloud.conf).hosts)
+                          for host in oslo_messaging.TransportURL.parse(cloud.conf).hosts)
         return f'the message broker of [DEFAULT]transport_url ({hosts}): {error}; no host was asked'
     return None
 

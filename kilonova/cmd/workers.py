@@ -109,7 +109,8 @@ class Worker:
         if self.channel is not None:
             self.channel.close()
             self.channel = None
-        return pause
+        found: float = pause
+        return found
 
 
     def ended_well(self) -> bool:

@@ -147,7 +147,8 @@ def as_known(error: Exception) -> Exception:
         return error
     same = getattr(errors, type(error).__name__, None)
     nearest = same or next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
-    return nearest(error.message)
+    found: Exception = nearest(error.message)
+    return found
 
 
 def _log(method: str, key: str | None, error: Exception) -> None:

@@ -194,4 +194,4 @@ def _agrees(instance: objects.Instance, states: dict[str, int]) -> bool:
         return False
     if instance.vm_state in WANTED_OFF and state == PowerState.RUNNING:
         return False
-    return state == instance.power_state
+    return bool(state == instance.power_state)

@@ -33,7 +33,8 @@ def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> obj
     if record.version != SERVICE_VERSION:
         record.version = SERVICE_VERSION
         record.save()
-    return record
+    found: objects.Service = record
+    return found
 
 
 def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
@@ -52,7 +53,8 @@ def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: st
             reason=f"node {record.uuid} of the compute_id file is {record.hypervisor_hostname} of host {record.host}; "
                    f"this is {resources['hypervisor_hostname']} of host {host}. Was [DEFAULT]host changed, or the file "
                    'copied?')
-    return record
+    found: objects.ComputeNode = record
+    return found
 
 
 def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +70,10 @@ def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
 
 def save_devices(ctxt: RequestContext, node_id: int, changes: Changes) -> dict[str, int]:
     """Write what rows lack; {address: row id} of the created ones."""
-    return objects.PciDeviceList.save_all(ctxt, node_id, {
+    found: dict[str, int] = objects.PciDeviceList.save_all(ctxt, node_id, {
         'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
         'statuses': changes.statuses})
+    return found
 
 
 def instances(ctxt: RequestContext, host: str) -> list[objects.Instance]:
@@ -86,7 +89,8 @@ def busy(ctxt: RequestContext, host: str) -> set[str]:
 def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
     """The server as its row stands now, None when it was deleted."""
     try:
-        return objects.Instance.get_by_uuid(ctxt, uuid)
+        found: objects.Instance | None = objects.Instance.get_by_uuid(ctxt, uuid)
+        return found
     except errors.InstanceNotFound:
         return None
 

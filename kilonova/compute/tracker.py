@@ -157,7 +157,8 @@ class Tracker:
 
     @property
     def nodename(self) -> str:
-        return self.node.hypervisor_hostname
+        found: str = self.node.hypervisor_hostname
+        return found
 
     # -- plans ---------------------------------------------------------------------------------------------------------
     def plan(self, instance_uuid: str, side: str, flavor: objects.Flavor,

@@ -22,6 +22,7 @@ from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import services
 from kilonova.db.queries.cells import Cells
+from kilonova.db.rows import Row
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
 from kilonova.rpc import bounded
@@ -39,6 +40,8 @@ CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 RUNNING = 1
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete')
+# Rows by uuid.
+Rows = dict[str, Row]
 
 
 @dataclass
@@ -105,7 +108,7 @@ class _Side:
     topology: InstanceNUMATopology | None
     from_volume: bool
     # Rows of its devices; None: nothing tells them from the other end's.
-    devices: list[dict[str, Any]] | None
+    devices: list[Row] | None
 
 
 class _Look:
@@ -161,8 +164,8 @@ class _Look:
                 if uuid not in rows:
                     self._wrong(f'database: server {uuid} has {what} and no operation')
 
-    def _cell(self, cell: dict[str, list[dict[str, Any]]], api: queries.OfApi,
-              hosts: dict[str, dict[str, Any]], trees: dict[str, dict[str, str]],
+    def _cell(self, cell: dict[str, list[Row]], api: queries.OfApi,
+              hosts: Rows, trees: dict[str, dict[str, str]],
               consumers: dict[str, dict[str, dict[str, int]]]) -> set[str]:
         busy = {row['instance_uuid'] for row in [*cell['operations'], *api.operations]}
         for row in cell['operations']:
@@ -185,7 +188,7 @@ class _Look:
         self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 
-    def _states(self, servers: dict[str, dict], cell: dict[str, list[dict]], busy: set[str]) -> None:
+    def _states(self, servers: Rows, cell: dict[str, list[Row]], busy: set[str]) -> None:
         for uuid, server in servers.items():
             if server['task_state'] and uuid not in busy:
                 self._wrong(f"database: server {uuid} is {server['task_state']} and no operation works on it")
@@ -199,7 +202,7 @@ class _Look:
             if row['instance_uuid'] not in busy and row['status'] != 'finished':
                 self._wrong(f"database: migration {row['uuid']} is {row['status']} and no operation works on it")
 
-    def _rows(self, servers: dict[str, dict], migrations: list[dict[str, Any]],
+    def _rows(self, servers: Rows, migrations: list[dict[str, Any]],
               owned: dict[str, list[dict[str, Any]]], specs: dict[str, str], busy: set[str]) -> None:
         """What databases say of each server at rest; a move under way is in the middle of changing it."""
         moves: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -210,14 +213,14 @@ class _Look:
                 rows = audit_rows.Rows(server, specs.get(uuid), moves.get(uuid, []), owned.get(uuid, []))
                 self._report.disagreements.extend(audit_rows.disagreements(rows))
 
-    def _stamp(self, cell: dict[str, list[dict[str, Any]]]) -> None:
+    def _stamp(self, cell: dict[str, list[Row]]) -> None:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f"{row['host']} {row['address']}", row['updated_at']) for row in cell['devices'])
         # Hosts' rows change all the time, for other reasons than most lines that name a host.
         self._changed.update((f"{row['node']} offers", row['updated_at']) for row in cell['nodes'])
 
-    def _hosts(self, hosts: list[str], down: set[str]) -> dict[str, dict[str, Any]]:
+    def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
         """What each host shows that can be asked, all asked at the same time."""
         compute = self._compute
         if compute is None:
@@ -259,7 +262,7 @@ class _Look:
                     consumers[consumer][provider['uuid']] = held
         return trees
 
-    def _devices(self, devices: list[dict[str, Any]], servers: dict[str, dict], moving: dict[str, dict],
+    def _devices(self, devices: list[Row], servers: Rows, moving: Rows,
                  busy: set[str]) -> None:
         for device in devices:
             owner, where = device['instance_uuid'], f"{device['host']} {device['address']}"
@@ -280,7 +283,7 @@ class _Look:
             if device['host'] not in places:
                 self._wrong(f'database: device {where} belongs to {owner}, which is not there')
 
-    def _pools(self, nodes: list[dict[str, Any]], devices: list[dict[str, Any]]) -> None:
+    def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
         """Hosts write both at once: what schedulers go by, and the rows."""
         free = Counter(device['node'] for device in devices if device['status'] == 'available')
         for node in nodes:
@@ -299,7 +302,7 @@ class _Look:
                 if device['host'] == host and device['address'] in missing and uuid not in busy:
                     self._wrong(f"host: {host} has no device {device['address']} any more, which {uuid} holds")
 
-    def _domains(self, host: str, view: dict[str, Any], servers: dict[str, dict], moving: dict[str, dict],
+    def _domains(self, host: str, view: dict[str, Any], servers: Rows, moving: Rows,
                  owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
         users: dict[str, list[str]] = defaultdict(list)
         for domain in view['domains']:
@@ -322,7 +325,7 @@ class _Look:
             if len(uuids) > 1 and not busy.intersection(uuids):
                 self._wrong(f'libvirt: {host} device {address} is in {len(uuids)} domains: {", ".join(uuids)}')
 
-    def _files(self, host: str, view: dict[str, Any], servers: dict[str, dict], moving: dict[str, dict],
+    def _files(self, host: str, view: dict[str, Any], servers: Rows, moving: Rows,
                busy: set[str]) -> None:
         for name in view['directories']:
             uuid, _, kind = name.partition('_')
@@ -335,7 +338,7 @@ class _Look:
             elif kind or server is None or server['host'] != host:
                 self._wrong(f'files: {host} keeps {name}, which is no server of it')
 
-    def _guests(self, servers: dict[str, dict], hosts: dict[str, dict[str, Any]], busy: set[str]) -> None:
+    def _guests(self, servers: Rows, hosts: Rows, busy: set[str]) -> None:
         for uuid, server in servers.items():
             view = hosts.get(server['host']) if server['host'] else None
             if view is None or uuid in busy:
@@ -348,7 +351,7 @@ class _Look:
             if server['vm_state'] != 'error' and uuid not in view['directories']:
                 self._wrong(f"files: server {uuid} has no directory on {server['host']}")
 
-    def _allocations(self, servers: dict[str, dict], moving: dict[str, dict],
+    def _allocations(self, servers: Rows, moving: Rows,
                      owned: dict[str, list[dict[str, Any]]], trees: dict[str, dict[str, str]],
                      consumers: dict[str, dict[str, dict[str, int]]], busy: set[str]) -> None:
         for uuid, server in servers.items():
@@ -442,7 +445,8 @@ def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, fro
 def _provider_address(device: dict[str, Any]) -> str:
     """VFs are counted on their PF's provider."""
     parent = device['parent_addr'] if device['dev_type'] in ('type-VF', 'vdpa') else None
-    return (parent or device['address']).lower()
+    found: str = (parent or device['address']).lower()
+    return found
 
 
 def _held(held: dict[str, dict[str, int]]) -> str:

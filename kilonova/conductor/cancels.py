@@ -12,7 +12,7 @@ from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import hosts_of
 from kilonova.context import RequestContext
 from kilonova.db.engine import Database
-from kilonova.db.queries import operations
+from kilonova.db.queries import instances, operations
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Cancels:
             with db.read() as conn:
                 rows = [row for row in operations.of_instance(conn, waiting.instance_uuid)
                         if row.slot == operations.RUN]
-                instance = operations.instance_queries.get(conn, waiting.instance_uuid)
+                instance = instances.get(conn, waiting.instance_uuid)
             if not rows:
                 self._promote(db, waiting.instance_uuid)
             for row in rows:
@@ -49,7 +49,7 @@ class Cancels:
         with db.read() as conn:
             row = operations.get(conn, uuid)
             # The api database has rows of servers that are in no cell yet, and no servers.
-            instance = (operations.instance_queries.get(conn, row.instance_uuid)
+            instance = (instances.get(conn, row.instance_uuid)
                         if row is not None and db is not self._env.api else None)
         if row is not None:
             self._cancel(db, row, instance)

@@ -24,7 +24,8 @@ def _remotable(holder: object, objname: str, objmethod: str) -> Callable[..., An
     method: Any = getattr(holder, objmethod, None)
     if not getattr(method, 'remotable', False):
         raise ObjectActionRefused(method=objmethod, objname=objname)
-    return method
+    found: Callable[..., Any] = method
+    return found
 
 
 def _reply(result: Any, versions: dict[str, str]) -> Any:

@@ -84,4 +84,5 @@ def differences(database: Database, schema: Schema) -> list[Any]:
     """What alembic would change to make the tables what the models say."""
     with database.read() as connection:
         context = MigrationContext.configure(connection, opts={'compare_type': True})
-        return autogenerate.compare_metadata(context, METADATA[schema])
+        found: list[Any] = autogenerate.compare_metadata(context, METADATA[schema])
+        return found

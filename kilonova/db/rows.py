@@ -16,19 +16,19 @@ from kilonova.db.clock import db_utcnow
 Row = dict[str, Any]
 
 
-def one(result: sa.CursorResult) -> Row | None:
+def one(result: sa.CursorResult[Any]) -> Row | None:
     """The first row as a dict, or None."""
     row = result.mappings().first()
     return None if row is None else dict(row)
 
 
-def many(result: sa.CursorResult) -> list[Row]:
+def many(result: sa.CursorResult[Any]) -> list[Row]:
     """All rows as dicts."""
     return [dict(row) for row in result.mappings()]
 
 
 def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Row],
-                   **expressions: sa.ColumnElement) -> None:
+                   **expressions: sa.ColumnElement[Any]) -> None:
     """Insert those rows that break no unique key, in one statement; rows that are there stay as they are.
 
     All rows have the same keys; ``expressions`` are SQL values that they share. Unlike an INSERT whose error

@@ -74,7 +74,7 @@ def _watched(connecting: float, running: float | None) -> type:
     from psycopg2 import extensions
     extensions.set_wait_callback(_wait)
 
-    class Watched(extensions.connection):
+    class Watched(extensions.connection):  # type: ignore[misc]  # psycopg2 has no types
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.patience: float | None = connecting
             super().__init__(*args, **kwargs)
@@ -108,5 +108,5 @@ def _ready(descriptor: int, writing: bool, seconds: float | None) -> bool:
 def watch_sqlite(connection: sqlite3.Connection, info: dict[Any, Any]) -> None:
     """Interrupt statements that run on after ``info[UNTIL]`` by the monotonic clock."""
     def late() -> bool:
-        return time.monotonic() > info.get(UNTIL, float('inf'))
+        return bool(time.monotonic() > info.get(UNTIL, float('inf')))
     connection.set_progress_handler(late, _STEPS)

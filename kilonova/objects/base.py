@@ -78,7 +78,7 @@ def object_versions(objname: str) -> dict[str, str]:
     return ovo.obj_tree_get_versions(objname)
 
 
-def _writer(field: ovo_fields.Field) -> Callable[[Any, str, Any], Any] | None:
+def _writer(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any] | None:
     """How a field's value becomes a primitive; None = it is one."""
     if fields.is_plain(field):
         return None
@@ -93,7 +93,7 @@ def _writer(field: ovo_fields.Field) -> Callable[[Any, str, Any], Any] | None:
     return field.to_primitive
 
 
-def _reader(field: ovo_fields.Field) -> Callable[[Any, str, Any], Any]:
+def _reader(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any]:
     """How a primitive becomes the field's value, checked."""
     if fields.is_plain(field):
         return field.coerce
@@ -240,7 +240,8 @@ class KilonovaObject(ovo.VersionedObject):
 
     def stored_primitive(self) -> dict[str, Any]:
         """The envelope as it is stored: what changed since is of no interest to who reads it."""
-        return _without_changes(self.obj_to_primitive())
+        found: dict[str, Any] = _without_changes(self.obj_to_primitive())
+        return found
 
     @classmethod
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
@@ -324,7 +325,7 @@ class PersistentObject(ovo.VersionedObjectMixin):
     }
 
 
-class ListBase(ovo.ObjectListBase):
+class ListBase(ovo.ObjectListBase[Any]):
     """Mixin: an object that is a list of objects (its one field is ``objects``)."""
 
     @classmethod
@@ -342,7 +343,7 @@ class ListBase(ovo.ObjectListBase):
         return cls.of(ctxt, (item.from_row(ctxt, row) for row in rows))
 
 
-class Serializer(NoOpSerializer):
+class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     """Objects ↔ envelopes in the arguments and results of RPC, in dicts, lists, tuples and sets at any depth.
 
     An object of a newer minor version than ours is sent to the indirection, which gives it back as we know it.

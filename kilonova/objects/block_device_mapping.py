@@ -16,6 +16,8 @@ class BlockDeviceMapping(PersistentObject, KilonovaObject):
     """``volume_size`` in GiB; ``boot_index`` 0 is the disk that is booted, -1 or None is none."""
 
     VERSION = '1.21'
+    boot_index: int | None
+    destination_type: str | None
     fields = {
         'id': fields.IntegerField(),
         'uuid': fields.UUIDField(),

@@ -10,6 +10,7 @@ CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 @register
 class CellMapping(KilonovaObject):
     VERSION = '1.1'
+    uuid: str
     fields = {
         'id': fields.IntegerField(),
         'uuid': fields.UUIDField(),

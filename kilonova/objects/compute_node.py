@@ -167,7 +167,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
                 self.supported_hv_specs = specs
 
     def _differs(self, name: str, value: object) -> bool:
-        return getattr(self, name) != self.fields[name].coerce(self, name, value)
+        return bool(getattr(self, name) != self.fields[name].coerce(self, name, value))
 
 
 @register

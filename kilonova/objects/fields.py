@@ -52,7 +52,7 @@ VersionPredicateField = ovo.VersionPredicateField
 _UUID = re.compile(ovo.UUID.PATTERN).match
 
 
-class UUID(ovo.StringPattern):
+class UUID(ovo.StringPattern[str]):
     """A UUID as text; anything else is a ValueError."""
 
     PATTERN = ovo.UUID.PATTERN
@@ -64,11 +64,11 @@ class UUID(ovo.StringPattern):
         return text
 
 
-class UUIDField(AutoTypedField):
+class UUIDField(AutoTypedField[str]):
     AUTO_TYPE = UUID()
 
 
-class ListOfUUIDField(AutoTypedField):
+class ListOfUUIDField(AutoTypedField[list[str]]):
     AUTO_TYPE = ovo.List(UUID())
 
 
@@ -91,11 +91,11 @@ class DateTime(ovo.DateTime):
         return f'{value:%Y-%m-%dT%H:%M:%S}Z'
 
 
-class DateTimeField(AutoTypedField):
+class DateTimeField(AutoTypedField[datetime.datetime]):
     AUTO_TYPE = DateTime()
 
 
-class NetworkModel(ovo.FieldType):
+class NetworkModel(ovo.FieldType[list[dict[str, Any]]]):
     """A server's networks: a list of VIF dicts; on the wire and in instance_info_caches one JSON text."""
 
     def coerce(self, obj: object, attr: str, value: object) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ class NetworkModel(ovo.FieldType):
         return json.dumps(value)
 
 
-class NetworkModelField(AutoTypedField):
+class NetworkModelField(AutoTypedField[list[dict[str, Any]]]):
     AUTO_TYPE = NetworkModel()
 
 
@@ -180,18 +180,18 @@ ExternalEventStatusField = enum('ExternalEventStatus', ('failed', 'completed', '
 MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migration', 'evacuation'))
 
 
-class Json(ovo.FieldType):
+class Json(ovo.FieldType[Any]):
     """Anything that JSON carries, as it is."""
 
     def coerce(self, obj: object, attr: str, value: object) -> Any:
         return value
 
 
-class JsonField(AutoTypedField):
+class JsonField(AutoTypedField[Any]):
     AUTO_TYPE = Json()
 
 
-class ResourceClass(ovo.StringPattern):
+class ResourceClass(ovo.StringPattern[str]):
     """A resource class of Placement: a standard name or ``CUSTOM_…``."""
 
     PATTERN = r'^[A-Z0-9_]{1,255}$'
@@ -202,7 +202,7 @@ class ResourceClass(ovo.StringPattern):
         return value
 
 
-class ResourceClassField(AutoTypedField):
+class ResourceClassField(AutoTypedField[str]):
     AUTO_TYPE = ResourceClass()
 
 
@@ -210,17 +210,17 @@ SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNe
            ovo.MACAddress, ovo.PCIAddress, UUID, ResourceClass, Json)
 
 
-def type_of(field: ovo.Field) -> Any:
+def type_of(field: ovo.Field[Any]) -> Any:
     """A field's type."""
     return field._type  # noqa: SLF001 - the library has no other way to it
 
 
-def is_plain(field: ovo.Field) -> bool:
+def is_plain(field: ovo.Field[Any]) -> bool:
     """Whether the field's values travel as they are."""
     return isinstance(type_of(field), SCALARS)
 
 
-def holds_plain(field: ovo.Field) -> bool:
+def holds_plain(field: ovo.Field[Any]) -> bool:
     """Whether the field is a list, set or dict of such values."""
     element = getattr(type_of(field), '_element_type', None)
     return element is not None and is_plain(element)

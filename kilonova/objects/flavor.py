@@ -18,6 +18,11 @@ class Flavor(PersistentObject, KilonovaObject):
     """
 
     VERSION = '1.2'
+    memory_mb: int
+    vcpus: int
+    root_gb: int
+    ephemeral_gb: int
+    swap: int
     fields = {
         'id': fields.IntegerField(),
         'name': fields.StringField(nullable=True),

@@ -257,7 +257,8 @@ class Instance(PersistentObject, KilonovaObject):
     # -- flavors and moves ---------------------------------------------------------------------------------------------
     def get_flavor(self, which: str | None = None) -> Flavor | None:
         """``flavor``, or the ``'old'`` or ``'new'`` one."""
-        return getattr(self, f'{which}_flavor' if which else 'flavor')
+        found: Flavor | None = getattr(self, f'{which}_flavor' if which else 'flavor')
+        return found
 
     def set_flavor(self, flavor: Flavor) -> None:
         """Take a flavor: its sizes become the server's."""

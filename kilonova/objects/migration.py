@@ -23,6 +23,7 @@ class Migration(PersistentObject, KilonovaObject):
     """Sizes in bytes (``memory_*``, ``disk_*``); ``source_node``/``dest_node`` are hypervisor hostnames."""
 
     VERSION = '1.8'
+    migration_type: str
     fields = {
         'id': fields.IntegerField(),
         'uuid': fields.UUIDField(),

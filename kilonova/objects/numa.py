@@ -13,6 +13,10 @@ class NUMAPagesTopology(KilonovaObject):
     """Memory pages of one size, in pages."""
 
     VERSION = '1.1'
+    total: int
+    used: int
+    reserved: int
+    size_kb: int
     fields = {
         'size_kb': fields.IntegerField(),
         'total': fields.IntegerField(),
@@ -40,6 +44,8 @@ class NUMACell(KilonovaObject):
     """``memory`` in MiB; ``siblings`` are sets of threads of one core."""
 
     VERSION = '1.5'
+    memory: int
+    memory_usage: int
     fields = {
         'id': fields.IntegerField(),
         'cpuset': fields.SetOfIntegersField(),

@@ -32,7 +32,8 @@ class BuildOrder(KilonovaObject):
         """The instance's, else the request spec's; their specs name Placement's providers."""
         for holder in (self.instance, self.request_spec):
             if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
-                return holder.pci_requests
+                found: InstancePCIRequests | None = holder.pci_requests
+                return found
         return None
 
     @property
@@ -40,7 +41,8 @@ class BuildOrder(KilonovaObject):
         """What the server asks of the host's NUMA cells."""
         for holder in (self.request_spec, self.instance):
             if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
-                return holder.numa_topology
+                found: InstanceNUMATopology | None = holder.numa_topology
+                return found
         return None
 
 

@@ -131,6 +131,9 @@ class RequestLevelParams(KilonovaObject):
     """What the whole allocation must fulfil."""
 
     VERSION = '1.1'
+    root_required: set[str]
+    root_forbidden: set[str]
+    same_subtree: list[list[str]]
     fields = {
         'root_required': fields.SetOfStringsField(default=set()),
         'root_forbidden': fields.SetOfStringsField(default=set()),
@@ -148,6 +151,8 @@ class RequestSpec(KilonovaObject):
     field that wasn't set reads as empty, so that a filter may walk all of them."""
 
     VERSION = '1.15'
+    flavor: Flavor
+    request_level_params: RequestLevelParams
     fields = {
         'id': fields.IntegerField(),
         'image': fields.ObjectField('ImageMeta', nullable=True),
@@ -187,7 +192,7 @@ class RequestSpec(KilonovaObject):
 
     @classmethod
     def from_components(cls, ctxt: RequestContext, *, instance_uuid: str, flavor: Flavor,
-                        image: ImageMeta | dict | None = None, scheduler_hints: dict[str, Any] | None = None,
+                        image: ImageMeta | dict[str, Any] | None = None, scheduler_hints: dict[str, Any] | None = None,
                         security_groups: SecurityGroupList | None = None,
                         requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
         """A spec for a create: ``values`` are other fields, what isn't given is empty, or the context's."""

@@ -40,7 +40,7 @@ class TaskLog(PersistentObject, KilonovaObject):
         this period was done before."""
         usages, begin, end = storage.queries('usages'), naive(self.period_beginning), naive(self.period_ending)
         with storage.database(self._context).write() as conn:
-            uuids = usages.of_host(conn, self.host, begin, end)
+            uuids: list[str] = usages.of_host(conn, self.host, begin, end)
             row_id = usages.begin_audit(conn, {
                 'task_name': self.task_name, 'host': self.host, 'state': RUNNING, 'period_beginning': begin,
                 'period_ending': end, 'task_items': len(uuids)})

@@ -85,7 +85,8 @@ def is_child(device: PciDevice) -> bool:
 
 def pool_address(device: PciDevice) -> str:
     """The address that names the device's pool and provider: its physical function's, or its own."""
-    return device.parent_addr if is_child(device) and device.parent_addr else device.address
+    found: str = device.parent_addr if is_child(device) and device.parent_addr else device.address
+    return found
 
 
 def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys:

@@ -189,7 +189,7 @@ class PciPools:
         cells = {cell if isinstance(cell, int) else cell.id for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
         for request in requests:
-            providers = Counter(allocated_providers(request, mapping))
+            providers: Counter[str | None] = Counter(allocated_providers(request, mapping))
             pools = self._filter(request, providers, cells)
             if pools is None:
                 raise PciDeviceRequestFailed(requests=requests)
@@ -197,7 +197,7 @@ class PciPools:
         return taken
 
     def _serve(self, request: InstancePCIRequest, pools: list[Pool],
-               providers: Counter) -> list[tuple[PciDevice, str]]:
+               providers: Counter[str | None]) -> list[tuple[PciDevice, str]]:
         taken: list[tuple[PciDevice, str]] = []
         missing, left = request.count, providers.copy()
         for pool in pools:
@@ -227,7 +227,8 @@ class PciPools:
                           if other.dev_type not in gone or other.keys.get('address') != address]
         return devices
 
-    def _filter(self, request: InstancePCIRequest, providers: Counter, cells: set[int]) -> list[Pool] | None:
+    def _filter(self, request: InstancePCIRequest, providers: Counter[str | None],
+                cells: set[int]) -> list[Pool] | None:
         """The pools that may serve the request, best first; None when they can't."""
         specs, count = request.spec, request.count
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
@@ -295,12 +296,12 @@ def _asks(specs: Iterable[Mapping[str, str | None]], key: str, value: str) -> bo
     return any(_fold(one.get(key)) == value.lower() for one in specs)
 
 
-def _covers(pools: list[Pool], providers: Counter, count: int) -> bool:
+def _covers(pools: list[Pool], providers: Counter[str | None], count: int) -> bool:
     """Whether each allocated provider has the devices allocated from it, and they are as many as asked
     for."""
     if not providers:
         return True
-    have: Counter = Counter()
+    have: Counter[str | None] = Counter()
     for pool in pools:
         have[pool.rp_uuid] += pool.count
     return providers.total() == count and all(have[rp] >= number for rp, number in providers.items())

@@ -38,24 +38,24 @@ class Declared:
     args_since: dict[str, str] = field(default_factory=dict)
 
 
-def _declare(kind: str, since: str, args_since: dict[str, str]) -> Callable:
-    def mark(func: Callable) -> Callable:
+def _declare(kind: str, since: str, args_since: dict[str, str]) -> Callable[..., Any]:
+    def mark(func: Callable[..., Any]) -> Callable[..., Any]:
         func.rpc = Declared(kind, since, args_since)  # type: ignore[attr-defined]
         return func
     return mark
 
 
-def cast(since: str, **args_since: str) -> Callable:
+def cast(since: str, **args_since: str) -> Callable[..., Any]:
     """Fire and forget; losing it must not matter (a sweep finds the row)."""
     return _declare('cast', since, args_since)
 
 
-def call(since: str, **args_since: str) -> Callable:
+def call(since: str, **args_since: str) -> Callable[..., Any]:
     """Wait for the reply, rpc_response_timeout seconds at most."""
     return _declare('call', since, args_since)
 
 
-def long_call(since: str, **args_since: str) -> Callable:
+def long_call(since: str, **args_since: str) -> Callable[..., Any]:
     """Wait for the reply as long as the server's heartbeats come, long_rpc_timeout seconds at most."""
     return _declare('long', since, args_since)
 
@@ -68,7 +68,7 @@ class Interface:
     version: ClassVar[str]
 
     @classmethod
-    def methods(cls) -> dict[str, Callable]:
+    def methods(cls) -> dict[str, Callable[..., Any]]:
         """Every declared method by name."""
         return {name: func for name, func in vars(cls).items() if hasattr(func, 'rpc')}
 
@@ -78,7 +78,7 @@ class Interface:
         return frozenset(inspect.signature(cls.methods()[method]).parameters) - {'self', 'ctxt'}
 
     @classmethod
-    def fingerprint(cls) -> dict[str, list]:
+    def fingerprint(cls) -> dict[str, list[Any]]:
         """What must not change without a new version (a test compares it)."""
         return {name: [func.rpc.kind, func.rpc.since, _plain(inspect.signature(func)),  # type: ignore[attr-defined]
                        func.rpc.args_since]  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ class Client:
         """The newest version that the peer accepts, as far as is known now."""
         return self._cap() if callable(self._cap) else self._cap
 
-    def __getattr__(self, name: str) -> Callable:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         func = self.interface.methods().get(name)
         if func is None:
             raise AttributeError(f'{self.interface.__name__} declares no method {name}')

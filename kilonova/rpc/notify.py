@@ -173,7 +173,7 @@ class Message:
     payload: dict[str, Any]
 
 
-class _Contexts(messaging.NoOpSerializer):
+class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
         return ctxt.stored()
 

@@ -23,8 +23,11 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
-import kombu
 import oslo_messaging as messaging
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.message import Message
+from kombu.messaging import Consumer, Producer
 from oslo_config import cfg
 from oslo_utils import strutils
 
@@ -33,7 +36,7 @@ from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
 
-QUEUE = kombu.Queue('kilonova-reports', durable=False, auto_delete=True)
+QUEUE = Queue('kilonova-reports', durable=False, auto_delete=True)
 # Seconds that the broker may take to let us in, to take a report, and to say so.
 PATIENCE = 5.0
 # Seconds between two looks of a collector, at most: each costs a transaction.
@@ -53,14 +56,14 @@ class Broker:
         self._url = messaging.TransportURL.parse(conf, url)
         self._options = conf.oslo_messaging_rabbit
 
-    def connect(self, listening: bool = False) -> kombu.Connection:
+    def connect(self, listening: bool = False) -> Connection:
         """A connection that isn't open yet; it tries the hosts of the URL one after the other. On one that listens both
         sides send heartbeats, so that each notices when the other is gone."""
         hosts = self._url.hosts
         urls = [f'amqp://{_quoted(host.username or "")}:{_quoted(host.password or "")}@'
                 f'{_bracketed(host.hostname or "")}:{host.port or 5672}/{_quoted(self._url.virtual_host or "")}'
                 for host in hosts]
-        return kombu.Connection(
+        return Connection(
             urls, connect_timeout=PATIENCE,
             heartbeat=int(self._option('heartbeat_timeout_threshold')) if listening else 0,
             ssl=self._ssl(hosts[0].hostname),
@@ -96,8 +99,8 @@ class Sender:
 
     def __init__(self, broker: Broker, expires: float) -> None:
         self._broker, self._expires = broker, expires
-        self._connection: kombu.Connection | None = None
-        self._producer: kombu.Producer | None = None
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
 
     def send(self, service_id: int, host: str) -> None:
         """Returns when the broker has put it into the queue of the collectors."""
@@ -105,7 +108,7 @@ class Sender:
             if self._producer is None:
                 self._connection = self._broker.connect()
                 self._connection.connect()
-                self._producer = kombu.Producer(self._connection)
+                self._producer = Producer(self._connection)
             self._producer.publish({'id': service_id, 'host': host}, serializer='json', routing_key=QUEUE.name,
                                    mandatory=True, delivery_mode='transient', expiration=self._expires,
                                    timeout=PATIENCE, confirm_timeout=PATIENCE)
@@ -155,8 +158,8 @@ class Collector:
                 self._failing = True
                 self._stopping.wait(PAUSE)
 
-    def _collect(self, connection: kombu.Connection) -> None:
-        consumer = kombu.Consumer(connection, [QUEUE], on_message=self._take, no_ack=True, accept=['json'])
+    def _collect(self, connection: Connection) -> None:
+        consumer = Consumer(connection, [QUEUE], on_message=self._take, no_ack=True, accept=['json'])
         with consumer:
             self._failing = False
             LOG.info('Reports of hosts are taken')
@@ -166,7 +169,7 @@ class Collector:
             consumer.cancel()
             self._drain(connection)
 
-    def _drain(self, connection: kombu.Connection) -> None:
+    def _drain(self, connection: Connection) -> None:
         with contextlib.suppress(socket.timeout):
             for _ in range(MOST):
                 connection.drain_events(timeout=0.001)
@@ -174,7 +177,7 @@ class Collector:
             reports, self._reports = self._reports, {}
             self._handle(reports)
 
-    def _take(self, message: kombu.Message) -> None:
+    def _take(self, message: Message) -> None:
         try:
             found = message.decode()
             number, host = found['id'], found['host']

@@ -58,7 +58,7 @@ class Entities:
         return entity
 
 
-class _Serializer(messaging.NoOpSerializer):
+class _Serializer(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     def __init__(self, entities: Any) -> None:
         self._entities = entities
 
@@ -68,10 +68,10 @@ class _Serializer(messaging.NoOpSerializer):
     def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         return self._entities.deserialize_entity(ctxt, entity)
 
-    def serialize_context(self, ctxt: RequestContext) -> dict:
+    def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
         return ctxt.to_dict()
 
-    def deserialize_context(self, values: dict) -> RequestContext:
+    def deserialize_context(self, values: dict[str, Any]) -> RequestContext:
         return RequestContext.from_dict(values)
 
 
@@ -79,7 +79,7 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
     """An oslo.messaging endpoint that shows exactly the declared methods."""
     interface.check_server(implementation)
 
-    def method(name: str) -> Callable:
+    def method(name: str) -> Callable[..., Any]:
         target = getattr(implementation, name)
 
         def handle(self: object, ctxt: RequestContext, **kwargs: Any) -> Any:
@@ -108,7 +108,8 @@ def _as_own(error: KilonovaError) -> KilonovaError:
     """The class and the message alone: oslo.messaging makes a class of its own whose text holds the other side's
     traceback, which must not get into a fault that a user reads."""
     own = next(cls for cls in type(error).__mro__ if cls.__module__ in REMOTE_MODULES)
-    return own(error.message)
+    found: KilonovaError = own(error.message)
+    return found
 
 
 class OsloTransport:
@@ -125,7 +126,7 @@ class OsloTransport:
         messaging.set_transport_defaults(EXCHANGE)
         self._transport = messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=REMOTE_MODULES)
         self._serializer = _Serializer(entities or Entities())
-        self._clients: dict[tuple, Any] = {}
+        self._clients: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         self._bounded = bounded.Bounded(HANGING)
         self._opening: Future[None] | None = None
@@ -224,7 +225,7 @@ def with_base(topic: str, endpoints: Sequence[tuple[type[Interface], object]]) -
 class _Direct:
     """A server of the direct transport."""
 
-    def __init__(self, transport: DirectTransport, topic: str, server: str, endpoints: Sequence) -> None:
+    def __init__(self, transport: DirectTransport, topic: str, server: str, endpoints: Sequence[Any]) -> None:
         self._transport, self._topic, self._server, self._endpoints = transport, topic, server, endpoints
 
     def start(self) -> None:
@@ -244,10 +245,10 @@ class DirectTransport:
     ``deliver()``'s result. ``prepare(topic, server, ctxt)`` may dress the context that a server's methods get.
     """
 
-    def __init__(self, entities: Any = None, on_message: Callable | None = None,
-                 prepare: Callable | None = None) -> None:
+    def __init__(self, entities: Any = None, on_message: Callable[..., Any] | None = None,
+                 prepare: Callable[..., Any] | None = None) -> None:
         self._entities = entities or Entities()
-        self._servers: dict[str, dict[str, Sequence]] = {}
+        self._servers: dict[str, dict[str, Sequence[Any]]] = {}
         self.on_message, self.prepare = on_message, prepare
         self.casts: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -257,7 +258,7 @@ class DirectTransport:
             interface.check_server(implementation)
         return _Direct(self, topic, server, with_base(topic, endpoints))
 
-    def register(self, topic: str, server: str, endpoints: Sequence) -> None:
+    def register(self, topic: str, server: str, endpoints: Sequence[Any]) -> None:
         self._servers.setdefault(topic, {})[server] = endpoints
 
     def unregister(self, topic: str, server: str) -> None:
@@ -282,7 +283,7 @@ class DirectTransport:
         return None
 
     @staticmethod
-    def _cast(run: Callable) -> None:
+    def _cast(run: Callable[..., Any]) -> None:
         try:
             run()
         except KilonovaError as error:
@@ -308,13 +309,14 @@ class DirectTransport:
         return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
     @staticmethod
-    def handler(endpoints: Sequence, namespace: str | None, version: str, topic: str, method: str) -> Callable:
+    def handler(endpoints: Sequence[Any], namespace: str | None, version: str, topic: str,
+                method: str) -> Callable[..., Any]:
         """What answers a message: ``handler(ctxt, **arguments)``."""
         for interface, implementation in endpoints:
             if interface.namespace == namespace and method in interface.methods():
                 if key(version) > key(interface.version) or key(version)[0] != key(interface.version)[0]:
                     raise messaging.UnsupportedVersion(version, method=method)
-                answer: Callable = getattr(implementation, method)
+                answer: Callable[..., Any] = getattr(implementation, method)
                 return answer
         raise messaging.NoSuchMethod(method)
 
@@ -324,4 +326,5 @@ class DirectTransport:
         if type(error).__module__ not in REMOTE_MODULES:
             return KilonovaError(f'{type(error).__name__}: {error}')
         remote = getattr(importlib.import_module(type(error).__module__), type(error).__name__)
-        return remote(error.message)
+        found: KilonovaError = remote(error.message)
+        return found

@@ -229,14 +229,14 @@ def mappings_of(query: Query, allocations: Allocations,
     return mappings | ({'': rest} if rest else {})
 
 
-def _total(amounts: Counter) -> dict[str, int]:
-    total: Counter = Counter()
+def _total(amounts: Counter[tuple[str, str]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
     for (_, name), amount in amounts.items():
         total[name] += amount
     return dict(total)
 
 
-def _assign(query: Query, suffixes: list[str], providers: Collection[str], left: Counter,
+def _assign(query: Query, suffixes: list[str], providers: Collection[str], left: Counter[tuple[str, str]],
             suits: Callable[[str, str], bool], found: dict[str, str]) -> bool:
     """Give each group a provider, depth first; ``left`` ends without what they take."""
     if not suffixes:

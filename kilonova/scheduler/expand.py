@@ -117,7 +117,7 @@ def _without(request: Request, suffix: str, resources: dict[str, int]) -> Reques
             'mappings': {name: rps for name, rps in request['mappings'].items() if name != suffix}}
 
 
-def _frozen(base: Request) -> tuple:
+def _frozen(base: Request) -> tuple[Any, ...]:
     return (tuple(sorted((rp, *sorted(given['resources'].items())) for rp, given in base['allocations'].items())),
             tuple(sorted((name, *rps) for name, rps in base['mappings'].items())))
 

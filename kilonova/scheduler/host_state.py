@@ -138,7 +138,8 @@ class HostState:
 
     @cached_property
     def stats(self) -> dict[str, str]:
-        return json.loads(self._node.get('stats') or '{}')
+        found: dict[str, str] = json.loads(self._node.get('stats') or '{}')
+        return found
 
     @cached_property
     def num_instances(self) -> int:
@@ -185,7 +186,8 @@ class HostState:
     @cached_property
     def supported_instances(self) -> list[list[str]]:
         """[[architecture, hypervisor type, vm mode]]."""
-        return json.loads(self._node.get('supported_instances') or '[]')
+        found: list[list[str]] = json.loads(self._node.get('supported_instances') or '[]')
+        return found
 
     @cached_property
     def metrics(self) -> objects.MonitorMetricList:

@@ -323,7 +323,7 @@ class _Request:
         if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
             # Placement knows no cells: the first so many may all be in others.
             query.limit = None
-        prefilters.run(self._prefilters, query, self._spec, prefilters.Facts(
+        prefilters.run(self._prefilters, query, self._spec, queries.Facts(
             self._conf, self._snapshot.aggregates.of_zone, lambda: self._snapshot.aggregates.rows))
         self._check_classes(query)
         return query

@@ -71,7 +71,7 @@ class Group:
     def empty(self) -> bool:
         return self == Group()
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """Equal for groups that ask for the same."""
         return (tuple(sorted(self.resources.items())), tuple(sorted(self.required)), tuple(sorted(self.forbidden)),
                 tuple(map(tuple, self.aggregates)), tuple(sorted(self.forbidden_aggregates)), self.in_tree)
@@ -128,7 +128,7 @@ class Query:
         if len(named) <= FEW_GROUPS:
             return self, {}
         bound = {suffix for suffixes in self.same_subtree for suffix in suffixes}
-        alike: dict[tuple, list[str]] = {}
+        alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix in named:
             if suffix not in bound:
                 alike.setdefault(self.groups[suffix].key(), []).append(suffix)

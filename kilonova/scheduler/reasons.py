@@ -328,7 +328,7 @@ class _Why:
             if not set(able) - self._places.keys():
                 # Else a provider that hosts share gives it.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
-        alike: dict[tuple, list[str]] = {}
+        alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():
             if suffix and len(group.resources) == 1:
                 alike.setdefault(group.key(), []).append(suffix)

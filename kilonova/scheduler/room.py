@@ -42,8 +42,9 @@ class Room:
         """How often, up to ``most``, the provider can give these beside what ``base`` takes of it."""
         self._look()
         taken = uses(base)
-        return min(most, *((self._free.get((provider, name), most * amount) - taken[provider, name]
-                            - self._made[provider, name]) // amount for name, amount in resources.items()))
+        found: int = min(most, *((self._free.get((provider, name), most * amount) - taken[provider, name]
+                                  - self._made[provider, name]) // amount for name, amount in resources.items()))
+        return found
 
     def trees(self) -> dict[str, list[str]]:
         """{root: the providers of its tree}."""

@@ -514,7 +514,8 @@ def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:
     """What a weigher adds to each host's weight; -inf where it gave no number."""
     good = ~np.isnan(values + multiplier)
     if good.all():
-        return weighing.normalize(values, weigher.minval, weigher.maxval) * multiplier
+        answer: Values = weighing.normalize(values, weigher.minval, weigher.maxval) * multiplier
+        return answer
     found = np.full(len(values), -np.inf)
     if good.any():
         found[good] = weighing.normalize(values[good], weigher.minval, weigher.maxval) * np.broadcast_to(

@@ -139,7 +139,8 @@ class Table:
     # -- looking -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
         """Those of ``present`` that have a host mapping: the others get no servers."""
-        return self.present(cell_uuids) & self._columns['mapped']
+        found: Mask = self.present(cell_uuids) & self._columns['mapped']
+        return found
 
     def present(self, cell_uuids: Collection[str]) -> Mask:
         """Hosts with a service in these cells; a mask of one's own to change."""
@@ -154,7 +155,8 @@ class Table:
 
     def cell(self, place: int) -> str:
         """uuid of a place's cell."""
-        return self.places.cells[self._columns['cell'][place]]
+        found: str = self.places.cells[self._columns['cell'][place]]
+        return found
 
     def nodes(self) -> list[tuple[int, Row]]:
         """All places with their rows."""

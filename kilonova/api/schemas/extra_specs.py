@@ -177,7 +177,7 @@ def _compile(more: Iterable[Spec] = ()) -> _Table:
 @functools.cache
 def _table() -> _Table:
     """Our rows and those of plug-ins, read once. One that doesn't load is told and left out."""
-    def failed(manager: stevedore.ExtensionManager, entry_point: EntryPoint, error: BaseException) -> None:
+    def failed(manager: stevedore.ExtensionManager[Any], entry_point: EntryPoint, error: BaseException) -> None:
         LOG.error('Extra spec validator %s could not be loaded: %s', entry_point.name, error)
     found: Any = stevedore.ExtensionManager(NAMESPACE, invoke_on_load=True, on_load_failure_callback=failed)
     return _compile(spec for extension in found for spec in extension.obj)

@@ -91,7 +91,8 @@ class Backend:
 
     def all_cells(self) -> list[Any]:
         """The databases of all cells: disabled ones keep their servers, cell0 those that never got a host."""
-        return self.cells.databases()
+        found: list[Any] = self.cells.databases()
+        return found
 
     def compute_cells(self) -> list[Any]:
         """Those that have hosts."""

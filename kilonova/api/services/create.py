@@ -317,7 +317,8 @@ def _host_of_node(backend: Backend, node: str) -> str:
     silent: list[Any] = []
     for _, found in ask_cells(backend.compute_cells(), ask, silent):
         if found is not None:
-            return found['host']
+            answer: str = found['host']
+            return answer
     refuse_if_any(silent)
     raise HostUnknown(host=node)
 

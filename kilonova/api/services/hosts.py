@@ -334,7 +334,8 @@ def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
         told = None
     if told is None:
         raise NotSupported
-    return told
+    found: str = told
+    return found
 
 
 def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> dict[str, str]:

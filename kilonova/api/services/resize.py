@@ -210,7 +210,8 @@ def _finished(ctxt: RequestContext, server: Found, event: str) -> str:
         found = migrations.by_instance(conn, server.uuid, statuses=['finished'], types=['resize', 'migration'])
     if not found:
         raise NotResized
-    return found[0]['uuid']
+    answer: str = found[0]['uuid']
+    return answer
 
 
 def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> RequestSpec | None:

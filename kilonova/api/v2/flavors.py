@@ -281,7 +281,8 @@ def remove_access(call: Call) -> Any:
 
 
 def _tenant(call: Call, action: str) -> str:
-    return call.body[action]['tenant']
+    found: str = call.body[action]['tenant']
+    return found
 
 
 def _access(call: Call, projects: list[str]) -> Any:

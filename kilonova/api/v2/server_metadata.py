@@ -47,7 +47,8 @@ class MetadataNotFound(NotFound):
 def _read(server: Found) -> dict[str, str]:
     """All pairs."""
     if server.cell is None:
-        return server.row['metadata']
+        found: dict[str, str] = server.row['metadata']
+        return found
     with server.cell.read() as conn:
         return metadata.get(conn, server.uuid)
 

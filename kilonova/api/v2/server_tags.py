@@ -47,7 +47,8 @@ class TagNotFound(NotFound):
 def _read(server: Found) -> list[str]:
     """All tags, sorted."""
     if server.cell is None:
-        return server.row['tags']
+        found: list[str] = server.row['tags']
+        return found
     with server.cell.read() as conn:
         return tags.words(conn, server.uuid)
 

@@ -139,7 +139,8 @@ def _totals(rows: Iterable[dict[str, Any]], period: Period) -> list[Total]:
 def _seconds(row: dict[str, Any], period: Period) -> float:
     begin = max(row['launched_at'], period.start)
     end = min(row['terminated_at'] or period.stop, period.stop)
-    return max((end - begin).total_seconds(), 0.0)
+    found: float = max((end - begin).total_seconds(), 0.0)
+    return found
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

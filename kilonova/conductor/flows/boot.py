@@ -54,7 +54,8 @@ BootWork = Work[BootOutputs]
 
 def spec_of(work: BootWork) -> objects.RequestSpec:
     """The request spec that travels in the row."""
-    return objects.base.Serializer().deserialize_entity(work.ctxt, work.args['request_spec'])
+    found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['request_spec'])
+    return found
 
 
 def chosen(work: BootWork) -> Choice:
@@ -179,7 +180,8 @@ def _requested(work: BootWork) -> objects.Instance:
     instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
     if instance.pci_requests is not None and instance.pci_requests.requests and work.outputs.select:
         instance.pci_requests = pci_request.with_allocation(instance.pci_requests, chosen(work).mappings)
-    return instance
+    found: objects.Instance = instance
+    return found
 
 
 def _created(work: BootWork) -> objects.Instance:

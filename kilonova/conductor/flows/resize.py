@@ -56,7 +56,8 @@ def migration(work: Work[Any]) -> objects.Migration:
 
 def request_spec(work: Work[Any], name: str = 'request_spec') -> objects.RequestSpec:
     """The request spec that travels in the row."""
-    return objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
+    found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
+    return found
 
 
 def image(work: Work[Any]) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
 def was_active(work: Work[Any]) -> bool:
     """Whether the guest ran before the move (and is to run after it)."""
     instance = work.instance()
-    return instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped'
+    return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped')
 
 
 def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
@@ -124,7 +125,8 @@ def _write_migration(work: ResizeWork, values: dict[str, Any]) -> None:
 
 def new_flavor(work: ResizeWork) -> objects.Flavor:
     """The flavor after the move."""
-    return objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
+    found: objects.Flavor = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
+    return found
 
 
 def select(work: ResizeWork) -> None:

@@ -100,7 +100,7 @@ class OperationColumns(Timestamps):
     host = mapped_column(sa.String(255))
 
     @declared_attr.directive
-    def __table_args__(cls) -> tuple:
+    def __table_args__(cls) -> tuple[Any, ...]:
         return (unique('operations', 'uuid'), unique('operations', 'instance_uuid', 'slot'),
                 index('operations', 'owner'), index('operations', 'not_before'), TABLE_OPTIONS)
 

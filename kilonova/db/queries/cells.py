@@ -235,12 +235,13 @@ class Cells:
 
     def id_of(self, database: Database) -> int:
         """The id of the mapping of a cell's database."""
-        return database.cell.id
+        found: int = database.cell.id
+        return found
 
     def transport_url_of(self, host: str) -> str | None:
         """The message queue of a host's cell, None for a host that no cell has. Costs nothing where all cells share
         one queue, else one statement a host until the mappings are read again."""
-        urls = {database.cell.transport_url for database in self._with_hosts()}
+        urls: set[str | None] = {database.cell.transport_url for database in self._with_hosts()}
         if len(urls) == 1:
             return urls.pop()
         if host not in self._hosts:
@@ -249,7 +250,8 @@ class Cells:
             if mapping is None:
                 return None
             self._hosts[host] = mapping['cell_id']
-        return self.by_id(self._hosts[host]).cell.transport_url
+        found: str | None = self.by_id(self._hosts[host]).cell.transport_url
+        return found
 
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]

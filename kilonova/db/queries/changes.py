@@ -39,7 +39,7 @@ class Changed(NamedTuple):
     services: dict[int, dt.datetime]
 
 
-def _changes() -> sa.CompoundSelect:
+def _changes() -> sa.CompoundSelect[Any]:
     since = sa.bindparam('since', type_=DateTime)
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):

@@ -183,7 +183,7 @@ def _with_service(down_time: float) -> sa.Select[Any]:
         compute_nodes.outerjoin(services, _OF_HOST))
 
 
-def _nested(result: sa.CursorResult) -> list[Row]:
+def _nested(result: sa.CursorResult[Any]) -> list[Row]:
     split = len(_NODE)
     names = [*_SERVICE, 'up']
     nodes = []

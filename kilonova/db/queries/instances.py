@@ -108,7 +108,7 @@ def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[st
 
 def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[str, Any],
            system_metadata: Mapping[str, str | None], metadata: Mapping[str, str | None], tags: Iterable[str] = (),
-           bdms: Iterable[dict] = ()) -> tuple[int, bool]:
+           bdms: Iterable[dict[str, Any]] = ()) -> tuple[int, bool]:
     """Insert a server in the states that ``event`` leads to, with all that belongs to it; its id, and False when it is
     already there (a repeated step)."""
     uuid, now = values['uuid'], utcnow()
@@ -167,7 +167,8 @@ def transition(conn: sa.Connection, uuid: str, event: str, values: dict[str, Any
     them).
     """
     statement = _moved_by(event).where(*_as_expected(expect))
-    return _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
+    found: bool = _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
+    return found
 
 
 def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from oslo_utils import uuidutils
 from sqlalchemy import exc
 
+from kilonova import states
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
@@ -98,8 +99,8 @@ def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
 
 # --- accepting -------------------------------------------------------------------------------------------------------
 @engine.retried
-def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict],
-                  mappings: Sequence[dict], operations: Sequence[Operation],
+def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict[str, Any]],
+                  mappings: Sequence[dict[str, Any]], operations: Sequence[Operation],
                   group: tuple[int, str] | None = None) -> None:
     """A create of N servers: four INSERTs in one transaction of the api database, whatever N is; one more makes them
     members of a server group, ``group``: its (id, uuid) (``instance_groups.GroupNotFound``)."""
@@ -176,7 +177,7 @@ def _accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -
 
 
 def _busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    method = instance_queries.states.TRANSITIONS[event].method
+    method = states.TRANSITIONS[event].method
     return InstanceInvalidState(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
 

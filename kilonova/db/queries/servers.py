@@ -162,7 +162,7 @@ def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
     """The order of ``page`` for rows of several cells. A build request has no id yet: it is newer than those."""
     for name, direction in reversed(full_order(order)):
-        def rank(row: dict[str, Any], name: str = name) -> tuple:
+        def rank(row: dict[str, Any], name: str = name) -> tuple[Any, ...]:
             value = row.get(name)
             return ((value is None) == (name == 'id'), 0 if value is None else value)
         rows.sort(key=rank, reverse=direction == 'desc')

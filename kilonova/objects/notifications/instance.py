@@ -312,7 +312,8 @@ def hypervisor_name(about: About, server: Instance) -> str | None:
     if 'id' not in server:
         return None
     try:
-        return about.name_template % server.id
+        found: str | None = about.name_template % server.id
+        return found
     except TypeError:
         return about.name_template % {'id': server.id, 'uuid': server.uuid, 'project_id': server.project_id}
 

@@ -118,7 +118,8 @@ def select(about: About, *, request_spec: RequestSpec) -> dict[str, Any]:
 
 
 def _request(request_spec: RequestSpec) -> dict[str, Any]:
-    return _plain(request_spec.to_legacy_request_spec_dict())
+    found: dict[str, Any] = _plain(request_spec.to_legacy_request_spec_dict())
+    return found
 
 
 def _plain(entity: object) -> Any:

@@ -45,7 +45,8 @@ class ImagePropertiesFilter(BaseHostFilter):
                     properties, 'img_hv_requested_version')
 
     def _bits(self, spec_obj: RequestSpec) -> int | None:
-        return self._get(self._properties(spec_obj), 'hw_maxphysaddr_bits')
+        found: int | None = self._get(self._properties(spec_obj), 'hw_maxphysaddr_bits')
+        return found
 
     @staticmethod
     def _properties(spec_obj: RequestSpec) -> Any:

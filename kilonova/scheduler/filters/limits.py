@@ -31,10 +31,11 @@ class _AggregateLimit(_Limit):
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:
-        configured = self.conf.filter_scheduler[self.option]
+        configured: float = self.conf.filter_scheduler[self.option]
         values = sorted({one[self.option] for one in metadata if self.option in one})
         try:
-            return lowest(values, configured)
+            found: float = lowest(values, configured)
+            return found
         except ValueError as error:
             LOG.warning('Could not decode %(option)s of aggregates: %(error)s',
                         {'option': self.option, 'error': error})

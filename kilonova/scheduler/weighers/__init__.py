@@ -70,7 +70,8 @@ class BaseHostWeigher:
 
     def configured_multiplier(self) -> float:
         """The option's value."""
-        return self.conf.filter_scheduler[self.multiplier]
+        found: float = self.conf.filter_scheduler[self.multiplier]
+        return found
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         """The host's value, on any scale; more is better. Where a weigher has only ``values``, by these."""

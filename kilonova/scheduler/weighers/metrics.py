@@ -24,17 +24,18 @@ class MetricsWeigher(BaseHostWeigher):
     multiplier = 'metrics_weight_multiplier'
 
     def configured_multiplier(self) -> float:
-        return self.conf.metrics.weight_multiplier
+        found: float = self.conf.metrics.weight_multiplier
+        return found
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         has = {metric.name: metric.value for metric in host_state.metrics}
         wanted = self._wanted()
         missing = next((name for name in wanted if name not in has), None)
         if missing is None:
-            return sum(ratio * has[name] for name, ratio in wanted.items())
+            return float(sum(ratio * has[name] for name, ratio in wanted.items()))
         if self.conf.metrics.required:
             raise ComputeHostMetricNotFound(name=missing, host=host_state.host, node=host_state.nodename)
-        return self.conf.metrics.weight_of_unavailable
+        return float(self.conf.metrics.weight_of_unavailable)
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
         return LOOP if self._wanted() else np.zeros(len(look.table['live']))

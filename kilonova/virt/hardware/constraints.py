@@ -180,7 +180,8 @@ def dedicated_cpus(topology: InstanceNUMATopology | None) -> int:
 
 def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
     """How many of a server's vCPUs float over the host's shared CPUs."""
-    return flavor.vcpus - (sum(len(cell.pcpuset) for cell in topology.cells) if topology is not None else 0)
+    found: int = flavor.vcpus - (sum(len(cell.pcpuset) for cell in topology.cells) if topology is not None else 0)
+    return found
 
 
 # -- CPUs --------------------------------------------------------------------------------------------------------------

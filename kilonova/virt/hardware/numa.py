@@ -270,4 +270,5 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
     # Small pages: memory that lies in larger ones is not among them.
     total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
     used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
-    return wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)
+    found: bool = wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)
+    return found

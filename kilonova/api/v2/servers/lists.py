@@ -40,7 +40,7 @@ _DEAD_SORT_KEYS = (
     'os_type', 'reservation_id', 'root_gb', 'shutdown_terminate', 'user_data', 'vcpus', 'vm_mode')
 
 
-def _sort_key(*more: str) -> dict:
+def _sort_key(*more: str) -> dict[str, Any]:
     return t.one_of(*sorted({*SORT_KEYS, *more}))
 
 

@@ -177,7 +177,7 @@ def _pattern(name: str, value: str) -> str:
     return value
 
 
-def _deleted(query: Mapping[str, str], all_filters: bool, changed: tuple) -> bool | None:
+def _deleted(query: Mapping[str, str], all_filters: bool, changed: tuple[Any, ...]) -> bool | None:
     if all_filters and 'deleted' in query:
         return bool(_boolean('deleted', query['deleted'])[0])
     return None if any(changed) else False

@@ -80,7 +80,8 @@ def instance_name(template: str, row: Row) -> str:
     if row['id'] is None:
         return ''
     try:
-        return template % row['id']
+        found: str = template % row['id']
+        return found
     except TypeError:
         return template % {'id': row['id'], 'uuid': row['uuid'], 'project_id': row['project_id']}
 

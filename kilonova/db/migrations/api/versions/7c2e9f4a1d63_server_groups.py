@@ -33,7 +33,7 @@ def _create_table(name: str, *items: sa.schema.SchemaItem) -> None:
     op.create_table(name, *items, **OPTIONS)
 
 
-def _timestamps() -> tuple[sa.Column, ...]:
+def _timestamps() -> tuple[sa.Column[Any], ...]:
     return sa.Column('created_at', DATETIME), sa.Column('updated_at', DATETIME)
 
 

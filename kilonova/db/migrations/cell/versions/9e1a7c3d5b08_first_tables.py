@@ -46,11 +46,11 @@ def _create_table(name: str, *items: sa.schema.SchemaItem) -> None:
     op.create_table(name, *items, **OPTIONS)
 
 
-def _timestamps() -> tuple[sa.Column, ...]:
+def _timestamps() -> tuple[sa.Column[Any], ...]:
     return sa.Column('created_at', DATETIME), sa.Column('updated_at', DATETIME)
 
 
-def _soft_delete() -> tuple[sa.Column, ...]:
+def _soft_delete() -> tuple[sa.Column[Any], ...]:
     return *_timestamps(), sa.Column('deleted_at', DATETIME), sa.Column('deleted', sa.Integer)
 
 
