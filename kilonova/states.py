@@ -49,6 +49,11 @@ class TaskState(enum.StrEnum):
     IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
     IMAGE_SNAPSHOT = 'image_snapshot'
     IMAGE_UPLOADING = 'image_uploading'
+    SHELVING = 'shelving'
+    SHELVING_IMAGE_PENDING_UPLOAD = 'shelving_image_pending_upload'
+    SHELVING_IMAGE_UPLOADING = 'shelving_image_uploading'
+    SHELVING_OFFLOADING = 'shelving_offloading'
+    UNSHELVING = 'unshelving'
     SOFT_DELETING = 'soft-deleting'
     RESTORING = 'restoring'
     DELETING = 'deleting'
@@ -78,6 +83,9 @@ REBUILDABLE = frozenset([_V.ACTIVE, _V.STOPPED, _V.ERROR])
 REBUILDING = frozenset([_T.REBUILDING, _T.REBUILD_SPAWNING])
 RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
 SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_UPLOADING])
+SHELVING = frozenset([_T.SHELVING, _T.SHELVING_IMAGE_PENDING_UPLOAD, _T.SHELVING_IMAGE_UPLOADING])
+UNSHELVING = frozenset([_T.UNSHELVING, _T.SPAWNING])
+STARTING = frozenset([_T.UNSHELVING, _T.POWERING_ON])
 # A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
 ENDING = frozenset([_T.DELETING, _T.SOFT_DELETING])
 NOT_DELETING = frozenset([None, *_T]) - ENDING
@@ -172,6 +180,29 @@ TRANSITIONS: dict[str, Rule] = {
     'rebuild.stopped': _rule(REBUILDABLE, REBUILDING, _V.STOPPED, None, 'rebuild'),
     'rebuild.failed':  _rule(ANY, REBUILDING, None, None, 'rebuild'),
     'rebuild.lost':    _rule(ANY, REBUILDING, _V.ERROR, None, 'rebuild'),
+    'shelve.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.SHELVING, 'shelve'),
+    'shelve.copying':  _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_PENDING_UPLOAD, 'shelve'),
+    'shelve.uploading': _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_UPLOADING, 'shelve'),
+    'shelve.done':     _rule(ANY, SHELVING, _V.SHELVED, None, 'shelve'),
+    'shelve.offload':  _rule(ANY, SHELVING, _V.SHELVED, _T.SHELVING_OFFLOADING, 'shelve'),
+    # The memory of a paused or suspended guest was given up, and then it was not shelved after all.
+    'shelve.stopped':  _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
+    'shelve.failed':   _rule(ANY, SHELVING, None, None, 'shelve'),
+    'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
+    # A reset of the state in the middle doesn't bring its disks back.
+    'shelve_offload.done': _rule((_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None),
+                                 _V.SHELVED_OFFLOADED, None, 'shelve_offload'),
+    'shelve_offload.failed': _rule(ANY, _T.SHELVING_OFFLOADING, None, None, 'shelve_offload'),
+    'unshelve_start.start': _rule(_V.SHELVED, IDLE, None, _T.UNSHELVING, 'unshelve'),
+    'unshelve_start.starting': _rule(_V.SHELVED, STARTING, None, _T.POWERING_ON, 'unshelve'),
+    'unshelve_start.done': _rule(_V.SHELVED, STARTING, _V.ACTIVE, None, 'unshelve'),
+    'unshelve_start.failed': _rule(_V.SHELVED, STARTING, None, None, 'unshelve'),
+    'unshelve.start':  _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
+    'unshelve.claim':  _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
+    'unshelve.done':   _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
+    # A reset of the state in the middle doesn't make a guest of it.
+    'unshelve.failed': _rule((_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED,
+                             None, 'unshelve'),
     'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
     'migrate.start':   _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'migrate'),
     'resize.migrated': _rule(_OFF_ON, (_T.RESIZE_PREP, _T.RESIZE_MIGRATED), None, _T.RESIZE_MIGRATED, 'resize'),

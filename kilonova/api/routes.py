@@ -42,6 +42,7 @@ from kilonova.api.v2 import (
     server_topology,
     servers,
     services,
+    shelve,
     simple_tenant_usage,
 )
 from kilonova.api.wsgi import SERVER, Route
@@ -50,7 +51,7 @@ from kilonova.api.wsgi import SERVER, Route
 NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
          availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete, server_metadata,
          server_tags, ips, server_topology, server_diagnostics, server_password, console_output, server_migrations,
-         lock_server, server_external_events, server_groups, keypairs, quota_class_sets, simple_tenant_usage,
+         lock_server, shelve, server_external_events, server_groups, keypairs, quota_class_sets, simple_tenant_usage,
          instance_usage_audit_log, images, gone)
 RULES = tuple(rule for noun in NOUNS for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)

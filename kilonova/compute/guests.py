@@ -25,7 +25,7 @@ KEPT = {VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
         VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
         VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED)}
 # A host that was down when its server was soft-deleted comes back with the guest running.
-WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED)
+WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
 
 

@@ -39,7 +39,7 @@ AT_ONCE = 16
 CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 RUNNING = 1
 # Servers in these vm states have no running guest.
-OFF = ('stopped', 'soft-delete')
+OFF = ('stopped', 'soft-delete', 'shelved')
 # Rows by uuid.
 Rows = dict[str, Row]
 

@@ -15,4 +15,8 @@ OPTS = [
                     'then on anew. Afterwards conductors cancel its build: what it had is given back, and the server '
                     'is ERROR. 0: never. Choose it longer than the largest image takes to a host. Give all conductors '
                     'the same value.'),
+    cfg.IntOpt('shelved_offload_time', default=0, min=-1,
+               help='Seconds after which a shelved server leaves its host, where it keeps disks, devices and its place '
+                    'until then. 0: at once, as soon as its image is made; -1: never by itself. Conductors read it; '
+                    'give all of them the same value.'),
 ]

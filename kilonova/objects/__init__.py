@@ -47,7 +47,14 @@ from kilonova.objects.migration_context import MigrationContext
 from kilonova.objects.monitor_metric import MonitorMetric, MonitorMetricList
 from kilonova.objects.network_request import NetworkRequest, NetworkRequestList
 from kilonova.objects.numa import NetworkMetadata, NUMACell, NUMAPagesTopology, NUMATopology, NUMATopologyLimits
-from kilonova.objects.orders import BuildOrder, FinishResizeOrder, PrepResizeOrder, RebuildOrder, ResizeOrder
+from kilonova.objects.orders import (
+    BuildOrder,
+    FinishResizeOrder,
+    PrepResizeOrder,
+    RebuildOrder,
+    ResizeOrder,
+    UnshelveOrder,
+)
 from kilonova.objects.pci_device import PciDevice, PciDeviceList
 from kilonova.objects.pci_device_pool import PciDevicePool, PciDevicePoolList
 from kilonova.objects.request_spec import (
@@ -82,5 +89,5 @@ __all__ = (
     'PCIDeviceBus', 'PciDevice', 'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList', 'PrepResizeOrder',
     'RebuildOrder', 'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'ResizeOrder', 'Resource', 'ResourceList',
     'ResourceMetadata', 'Save', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList',
-    'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts', 'VirtCPUFeature',
-    'VirtCPUModel', 'VirtCPUTopology')
+    'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts', 'UnshelveOrder',
+    'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')

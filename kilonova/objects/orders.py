@@ -102,3 +102,18 @@ class FinishResizeOrder(KilonovaObject):
         'request_spec': fields.ObjectField('RequestSpec'),
         'disk_info': fields.JsonField(nullable=True),
     }
+
+
+@register
+class UnshelveOrder(KilonovaObject):
+    """Build a server that was shelved and offloaded. ``image``: of which its root disk is made; ``request_spec``: its
+    devices are of the providers that Placement allocated; ``limits``, ``block_devices`` as in ``BuildOrder``."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'request_spec': fields.ObjectField('RequestSpec'),
+        'block_devices': fields.ListOfObjectsField('BlockDeviceMapping'),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+    }

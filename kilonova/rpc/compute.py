@@ -17,6 +17,7 @@ from kilonova.objects import (
     PrepResizeOrder,
     RebuildOrder,
     ResizeOrder,
+    UnshelveOrder,
 )
 from kilonova.rpc.interface import Interface, call, cast, long_call
 
@@ -71,6 +72,27 @@ class Compute(Interface):
 
     @long_call('6.11')
     def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def shelve_offload_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_unshelve_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
     @long_call('6.11')
     def prep_resize(self, ctxt: RequestContext, order: PrepResizeOrder, key: str) -> Any: ...

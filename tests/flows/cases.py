@@ -243,6 +243,31 @@ def disband(cloud: Cloud, uuid: str | None) -> str:
     return uuid or ''
 
 
+def keep_shelved(cloud: Cloud, seconds: int) -> None:
+    """[DEFAULT]shelved_offload_time of all conductors; 0: as it is by default."""
+    for conductor in cloud.conductors:
+        conductor.env.conf.set_override('shelved_offload_time', seconds)
+
+
+def shelved(cloud: Cloud) -> str:
+    server = booted(cloud)
+    keep_shelved(cloud, -1)
+    try:
+        cloud.action(server, 'shelve')
+    finally:
+        keep_shelved(cloud, 0)
+    assert cloud.status(server) == 'SHELVED', cloud.story(server)
+    return server
+
+
+def offloaded(cloud: Cloud) -> str:
+    server = booted(cloud)
+    cloud.action(server, 'shelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED', cloud.story(server)
+    assert not cloud.owned(server) and server not in cloud.placement.allocations()
+    return server
+
+
 CASES = {
     'boot': Case('boot', lambda cloud: None, create, 'ACTIVE', 'ERROR'),
     'resize': Case('resize', booted, ask('resize'), 'VERIFY_RESIZE', 'ACTIVE'),
@@ -256,6 +281,11 @@ CASES = {
     'soft-delete-resized': Case('soft_delete', resized, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED', variant=True),
     'restore': Case('restore', soft_deleted, ask('restore'), 'ACTIVE', 'SOFT_DELETED'),
     'snapshot': Case('snapshot', booted, ask('createImage', {'name': 'snap'}), 'ACTIVE', 'ACTIVE'),
+    'shelve': Case('shelve', booted, ask('shelve'), 'SHELVED_OFFLOADED', 'ACTIVE'),
+    'shelve-stopped': Case('shelve', stopped, ask('shelve'), 'SHELVED_OFFLOADED', 'SHUTOFF', variant=True),
+    'shelve-offload': Case('shelve_offload', shelved, ask('shelveOffload'), 'SHELVED_OFFLOADED', 'SHELVED'),
+    'unshelve': Case('unshelve', offloaded, ask('unshelve'), 'ACTIVE', 'SHELVED_OFFLOADED'),
+    'unshelve-start': Case('unshelve_start', shelved, ask('unshelve'), 'ACTIVE', 'SHELVED'),
     'stop': Case('stop', booted, ask('os-stop'), 'SHUTOFF', 'ACTIVE'),
     'start': Case('start', stopped, ask('os-start'), 'ACTIVE', 'SHUTOFF'),
     'reboot': Case('reboot', booted, ask('reboot', {'type': 'HARD'}), 'ACTIVE', 'ACTIVE'),

@@ -44,7 +44,8 @@ LAST = ('build_and_run_instance', 'snapshot_instance', 'rebuild_instance')
 # The last thing that such a host says before there is no way back.
 POINTS = ('build.done', 'snapshot.done', 'rebuild.spawning')
 # What hosts are told to undo.
-ORDERS = ('undo_build', 'undo_prep_resize', 'undo_resize_instance', 'undo_finish_resize', 'undo_snapshot_instance')
+ORDERS = ('undo_build', 'undo_prep_resize', 'undo_resize_instance', 'undo_finish_resize', 'undo_snapshot_instance',
+          'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance')
 
 
 class Failure:
@@ -56,8 +57,10 @@ class Failure:
         self.over = False
         self._order = ''
         cloud.on_message = self.on_message
-        if case.kind == 'resize':
-            disturb(monkeypatch, 'resize', flows.FLOWS['resize'].index('mark_resized'), self._fail)
+        steps = flows.FLOWS[case.kind].steps
+        if steps[-1].name.startswith('mark_'):
+            # The flow writes the end state, no host.
+            disturb(monkeypatch, case.kind, len(steps) - 1, self._fail)
 
     def _fail(self, real: Callable[[Work], Any], work: Work) -> None:
         self.happened.append(work.uuid)

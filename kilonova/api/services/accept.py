@@ -15,8 +15,9 @@ def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
 
 
-def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True) -> None:
-    """Lock, host and state, as the row in hand has them; the transaction checks the state once more.
+def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True, hosted: bool = True) -> None:
+    """Lock, host and state, as the row in hand has them; the transaction checks the state once more. ``hosted`` False:
+    it needs no host.
 
     Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409.
     """
@@ -30,7 +31,8 @@ def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True
     if launched and not row['launched_at']:
         raise InstanceInvalidState(method=rule.method, instance_uuid=server.uuid, attr='launched_at',
                                    state=row['launched_at'])
-    check_ready(server)
+    if hosted:
+        check_ready(server)
 
 
 def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Operation, name: str, **more: Any) -> None:

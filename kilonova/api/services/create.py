@@ -287,12 +287,10 @@ def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tu
     asked, node = request.host or request.force_host, request.hypervisor_hostname or request.force_node
     if not (asked or node):
         if zone is not None:
-            _check_zone(backend, zone)
+            check_zone(backend, zone)
         return zone, None
     if asked:
-        with backend.api_db.read() as conn:
-            if cells.get_host(conn, asked) is None:
-                raise HostUnknown(host=asked)
+        check_host(backend, asked)
     on = _host_of_node(backend, node) if node else asked
     if asked and asked != on:
         raise HostUnknown(host=node)
@@ -301,13 +299,20 @@ def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tu
     return zone, Destination(ctxt, host=on, node=request.hypervisor_hostname)
 
 
-def _check_zone(backend: Backend, zone: str) -> None:
+def check_zone(backend: Backend, zone: str) -> None:
     """A zone is available as long as one of its computes is enabled."""
     silent: list[Any] = []
     if not any(service.row['zone'] == zone and not service.row['disabled']
                for service in hosts.list_services(backend, binary=hosts.COMPUTE, silent=silent)):
         refuse_if_any(silent)
         raise ZoneUnavailable
+
+
+def check_host(backend: Backend, host: str) -> None:
+    """HostUnknown: no cell has such a compute."""
+    with backend.api_db.read() as conn:
+        if cells.get_host(conn, host) is None:
+            raise HostUnknown(host=host)
 
 
 def _host_of_node(backend: Backend, node: str) -> str:

@@ -44,8 +44,9 @@ def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bo
 
 
 def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
-    """Whether a delete leaves something to restore: the server ran once, and is on a host."""
-    return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host'])
+    """Whether a delete leaves something to restore: the server ran once, and is on a host, where it is to stay."""
+    return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host']
+                and row['vm_state'] != states.VmState.SHELVED_OFFLOADED)
 
 
 def _soft_delete(backend: Backend, ctxt: RequestContext, server: Found) -> None:

@@ -117,6 +117,12 @@ def _zone_of_hosts(hosts_of: dict[str, set[str]]) -> dict[str, str]:
     return {host: zone for zone, hosts in hosts_of.items() for host in hosts}
 
 
+def zone_of(backend: Backend, host: str) -> str:
+    """The availability zone of a compute host."""
+    with backend.api_db.read() as conn:
+        return _zone_of_hosts(zones.zones(conn)).get(host, backend.options.default_zone)
+
+
 def _zone(backend: Backend, row: dict[str, Any], zone_of: dict[str, str]) -> str:
     if row['binary'] != COMPUTE:
         return backend.options.internal_zone

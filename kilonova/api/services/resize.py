@@ -11,7 +11,7 @@ from kilonova.api.services import accept, create, images, quota, refusals
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
-from kilonova.db.queries import cells, instances, migrations, request_specs, withdrawals
+from kilonova.db.queries import instances, migrations, request_specs, withdrawals
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
@@ -65,7 +65,7 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards.
     ``disk_config``: AUTO or MANUAL from now on."""
     accept.check(ctxt, server, 'resize.start')
-    instance = _instance(ctxt, server)
+    instance = instance_of(ctxt, server)
     values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
         instance.system_metadata, instance.image_ref, disk_config)}
     _refuse_accelerators(instance.flavor.extra_specs)
@@ -81,7 +81,7 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]
-    spec.requested_destination = _destination(ctxt, server)
+    spec.requested_destination = destination_of(ctxt, server)
     _accept(backend, ctxt, server, _Move('resize.start', 'resize', 'resize', flavor, spec, old_spec, image,
                                          allowed=allowed, more=more, values=values))
 
@@ -89,25 +89,23 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
 def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | None) -> None:
     """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
     accept.check(ctxt, server, 'migrate.start')
-    instance = _instance(ctxt, server)
+    instance = instance_of(ctxt, server)
     _refuse_accelerators(instance.flavor.extra_specs)
     if host is not None:
         if host == instance.host:
             raise CannotMigrateToSameHost
-        with backend.api_db.read() as conn:
-            if cells.get_host(conn, host) is None:
-                raise create.HostUnknown(host=host)
+        create.check_host(backend, host)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, old_spec = _specs(backend, ctxt, instance, instance.flavor, image)
     # A server is never migrated to where it is, whatever a resize may do.
-    spec.ignore_hosts, spec.requested_destination = [instance.host], _destination(ctxt, server, host)
+    spec.ignore_hosts, spec.requested_destination = [instance.host], destination_of(ctxt, server, host)
     _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
                                          image, host))
 
 
-def _destination(ctxt: RequestContext, server: Found, host: str | None = None) -> Destination:
-    """Its own cell: nothing carries servers from one cell's database to another's. What a cell's services connect to
-    is nobody's business."""
+def destination_of(ctxt: RequestContext, server: Found, host: str | None = None) -> Destination:
+    """``host``, or any of its own cell: nothing carries servers from one cell's database to another's. What a cell's
+    services connect to is nobody's business."""
     cell = server.cell.cell
     found = Destination(ctxt, cell=CellMapping(ctxt, uuid=cell.uuid, name=cell.name))
     if host is not None:
@@ -115,7 +113,8 @@ def _destination(ctxt: RequestContext, server: Found, host: str | None = None) -
     return found
 
 
-def _instance(ctxt: RequestContext, server: Found) -> Instance:
+def instance_of(ctxt: RequestContext, server: Found) -> Instance:
+    """The server as an object, with its system metadata."""
     row, extra = instances.split(server.row)
     with server.cell.read() as conn:
         kept = instances.get_system_metadata(conn, server.uuid)
@@ -146,10 +145,7 @@ def _specs(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: F
     Those of the flavor are rebuilt: a spec that kept the old ones would give the server its vCPUs and the devices that
     it had. Those of ports stay.
     """
-    with backend.api_db.read() as conn:
-        stored = request_specs.get(conn, instance.uuid)
-    kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
-    old = kept if kept is not None else _spec_of(ctxt, instance, image)
+    old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
     of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
                 if request.alias_name is None]
@@ -164,9 +160,12 @@ def _specs(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: F
     return spec, old
 
 
-def _spec_of(ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:
-    """A server that lost its spec still is what it is."""
-    return RequestSpec.from_components(
+def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:
+    """What was asked for when the server was made or last resized. One that lost its spec still is what it is."""
+    with backend.api_db.read() as conn:
+        stored = request_specs.get(conn, instance.uuid)
+    kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
+    return kept if kept is not None else RequestSpec.from_components(
         ctxt, instance_uuid=instance.uuid, flavor=instance.flavor, image=image, project_id=instance.project_id,
         user_id=instance.user_id, pci_requests=instance.pci_requests)
 

@@ -24,19 +24,25 @@ def snapshot(op: Operation, image_id: str) -> Reply:
     with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
         op.notify('instance.snapshot.start', snapshot_image_id=image_id)
         op.save(transition='snapshot.copying', expect=here)
-        LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
-        try:
-            host.driver.snapshots.snapshot(instance, image_id, op.check,
-                                           lambda: op.save(transition='snapshot.uploading', expect=here))
-        except errors.Unanswered:
-            raise
-        except Exception:
-            _forget(op, image_id)
-            raise
+        send(op, image_id, 'snapshot.uploading')
         op.save(transition='snapshot.done', expect=here, end=True, event=op.event())
         op.notify('instance.snapshot.end', moved='snapshot.done', snapshot_image_id=image_id)
-        LOG.info('Snapshot image upload complete', instance_uuid=instance.uuid)
     return {'image_id': image_id}
+
+
+def send(op: Operation, image_id: str, uploading: str) -> None:
+    """Copy the root disk and send it; ``uploading``: the event by which the server moves between the two."""
+    instance = op.instance
+    LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
+    try:
+        op.host.driver.snapshots.snapshot(instance, image_id, op.check, lambda: op.save(
+            transition=uploading, expect={'host': op.host.name}))
+    except errors.Unanswered:
+        raise
+    except Exception:
+        _forget(op, image_id)
+        raise
+    LOG.info('Snapshot image upload complete', instance_uuid=instance.uuid)
 
 
 def _forget(op: Operation, image_id: str) -> None:

@@ -78,6 +78,24 @@ def add_release(work: Work[Any], args: dict[str, Any], same: Sequence[str], *, h
         raise work.standing() or LeaseLost(operation=work.uuid)
 
 
+def drop_image(work: Work[Any], image_id: str) -> None:
+    """An image of the server goes; later, while the image service is silent."""
+    try:
+        work.env.drop_image(image_id)
+    except Unanswered as error:
+        LOG.info('Image %s is deleted later: %s', image_id, error)
+        # Nobody waits for the image service to unwind a server, least of all a delete.
+        add_release(work, {'image_id': image_id}, ('image_id',))
+
+
+def undo_image(work: Work[Any], method: str) -> None:
+    """No image is made of the server: the host takes back what it did for it (``method``), the image goes."""
+    host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
+    if host is not None:
+        ask_to_undo(work, host, method, instance=work.instance(), image_id=image_id)
+    drop_image(work, image_id)
+
+
 def release(work: Work[Outputs]) -> None:
     """What is still to give back: a host's part (asked until it answers), a Placement consumer, or an image."""
     if 'consumer' in work.args:

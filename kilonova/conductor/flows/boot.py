@@ -211,9 +211,13 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
     there for the host that refused it: one write, so that its generation tells a late one from this."""
-    if work.attempt == 1:
-        return
-    host = chosen(work)
+    if work.attempt > 1:
+        claim_chosen(work)
+
+
+def claim_chosen(work: Work[Any]) -> None:
+    """The host of this attempt, in Placement. HostRejected: it is no longer as the scheduler saw it."""
+    host = work.outputs.hosts[work.attempt - 1]
     held = work.env.placement.get_allocations(work.instance_uuid)
     if same_allocations(held['allocations'], host.allocations):
         return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, resized
+from kilonova.conductor.flows import beside, resized, shelve
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
@@ -56,9 +56,13 @@ def terminate(work: Work[DeleteOutputs]) -> None:
 
 
 def drop_allocations(work: Work[DeleteOutputs]) -> None:
-    """The server's allocation in Placement goes, and what unfinished moves hold."""
+    """The server's allocation in Placement goes, and what unfinished moves hold. So does the image that it was shelved
+    to: nobody would know what it is for."""
     for consumer in [*work.outputs.consumers, work.instance_uuid]:
         work.env.placement.delete_allocations(consumer)
+    image_id = work.instance().system_metadata.get(shelve.IMAGE)
+    if image_id:
+        beside.drop_image(work, image_id)
 
 
 def mark_deleted(work: Work[DeleteOutputs]) -> None:

@@ -1,7 +1,6 @@
 """Stop, pause, suspend, snapshot and the like: one step on the server's host, which writes the end state."""
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from kilonova.conductor.flow import Flow
@@ -10,9 +9,6 @@ from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances
-from kilonova.errors import Unanswered
-
-LOG = logging.getLogger(__name__)
 
 
 class OneStep(Flow[Outputs]):
@@ -128,15 +124,7 @@ def snapshot_instance(work: Work[Outputs]) -> None:
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:
     """The guest goes on, the host's copy goes, the image goes."""
-    host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
-    if host is not None:
-        beside.ask_to_undo(work, host, 'undo_snapshot_instance', instance=work.instance(), image_id=image_id)
-    try:
-        work.env.drop_image(image_id)
-    except Unanswered as error:
-        LOG.info('Image %s is deleted later: %s', image_id, error)
-        # Nobody waits for the image service to unwind a server, least of all a delete.
-        beside.add_release(work, {'image_id': image_id}, ('image_id',))
+    beside.undo_image(work, 'undo_snapshot_instance')
 
 
 class Snapshot(OneStep):

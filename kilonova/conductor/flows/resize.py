@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid
@@ -31,16 +31,22 @@ SAVES = 5
 
 
 @dataclass
-class ResizeOutputs(Chosen):
-    """``prep_resize``: {disk: where it shall go}. ``resize_instance``: what the destination must know of the disk.
-    ``choices``: how often the scheduler chose."""
+class Rechosen(Chosen):
+    """``choices``: how often the scheduler chose."""
 
-    prep_resize: dict[str, Any] | None = None
-    resize_instance: dict[str, Any] | None = None
     choices: int = 1
 
 
+@dataclass
+class ResizeOutputs(Rechosen):
+    """``prep_resize``: {disk: where it shall go}. ``resize_instance``: what the destination must know of the disk."""
+
+    prep_resize: dict[str, Any] | None = None
+    resize_instance: dict[str, Any] | None = None
+
+
 ResizeWork = Work[ResizeOutputs]
+RechosenT = TypeVar('RechosenT', bound=Rechosen)
 
 
 # --- what those that end a move need, too ----------------------------------------------------------------------------
@@ -129,8 +135,8 @@ def new_flavor(work: ResizeWork) -> objects.Flavor:
     return found
 
 
-def select(work: ResizeWork) -> None:
-    """Hosts for the new flavor, behind those that refused before; nothing is claimed yet."""
+def select(work: Work[Any]) -> None:
+    """Hosts for the request spec, behind those that refused before; nothing is claimed yet."""
     refused = work.outputs.hosts[:work.attempt - 1]
     work.before_sending()
     found = work.env.select_destinations(
@@ -157,12 +163,14 @@ def undo_claim_and_move(work: ResizeWork) -> None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
-def chosen(work: ResizeWork) -> Choice:
+def chosen(work: Work[Any]) -> Choice:
     """The host of this attempt."""
-    return work.outputs.hosts[work.attempt - 1]
+    found: Choice = work.outputs.hosts[work.attempt - 1]
+    return found
 
 
-def _spec(work: ResizeWork) -> objects.RequestSpec:
+def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
+    """The request spec; its devices are of the providers that this attempt has in Placement."""
     spec = request_spec(work)
     if spec.pci_requests is not None:
         spec.pci_requests = pci_request.with_allocation(spec.pci_requests, chosen(work).mappings)
@@ -174,7 +182,7 @@ def prep_resize(work: ResizeWork) -> None:
     host = chosen(work)
     work.outputs.prep_resize = work.ask(host.host, 'prep_resize', order=objects.PrepResizeOrder(
         instance=work.instance(), image=image(work), migration=migration(work), flavor=new_flavor(work),
-        request_spec=_spec(work), limits=host.scheduler_limits))
+        request_spec=allocated_spec(work), limits=host.scheduler_limits))
     work.changed()
 
 
@@ -207,7 +215,7 @@ def finish_resize(work: ResizeWork) -> None:
     """The destination builds the guest from the new flavor and the new devices."""
     host = chosen(work)
     work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
-        instance=work.instance(), image=image(work), migration=migration(work), request_spec=_spec(work),
+        instance=work.instance(), image=image(work), migration=migration(work), request_spec=allocated_spec(work),
         disk_info=work.outputs.resize_instance))
     work.changed()
 
@@ -267,7 +275,26 @@ def as_before(work: ResizeWork) -> Callable[[engine.Connection], None]:
     return write
 
 
-class Resize(Flow[ResizeOutputs]):
+class Choosing(Flow[RechosenT]):
+    """Claims behind ``select``, which claims nothing."""
+
+    def next_attempt(self, work: Work[RechosenT], step: Step[RechosenT], error: HostRejected) -> bool:
+        """The next alternate. Without one, where Placement gave the very devices to somebody else since they were
+        chosen, the scheduler chooses again: others may be free on the same host."""
+        if super().next_attempt(work, step, error):
+            return True
+        if not isinstance(error.__cause__, PlacementConflict) or work.outputs.choices == CHOICES:
+            return False
+        work.outputs.choices += 1
+        work.undo_attempt(self.index('select'), error)
+        self._undo_attempt(work)
+        return True
+
+    def exhausted(self, work: Work[RechosenT], error: HostRejected) -> Exception:
+        return NoValidHost(reason=f'Hosts said: {"; ".join([*work.outputs.refusals, str(error)])}')
+
+
+class Resize(Choosing[ResizeOutputs]):
     name, outputs = 'resize', ResizeOutputs
     steps = (
         Step('create_migration', create_migration, saved=False),
@@ -280,21 +307,6 @@ class Resize(Flow[ResizeOutputs]):
         Step('save_spec', save_spec, undo_save_spec),
         Step('mark_resized', mark_resized, saved=False),
     )
-
-    def next_attempt(self, work: ResizeWork, step: Step[ResizeOutputs], error: HostRejected) -> bool:
-        """The next alternate. Without one, where Placement gave the very devices to somebody else since they were
-        chosen, the scheduler chooses again: others may be free on the same host."""
-        if super().next_attempt(work, step, error):
-            return True
-        if not isinstance(error.__cause__, PlacementConflict) or work.outputs.choices == CHOICES:
-            return False
-        work.outputs.choices += 1
-        work.undo_attempt(self.index('select'), error)
-        self._undo_attempt(work)
-        return True
-
-    def exhausted(self, work: ResizeWork, error: HostRejected) -> Exception:
-        return NoValidHost(reason=f'Hosts said: {"; ".join([*work.outputs.refusals, str(error)])}')
 
     def ended_badly(self, work: ResizeWork) -> None:
         """The server is as it was; its fault and event say why."""

@@ -30,6 +30,9 @@ COMPUTE = services.c.binary == 'nova-compute'
 _SERVICE = [services.c[name] for name in ('id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down',
                                           'last_seen_up', 'version', 'deleted')]
 
+# Without a host, and none was chosen for them that has yet to take them.
+_ON_NO_HOST = ('error', 'shelved_offloaded')
+
 
 class Changed(NamedTuple):
     """``now`` by the database's clock; {row id: stamp} of nodes and of compute services."""
@@ -90,10 +93,11 @@ def down(connection: sa.Connection, down_time: float) -> set[int]:
 
 
 def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
-    """Those of these servers that a host has taken, or that will never be taken; one statement."""
+    """Those of these servers that a host has taken, or had taken before they were offloaded, or that will never be
+    taken; one statement."""
     return set(connection.execute(sa.select(instances.c.uuid).where(
         instances.c.uuid.in_(list(uuids)), sa.or_(
-            instances.c.host.is_not(None), instances.c.deleted != 0, instances.c.vm_state == 'error'))).scalars())
+            instances.c.host.is_not(None), instances.c.deleted != 0, instances.c.vm_state.in_(_ON_NO_HOST)))).scalars())
 
 
 def unknown(connection: sa.Connection, uuids: Collection[str]) -> set[str]:

@@ -132,6 +132,13 @@ def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[
     return new_id, True
 
 
+def get_block_devices(conn: sa.Connection, uuid: str) -> list[dict[str, Any]]:
+    """The disks that were asked for, as columns of ``block_device_mapping``."""
+    rows = conn.execute(sa.select(bdm_table).where(
+        bdm_table.c.instance_uuid == uuid, bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings()
+    return [dict(row) for row in rows]
+
+
 def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
     """Plain columns (no states), if those of ``expect`` are as it says (see ``transition``); rows hit."""
     if not values:

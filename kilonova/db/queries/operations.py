@@ -30,7 +30,7 @@ leases = cell_models.Lease.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
-FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release')
+FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release', 'shelve_offload')
 # What waits for a confirm or a revert.
 MOVES = ('resize', 'migration')
 

@@ -69,7 +69,8 @@ BODIES = {
     'PUT /images/{image_id}/metadata/{key}': {'meta': {'key': 'v'}},
     'PUT /os-hosts/{host_name}': {'status': 'disable'},
     'createImage': {'createImage': {'name': 'n', 'metadata': {'key': 'v'}}}, 'restore': {'restore': None},
-    'forceDelete': {'forceDelete': None},
+    'forceDelete': {'forceDelete': None}, 'shelve': {'shelve': None}, 'shelveOffload': {'shelveOffload': None},
+    'unshelve': {'unshelve': {'availability_zone': 'z', 'host': 'h1'}},
     'POST /os-keypairs': {'keypair': {'name': 'k', 'type': 'ssh', 'user_id': 'bob', 'public_key': 'ssh-ed25519 AAAA'}},
     'PUT /os-quota-sets/{tenant_id}': {'quota_set': {
         'instances': 1, 'cores': 1, 'ram': 1, 'key_pairs': 1, 'metadata_items': 1, 'server_groups': 1,

@@ -107,6 +107,7 @@ FINGERPRINTS = {
     'TagList': '1.1-a5e4deacdd233ddc',
     'TaskLog': '1.0-0a6133face007e43',
     'TrustedCerts': '1.0-c153cf2c957fcd01',
+    'UnshelveOrder': '1.0-262f1b36ec3beedf',
     'VirtCPUFeature': '1.0-0ea1908e39c82dbb',
     'VirtCPUModel': '1.0-ab04a767075c404c',
     'VirtCPUTopology': '1.0-3e5dcf03fda976c6',

@@ -13,9 +13,13 @@ INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'com
               'scheduler': scheduler.Scheduler}
 
 # Methods that came with this release: under the older pin the operation ends with a fault that names both versions.
-NEWER: dict[str, set[str]] = {'compute': {'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance',
-                                           'trigger_crash_dump', 'rebuild_instance'},
-                              'conductor': set(), 'compute_task': {'rebuild_instance'}, 'scheduler': set()}
+NEWER: dict[str, set[str]] = {
+    'compute': {
+        'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance', 'trigger_crash_dump',
+        'rebuild_instance',
+        'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',
+        'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance'},
+    'conductor': set(), 'compute_task': {'rebuild_instance'}, 'scheduler': set()}
 
 
 def test_the_newest_line_is_this_release():

@@ -231,7 +231,8 @@ class ServerDisks:
         directory.record(name, self.format)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.Base:
-        return self._cache.image(instance.image_ref, image_meta, self._download(), most)
+        # A server may be built from another image than the one that it was created from: what was shelved of it.
+        return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download(), most)
 
     def _download(self) -> ImageFetch:
         if self._fetch is None:

@@ -1,0 +1,58 @@
+"""The actions shelve, shelveOffload and unshelve."""
+from __future__ import annotations
+
+from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Window, Windows
+from kilonova.api.services import shelve
+from kilonova.api.wsgi import Call, server_action
+
+ZONE_SINCE, HOST_SINCE = 77, 91
+
+SHELVE, OFFLOAD, UNSHELVE, TO_HOST = (f'{PREFIX}os-shelve:{verb}' for verb in (
+    'shelve', 'shelve_offload', 'unshelve', 'unshelve_to_host'))
+RULES = (
+    rule(SHELVE, MEMBER, 'Shelve a server.'),
+    rule(OFFLOAD, ADMIN, 'Take a shelved server off its host.'),
+    rule(UNSHELVE, MEMBER, 'Bring a shelved server back.'),
+    rule(TO_HOST, ADMIN, 'Bring a shelved server back on a named host.'),
+)
+
+SHELVE_BODY = Obj(Prop('shelve', t.ANYTHING, required=True))
+OFFLOAD_BODY = Obj(Prop('shelveOffload', t.ANYTHING, required=True))
+UNSHELVE_BODY = Obj(Prop('unshelve', Windows(
+    Window(t.ANYTHING, until=ZONE_SINCE - 1),
+    Window({'oneOf': [t.NULL, Obj(Prop('availability_zone', t.ZONE, required=True))]}, since=ZONE_SINCE,
+           until=HOST_SINCE - 1),
+    Window({'oneOf': [t.NULL, Obj(Prop('availability_zone', {'oneOf': [t.NULL, t.ZONE]}), Prop('host', t.HOST),
+                                  minProperties=1)]}, since=HOST_SINCE)), required=True))
+
+
+def shelve_server(call: Call) -> None:
+    """shelve: an image is made of its disk, and the guest is off; without [DEFAULT]shelved_offload_time it leaves its
+    host at once."""
+    shelve.shelve(call.backend, call.ctxt, call.server)
+
+
+def offload(call: Call) -> None:
+    """shelveOffload: it leaves its host now."""
+    shelve.offload(call.backend, call.ctxt, call.server)
+
+
+def unshelve(call: Call) -> None:
+    """unshelve, from 2.77 on perhaps to a zone, from 2.91 on perhaps to a host, or to no zone any more (null)."""
+    body = call.body['unshelve']
+    if call.version < ZONE_SINCE or not isinstance(body, dict):
+        body = {}
+    host = body.get('host')
+    if host is not None:
+        call.authorise(TO_HOST)
+    where = shelve.Where(body.get('availability_zone'), 'availability_zone' in body, host)
+    shelve.unshelve(call.backend, call.ctxt, call.server, where)
+
+
+ROUTES = (
+    server_action('shelve', shelve_server, SHELVE, SHELVE_BODY),
+    server_action('shelveOffload', offload, OFFLOAD, OFFLOAD_BODY),
+    server_action('unshelve', unshelve, UNSHELVE, UNSHELVE_BODY, asks=(TO_HOST,)),
+)

@@ -1,0 +1,82 @@
+"""Shelve: stop the guest and send its disk. Shelve offload: all that is here of the server goes.
+
+A paused or suspended guest stops after its disk is copied: nothing writes to it meanwhile, and while nothing is lost it
+can be left as it was.
+"""
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.compute import records
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of
+from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.ops import snapshot
+from kilonova.rpc.compute import Compute
+from kilonova.states import ENDING, PowerState, VmState
+
+LOG = logging.getLogger(__name__)
+
+# Guests whose memory is kept while they don't run.
+HELD = (VmState.PAUSED, VmState.SUSPENDED)
+
+
+@order(Compute.shelve_instance, checks=Check.WRITE)
+def shelve(op: Operation, image_id: str) -> Reply:
+    """The guest is off, its root disk is the data of image ``image_id``. The end state is the flow's; so is the undo
+    of what fails here."""
+    host, instance = op.host, op.instance
+    op.begin('compute_shelve_instance')
+    with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
+        op.notify('instance.exists')
+        op.notify('instance.shelve.start')
+        op.save(transition='shelve.copying', expect={'host': host.name})
+        if instance.vm_state not in HELD:
+            host.driver.power.power_off(instance, *host.shutdown_wait(instance))
+        snapshot.send(op, image_id, 'shelve.uploading')
+        host.driver.power.power_off(instance)
+        power_state = host.driver.guests.get_info(instance)
+        op.save(expect={'host': host.name}, values={'power_state': power_state}, event=op.event())
+    return {'image_id': image_id, 'power_state': power_state}
+
+
+@order(Compute.undo_shelve_instance, checks=Check.UNDO, forward=True)
+def undo_shelve(op: Operation, image_id: str) -> Reply:
+    """The flow's undo: the copy goes, and the guest runs again where the server is to run. One that was paused or
+    suspended and has stopped is off."""
+    host = op.host
+    with op.turn():
+        host.driver.snapshots.forget_snapshot(op.instance, image_id)
+        fresh = records.instance(op.ctxt, op.instance.uuid)
+        if fresh is None or fresh.host != host.name or fresh.task_state in ENDING:
+            return {}
+        power_state = host.driver.guests.get_info(fresh)
+        if power_state != PowerState.SHUTDOWN:
+            return {}
+        if fresh.vm_state in HELD:
+            LOG.warning('The guest was %s and is off: its memory is lost', fresh.vm_state, instance_uuid=fresh.uuid)
+            op.save(undo=True, transition='shelve.stopped', expect={'host': host.name},
+                    values={'power_state': power_state})
+        elif fresh.vm_state == VmState.ACTIVE:
+            _start(op, fresh)
+    return {}
+
+
+def _start(op: Operation, instance: objects.Instance) -> None:
+    devices = op.host.tracker.devices(instance.uuid)
+    op.host.check_devices(instance, devices)
+    op.host.driver.power.power_on(instance, image_of(instance), devices)
+    op.save(undo=True, expect={'host': op.host.name},
+            values={'power_state': op.host.driver.guests.get_info(instance)})
+
+
+# What is offloaded has its disk in an image, so what is still here may go; its save looks.
+@order(Compute.shelve_offload_instance, checks=Check.WRITE, forward=True)
+def offload(op: Operation) -> Reply:
+    """Guest and files go, whatever the server holds here is free. The end state is the flow's."""
+    with op.turn():
+        op.notify('instance.shelve_offload.start')
+        op.host.driver.guests.destroy(op.instance)
+        op.give_back(undo=True)
+    return {}

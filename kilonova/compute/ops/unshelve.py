@@ -1,0 +1,115 @@
+"""Unshelve: claim · spawn from the image that the server was shelved to. A server that is still here is only started.
+
+Whatever fails is undone here: guest and files go, devices are given back, and the server is on no host as before. The
+end state is the flow's.
+"""
+from __future__ import annotations
+
+from typing import Unpack
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import records
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of
+from kilonova.compute.operation import Check, ClaimFields, Operation, Reply, Undone
+from kilonova.compute.ops import build
+from kilonova.compute.tracker import RUN
+from kilonova.rpc.compute import Compute
+from kilonova.states import PowerState, VmState
+
+LOG = logging.getLogger(__name__)
+
+
+@order(Compute.unshelve_instance, checks=Check.WRITE, verdict=build.verdict)
+def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
+    """Build and run the order's server. Errors: see ``build.verdict``."""
+    host, instance = op.host, op.instance
+    with op.turn(), host.build_slots.hold(op.check):
+        op.begin('compute_unshelve_instance')
+        with op.undoing('unshelve'):
+            op.check()
+            op.notify('instance.unshelve.start')
+            op.undo(_refused, op)
+            devices = _claim(op, order)
+            instance.numa_topology = host.tracker.topology(instance.uuid, RUN)
+            op.undo(_release, op)
+            op.check()
+            host.check_present(instance, devices)
+            host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices)
+            op.check()
+            values = {'power_state': host.driver.guests.get_info(instance)}
+            with host.tracker.writing(op.ctxt):
+                plan = host.tracker.plan_allocate(instance.uuid, RUN)
+                # Less work under way.
+                op.save(plan, expect={'host': host.name}, values=values, usage=host.tracker.usage(plan),
+                        event=op.event())
+    return values
+
+
+def _claim(op: Operation, order: objects.UnshelveOrder) -> list[objects.PciDevice]:
+    host, spec = op.host, order.request_spec
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id,
+              'launched_on': host.name, 'availability_zone': op.instance.availability_zone}
+    fields: ClaimFields = {'transition': 'unshelve.claim', 'expect': {'host': [None, host.name]}, 'values': values,
+                           'group': op.group_of(spec)}
+    extra = {'pci_requests': requests.to_column()} if requests is not None else {}
+    return op.claim(RUN, op.instance.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
+                    order.limits, lambda _: extra, **fields)
+
+
+def _refused(op: Operation) -> None:
+    """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
+    if isinstance(op.error, errors.HostRejected):
+        op.save(undo=True, event=op.event(op.error), undone=op.undone)
+
+
+def _release(op: Operation) -> None:
+    _destroy(op, event=op.event(op.error), undone=op.undone)
+
+
+def _destroy(op: Operation, **ended: Unpack[Undone]) -> None:
+    op.host.driver.guests.destroy(op.instance)
+    op.give_back(undo=True, expect={'host': op.host.name}, values={
+        'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)}, **ended)
+
+
+@order(Compute.undo_unshelve_instance, checks=Check.UNDO, forward=True)
+def undo_unshelve(op: Operation) -> Reply:
+    """The flow's undo: safe when nothing was begun, or was undone here already."""
+    with op.turn():
+        _destroy(op)
+    return {}
+
+
+# --- a server that is still on its host ------------------------------------------------------------------------------
+@order(Compute.start_shelved_instance)
+def start_shelved(op: Operation) -> Reply:
+    """Start the guest with the devices that it kept."""
+    host, instance = op.host, op.instance
+    op.begin('compute_start_instance')
+    with op.turn():
+        op.notify('instance.power_on.start')
+        op.save(transition='unshelve_start.starting', expect={'host': host.name})
+        devices = host.tracker.devices(instance.uuid)
+        host.check_devices(instance, devices)
+        host.driver.power.power_on(instance, image_of(instance), devices)
+        op.check()
+        power_state = host.driver.guests.get_info(instance)
+        op.save(expect={'host': host.name}, values={'power_state': power_state}, event=op.event())
+    return {'power_state': power_state}
+
+
+@order(Compute.undo_start_shelved_instance, checks=Check.UNDO, forward=True)
+def undo_start_shelved(op: Operation) -> Reply:
+    """The flow's undo: a server that is shelved still is off."""
+    with op.turn():
+        fresh = records.instance(op.ctxt, op.instance.uuid)
+        if fresh is None or fresh.host != op.host.name or fresh.vm_state != VmState.SHELVED:
+            return {}
+        op.host.driver.power.power_off(fresh)
+        op.save(undo=True, expect={'host': op.host.name},
+                values={'power_state': op.host.driver.guests.get_info(fresh)})
+    return {}

@@ -1,0 +1,196 @@
+"""Unshelve: get_image_info · select · claim · unshelve_instance · save_spec · mark_unshelved. Of a server that is still
+on its host: start_shelved_instance · mark_started.
+
+A failure leaves the server shelved as it was. Its image goes when the server is ACTIVE, by a row that the transaction
+which says so writes: until then it is the only disk that there is.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova import objects, states
+from kilonova.conductor.flows import beside, boot, resize
+from kilonova.conductor.flows.one_step import OneStep
+from kilonova.conductor.flows.resize import Choosing, Rechosen, chosen, request_spec, store_spec
+from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import GuestMayRun, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import instances, metadata, operations
+from kilonova.errors import ImageNotFound, NotFound, NoValidHost
+
+
+class ShelvedImageMissing(NotFound):
+    msg_fmt = 'Unshelve attempted but the image %(image_id)s cannot be found.'
+
+
+@dataclass
+class UnshelveOutputs(Rechosen):
+    """``image``: of which the root disk is made, as the plain image dict."""
+
+    image: dict[str, Any] | None = None
+
+
+UnshelveWork = Work[UnshelveOutputs]
+
+
+def get_image_info(work: UnshelveWork) -> None:
+    """The image that the server was shelved to. What else the server keeps of its image is that of its first one."""
+    instance = work.instance()
+    image_id = instance.system_metadata.get(IMAGE)
+    try:
+        record = work.env.images.get(image_id or '') if image_id else None
+    except ImageNotFound:
+        record = None
+    if record is None or record['status'] != 'active':
+        raise ShelvedImageMissing(image_id=image_id)
+    kept = objects.ImageMeta.from_system_metadata(instance.system_metadata, instance.image_ref).to_dict()
+    work.outputs.image = {**kept, **{name: record.get(name) for name in (
+        'id', 'name', 'status', 'disk_format', 'container_format', 'min_disk', 'min_ram', 'size')}}
+
+
+def undo_claim(work: UnshelveWork) -> None:
+    """What the server has in Placement goes."""
+    if work.outputs.select is not None:
+        work.env.placement.drop(work.instance_uuid, work.compare_now)
+
+
+def unshelve_instance(work: UnshelveWork) -> None:
+    """The host claims and builds the guest from the image."""
+    host, instance = chosen(work), work.instance(fresh=True)
+    with engine.silence(), work.db.read() as conn:
+        disks = instances.get_block_devices(conn, work.instance_uuid)
+        instance.metadata = metadata.get(conn, work.instance_uuid)
+    instance.availability_zone = host.availability_zone
+    spec = resize.allocated_spec(work)
+    instance.pci_requests = spec.pci_requests
+    work.ask(host.host, 'unshelve_instance', order=objects.UnshelveOrder(
+        instance=instance, image=work.outputs.image, request_spec=spec, limits=host.scheduler_limits,
+        block_devices=list(objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, disks))))
+    work.changed()
+
+
+def undo_unshelve_instance(work: UnshelveWork) -> None:
+    """The host destroys what there is of the guest and gives its devices back. A host that is down and may run it is
+    waited for: somebody may unshelve the server again, and there would be two."""
+    if work.outputs.select is None:
+        return
+    instance = work.instance(fresh=True)
+
+    def may_run(host: str) -> Exception | None:
+        # No claim of this attempt is accepted any more: a host that has none can't have gone further.
+        if instance.task_state in states.ENDING or instance.host != host:
+            return None
+        with engine.silence():
+            return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+
+    def leave(conn: engine.Connection) -> None:
+        instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
+    beside.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
+    work.changed()
+
+
+def save_spec(work: UnshelveWork) -> None:
+    """The zone that the server is bound to from now on."""
+    if work.args.get('new_request_spec'):
+        store_spec(work, request_spec(work, 'new_request_spec'))
+
+
+def undo_save_spec(work: UnshelveWork) -> None:
+    """The one before."""
+    if work.args.get('old_request_spec'):
+        store_spec(work, request_spec(work, 'old_request_spec'))
+
+
+def _end(work: Work[Any], event: str, *events: dict[str, Any]) -> objects.Instance:
+    """ACTIVE by ``event``, and nothing of the shelving stays. The server as it was before."""
+    row = work.instance(fresh=True)
+    image_id = row.system_metadata.get(IMAGE)
+    release = release_of_image(work, image_id) if image_id else None
+
+    def end(conn: engine.Connection) -> None:
+        uuid = work.instance_uuid
+        if not instances.transition(conn, uuid, event):
+            raise instances.refuse(conn, uuid, event)
+        instances.set_system_metadata(conn, uuid, forgotten())
+        if release is not None:
+            operations.insert(conn, [release])
+        instances.add_events(conn, uuid, work.request_id, events)
+        instances.finish_action(conn, uuid, work.request_id)
+    work.end(end)
+    if release is not None:
+        work.env.runner.wake(work.db, [release.uuid])
+    return row
+
+
+def _conductor_events(work: UnshelveWork, *results: str) -> list[dict[str, Any]]:
+    return [work.event(name, result, work.env.host)
+            for name, result in zip(('get_image_info', 'schedule_instances'), results, strict=False)]
+
+
+def mark_unshelved(work: UnshelveWork) -> None:
+    """ACTIVE, whatever it was before it was shelved."""
+    row = _end(work, 'unshelve.done', *_conductor_events(work, 'Success', 'Success'))
+    work.env.notify.emit(work.ctxt, 'instance.unshelve.end', instance=row, host=row.host, moved='unshelve.done')
+
+
+class Unshelve(Choosing[UnshelveOutputs]):
+    name, outputs = 'unshelve', UnshelveOutputs
+    steps = (
+        Step('get_image_info', get_image_info),
+        Step('select', resize.select),
+        Step('claim', boot.claim_chosen, undo_claim, again_from='claim'),
+        Step('unshelve_instance', unshelve_instance, undo_unshelve_instance, again_from='claim'),
+        Step('save_spec', save_spec, undo_save_spec, saved=lambda work: bool(work.args.get('new_request_spec'))),
+        Step('mark_unshelved', mark_unshelved, saved=False),
+    )
+
+    def ended_badly(self, work: UnshelveWork) -> None:
+        """SHELVED_OFFLOADED as before; its fault and event say why."""
+        kind = (work.error or {}).get('class')
+        if work.outputs.image is None:
+            events = _conductor_events(work, 'Error')
+        else:
+            failed = work.outputs.select is None or kind == NoValidHost.__name__
+            events = _conductor_events(work, 'Success', 'Error' if failed else 'Success')
+
+        def end(conn: engine.Connection) -> None:
+            uuid = work.instance_uuid
+            if instances.transition(conn, uuid, 'unshelve.failed'):
+                instances.add_fault(conn, uuid, work.fault())
+            instances.add_events(conn, uuid, work.request_id, events)
+            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        work.end(end)
+
+
+# --- a server that is still on its host ------------------------------------------------------------------------------
+def start_shelved_instance(work: Work[Outputs]) -> None:
+    """The host starts the guest with the devices that it kept."""
+    work.ask(work.instance_row()['host'], 'start_shelved_instance', instance=work.instance())
+    work.changed()
+
+
+def undo_start_shelved_instance(work: Work[Outputs]) -> None:
+    """The guest is off again."""
+    host = work.instance_row(fresh=True)['host']
+    if host is not None:
+        beside.ask_to_undo(work, host, 'undo_start_shelved_instance', instance=work.instance())
+    work.changed()
+
+
+def mark_started(work: Work[Outputs]) -> None:
+    """ACTIVE, and the image goes."""
+    row = _end(work, 'unshelve_start.done')
+    work.env.notify.emit(work.ctxt, 'instance.power_on.end', instance=row, host=row.host, moved='unshelve_start.done')
+
+
+class UnshelveStart(OneStep):
+    name, failed, action_event = 'unshelve_start', 'unshelve_start.failed', 'compute_start_instance'
+    steps = (
+        Step('start_shelved_instance', start_shelved_instance, undo_start_shelved_instance),
+        Step('mark_started', mark_started, saved=False),
+    )
+
+
+FLOWS = (Unshelve(), UnshelveStart())
