@@ -24,11 +24,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.mutants import covers
-from tests.mutants.changes import Change, changes
+from tests.mutants.changes import Change, changes, compiles
 from tests.mutants.covers import PACKAGES, Map
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.trees import ROOT, copy
@@ -69,7 +69,7 @@ def main() -> int:
     seed = int(os.environ.get('SEED') or random.randrange(10 ** 6))
     number, seconds = int(os.environ.get('N') or 400), float(os.environ.get('SECONDS') or 30)
     all_ = mutants(ROOT, os.environ.get('ONLY', ''))
-    chosen = choose(all_, number, seed)
+    chosen = choose(all_, number, seed, lambda each: compiles(each.change.apply((ROOT / each.path).read_text())))
     print(f'SEED={seed} N={number}: {len(chosen)} of {len(all_)} breaks', flush=True)
     found: list[Verdict] = []
     with copy(ROOT) as tree:
@@ -97,9 +97,9 @@ def mutants(root: pathlib.Path, only: str = '') -> list[Mutant]:
     return found
 
 
-def choose(all_: Sequence[Mutant], number: int, seed: int) -> list[Mutant]:
-    """So many, as equally many of each package and, in it, of each kind as there are; the same for the same seed and
-    tree."""
+def choose(all_: Sequence[Mutant], number: int, seed: int, good: Callable[[Mutant], bool]) -> list[Mutant]:
+    """So many good ones, as equally many of each package and, in it, of each kind as there are; the same for the same
+    seed and tree."""
     dice = random.Random(seed)
     by_package: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in all_:
@@ -108,20 +108,21 @@ def choose(all_: Sequence[Mutant], number: int, seed: int) -> list[Mutant]:
     # The smallest first: what it lacks the others give.
     for done, group in enumerate(sorted(by_package.values(), key=len)):
         share = (number - len(chosen)) // (len(by_package) - done)
-        chosen += _draw(group, min(share, len(group)), dice)
+        chosen += _draw(group, share, dice, good)
     dice.shuffle(chosen)
     return chosen
 
 
-def _draw(group: Sequence[Mutant], number: int, dice: random.Random) -> list[Mutant]:
+def _draw(group: Sequence[Mutant], number: int, dice: random.Random, good: Callable[[Mutant], bool]) -> list[Mutant]:
     """So many; each time a kind is chosen first: there are many constants, and few loops."""
     by_kind: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in dice.sample(group, len(group)):
         by_kind[mutant.change.kind].append(mutant)
-    drawn = []
-    while len(drawn) < number:
-        kind = dice.choice([kind for kind, left in by_kind.items() if left])
-        drawn.append(by_kind[kind].pop())
+    drawn: list[Mutant] = []
+    while len(drawn) < number and any(by_kind.values()):
+        mutant = by_kind[dice.choice([kind for kind, left in by_kind.items() if left])].pop()
+        if good(mutant):
+            drawn.append(mutant)
     return drawn
 
 

@@ -61,6 +61,7 @@ def test_breaks_of_a_file() -> None:
     assert [(each.kind, each.function, each.lines[0], each.old, each.new) for each in found] == BREAKS
     for each in found:
         broken = each.apply(SOURCE)
+        assert changes.compiles(broken)
         assert broken != SOURCE and len(broken) - len(SOURCE) == len(each.new) - len(each.old)
     # A test that runs through any line of a statement's head or of a small statement may notice.
     assert {each.kind: each.lines for each in found}['boolean'] == (10, 9)
@@ -68,6 +69,8 @@ def test_breaks_of_a_file() -> None:
 
 
 def test_places_are_found_behind_letters_of_two_bytes() -> None:
+    assert changes.changes('x = (a) < (b)\n')[0].apply('x = (a) < (b)\n') == 'x = (a) <= (b)\n'
+    assert not changes.compiles('x = = 1\n')
     change, = changes.changes("x = f('ä ö', wide)[3]\n")[-1:]
     assert change.apply("x = f('ä ö', wide)[3]\n") == "x = f('ä ö', wide)[4]\n"
 
@@ -79,12 +82,16 @@ def test_the_choice() -> None:
                 for start in range(number)]
     all_ = [*some('pci', 'constant', 300), *some('pci', 'loop', 9), *some('compute', 'constant', 300),
             *some('states.py', 'constant', 4)]
-    chosen = by_chance.choose(all_, 60, 7)
-    assert chosen == by_chance.choose(all_, 60, 7) != by_chance.choose(all_, 60, 8)
+    def good(mutant: by_chance.Mutant) -> bool:
+        return mutant.change.start != 5
+
+    chosen = by_chance.choose(all_, 60, 7, good)
+    assert chosen == by_chance.choose(all_, 60, 7, good) != by_chance.choose(all_, 60, 8, good)
     assert len(set(chosen)) == 60
     assert [sum(each.package == name for each in chosen) for name in ('pci', 'compute', 'states.py')] == [28, 28, 4]
     assert sum(each.change.kind == 'loop' for each in chosen) >= 5
-    assert len(by_chance.choose(all_, 5000, 7)) == len(all_)
+    # One of each package and kind is not good; that of states.py doesn't reach so far.
+    assert len(by_chance.choose(all_, 5000, 7, good)) == len(all_) - 3
 
 
 def test_tests_of_a_line() -> None:
