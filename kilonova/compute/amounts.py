@@ -66,8 +66,8 @@ Places = Sequence[objects.InstanceNUMATopology]
 class Cells:
     """The host's NUMA cells; None: it has none. ``topology`` is without what servers use of it."""
 
-    def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.Limits | None = None) -> None:
-        self.topology, self.limits = topology, limits or numa.Limits()
+    def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.CellLimits | None = None) -> None:
+        self.topology, self.limits = topology, limits or numa.CellLimits()
         # The last text, and the places of which it was made.
         self._places: Places = []
         self._text: str | None = None

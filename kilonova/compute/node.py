@@ -170,7 +170,7 @@ class Node:
         inventory = self._inventory()
         tracker.capacity = Capacity.of(inventory)
         self._save_record(resources, inventory)
-        tracker.cells = Cells(objects.NUMATopology.from_column(resources['numa_topology']), numa.Limits(
+        tracker.cells = Cells(objects.NUMATopology.from_column(resources['numa_topology']), numa.CellLimits(
             self.record.cpu_allocation_ratio, self.record.ram_allocation_ratio,
             self._host.conf.compute.packing_host_numa_cells_allocation_strategy))
         providers = {}

@@ -18,7 +18,7 @@ from kilonova.objects import RequestSpec
 from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.reservations import Request, Reservation
-from kilonova.virt.hardware.numa import Devices, Limits, fit, used
+from kilonova.virt.hardware.numa import CellLimits, Devices, fit, used
 
 LOG = logging.getLogger(__name__)
 
@@ -167,9 +167,9 @@ class HostState:
         return used(host, given) if host is not None and given else host
 
     @property
-    def numa_limits(self) -> Limits:
+    def numa_limits(self) -> CellLimits:
         """How far shared CPUs and memory of its NUMA cells may be overcommitted."""
-        return Limits(self.cpu_allocation_ratio, self.ram_allocation_ratio, self.pack_cells)
+        return CellLimits(self.cpu_allocation_ratio, self.ram_allocation_ratio, self.pack_cells)
 
     @cached_property
     def pci_stats(self) -> PciPools:

@@ -3,7 +3,7 @@
     cells = spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # two cells of 32 CPUs, 128 GiB
     host = topology_of(cells, offer)                                             # objects.NUMATopology, nothing used
     host = used(host, [placed for each server here])
-    placed = fit(host, constraints.of(flavor, image.properties), Limits(cpu_ratio=4.0))     # None: it doesn't
+    placed = fit(host, constraints.of(flavor, image.properties), CellLimits(cpu_ratio=4.0))     # None: it doesn't
     consume(host, placed)
 
 A placed topology names in each cell the host's cell (``id``), the host CPU of each dedicated vCPU (``cpu_pinning``),
@@ -114,7 +114,7 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
 
 # -- where a server fits -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Limits:
+class CellLimits:
     """How often shared CPUs and memory may be given; ``pack``: fill cells that are in use before others."""
 
     cpu_ratio: float = 1.0
@@ -149,7 +149,7 @@ class Devices:
         return self._answers[key]
 
 
-def fit(host: NUMATopology, wanted: InstanceNUMATopology, limits: Limits = Limits(),
+def fit(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits = CellLimits(),
         devices: Devices | None = None) -> InstanceNUMATopology | None:
     """``wanted`` placed on the host, or None. Changes neither; where ``wanted`` was placed before means nothing.
 
@@ -185,7 +185,7 @@ def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | 
     return [size for size in sizes if size == asked]
 
 
-def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: Limits,
+def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits,
            devices: Devices | None) -> list[NUMACell]:
     """The host's cells, those to be tried first at the front."""
     pinned = any(cell.pcpuset for cell in wanted.cells)
@@ -203,7 +203,7 @@ def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: Limits,
 class _Table:
     """Which host cell takes which cell of the server, worked out once."""
 
-    def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: Limits) -> None:
+    def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
         self._wanted, self._size, self._limits = wanted.cells, size, limits
         isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
         # The emulator's threads live beside the first cell.
@@ -239,7 +239,7 @@ class _Table:
 
 
 def _fit_cell(host: NUMACell, wanted: InstanceNUMACell, size: int | None, reserve: int,
-              limits: Limits) -> InstanceNUMACell | None:
+              limits: CellLimits) -> InstanceNUMACell | None:
     shared = len(wanted.cpuset)
     if shared and (shared > len(host.cpuset) or host.cpu_usage + shared > len(host.cpuset) * limits.cpu_ratio):
         return None

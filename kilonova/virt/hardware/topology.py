@@ -38,14 +38,14 @@ class ImageVCPULimitsRangeImpossible(errors.Invalid):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TopologyLimits:
     """``liked``: the parts that somebody asked for; ``most``: the most of each."""
 
     liked: dict[str, int]
     most: dict[str, int]
 
 
-def limits_of(extra_specs: Mapping[str, str], properties: Any = None) -> Limits:
+def limits_of(extra_specs: Mapping[str, str], properties: Any = None) -> TopologyLimits:
     """What flavor and image (objects.ImageMetaProps) say. Raises the errors above."""
     most, liked = {}, {}
     for part in PARTS:
@@ -63,10 +63,10 @@ def limits_of(extra_specs: Mapping[str, str], properties: Any = None) -> Limits:
             raise ImageVCPUTopologyRangeExceeded(part=part, wanted=wanted, most=most[part])
         if wanted is not None:
             liked[part] = wanted
-    return Limits(liked, most)
+    return TopologyLimits(liked, most)
 
 
-def choose(vcpus: int, limits: Limits, threads: int | None = None) -> VirtCPUTopology:
+def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
     """The layout that meets most wishes; of those the one with most sockets, then most cores.
 
     ``threads``: how many neighbouring vCPUs are pinned to threads of one core. ImageVCPULimitsRangeImpossible: none is

@@ -25,7 +25,7 @@ from kilonova.virt.libvirt.moves import Moves
 from kilonova.virt.libvirt.power import Power
 from kilonova.virt.libvirt.snapshots import Snapshots
 from kilonova.virt.libvirt.storage import files, ssh
-from kilonova.virt.libvirt.storage.cache import ImageCache, Limits
+from kilonova.virt.libvirt.storage.cache import ConversionLimits, ImageCache
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
@@ -39,7 +39,7 @@ class LibvirtDriver:
         path, options = conf.instances_path, conf.libvirt
         cache = ImageCache(os.path.join(path, conf.image_cache.subdirectory_name),
                            files.Locks(os.path.join(path, 'locks')), force_raw=conf.force_raw_images,
-                           limits=Limits(options.images_cpu_time_limit, options.images_address_space_limit))
+                           limits=ConversionLimits(options.images_cpu_time_limit, options.images_address_space_limit))
         mover = DiskMover(conf.host, conf.my_ip, path, cache.directory, ssh.Transport(
             options.remote_filesystem_transport, options.remote_filesystem_bandwidth << 20))
         connection = Connection(settings.connection_uri(conf), conf.host, options.keepalive_interval)

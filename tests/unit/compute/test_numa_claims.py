@@ -21,7 +21,7 @@ from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from tests.unit.scheduler.builders import node
 
-LIMITS = numa.Limits(4.0, 1.5)
+LIMITS = numa.CellLimits(4.0, 1.5)
 
 
 def tracker(gpus: int = 0) -> Tracker:
@@ -178,7 +178,7 @@ def test_a_host_without_cells_refuses() -> None:
 
 def test_pack_is_the_hosts_option_too() -> None:
     made, of = tracker(), flavor(vcpus=1, **{'hw:cpu_policy': 'dedicated'})
-    made.cells.limits = numa.Limits(pack=True)
+    made.cells.limits = numa.CellLimits(pack=True)
     for name in 'ab':
         made.commit(made.plan(name, RUN, of, None, constraints.of(of)))
     places = [made.topology(name, RUN) for name in 'ab']

@@ -359,7 +359,7 @@ class Cloud:
         tracker, inventory = host.tracker, host.inventory
         tracker.node = objects.ComputeNode(id=number, memory_mb=inventory['MEMORY_MB'][0],
                                            local_gb=inventory['DISK_GB'][0], hypervisor_hostname=host.name)
-        tracker.cells = Cells(topology, numa.Limits(inventory['VCPU'][2], inventory['MEMORY_MB'][2]))
+        tracker.cells = Cells(topology, numa.CellLimits(inventory['VCPU'][2], inventory['MEMORY_MB'][2]))
         tracker.capacity = Capacity.of({name: {'total': total, 'allocation_ratio': ratio}
                                         for name, (total, _, ratio) in inventory.items()})
         # A device of a server that is gone but still there: Placement thinks it free.

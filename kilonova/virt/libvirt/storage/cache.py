@@ -42,7 +42,7 @@ YOUNGEST = 600.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConversionLimits:
     """What qemu-img may use while it looks at an upload."""
 
     cpu_seconds: int = 30
@@ -53,9 +53,9 @@ class ImageCache:
     """The files below <instances_path>/_base."""
 
     def __init__(self, directory: str, locks: files.Locks, *, force_raw: bool = True,
-                 limits: Limits | None = None) -> None:
+                 limits: ConversionLimits | None = None) -> None:
         self.directory = directory
-        self._locks, self._force_raw, self._limits = locks, force_raw, limits or Limits()
+        self._locks, self._force_raw, self._limits = locks, force_raw, limits or ConversionLimits()
         self._known: dict[str, disk.Base] = {}
 
     def image(self, image_id: str, image_meta: ImageMeta, download: ImageFetch,

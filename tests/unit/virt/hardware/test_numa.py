@@ -12,7 +12,7 @@ from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
 from kilonova.pci.pools import PciPools, Pool, sockets_of
 from kilonova.virt.hardware import constraints, numa
-from kilonova.virt.hardware.numa import Devices, HostCell, Limits
+from kilonova.virt.hardware.numa import CellLimits, Devices, HostCell
 from kilonova.virt.hardware.offer import Offer
 
 HALF = Offer(shared=frozenset({0, 1, 4, 5}), dedicated=frozenset({2, 3, 6, 7}))
@@ -119,11 +119,11 @@ def test_a_cell_is_not_split_over_two() -> None:
 def test_shared_cpus_are_overcommitted_by_the_ratio_but_not_against_one_guest() -> None:
     free, asked = host(memory_mb=65536), wanted({'hw:numa_nodes': '1'}, memory_mb=64)
     placed = 0
-    while (found := numa.fit(free, asked, Limits(cpu_ratio=3.0))) is not None:
+    while (found := numa.fit(free, asked, CellLimits(cpu_ratio=3.0))) is not None:
         numa.consume(free, found)
         placed += 1
     assert placed == 6
-    assert numa.fit(host(), wanted({'hw:numa_nodes': '1'}, vcpus=3), Limits(cpu_ratio=16.0)) is None
+    assert numa.fit(host(), wanted({'hw:numa_nodes': '1'}, vcpus=3), CellLimits(cpu_ratio=16.0)) is None
 
 
 def test_a_host_without_dedicated_cpus_takes_no_dedicated_guest() -> None:
@@ -188,17 +188,17 @@ def test_small_guests_do_not_count_on_memory_in_large_pages() -> None:
     assert where(numa.fit(free, wanted({'hw:numa_nodes': '1'}, memory_mb=1024))) == [0]
     assert numa.fit(free, wanted({'hw:numa_nodes': '1'}, memory_mb=1026)) is None
     numa.consume(free, numa.fit(free, wanted({'hw:mem_page_size': '2048'}, memory_mb=3072)))    # type: ignore[arg-type]
-    assert where(numa.fit(free, wanted({'hw:numa_nodes': '2'}), Limits(cpu_ratio=2.0))) == [1, 0]
+    assert where(numa.fit(free, wanted({'hw:numa_nodes': '2'}), CellLimits(cpu_ratio=2.0))) == [1, 0]
 
 
 def test_memory_is_overcommitted_by_the_ratio_unless_a_page_size_is_asked_for() -> None:
     free = host(memory_mb=4096)
     for _ in range(2):
         numa.consume(free, numa.fit(free, wanted({'hw:numa_nodes': '1'}, memory_mb=2048),   # type: ignore[arg-type]
-                                    Limits(cpu_ratio=9.0)))
-    assert numa.fit(free, wanted({'hw:numa_nodes': '1'}), Limits(cpu_ratio=9.0)) is None
-    assert numa.fit(free, wanted({'hw:numa_nodes': '1'}), Limits(cpu_ratio=9.0, ram_ratio=2.0)) is not None
-    assert numa.fit(free, wanted({'hw:mem_page_size': 'small'}), Limits(cpu_ratio=9.0, ram_ratio=2.0)) is None
+                                    CellLimits(cpu_ratio=9.0)))
+    assert numa.fit(free, wanted({'hw:numa_nodes': '1'}), CellLimits(cpu_ratio=9.0)) is None
+    assert numa.fit(free, wanted({'hw:numa_nodes': '1'}), CellLimits(cpu_ratio=9.0, ram_ratio=2.0)) is not None
+    assert numa.fit(free, wanted({'hw:mem_page_size': 'small'}), CellLimits(cpu_ratio=9.0, ram_ratio=2.0)) is None
 
 
 # -- which cells -----------------------------------------------------------------------------------------------------
@@ -206,12 +206,12 @@ def test_spread_and_pack() -> None:
     free, asked = host(), wanted({'hw:cpu_policy': 'dedicated'}, vcpus=1, memory_mb=512)
     numa.consume(free, numa.fit(free, asked))       # type: ignore[arg-type]
     assert where(numa.fit(free, asked)) == [1]
-    assert where(numa.fit(free, asked, Limits(pack=True))) == [0]
+    assert where(numa.fit(free, asked, CellLimits(pack=True))) == [0]
 
 
 def test_guests_without_devices_keep_away_from_them() -> None:
     assert where(numa.fit(host(), wanted({'hw:numa_nodes': '1'}), devices=gpus(0, count=0))) == [1]
-    assert where(numa.fit(host(), wanted({'hw:numa_nodes': '1'}), Limits(pack=True), gpus(0, count=0))) == [1]
+    assert where(numa.fit(host(), wanted({'hw:numa_nodes': '1'}), CellLimits(pack=True), gpus(0, count=0))) == [1]
 
 
 @pytest.mark.parametrize(('policy', 'nodes', 'count', 'expected'), [
@@ -284,7 +284,7 @@ HOSTS = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(HOSTS, st.lists(requests(), max_size=12), st.sampled_from((1.0, 2.5)), st.booleans())
 def test_nothing_is_given_twice(empty: Any, asked: list[Any], ratio: float, pack: bool) -> None:
-    free, placed, limits = empty.obj_clone(), [], Limits(ratio, ratio, pack)
+    free, placed, limits = empty.obj_clone(), [], CellLimits(ratio, ratio, pack)
     for topology in filter(None, asked):
         found = numa.fit(free, topology, limits)
         if found is not None:
