@@ -42,7 +42,7 @@ EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
 # Open connections; a process whose limit of open files is lower keeps RESERVED for others. Of more a twentieth is
 # closed at once, so that looking for them costs little.
 CONNECTIONS, RESERVED, FEWEST, SHARE = 2560, 256, 64, 20
-# Bytes of a request's line, of it and its headers, and of a body where the server is told no other bound.
+# Bytes of a request's line, of it and its headers, and of a body unless the server gets other bounds.
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
 # Bytes of all unfinished requests, and of all unread answers; what each may hold without being asked.
 MOST_IN, MOST_OUT, SMALL = 8 << 20, 64 << 20, 16384
@@ -71,7 +71,7 @@ SECONDS = {State.IDLE: 75.0, State.HEAD: 10.0, State.BODY: 30.0, State.WORK: flo
 
 
 class Gone(Exception):
-    """The client has closed its side; nobody waits for an answer."""
+    """The client has closed its side; there is no reader for an answer."""
 
 
 class Refused(Exception):
@@ -105,7 +105,7 @@ class Channel:
 
     @functools.cached_property
     def http(self) -> h11.Connection:
-        """What has been understood so far; none is made for a connection that says nothing."""
+        """What has been understood so far; none is made for a connection without a request."""
         return h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
 
     def turn(self, state: State) -> None:
@@ -544,7 +544,7 @@ class _Loop:
             self._end(channel)
 
     def _end(self, channel: Channel) -> None:
-        """Closed by the loop: a number that is free at once may be another connection's before the loop knows."""
+        """Closed by the loop: a number that is free at once may be another connection's before it was removed."""
         channel.hang_up()
         channel.turn(State.REST)
         self._wait(channel, EPOLLIN)

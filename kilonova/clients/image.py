@@ -2,7 +2,7 @@
 
     adapter = session.adapter(conf, 'glance', fallback='keystone_authtoken')
     images = ImageClient(adapter, retries=conf.glance.num_retries)
-    record = images.get(image_id, ctxt)              # as the user: somebody else's private image is not found
+    record = images.get(image_id, ctxt)              # as the user: a private image of another project is not found
     with open(path, 'wb') as file:
         images.download(image_id, file)              # as the service
     images.create({'id': new_id, 'name': 'snap', 'disk_format': 'qcow2', 'container_format': 'bare'}, ctxt)
@@ -31,7 +31,7 @@ from kilonova.context import RequestContext
 LOG = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-# What an image is called whose data somebody is sending.
+# States of an image whose data is being uploaded.
 SENDING = ('saving', 'importing', 'uploading')
 _PATCH = 'application/openstack-images-v2.1-json-patch'
 
@@ -52,7 +52,7 @@ class ImageClient:
     def get(self, image_id: str, ctxt: RequestContext | None = None) -> dict[str, Any]:
         """The image's v2 record: id, name, status, size, disk_format, min_disk, min_ram, properties at top level …
 
-        With a context that carries a token the request is the user's. ImageNotFound: no such image for who asks.
+        With a context that carries a token the request is the user's. ImageNotFound: none that this user may see.
         """
         found: dict[str, Any] = self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
         return found
@@ -60,7 +60,7 @@ class ImageClient:
     def find(self, query: Mapping[str, str], limit: int, ctxt: RequestContext | None = None) -> list[dict[str, Any]]:
         """At most ``limit`` records that match ``query`` (the parameters of the service's list), in its order.
 
-        Invalid: the service doesn't understand the query, or knows no such marker.
+        Invalid: the service doesn't understand the query, or has no such marker.
         """
         found: list[dict[str, Any]] = []
         path: str | None = f"/v2/images?{urlencode({**query, 'limit': limit})}"
@@ -109,7 +109,7 @@ class ImageClient:
         raise AssertionError('unreachable')
 
     def url(self, image_id: str, ctxt: RequestContext | None = None) -> str:
-        """Where the image can be asked for. Unanswered: nobody knows where the image service is."""
+        """Where the image can be asked for. Unanswered: the catalog has no image service."""
         endpoint = session.endpoint(self._adapter, 'The image service')
         return f"{re.sub('/v2/?$', '', endpoint).rstrip('/')}/images/{image_id}"
 
@@ -209,7 +209,7 @@ class ImageClient:
 
 
 class _Watched:
-    """A file that is read from its start and asks ``check`` before each piece; its length is known."""
+    """A file that is read from its start, with a call of ``check`` before each piece; its length is given."""
 
     def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
         self._file, self._check = file, check
@@ -221,7 +221,7 @@ class _Watched:
 
 
 def _reason(response: requests.Response) -> str:
-    """What the service says, in one line: its pages are small HTML."""
+    """The text of the service's error page (small HTML), in one line."""
     text = ' '.join(re.sub(r'<[^<>]*>', ' ', response.text).split())
     return text[:200] or f'{response.status_code} {response.reason}'
 

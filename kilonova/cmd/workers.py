@@ -42,7 +42,7 @@ GRACE = 5.0
 
 
 def count(conf: cfg.ConfigOpts, name: str) -> int:
-    """How many processes ``kilonova-<name>`` consists of; where the option says nothing, one a CPU that we may use."""
+    """How many processes ``kilonova-<name>`` consists of; without the option one for each usable CPU."""
     wanted = {'api': lambda: conf.osapi_compute_workers, 'conductor': lambda: conf.conductor.workers,
               'scheduler': lambda: conf.scheduler.workers}
     if name not in wanted:
@@ -114,7 +114,7 @@ class Worker:
 
 
     def ended_well(self) -> bool:
-        """Whether it ended as it was told to, and left nothing."""
+        """Whether it ended on request, and left nothing."""
         code = self.process.returncode if self.process is not None else None
         return code == 0 or (self.cut and code == -signal.SIGTERM)
 
@@ -133,7 +133,7 @@ class Workers:
         self._ready = False
 
     def run(self) -> int:
-        """Serve until told to end. 0: all workers ended gracefully; 1: none ever served, or one didn't end so."""
+        """Serve until a signal ends it. 0: all workers ended gracefully; 1: none ever served, or one didn't end so."""
         with Ears((*ENDING, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)) as self._ears:
             LOG.info('Starting %d workers of kilonova-%s (version %s)', len(self._workers), self._name,
                      options.version())

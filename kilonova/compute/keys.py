@@ -25,7 +25,7 @@ from kilonova import errors
 
 KEEP_SECONDS = 600.0
 KEEP_COUNT = 1000
-# How often somebody who waits for a slot looks whether the work was cancelled, in seconds.
+# Seconds between checks, while a slot is waited for, whether the work was cancelled.
 SLOT_LOOK = 0.5
 
 Name = tuple[str, str]
@@ -111,7 +111,7 @@ class Keys:
         finally:
             with self._lock:
                 del self._running[name]
-                # Silence is no outcome: who asks again may find the other side back.
+                # No answer is no outcome: when the call is repeated, the other side may be back.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)
@@ -119,7 +119,7 @@ class Keys:
     def cancel(self, prefix: str) -> int:
         """Let running work under this key prefix stop at its next boundary, and what comes late not start.
 
-        Undos and steps that only go forward aren't touched. How many were told.
+        Undos and steps that only go forward aren't touched. Returns how many were cancelled.
         """
         with self._lock:
             self._cancelled[prefix] = self._clock()
@@ -150,8 +150,8 @@ class Keys:
 
 
 class Locks:
-    """Locks by name, made when somebody needs them and dropped after the last. Whoever waits holds a reference, so
-    nobody gets a second lock of the same name."""
+    """Locks by name, made at their first use and dropped after the last. Each waiting thread holds a reference, so
+    there is never a second lock of the same name."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -176,7 +176,7 @@ class Locks:
                     self._locks[name] = (lock, users - 1)
 
     def is_held(self, name: str) -> bool:
-        """Whether somebody has it, or waits for it."""
+        """Whether it is held or waited for."""
         return name in self._locks
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Whether a host that doesn't report is down, or nobody could report.
+"""Whether a host that doesn't report is down, or no host could report.
 
     hearing = Hearing(service_down_time=60)
     hearing.look(db)                     # from time to time
@@ -12,10 +12,10 @@ at the same time, and come back one after the other. So a host counts as down on
 
 - when it had fallen silent before the others did, or
 - when others have been heard for a whole service_down_time, in which it could have reported, too, or
-- when nobody at all was heard for twice that time, in which this conductor itself was never cut off from the message
-  queue (while nobody is heard, it asks itself over the queue) or from the database, and has run all that time,
+- when no host at all was heard for twice that time, in which this conductor itself was never cut off from the message
+  queue (while no host is heard, it sends itself messages over the queue) or from the database, and has run all along,
 
-and of course when an operator says so (forced down). Times are this process's own: the database tells ages.
+and when an operator has forced it down. Times are this process's own; the database gives ages, not times.
 """
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Hearing:
         self._lock = threading.Lock()
 
     def cut_off(self) -> None:
-        """This conductor couldn't be reached or couldn't send: hosts' silence until now says nothing about them."""
+        """This conductor was cut off: that hosts weren't heard until now doesn't mean that they are down."""
         self._cut_off = self._clock()
 
     @property
@@ -95,7 +95,7 @@ class Hearing:
         return heard is None or heard.forced_down
 
     def was_down(self, db: Database, host: str) -> bool:
-        """Whether a host was down when somebody last looked: ``look``, or ``is_down`` of this host."""
+        """Whether a host was down at the last check: ``look``, or ``is_down`` of this host."""
         with self._lock:
             return host in self._down.get(db.url, ())
 

@@ -38,7 +38,7 @@ BROKER_AWAY = (messaging.MessageDeliveryFailure, kombu.exceptions.OperationalErr
                OSError, bounded.Overdue)
 # A call for whom no queue stands (the broker began anew, the receiver isn't back) ends at once, not after the time-out.
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
-# Seconds of silence after which RabbitMQ counts as gone, unless the file says otherwise (oslo.messaging: 60).
+# Seconds of silence after which RabbitMQ counts as gone, unless another is configured (oslo.messaging: 60).
 HEARTBEAT = 20
 # Messages that may hang in the broker before further ones aren't sent at all.
 HANGING = 8

@@ -2,11 +2,11 @@
 
     claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
     plan = Select(…, claims).plan(uuids)
-    kept = claims.confirm(uuids)            # whom the answer is for; Cancelled: nobody
+    kept = claims.confirm(uuids)            # the servers whose select still has a caller; Cancelled: none
 
 A consumer that has an allocation already makes the claim fail with 409: then what is there counts (operations.md
 rule 9). It is written once more, so that whoever wrote it before can't remove it any more, and it is never given back
-here: a select gives back what it put itself, as long as nobody wrote it since.
+here: a select gives back what it put itself, as long as it wasn't written since.
 """
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LOG = logging.getLogger(__name__)
 
 # Placement makes a consumer with generation 0 and adds one with each write.
 FIRST_GENERATION = 1
-# Seconds between tries to give a claim back while Placement is silent: nobody else would do it.
+# Seconds between tries to give a claim back while Placement doesn't answer: no other process does it.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Asker:
-    """Whoever waits for the answer. ``until``: by this machine's monotonic clock, after it nobody does; None: no end.
+    """The caller that waits for the answer. ``until``: the end, by this machine's monotonic clock; None: no end.
 
     ``waiting()``: the servers whose operations still wait for a host (Unanswered: the database is silent); None: the
     request comes from no operation.
@@ -61,7 +61,7 @@ class Asker:
             raise errors.Unanswered(who='the scheduler', reason='the time for its answer is over')
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
-        """Those of these servers that somebody waits for."""
+        """Those of these servers whose caller still waits."""
         return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
 
 
@@ -133,7 +133,7 @@ class Claims:
         return Choice(host, {'allocations': given, 'mappings': mappings}, held=True)
 
     def _take_up(self, uuid: str, choice: Choice, generation: int) -> bool:
-        """Give what was found a new generation: a select that nobody waits for any more may be about to remove it.
+        """Give what was found a new generation: a select without a caller may be about to remove it.
         False: it was written meanwhile."""
         if not self._asker.waits_for([uuid]):
             return True
@@ -153,8 +153,8 @@ class Claims:
         self._asker.check_time()
 
     def confirm(self, uuids: Collection[str]) -> set[str]:
-        """After the last claim: those of the servers that somebody still waits for; what was put for others is given
-        back. Cancelled: nobody waits, and nothing of this select stays; Unanswered: the database is silent."""
+        """After the last claim: those of the servers whose caller still waits; what was put for others is given
+        back. Cancelled: no caller waits, and nothing of this select stays; Unanswered: the database doesn't answer."""
         waiting = self._asker.waits_for(uuids)
         self.give_back(set(uuids) - waiting)
         if not waiting:
@@ -172,7 +172,7 @@ class Claims:
         self.give_back(gone)
 
     def give_back(self, uuids: Collection[str] | None = None) -> None:
-        """Drop what this select put for these servers (None: for all), unless somebody wrote it since."""
+        """Drop what this select put for these servers (None: for all), unless it was written since."""
         for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
             allocations = self._made.pop(uuid)
             for pause in (*DROP_PAUSES, None):

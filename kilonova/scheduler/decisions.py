@@ -6,8 +6,8 @@
     decisions.stop()                        # writes what is left
 
 A select only notes which hosts fell; texts, compression and the one INSERT for many decisions come later, in a thread
-of its own. Of each filter, of the survivors and of refused claims [scheduler]decisions_hosts hosts are told, and always
-how many there were. ``kilonova-manage scheduler explain`` reads it.
+of its own. Of each filter, of the survivors and of refused claims [scheduler]decisions_hosts hosts are listed, and
+always how many there were. ``kilonova-manage scheduler explain`` reads it.
 """
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST = 5000
 # Seconds between two looks for what is too old or too much.
 PRUNE_EVERY = 600.0
 STOP_TIMEOUT = 5.0
-# Hosts with their values: one list a value, as a table has columns. ``rows.told`` tells it host by host.
+# Hosts with their values: one list a value, as a table has columns. ``rows.told`` gives one record for each host.
 Columns = dict[str, list[Any]]
 # Columns of the table that filters compare and weighers weigh.
 VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
@@ -52,7 +52,7 @@ _FLAGS = ('disabled', 'up', 'pci_free')
 
 
 class Trace:
-    """What one select saw; ``most``: so many hosts of each kind are told by name."""
+    """What one select saw; ``most``: so many hosts of each kind are listed by name."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -172,7 +172,7 @@ class Decisions:
             self._wake.set()
 
     def flush(self) -> None:
-        """Write what waits in one statement. A database that doesn't answer is told once; what waits is kept."""
+        """Write what waits in one statement. That a database doesn't answer is logged once; what waits is kept."""
         with self._writing:
             taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
             try:

@@ -4,7 +4,7 @@
     raise NoValidHost(reason=report.text())
     # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
 
-It is worked out after the refusal and costs nothing before. A host is told with everything that turns it away as far
+It is worked out after the refusal and costs nothing before. A host is listed with everything that turns it away as far
 as the table and Placement's answer know it, so that it would pass if just that were different; filters that look at
 single hosts, and Placement, are only asked about hosts that nothing else explains. The owner's sentence names no host.
 """
@@ -78,7 +78,7 @@ AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType({
 
 @dataclass
 class Check:
-    """One thing that turns hosts away. ``has``: what each host has of what is too little, UNKNOWN: nobody knows."""
+    """One thing that turns hosts away. ``has``: what each host has of what is too little, UNKNOWN: not known."""
 
     key: str
     words: str
@@ -170,7 +170,7 @@ def explain(snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, q
         why.ask_filters()
     why.ask_placement()
     checks = [check for check in why.checks.values() if check.failing.any()]
-    # As many as a number has bits; nobody reads more.
+    # As many as a number has bits.
     return Report(why.names, servers, checks[:MANY_CHECKS])
 
 
@@ -203,7 +203,7 @@ class _Why:
             left &= ~check.failing
         return left
 
-    # -- what the table knows ------------------------------------------------------------------------------------------
+    # -- what is in the table ------------------------------------------------------------------------------------------
     def ask_table(self) -> None:
         """Zone, service, amounts, devices."""
         table, look = self._snapshot.table, Look(self._snapshot)
@@ -291,7 +291,7 @@ class _Why:
 
     # -- Placement -----------------------------------------------------------------------------------------------------
     def ask_placement(self) -> None:
-        """What only Placement knows about open hosts that it didn't offer."""
+        """Why Placement didn't offer hosts that passed all filters."""
         left = np.flatnonzero(self.open & self._unoffered)
         if not len(left):
             return

@@ -46,7 +46,7 @@ WAIT = 10.0
 
 @dataclass(frozen=True)
 class Settings:
-    """``alternates``: how many further hosts each choice gets. ``trace`` is told what happens."""
+    """``alternates``: how many further hosts each choice gets. ``trace`` records what happens."""
 
     alternates: int = 0
     subset_size: int = 1
@@ -107,7 +107,7 @@ class Select:
         self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
         self._look = Look(snapshot)
         self._states: dict[int, HostState] = {}
-        # Shared by all hosts: whoever asks for servers reads them once.
+        # Shared by all hosts: the servers are read once, when a filter needs them.
         self._servers_of = snapshot.servers.on()
         # What the filters that ran for the servers before left.
         self._passed: Mask | None = None
@@ -251,7 +251,7 @@ class Select:
             group.put(uuid, host.host)
 
     def _alternates(self, choice: Choice, taken: Collection[int | None]) -> list[Choice]:
-        """Further hosts of the same cell that nobody of this request was given."""
+        """Further hosts of the same cell that no server of this request was given."""
         found: list[Choice] = []
         for place in self._order:
             if len(found) == self._settings.alternates:
@@ -482,7 +482,7 @@ class _Steps:
             self._trace.start(self._before)
 
     def took(self, name: str, before: Mask, after: Mask) -> Mask:
-        """``after``, when it is told."""
+        """``after``, where there is one."""
         if self._trace is not None:
             self._trace.masked(name, self._table, before, after)
         count = int(np.count_nonzero(after))

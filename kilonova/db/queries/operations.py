@@ -1,7 +1,7 @@
 """Operation rows: accept a request, take a row, decide on it, end it (operations.md).
 
 An accepting transaction writes the state change, the row and the action together; whoever ends a server's work writes
-the end state and deletes the row together. Decisions are UPDATEs that check the owner: zero rows = somebody else's now.
+the end state and deletes the row together. Decisions are UPDATEs that check the owner: zero rows = another owner.
 """
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Operation:
         return cls(**values)
 
     def columns(self) -> dict[str, Any]:
-        """What is inserted; how old the row is the database says."""
+        """What is inserted; the age of the row is by the clock of the database."""
         left_out = ('id', 'created_at', 'updated_at', 'error', *_JSON)
         return {**{name: value for name, value in vars(self).items() if name not in left_out},
                 **{name: json.dumps(getattr(self, name)) for name in _JSON}}
@@ -201,7 +201,7 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
             # A soft delete that hasn't begun: this one does more.
             conn.execute(operations.delete().where(operations.c.instance_uuid == instance_uuid,
                                                    operations.c.slot == WAIT))
-        # Whoever runs may end in this very moment, and would see nobody wait: then nothing is cancelled.
+        # The running operation may end before this row is there to wait for it: then nothing is cancelled.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -213,8 +213,8 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
                        action: dict[str, Any]) -> str:
     """Accept a soft delete beside what runs and can be unwound; a move that waits for an answer is confirmed first.
 
-    Returns the uuid of the operation to wake somebody for. Raises InstanceInvalidState (deleted already; or a confirm
-    or revert is under way, which can't be stopped), InstanceNotFound.
+    Returns the uuid of the operation that a runner can be woken for. Raises InstanceInvalidState (deleted already; or a
+    confirm or revert is under way, which can't be stopped), InstanceNotFound.
     """
     event = 'soft_delete.start'
     with cell_db.write() as conn:
@@ -229,7 +229,7 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
-        # Whoever runs may end in this very moment, and would see nobody wait: then nothing is cancelled.
+        # The running operation may end before this row is there to wait for it: then nothing is cancelled.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -242,7 +242,7 @@ def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, act
     """resetState: the state changes at once; a running row is cancelled and unwinds without touching the state.
 
     A move that waits for an answer would wait for ever in the new state: it is confirmed by ``operation``, whose uuid
-    is returned then, to wake somebody.
+    is returned then, so that a runner can be woken.
     """
     with cell_db.write() as conn:
         if _accepted(conn, instance_uuid, action):
@@ -288,7 +288,7 @@ def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
 
 @engine.retried
 def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
-    """Cancel this row, with what its server's fault shall say; False: it is gone, or somebody did before."""
+    """Cancel this row, with what its server's fault shall say; False: it is gone, or was cancelled before."""
     with db.write() as conn:
         if conn.execute(operations.update().where(
                 operations.c.uuid == uuid, operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
@@ -307,7 +307,7 @@ def _living() -> Any:
     return sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
 
 
-# What every conductor asks every few seconds, built once.
+# Statements that every conductor sends every few seconds, built once.
 _ME, _AGE = sa.bindparam('me', type_=sa.String), sa.bindparam('age', type_=sa.Double)
 _MOST = sa.bindparam('most', type_=sa.Integer)
 _RENEW = leases.update().where(leases.c.owner == sa.bindparam('renewed'), leases.c.expires > engine.db_now()).values(
@@ -346,7 +346,7 @@ _LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
 @functools.cache
 def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
     """The row is an owner's, whose lease has not run out, and stands at the place, if it is ``placed``; ``cancelled``
-    False: and nobody has cancelled it. See ``_owner``."""
+    False: and it isn't cancelled. See ``_owner``."""
     conditions = [operations.c.uuid == _OF, operations.c.owner == _OWNER,
                   sa.exists().where(leases.c.owner == _OWNER, leases.c.expires > engine.db_now())]
     if placed:
@@ -382,7 +382,7 @@ def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
 
 @engine.retried
 def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operation]:
-    """Own these rows (compare-and-swap on the owner) and read them; those that somebody living works on are left
+    """Own these rows (compare-and-swap on the owner) and read them; those of an owner with a valid lease are left
     out. An owner whose lease has run out gets none."""
     with db.write() as conn:
         asked = {'of_uuids': list(uuids), 'of_owner': owner}
@@ -398,7 +398,7 @@ def get(conn: sa.Connection, uuid: str) -> Operation | None:
 
 
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
-    """Whether the row is this living owner's, stands at the place and was cancelled by nobody, or is being unwound
+    """Whether the row is this living owner's, stands at the place and isn't cancelled, or is being unwound
     already."""
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
@@ -414,7 +414,7 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 
 def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
             after: int = 0) -> tuple[list[str], list[str], int]:
-    """(deletes that wait behind another row, our own rows that somebody cancelled and that aren't being unwound, the id
+    """(deletes that wait behind another row, our own rows that are cancelled and aren't being unwound, the id
     behind which to go on next time: 0 at the end). Oldest first, of those behind the id ``after``."""
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return ([row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT],
@@ -424,7 +424,7 @@ def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
 def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
            cancelled: bool = False) -> bool:
     """One write by an owner whose lease stands, to a row that stands at ``at``; ``cancelled`` False also demands that
-    nobody cancelled the row meanwhile."""
+    the row wasn't cancelled meanwhile."""
     encoded = {name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
                for name, value in values.items()}
     return conn.execute(_decide(at is not None, cancelled).values(**encoded), _owner(uuid, owner, at)).rowcount == 1
@@ -432,7 +432,7 @@ def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *
 
 def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
     """Nobody's row from now on, to be taken after a pause (seconds). One that was cancelled and isn't being unwound yet
-    may be taken at once: somebody waits for it."""
+    may be taken at once: another operation waits for it."""
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
     return conn.execute(_decide(placed=True, cancelled=True).values(
         owner=None, outputs=json.dumps(outputs), not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause)),
@@ -457,12 +457,12 @@ def end_owned(conn: sa.Connection, uuid: str, owner: str, cancelled: bool, at: P
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the pending releases of a host that is forgotten: nobody is left to give anything back. How many."""
+    """Delete the pending releases of a host that was removed: there is no host left to do them. How many."""
     return conn.execute(operations.delete().where(operations.c.kind == 'release', operations.c.host == host)).rowcount
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """A delete that waited behind a row which is gone may run now: its uuid, to wake somebody."""
+    """A delete that waited behind a row which is gone may run now: its uuid, so that a runner can be woken."""
     waiting = conn.execute(sa.select(operations.c.uuid).where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
     if waiting:
@@ -505,7 +505,7 @@ def renew_lease(db: engine.Database, owner: str, seconds: float) -> bool:
 
 
 def living(conn: sa.Connection) -> list[tuple[str, str]]:
-    """(owner, what it says of its process) of the leases that haven't run out."""
+    """(owner, the description of its process) of the leases that haven't run out."""
     return [(row.owner, row.host) for row in conn.execute(_LIVING)]
 
 
@@ -531,7 +531,7 @@ def existing(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
 
 
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
-    """Own a row whose twin in the api database is ours (a repeated hand-over), unless somebody living has it."""
+    """Own a row whose twin in the api database is ours (a repeated hand-over), unless an owner with a lease has it."""
     living = _living()
     conn.execute(operations.update().where(
         operations.c.uuid == uuid, sa.literal(owner).in_(living),
