@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,8 @@ TESTS = ('tests/unit/test_states.py', *(f'tests/unit/{name}' for name in (
     'pci', 'scheduler', 'compute', 'conductor', 'objects', 'rpc', 'db')), 'tests/functional', 'tests/flows')
 SHARED = ('conftest.py', 'builders.py', 'cases.py', 'cloud.py', 'random_clouds.py', 'remedies.py', 'samples.py')
 KEPT = 'build/mutants'
+# What runs at import is shown to so many tests besides those that have the file's name.
+MOST_AT_IMPORT = 25
 # Seconds for one file of tests, which takes about twice as long when its lines are noted.
 LONGEST = 3000
 
@@ -53,11 +55,13 @@ class Test:
 
 @dataclass
 class Map:
-    """``lines``: {path: {line: tests}}; ``files``: {path: tests that run through any of its lines}; ``imported``:
-    {path: lines that ran outside of all tests of a file}; ``count`` of tests."""
+    """``lines``: {path: {line: tests}}; ``files``: {path: {test: the share of its lines that are of this path}};
+    ``named``: {name of a file of tests: its tests}; ``imported``: {path: lines that ran outside of all tests of a
+    file}; ``count`` of tests."""
 
     lines: dict[str, dict[int, list[Test]]] = field(default_factory=dict)
-    files: dict[str, list[Test]] = field(default_factory=dict)
+    files: dict[str, dict[Test, float]] = field(default_factory=dict)
+    named: dict[str, list[Test]] = field(default_factory=dict)
     imported: dict[str, set[int]] = field(default_factory=dict)
     count: int = 0
 
@@ -79,26 +83,31 @@ class Map:
         for index, (name, seconds, passed) in enumerate(report['tests']):
             if passed:
                 tests[index] = Test(name, seconds, widths[index])
+                self.named.setdefault(pathlib.PurePath(tests[index].file).name, []).append(tests[index])
             else:
                 print(f'left out, as it does not pass in the tree as it is: {name}', flush=True)
         self.count += len(tests)
         for path, lines in report['lines'].items():
-            here, whole = self.lines.setdefault(path, {}), set()
+            here, whole = self.lines.setdefault(path, {}), Counter[int]()
             for line, through in lines.items():
                 here.setdefault(int(line), []).extend(tests[index] for index in through if index in tests)
                 whole.update(index for index in through if index in tests)
                 if through == [-1]:
                     self.imported.setdefault(path, set()).add(int(line))
-            self.files.setdefault(path, []).extend(tests[index] for index in sorted(whole))
+            self.files.setdefault(path, {}).update(
+                {tests[index]: count / tests[index].lines for index, count in whole.items()})
 
     def tests(self, path: str, lines: Sequence[int]) -> list[Test]:
         """Those that run through the first of the lines that any runs through; of a line that only runs when its file
-        is imported those that run through any line of the file."""
+        is imported those that are about the file: by their name, or as most of what they run through is there."""
         for line in lines:
             if found := self.lines.get(path, {}).get(line):
                 return found
             if line in self.imported.get(path, ()):
-                return self.files.get(path, [])
+                named = self.named.get(f'test_{pathlib.PurePath(path).name}', [])
+                shares = self.files.get(path, {})
+                others = sorted(shares, key=lambda test: (-shares[test], test.name))[:MOST_AT_IMPORT]
+                return list(dict.fromkeys([*named, *others]))
         return []
 
 

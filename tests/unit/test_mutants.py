@@ -95,7 +95,8 @@ def test_the_choice() -> None:
 
 
 def test_tests_of_a_line() -> None:
-    """The first line that tests run through decides; what runs at import is shown to all tests of the file."""
+    """The first line that tests run through decides; what runs at import is shown to the tests of that name, even if
+    they run through none of its lines, and to those that run through most of the file."""
     known = covers.Map()
     known.add({'tests': [['a.py::one', 1.0, True], ['a.py::two', 2.0, True], ['a.py::bad', 1.0, False]],
                'lines': {'kilonova/x.py': {'1': [-1], '5': [0, 1, 2], '6': [1], '7': [2]}}})
@@ -103,10 +104,17 @@ def test_tests_of_a_line() -> None:
 
     def names(*lines: int) -> set[str]:
         return {test.name for test in known.tests('kilonova/x.py', lines)}
-    assert known.count == 3
+    known.add({'tests': [['c/test_x.py::four', 0.5, True]], 'lines': {}})
+    assert known.count == 4
     assert names(5, 6) == {'a.py::one', 'a.py::two'}
     assert names(9, 7) == {'b.py::three'}
-    assert names(1) == {'a.py::one', 'a.py::two', 'b.py::three'}
+    assert names(1) == {'a.py::one', 'a.py::two', 'b.py::three', 'c/test_x.py::four'}
+    everyone = list(range(99))
+    known.add({'tests': [[f'd.py::{number}', 0.1, True] for number in everyone], 'lines': {
+        'kilonova/x.py': {'20': everyone, '21': everyone}, 'kilonova/z.py': {'3': everyone[:50]}}})
+    # Those that run through nothing else come first.
+    assert len(names(1)) == covers.MOST_AT_IMPORT + 1
+    assert {f'd.py::{number}' for number in range(50)} & names(1) == set()
     assert names(8) == set() == {test.name for test in known.tests('kilonova/y.py', (5,))}
 
 
