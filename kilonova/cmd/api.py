@@ -1,4 +1,4 @@
-"""kilonova-api: the compute REST API on [DEFAULT]osapi_compute_listen."""
+"""kilonova-api: the compute REST API and the metadata service, as [DEFAULT]enabled_apis says."""
 from __future__ import annotations
 
 import sys
@@ -28,8 +28,10 @@ def main() -> int:
 
 
 def listens(conf: cfg.ConfigOpts) -> dict[str, tuple[str, int]]:
-    """The socket that all workers share."""
-    return {'api': (conf.osapi_compute_listen, conf.osapi_compute_listen_port)}
+    """The sockets that all workers share, by name."""
+    found = {'osapi_compute': ('api', (conf.osapi_compute_listen, conf.osapi_compute_listen_port)),
+             'metadata': ('metadata', (conf.metadata_listen, conf.metadata_listen_port))}
+    return dict(found[name] for name in dict.fromkeys(conf.enabled_apis))
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
@@ -52,7 +54,16 @@ def build(conf: cfg.ConfigOpts) -> Any:
         compute=Client(Compute, transport, levels.of('compute')))
     checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)
               | parts.ping_checks(local, conductor=('conductor', None)))
-    return ApiPart(conf, app, transport, levels, cells, checks, notify)
+    metadata: WSGIApplication = app
+    if 'metadata' in conf.enabled_apis:
+        from kilonova.api.metadata import MetadataService, Misconfigured
+        from kilonova.clients.vendordata import Vendordata
+        from kilonova.cmd.daemon import Refused
+        try:
+            metadata = MetadataService(conf, databases=databases, cells=cells, vendor=Vendordata(conf))
+        except Misconfigured as error:
+            raise Refused(str(error)) from error
+    return ApiPart(conf, app, transport, levels, cells, checks, notify, metadata)
 
 
 def threads(conf: cfg.ConfigOpts) -> int:
@@ -64,15 +75,16 @@ def threads(conf: cfg.ConfigOpts) -> int:
 
 
 class ApiPart:
-    """One listening socket and its server."""
+    """A listening socket and its server for each of what is served: ``app``, the compute API, and ``metadata``."""
 
     timers = None
 
     def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, transport: RoutedTransport, levels: Levels,
-                 cells: Cells, checks: Mapping[str, Any], notify: Notifications) -> None:
+                 cells: Cells, checks: Mapping[str, Any], notify: Notifications, metadata: WSGIApplication) -> None:
+        self._apps = {'api': app, 'metadata': metadata}
         self._conf, self.app, self._transport, self._notify = conf, app, transport, notify
         self._levels, self.cells, self.checks = levels, cells, checks
-        self._server: Any = None
+        self._servers: list[Any] = []
 
     def start(self) -> None:
         """Bind and serve; a port that is taken is an OSError."""
@@ -82,12 +94,13 @@ class ApiPart:
         from kilonova.cmd import caps, sockets
         log = logging.getLogger('kilonova.api.wsgi.server')
         caps.refuse_old_computes(self._conf, self.cells)
-        address = listens(self._conf)['api']
-        listener = sockets.listen('api', address)
-        self._server = serving.WsgiServer(listener, self.app, threads(self._conf), log,
-                                          most_body=self._conf.oslo_middleware.max_request_body_size)
-        self._server.start()
-        log.info('Listening on %s:%s', *address)
+        for name, address in listens(self._conf).items():
+            listener = sockets.listen(name, address)
+            server = serving.WsgiServer(listener, self._apps[name], threads(self._conf), log,
+                                        most_body=self._conf.oslo_middleware.max_request_body_size)
+            self._servers.append(server)
+            server.start()
+            log.info('Listening on %s:%s (%s)', *address, name)
 
     def reload(self) -> None:
         """What the other daemons understand is looked up again."""
@@ -95,8 +108,8 @@ class ApiPart:
 
     def stop(self) -> None:
         """Requests under way are answered, REQUEST_TIME at most."""
-        if self._server is not None:
-            self._server.stop(min(REQUEST_TIME, self._conf.manager_shutdown_timeout))
+        for server in self._servers:
+            server.stop(min(REQUEST_TIME, self._conf.manager_shutdown_timeout))
         self._notify.stop()
         self._transport.close()
 

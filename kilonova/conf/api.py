@@ -34,4 +34,40 @@ OPTS = [
     cfg.BoolOpt('enable_instance_password', default=True,
                 deprecated_opts=was('enable_instance_password'),
                 help='Whether the answer to a create carries adminPass.'),
+    cfg.StrOpt('dhcp_domain', default='novalocal',
+               deprecated_opts=was('dhcp_domain'),
+               help="Domain that is put behind a server's host name in its metadata (config drives, metadata service). "
+                    'Empty: none. The API and the computes read it.'),
+    cfg.IntOpt('metadata_cache_expiration', default=15, min=0,
+               deprecated_opts=was('metadata_cache_expiration'),
+               help='Seconds for which the metadata service answers about a server without looking at the database '
+                    'again: a guest asks for several documents, one after the other. 0: it always looks.'),
+    cfg.ListOpt('vendordata_providers', default=['StaticJSON'],
+                deprecated_opts=was('vendordata_providers'),
+                help='Where vendordata for guests comes from: StaticJSON (vendordata_jsonfile_path), DynamicJSON '
+                     '(vendordata_dynamic_targets). The API and the computes read these options: the first serves '
+                     'them, the second write them into config drives.'),
+    cfg.StrOpt('vendordata_jsonfile_path',
+               deprecated_opts=was('vendordata_jsonfile_path'),
+               help='A JSON file that every guest can read as vendor_data.json, 256 KiB at most. It is read anew each '
+                    'time.'),
+    cfg.ListOpt('vendordata_dynamic_targets', default=[],
+                deprecated_opts=was('vendordata_dynamic_targets'),
+                help='Services that are asked about each server, as NAME@URL. They get a POST of a JSON object '
+                     '(project-id, instance-id, image-id, user-data, hostname, metadata, boot-roles); what they '
+                     'answer, JSON of 256 KiB at most, stands in vendor_data2.json under the name.'),
+    cfg.StrOpt('vendordata_dynamic_ssl_certfile', default='',
+               deprecated_opts=was('vendordata_dynamic_ssl_certfile'),
+               help='File of certificates that the services are compared with. Empty: those of '
+                    '[vendordata_dynamic_auth]cafile, or of the system.'),
+    cfg.IntOpt('vendordata_dynamic_connect_timeout', default=5, min=3,
+               deprecated_opts=was('vendordata_dynamic_connect_timeout'),
+               help='Seconds that a service may take to accept the connection.'),
+    cfg.IntOpt('vendordata_dynamic_read_timeout', default=5, min=0,
+               deprecated_opts=was('vendordata_dynamic_read_timeout'),
+               help='Seconds that it may take to answer then; 0 counts as 1.'),
+    cfg.BoolOpt('vendordata_dynamic_failure_fatal', default=False,
+                deprecated_opts=was('vendordata_dynamic_failure_fatal'),
+                help='What becomes of a service that does not answer: off, its part is {}; on, a server with a config '
+                     'drive is not built, and the metadata service answers 500.'),
 ]

@@ -109,7 +109,8 @@ def test_what_the_config_drive_tells(forms):
     server = forms.ok('POST', '/servers', body, version='2.56')['server']['id']
     forms.settle()
     meta = json.loads(read(server, '/openstack/latest/meta_data.json'))
-    assert (meta['name'], meta['hostname'], meta['meta'], meta['admin_pass']) == ('told', 'told', {'a': 'b'}, 'secret')
+    assert (meta['name'], meta['hostname'], meta['meta'], meta['admin_pass']) == (
+        'told', 'told.novalocal', {'a': 'b'}, 'secret')
     assert meta['files'] == [{'path': '/etc/motd', 'content_path': '/content/0000'}]
     assert read(server, '/openstack/content/0000') == b'hello'
     assert read(server, '/openstack/latest/user_data') == b'#cloud-config'

@@ -1,13 +1,17 @@
 """Each daemon is put together from a configuration, without a broker, and starts and stops."""
 from __future__ import annotations
 
+import socket
 import threading
 import types
+import urllib.error
+import urllib.request
 
 import pytest
 from oslo_config import cfg
 
 from kilonova.cmd import api, compute, conductor, database_parts, parts, scheduler
+from kilonova.cmd.daemon import Refused
 from kilonova.db import engine
 from kilonova.db.queries import cells, services
 from kilonova.errors import DBNotAllowed
@@ -98,6 +102,35 @@ def test_api(conf, monkeypatch):
     assert (served['threads'], served['most_body']) == (10, 114688)
     part.stop()
     assert served['timeout'] == api.REQUEST_TIME
+
+
+def test_the_metadata_service_has_a_socket_of_its_own(conf):
+    """Over real sockets; without a proxy that signs it does not start, and says why."""
+    conf.set_override('enabled_apis', ['osapi_compute', 'metadata'])
+    conf.set_override('metadata_listen', '127.0.0.1')
+    with pytest.raises(Refused, match='service_metadata_proxy is not set'):
+        api.build(conf)
+    conf.set_override('service_metadata_proxy', True, 'neutron')
+    conf.set_override('metadata_proxy_shared_secret', 'secret', 'neutron')
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        conf.set_override('metadata_listen_port', probe.getsockname()[1])
+    part = api.build(conf)
+    part.start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as told:
+            urllib.request.urlopen(f'http://127.0.0.1:{conf.metadata_listen_port}/latest/meta-data', timeout=60)
+        assert (told.value.code, told.value.read()) == (400, b'X-Instance-ID header is missing from request.')
+        told.value.close()
+    finally:
+        part.stop()
+
+
+@pytest.mark.parametrize(('enabled', 'sockets'), [
+    (['osapi_compute'], {'api'}), (['metadata'], {'metadata'}), (['osapi_compute', 'metadata'], {'api', 'metadata'})])
+def test_what_is_enabled_is_served(conf, enabled, sockets):
+    conf.set_override('enabled_apis', enabled)
+    assert set(api.listens(conf)) == sockets
 
 
 class Manager:

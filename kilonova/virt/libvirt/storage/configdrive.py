@@ -1,14 +1,13 @@
 """The config drive: a CD from which a guest's cloud-init reads who it is, without any network.
 
     if required(conf, instance, image_meta):
-        build(path, content(instance, admin_password, files), program='genisoimage')
+        build(path, content(About.of(instance, 'novalocal'), vendor, files=files), program='genisoimage')
 """
 from __future__ import annotations
 
 import base64
 import json
 import os
-import secrets
 import shlex
 import shutil
 import tempfile
@@ -19,12 +18,13 @@ from oslo_config import cfg
 from oslo_utils import strutils
 
 from kilonova import errors, objects
+from kilonova.clients.vendordata import Vendordata
+from kilonova.virt import guest_metadata
 from kilonova.virt.driver import ImageMeta
+from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.storage import command, files
 
 _LABEL = 'config-2'
-# cloud-init takes the newest version that it knows, else latest.
-_VERSIONS = ('2018-08-27', 'latest')
 
 
 class ConfigDriveFailed(errors.KilonovaError):
@@ -40,38 +40,26 @@ def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: Image
         getattr(instance, 'config_drive', None))
 
 
-def content(instance: objects.Instance, admin_password: str | None = None,
-            files: Sequence[tuple[str, str]] = (), devices: Sequence[dict[str, Any]] = ()) -> dict[str, bytes]:
-    """The drive's files by path. ``files``: (path in the guest, base64 content). ``devices``: those with tags."""
-    def given(name: str) -> Any:
-        """Servers come with the fields that were read for them, not with all."""
-        return getattr(instance, name, None)
-
-    meta: dict[str, Any] = {
-        'uuid': instance.uuid, 'name': given('display_name'), 'hostname': given('hostname'),
-        'launch_index': given('launch_index') or 0, 'availability_zone': given('availability_zone'),
-        'project_id': given('project_id'), 'devices': list(devices), 'dedicated_cpus': [],
-        'random_seed': base64.b64encode(secrets.token_bytes(512)).decode()}
-    if given('metadata'):
-        meta['meta'] = dict(instance.metadata)
-    if given('key_name'):
-        meta['public_keys'] = {instance.key_name: given('key_data')}
-        kinds = {pair.name: pair.type for pair in given('keypairs') or ()}
-        meta['keys'] = [{'name': instance.key_name, 'type': kinds.get(instance.key_name, 'ssh'),
-                         'data': given('key_data')}]
-    if admin_password:
-        meta['admin_pass'] = admin_password
+def content(about: About, vendor: Vendordata, *, admin_password: str | None = None,
+            files: Sequence[tuple[str, str]] = ()) -> dict[str, bytes]:
+    """The drive's files by path. ``files``: (path in the guest, base64 content). VendordataFailed."""
     found: dict[str, bytes] = {}
+    more: dict[str, Any] = {'admin_pass': admin_password} if admin_password else {}
     for number, (path, encoded) in enumerate(files):
         name = f'content/{number:04}'
-        meta.setdefault('files', []).append({'path': path, 'content_path': f'/{name}'})
+        more.setdefault('files', []).append({'path': path, 'content_path': f'/{name}'})
         found[f'openstack/{name}'] = base64.b64decode(encoded)
-    for version in _VERSIONS:
-        found[f'openstack/{version}/meta_data.json'] = json.dumps(meta).encode()
-        found[f'openstack/{version}/network_data.json'] = b'{"links": [], "networks": [], "services": []}'
-        found[f'openstack/{version}/vendor_data.json'] = b'{}'
-        if given('user_data'):
-            found[f'openstack/{version}/user_data'] = base64.b64decode(instance.user_data)
+    vendors = {'vendor_data.json': json.dumps(vendor.static()).encode(),
+               'vendor_data2.json': json.dumps(vendor.all(guest_metadata.question(about))).encode()}
+    for version in (*guest_metadata.VERSIONS, guest_metadata.LATEST):
+        for name, data in guest_metadata.openstack(about, version, **more).items():
+            found[f'openstack/{version}/{name}'] = data
+        for name in guest_metadata.vendor_files(version):
+            found[f'openstack/{version}/{name}'] = vendors[name]
+    for version in (guest_metadata.EC2_VERSIONS[-1], guest_metadata.LATEST):
+        found[f'ec2/{version}/meta-data.json'] = json.dumps(guest_metadata.ec2(about)).encode()
+        if about.user_data:
+            found[f'ec2/{version}/user-data'] = about.user_data
     return found
 
 

@@ -17,7 +17,9 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.clients.vendordata import Vendordata
 from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch, ImageMeta
+from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
@@ -47,6 +49,7 @@ class ServerDisks:
 
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, fetch: ImageFetch | None) -> None:
         self._conf, self._cache, self._fetch = conf, cache, fetch
+        self._vendor = Vendordata(conf)
         images_type = conf.libvirt.images_type
         if images_type not in ('default', 'qcow2', 'raw', 'flat'):
             raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
@@ -128,8 +131,9 @@ class ServerDisks:
         _drop_others(directory, keep_ephemeral)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
-            configdrive.build(directory.file(CONFIG), configdrive.content(instance, admin_password, files, devices),
-                              self._conf.mkisofs_cmd)
+            about = About.of(instance, self._conf.api.dhcp_domain, devices)
+            configdrive.build(directory.file(CONFIG), configdrive.content(
+                about, self._vendor, admin_password=admin_password, files=files), self._conf.mkisofs_cmd)
             directory.record(CONFIG, 'raw')
         else:
             remove(directory.file(CONFIG))

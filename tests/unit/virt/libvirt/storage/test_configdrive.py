@@ -7,11 +7,12 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kilonova.virt import guest_metadata
+from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.storage import configdrive
 from tests.unit.virt.builders import image_meta, new_conf, new_instance
 
@@ -27,46 +28,63 @@ def test_who_wants_one(tmp_path: Path, wish: str | None, properties: dict[str, s
     assert configdrive.required(conf, new_instance(config_drive=wish), image_meta(properties=properties)) is answer
 
 
-def meta_of(tree: dict[str, bytes]) -> dict[str, Any]:
-    return json.loads(tree['openstack/latest/meta_data.json'])
+class Vendors:
+    """Vendordata that says what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def static(self) -> Any:
+        return {'cloud': 'ours'}
+
+    def all(self, about: Any) -> Any:
+        self.asked.append(about)
+        return {'static': {'cloud': 'ours'}, 'who': about['instance-id']}
+
+
+def content(instance: Any, domain: str = '', **more: Any) -> dict[str, bytes]:
+    return configdrive.content(About.of(instance, domain), Vendors(), **more)
+
+
+def meta_of(tree: dict[str, bytes], version: str = 'latest') -> dict[str, Any]:
+    return json.loads(tree[f'openstack/{version}/meta_data.json'])
 
 
 def test_content() -> None:
     instance = new_instance(key_name='k', key_data='ssh-rsa AAA', metadata={'a': 'b'}, user_data=USER_DATA)
-    tree = configdrive.content(instance, 'secret', [('/etc/motd', base64.b64encode(b'hello').decode())])
+    tree = content(instance, 'novalocal', admin_password='secret',
+                   files=[('/etc/motd', base64.b64encode(b'hello').decode())])
     meta = meta_of(tree)
     assert (meta['uuid'], meta['hostname'], meta['meta'], meta['admin_pass']) == (
-        instance.uuid, 'one', {'a': 'b'}, 'secret')
-    assert meta['public_keys'] == {'k': 'ssh-rsa AAA'}
-    assert meta['keys'] == [{'name': 'k', 'type': 'ssh', 'data': 'ssh-rsa AAA'}]
+        instance.uuid, 'one.novalocal', {'a': 'b'}, 'secret')
     assert meta['files'] == [{'path': '/etc/motd', 'content_path': '/content/0000'}]
     assert tree['openstack/content/0000'] == b'hello'
-    assert tree['openstack/latest/user_data'] == b'#cloud-config'
-    assert tree['openstack/2018-08-27/meta_data.json'] == tree['openstack/latest/meta_data.json']
+    assert tree['openstack/latest/user_data'] == tree['ec2/latest/user-data'] == b'#cloud-config'
+    for version in (*guest_metadata.VERSIONS, 'latest'):
+        assert meta_of(tree, version)['admin_pass'] == 'secret'
+    assert json.loads(tree['ec2/2009-04-04/meta-data.json'])['instance-id'] == 'i-00000001'
 
 
-def test_the_type_of_the_key_is_its_pairs() -> None:
-    few = SimpleNamespace(uuid='u-1', key_name='c', key_data='PEM', keypairs=[SimpleNamespace(name='c', type='x509')])
-    meta = meta_of(configdrive.content(few))
-    assert meta['keys'] == [{'name': 'c', 'type': 'x509', 'data': 'PEM'}]
-    assert meta['public_keys'] == {'c': 'PEM'}
-
-
-def test_a_server_that_came_with_few_fields() -> None:
-    few = SimpleNamespace(uuid='u-1')
-    assert meta_of(configdrive.content(few))['uuid'] == 'u-1'
+def test_vendordata_is_on_it() -> None:
+    """From the versions on that had it; services are asked once."""
+    vendors, instance = Vendors(), new_instance()
+    tree = configdrive.content(About.of(instance, ''), vendors)
+    assert json.loads(tree['openstack/2013-10-17/vendor_data.json']) == {'cloud': 'ours'}
+    assert 'openstack/2013-04-04/vendor_data.json' not in tree
+    assert json.loads(tree['openstack/latest/vendor_data2.json'])['who'] == instance.uuid
+    assert 'openstack/2016-06-30/vendor_data2.json' not in tree and len(vendors.asked) == 1
 
 
 def test_nothing_is_said_of_what_there_is_not() -> None:
-    tree = configdrive.content(new_instance())
+    tree = content(new_instance())
     assert not {'admin_pass', 'public_keys', 'files', 'meta'} & set(meta_of(tree))
-    assert 'openstack/latest/user_data' not in tree
+    assert 'openstack/latest/user_data' not in tree and 'ec2/latest/user-data' not in tree
 
 
 @pytest.mark.skipif(not shutil.which('genisoimage'), reason='genisoimage is not installed')
 def test_build(tmp_path: Path) -> None:
     path = tmp_path / 'disk.config'
-    configdrive.build(str(path), configdrive.content(new_instance(user_data=USER_DATA)), 'genisoimage')
+    configdrive.build(str(path), content(new_instance(user_data=USER_DATA)), 'genisoimage')
     assert list(tmp_path.iterdir()) == [path]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes()[0x8001:0x8006] == b'CD001'

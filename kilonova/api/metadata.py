@@ -1,0 +1,270 @@
+"""The metadata service: what a guest asks for at 169.254.169.254, in the formats of OpenStack and EC2.
+
+    app = MetadataService(conf, databases=databases, cells=cells, vendor=Vendordata(conf))
+
+Requests come through the network service's proxy, which says whose they are (X-Instance-ID, X-Tenant-ID) and signs the
+server's uuid (X-Instance-ID-Signature: HMAC-SHA256 with [neutron]metadata_proxy_shared_secret). Guests can't reach this
+service otherwise, and whoever can't sign learns nothing.
+"""
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import webob
+from oslo_config import cfg
+from oslo_utils import uuidutils
+
+from kilonova import errors
+from kilonova.api.services.silence import is_silence
+from kilonova.api.v2.server_password import KEYS
+from kilonova.clients.vendordata import Vendordata
+from kilonova.context import get_admin_context
+from kilonova.db import engine
+from kilonova.db.queries import instances, metadata, servers
+from kilonova.db.queries.cells import Cells
+from kilonova.objects import Instance
+from kilonova.states import VmState
+from kilonova.virt import guest_metadata
+from kilonova.virt.guest_metadata import EC2, EC2_VERSIONS, LATEST, VENDOR_DATA, VERSIONS, About
+
+LOG = logging.getLogger(__name__)
+
+OPENSTACK, PASSWORD = 'openstack', 'password'
+# Servers that are remembered for [api]metadata_cache_expiration.
+MOST_KNOWN = 500
+# Characters of one value of the system metadata.
+PART = 255
+TEXT, JSON = 'text/plain', 'application/json'
+
+
+class Misconfigured(errors.Invalid):
+    """kilonova-api does not start."""
+
+    msg_fmt = 'The metadata service is enabled ([DEFAULT]enabled_apis), and %(reason)s.'
+
+
+class Refused(Exception):
+    """An answer that is no document: ``status`` and a text."""
+
+    def __init__(self, status: HTTPStatus, text: str = '') -> None:
+        super().__init__(text)
+        self.status, self.text = status, text or status.phrase
+
+
+@dataclass
+class Known:
+    """A server as it was ``since`` (monotonic clock). ``vendors``: what was fetched for it, by the file's name."""
+
+    about: About
+    project_id: str
+    cell: engine.Database
+    since: float
+    vendors: dict[str, bytes] = field(default_factory=dict)
+
+
+class MetadataService:
+    """A WSGI application. Misconfigured: nobody could sign for guests, or everybody could."""
+
+    def __init__(self, conf: cfg.ConfigOpts, *, databases: engine.Databases, cells: Cells, vendor: Vendordata,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        if not conf.neutron.service_metadata_proxy:
+            raise Misconfigured(reason='[neutron]service_metadata_proxy is not set: there is no other way for requests')
+        if not conf.neutron.metadata_proxy_shared_secret:
+            raise Misconfigured(reason='[neutron]metadata_proxy_shared_secret is empty: everybody could sign')
+        self._secret = conf.neutron.metadata_proxy_shared_secret.encode()
+        self._domain, self._keep = conf.api.dhcp_domain, conf.api.metadata_cache_expiration
+        self._databases, self._cells, self._vendor, self._clock = databases, cells, vendor, clock
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = webob.Request(environ)
+        try:
+            body, kind = self._answer(request)
+            response = webob.Response(body=body, content_type=kind, charset='UTF-8')
+        except Refused as refused:
+            response = webob.Response(text=refused.text, status=int(refused.status), content_type=TEXT)
+        except Exception as error:
+            silent = is_silence(error)
+            if silent:
+                LOG.warning('Metadata for %s: %s', request.headers.get('X-Instance-ID'), error)
+            else:
+                LOG.exception('Metadata for %s', request.headers.get('X-Instance-ID'))
+            response = webob.Response(text='An unknown error has occurred. Please try your request again.',
+                                      status=503 if silent else 500, content_type=TEXT)
+        response.headers['Cache-Control'] = 'no-store'
+        path = quote(environ.get('PATH_INFO', '').encode('latin-1', 'replace'))
+        LOG.info('%s "%s %s" status: %s len: %s', request.headers.get('X-Instance-ID', '-')[:64], request.method, path,
+                 response.status_int, response.content_length)
+        answer: Iterable[bytes] = response(environ, start_response)
+        return answer
+
+    def _answer(self, request: webob.Request) -> tuple[bytes, str]:
+        path = [part for part in request.environ.get('PATH_INFO', '').split('/') if part]
+        writes = request.method == 'POST' and len(path) == 3 and path[0] == OPENSTACK and path[2] == PASSWORD
+        if request.method not in ('GET', 'HEAD') and not writes:
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED)
+        # Nothing is told, not even which versions there are, before the proxy's word is checked.
+        known = self._server(request)
+        if not path:
+            return _lines([*EC2_VERSIONS, LATEST])
+        if path[0] == OPENSTACK:
+            return self._openstack(known, path[1:], request)
+        return _ec2(known.about, path)
+
+    # -- whose request it is -----------------------------------------------------------------------------------------
+    def _server(self, request: webob.Request) -> Known:
+        uuid, project = (_header(request, name) for name in ('X-Instance-ID', 'X-Tenant-ID'))
+        expected = hmac.new(self._secret, uuid.encode('latin-1', 'replace'), hashlib.sha256).hexdigest()
+        signature = request.headers.get('X-Instance-ID-Signature', '')
+        if not hmac.compare_digest(expected.encode(), signature.encode('latin-1', 'replace')):
+            LOG.warning('X-Instance-ID-Signature does not match for X-Instance-ID %r: the secrets of the proxy and of '
+                        '[neutron]metadata_proxy_shared_secret differ, or somebody else asks', uuid)
+            raise Refused(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
+        known = self._remembered(uuid) or self._read(uuid)
+        # The project isn't signed; it is compared with the server's all the same.
+        if known is None or known.project_id != project:
+            raise Refused(HTTPStatus.NOT_FOUND)
+        return known
+
+    def _remembered(self, uuid: str) -> Known | None:
+        with self._lock:
+            known = self._known.get(uuid)
+        return known if known is not None and self._clock() - known.since < self._keep else None
+
+    def _read(self, uuid: str) -> Known | None:
+        """Two databases are asked; None: there is no such server, or it is in no cell yet."""
+        since = self._clock()
+        if not uuidutils.is_uuid_like(uuid):
+            return None
+        with self._databases.api().read() as conn:
+            place = servers.find(conn, uuid)
+        if place is None or place['cell_id'] is None:
+            return None
+        cell = self._cells.by_id(place['cell_id'])
+        with cell.read() as conn:
+            row = instances.get(conn, uuid)
+            if row is None:
+                return None
+            kept, pairs = instances.get_system_metadata(conn, uuid), metadata.get(conn, uuid)
+        values, extra = instances.split(row)
+        about = About.of(Instance.from_row(get_admin_context(), values, extra, system_metadata=kept, metadata=pairs),
+                         self._domain)
+        known = Known(about, row['project_id'], cell, since)
+        with self._lock:
+            self._known.pop(uuid, None)
+            self._known[uuid] = known
+            while len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return known
+
+    # -- OpenStack's format ------------------------------------------------------------------------------------------
+    def _openstack(self, known: Known, path: list[str], request: webob.Request) -> tuple[bytes, str]:
+        if not path:
+            return _lines([*VERSIONS, LATEST])
+        version, *rest = path
+        if version not in (*VERSIONS, LATEST) or len(rest) > 1:
+            raise Refused(HTTPStatus.NOT_FOUND)
+        names = guest_metadata.vendor_files(version)
+        if not rest:
+            own = guest_metadata.openstack(known.about, version)
+            return _lines([*own, *([PASSWORD] if version >= VENDOR_DATA else []), *names])
+        (name,) = rest
+        if name == PASSWORD and version >= VENDOR_DATA:
+            return self._password(known, request)
+        if name in names:
+            return self._of_vendors(known, name), JSON
+        found = guest_metadata.openstack(known.about, version).get(name)
+        if found is None:
+            raise Refused(HTTPStatus.NOT_FOUND)
+        return found, JSON if name.endswith('.json') else 'application/octet-stream'
+
+    def _of_vendors(self, known: Known, name: str) -> bytes:
+        if name not in known.vendors:
+            asked = guest_metadata.question(known.about)
+            found = self._vendor.static() if name == 'vendor_data.json' else self._vendor.all(asked)
+            known.vendors[name] = json.dumps(found).encode()
+        return known.vendors[name]
+
+    def _password(self, known: Known, request: webob.Request) -> tuple[bytes, str]:
+        """What the guest encrypted for its owner; it is set once, until its owner clears it."""
+        if request.method != 'POST':
+            with known.cell.read() as conn:
+                kept = instances.get_system_metadata(conn, known.about.uuid)
+            return ''.join(kept.get(key) or '' for key in KEYS).encode(), TEXT
+        if (request.content_length or 0) > PART * len(KEYS):
+            raise Refused(HTTPStatus.BAD_REQUEST, 'Request is too large.')
+        try:
+            text = request.body.decode('ascii')
+        except UnicodeDecodeError:
+            raise Refused(HTTPStatus.BAD_REQUEST, 'The password is not encoded in ASCII.') from None
+        if len(text) > PART * len(KEYS):
+            raise Refused(HTTPStatus.BAD_REQUEST, 'Request is too large.')
+        if not _set_password(known.cell, known.about.uuid, text):
+            raise Refused(HTTPStatus.CONFLICT)
+        return b'', TEXT
+
+
+@engine.retried
+def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
+    """False: there is one."""
+    parts = {key: text[PART * number:PART * (number + 1)] or None for number, key in enumerate(KEYS)}
+    with cell.write() as conn:
+        # Of two requests at once the second one waits here.
+        try:
+            instances.hold(conn, uuid, list(VmState), 'set_password')
+        except errors.InstanceNotFound:
+            raise Refused(HTTPStatus.NOT_FOUND) from None
+        kept = instances.get_system_metadata(conn, uuid)
+        if any(kept.get(key) for key in KEYS):
+            return engine.repeated() and all(kept.get(key) == part for key, part in parts.items())
+        instances.set_system_metadata(conn, uuid, parts)
+    return True
+
+
+def _header(request: webob.Request, name: str) -> str:
+    value = request.headers.get(name)
+    if not value:
+        raise Refused(HTTPStatus.BAD_REQUEST, f'{name} header is missing from request.')
+    if ',' in value:
+        raise Refused(HTTPStatus.BAD_REQUEST, f'Multiple {name} headers found within request.')
+    return str(value)
+
+
+# --- EC2's format
+def _ec2(about: About, path: list[str]) -> tuple[bytes, str]:
+    version, *rest = path
+    if version not in (*EC2_VERSIONS, LATEST):
+        raise Refused(HTTPStatus.NOT_FOUND)
+    if rest == ['user-data'] and about.user_data:
+        return about.user_data, 'application/octet-stream'
+    if not rest:
+        return _lines(['meta-data/', *(['user-data'] if about.user_data else [])])
+    found: EC2 | str | None = guest_metadata.ec2(about)
+    if rest[0] != 'meta-data':
+        raise Refused(HTTPStatus.NOT_FOUND)
+    for part in rest[1:]:
+        # A public key is called 0=its name, and asked for by its number.
+        found = next((value for name, value in found.items() if name == part or name.startswith(f'{part}=')),
+                     None) if isinstance(found, dict) else None
+    if found is None:
+        raise Refused(HTTPStatus.NOT_FOUND)
+    if isinstance(found, str):
+        return found.encode(), TEXT
+    return _lines([f'{name}/' if isinstance(value, dict) and '=' not in name else name
+                   for name, value in sorted(found.items())])
+
+
+def _lines(names: list[str]) -> tuple[bytes, str]:
+    return '\n'.join(names).encode(), TEXT

@@ -1,0 +1,122 @@
+"""Vendordata: what an operator tells all guests (a JSON file), and what services of theirs tell each one.
+
+    vendor = Vendordata(conf)
+    vendor.static()                     # vendor_data.json
+    vendor.all(about)                   # vendor_data2.json: {'static': {…}, 'name of a service': {…}}
+"""
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import requests
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading as ks_loading
+from keystoneauth1.session import Session
+from oslo_config import cfg
+
+from kilonova import errors
+
+LOG = logging.getLogger(__name__)
+
+STATIC, DYNAMIC = 'StaticJSON', 'DynamicJSON'
+AUTH = 'vendordata_dynamic_auth'
+# Bytes of a file, and of a service's answer.
+MOST = 256 << 10
+_BLOCK = 16 << 10
+
+Json: TypeAlias = 'dict[str, Any] | list[Any] | str | int | float | bool | None'
+
+
+class VendordataFailed(errors.KilonovaError):
+    """A service of [api]vendordata_dynamic_targets gave nothing, and vendordata_dynamic_failure_fatal is set."""
+
+    msg_fmt = 'Vendordata of %(name)s could not be fetched: %(reason)s'
+
+
+class Vendordata:
+    """One a process; the options are [api]vendordata_* and [vendordata_dynamic_auth]."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf, self._options = conf, conf.api
+        self._session: Session | None = None
+
+    def static(self) -> Json:
+        """The content of the file, read anew each time; {} without one, or where it can't be used."""
+        path = self._options.vendordata_jsonfile_path
+        if STATIC not in self._options.vendordata_providers or not path:
+            return {}
+        try:
+            with open(path, 'rb') as stream:
+                text = stream.read(MOST + 1)
+            if len(text) > MOST:
+                raise ValueError(f'it has more than {MOST} bytes')
+            found: Json = json.loads(text)
+            return found
+        except (OSError, ValueError) as error:
+            LOG.error('[api]vendordata_jsonfile_path %s cannot be used: %s', path, error)
+            return {}
+
+    def all(self, about: Mapping[str, Any]) -> dict[str, Json]:
+        """Everything by the name of who says it; ``about``: the server, as the services are asked. VendordataFailed."""
+        found: dict[str, Json] = {}
+        if STATIC in self._options.vendordata_providers:
+            found['static'] = self.static()
+        if DYNAMIC in self._options.vendordata_providers:
+            for name, url in self._targets():
+                if name in found:
+                    LOG.error('Vendordata: the name %s is there twice; the second one is left out', name)
+                else:
+                    found[name] = self._ask(name, url, about)
+        return found
+
+    def _targets(self) -> Iterator[tuple[str, str]]:
+        for target in self._options.vendordata_dynamic_targets:
+            name, at, url = target.partition('@')
+            if at and name and url.startswith(('http://', 'https://')):
+                yield name, url
+            else:
+                LOG.error('[api]vendordata_dynamic_targets: %s is not NAME@URL', name)
+
+    def _ask(self, name: str, url: str, about: Mapping[str, Any]) -> Json:
+        try:
+            return self._fetched(url, about)
+        except (ks_exceptions.ClientException, requests.RequestException, ValueError) as error:
+            if self._options.vendordata_dynamic_failure_fatal:
+                raise VendordataFailed(name=name, reason=f'{type(error).__name__}: {error}') from error
+            LOG.warning('Vendordata of %s could not be fetched: %s', name, error)
+            return {}
+
+    def _fetched(self, url: str, about: Mapping[str, Any]) -> Json:
+        session = self._connected()
+        times = (self._options.vendordata_dynamic_connect_timeout,
+                 max(self._options.vendordata_dynamic_read_timeout, 1))
+        # The body is a user's and the answer may hold secrets: neither is logged.
+        answer = session.request(url, 'POST', json=dict(about), timeout=times, stream=True, log=False, redirect=False,
+                                 authenticated=session.auth is not None, raise_exc=False,
+                                 headers={'Accept': 'application/json'})
+        with answer:
+            if answer.status_code not in (200, 201):
+                raise ValueError(f'its answer is {answer.status_code}')
+            # Who sends a byte now and then gains nothing.
+            end, text = time.monotonic() + sum(times), b''
+            for block in answer.iter_content(_BLOCK):
+                text += block
+                if len(text) > MOST:
+                    raise ValueError(f'its answer has more than {MOST} bytes')
+                if time.monotonic() > end:
+                    raise ValueError('its answer did not end in time')
+        found: Json = json.loads(text)
+        return found
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            session = ks_loading.load_session_from_conf_options(self._conf, AUTH)
+            session.auth = ks_loading.load_auth_from_conf_options(self._conf, AUTH)
+            if self._options.vendordata_dynamic_ssl_certfile:
+                session.verify = self._options.vendordata_dynamic_ssl_certfile
+            self._session = session
+        return self._session

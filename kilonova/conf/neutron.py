@@ -1,0 +1,16 @@
+"""[neutron] options: how requests of guests for their metadata come to us."""
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'neutron'
+
+OPTS = [
+    cfg.BoolOpt('service_metadata_proxy', default=False,
+                help="Whether guests' requests for metadata come through the network service's proxy, which says which "
+                     'server asks (X-Instance-ID, X-Tenant-ID) and signs it. There is no other way here: where '
+                     'enabled_apis has metadata, kilonova-api does not start without it.'),
+    cfg.StrOpt('metadata_proxy_shared_secret', default='', secret=True,
+               help="The secret that the proxy signs with, as in the metadata agents' files. It is not to be empty: "
+                    "whoever knows it can read every server's user data."),
+]

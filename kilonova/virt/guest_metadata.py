@@ -1,0 +1,158 @@
+"""What a guest may know of itself, in the formats of OpenStack and EC2: for config drives and the metadata service.
+
+    about = About.of(instance, domain='novalocal')
+    openstack(about, 'latest')          # {'meta_data.json': b'{…}', 'user_data': b'#cloud-config', …}
+    ec2(about)                          # {'instance-id': 'i-00000001', 'placement': {'availability-zone': 'nova'}, …}
+
+A version has what came with it or before; guests take the newest that they know.
+"""
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kilonova import objects
+
+LATEST = 'latest'
+# What each version of OpenStack's format brought.
+FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
+    '2012-08-10', '2013-04-04', '2013-10-17', '2015-10-15', '2016-06-30', '2016-10-06', '2020-10-14')
+VERSIONS = (FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, '2017-02-22', '2018-08-27', CPUS)
+EC2_VERSIONS = ('1.0', '2007-01-19', '2007-03-01', '2007-08-29', '2007-10-10', '2007-12-15', '2008-02-01',
+                '2008-09-01', '2009-04-04')
+# Bytes of randomness that a guest may begin with.
+SEED = 512
+
+EC2 = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class About:
+    """A server, as its guest may know it. ``hostname`` with its domain; ``keys`` are {name, type, data}; ``devices``
+    those with tags; ``user_data`` as the user gave it; ``boot_roles`` of the user who created it."""
+
+    uuid: str
+    number: int
+    name: str | None
+    hostname: str | None
+    project_id: str | None
+    image_id: str | None
+    flavor: str | None
+    launch_index: int
+    availability_zone: str | None
+    reservation_id: str | None
+    kernel_id: str | None
+    ramdisk_id: str | None
+    root_device: str | None
+    metadata: Mapping[str, str]
+    keys: Sequence[Mapping[str, str]]
+    user_data: bytes | None
+    boot_roles: str = ''
+    devices: Sequence[Mapping[str, Any]] = field(default=())
+
+    @classmethod
+    def of(cls, instance: objects.Instance, domain: str, devices: Sequence[Mapping[str, Any]] = ()) -> Self:
+        """Servers come with the fields that were read for them, not with all. ``domain`` '': host names have none."""
+        def given(name: str) -> Any:
+            return getattr(instance, name, None)
+
+        keys = []
+        if given('key_name'):
+            kinds = {pair.name: pair.type for pair in given('keypairs') or ()}
+            keys = [{'name': instance.key_name, 'type': kinds.get(instance.key_name, 'ssh'), 'data': given('key_data')}]
+        name, flavor = given('hostname'), given('flavor')
+        return cls(
+            uuid=instance.uuid, number=given('id') or 0, name=given('display_name'),
+            hostname=f'{name}.{domain}' if name and domain else name, project_id=given('project_id'),
+            image_id=given('image_ref'), flavor=flavor.name if flavor else None,
+            launch_index=given('launch_index') or 0, availability_zone=given('availability_zone'),
+            reservation_id=given('reservation_id'), kernel_id=given('kernel_id'), ramdisk_id=given('ramdisk_id'),
+            root_device=given('root_device_name'), metadata=dict(given('metadata') or {}), keys=keys,
+            user_data=_decoded(given('user_data')), boot_roles=(given('system_metadata') or {}).get('boot_roles') or '',
+            devices=list(devices))
+
+
+def _decoded(text: str | None) -> bytes | None:
+    try:
+        return base64.b64decode(text) if text else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+# --- OpenStack's format
+def meta_data(about: About, version: str, **more: Any) -> dict[str, Any]:
+    """meta_data.json. ``more``: what only a config drive has (admin_pass, files)."""
+    found: dict[str, Any] = {'uuid': about.uuid, 'name': about.name, 'hostname': about.hostname,
+                             'launch_index': about.launch_index, 'availability_zone': about.availability_zone}
+    if about.metadata:
+        found['meta'] = dict(about.metadata)
+    if about.keys:
+        found['public_keys'] = {key['name']: key['data'] for key in about.keys}
+        found['keys'] = [dict(key) for key in about.keys]
+    if _has(version, RANDOM_SEED):
+        found['random_seed'] = base64.b64encode(secrets.token_bytes(SEED)).decode()
+    if _has(version, NETWORK_DATA):
+        found['project_id'] = about.project_id
+    if _has(version, DEVICES):
+        found['devices'] = [dict(device) for device in about.devices]
+    if _has(version, CPUS):
+        found['dedicated_cpus'] = []
+    return {**found, **more}
+
+
+def openstack(about: About, version: str, **more: Any) -> dict[str, bytes]:
+    """The files of a version, but for those of vendors (``vendor_files``)."""
+    found = {'meta_data.json': _json(meta_data(about, version, **more))}
+    if about.user_data:
+        found['user_data'] = about.user_data
+    if _has(version, NETWORK_DATA):
+        found['network_data.json'] = _json({'links': [], 'networks': [], 'services': []})
+    return found
+
+
+def vendor_files(version: str) -> tuple[str, ...]:
+    """The names of a version's files of vendors."""
+    return (*(['vendor_data.json'] if _has(version, VENDOR_DATA) else []),
+            *(['vendor_data2.json'] if _has(version, VENDOR_DATA2) else []))
+
+
+def _has(version: str, since: str) -> bool:
+    # 'latest' comes behind all digits.
+    return version >= since
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def question(about: About) -> dict[str, Any]:
+    """What a service of vendordata is told of the server."""
+    return {'project-id': about.project_id, 'instance-id': about.uuid, 'image-id': about.image_id,
+            'user-data': about.user_data.decode(errors='replace') if about.user_data else None,
+            'hostname': about.hostname, 'metadata': dict(about.metadata), 'boot-roles': about.boot_roles}
+
+
+# --- EC2's format
+def ec2(about: About) -> EC2:
+    """The tree below meta-data/: texts, and trees by name."""
+    root = about.root_device or '/dev/vda'
+    found: EC2 = {
+        'ami-id': f"ami-{(about.image_id or '').replace('-', '')[:8] or '00000000'}",
+        'ami-launch-index': str(about.launch_index), 'ami-manifest-path': 'FIXME',
+        'block-device-mapping': {'ami': root.removeprefix('/dev/'), 'root': root},
+        'hostname': about.hostname or '', 'instance-action': 'none', 'instance-id': f'i-{about.number:08x}',
+        'instance-type': about.flavor or '', 'local-hostname': about.hostname or '', 'local-ipv4': '',
+        'placement': {'availability-zone': about.availability_zone or ''}, 'public-hostname': about.hostname or '',
+        'public-ipv4': '', 'reservation-id': about.reservation_id or '', 'security-groups': 'default'}
+    if about.keys:
+        found['public-keys'] = {f"{number}={key['name']}": {'openssh-key': key['data']}
+                                for number, key in enumerate(about.keys)}
+    for name, image_id in (('kernel-id', about.kernel_id), ('ramdisk-id', about.ramdisk_id)):
+        if image_id:
+            found[name] = f"{'aki' if name == 'kernel-id' else 'ari'}-{image_id.replace('-', '')[:8]}"
+    return found
