@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -129,3 +131,90 @@ def test_a_snapshot_boots_where_its_guest_left_off(guests: RealGuests) -> None:
     # Its own counts on.
     guests.ticks_beyond(server, guests.tick(server))
     assert guests.console(server).count('GUEST-BOOTS') == 1
+
+
+# -- operations beside those of power and place -----------------------------------------------------------------------
+def test_a_paused_guest_stands_still(guests: RealGuests) -> None:
+    """And goes on at the same count; so does one that was suspended, whose memory was on the disk meanwhile."""
+    server = guests.boot('gpu1', guests.flavor('small'))
+    guests.ticks_beyond(server, 2)
+    guests.act(server, 'PAUSED', 'pause')
+    still = guests.tick(server)
+    time.sleep(5)
+    assert guests.tick(server) == still and guests.emulators('gpu1') == 1
+    guests.act(server, 'ACTIVE', 'unpause')
+    guests.ticks_beyond(server, still)
+    guests.act(server, 'SUSPENDED', 'suspend')
+    assert guests.emulators('gpu1') == 0
+    still = guests.tick(server)
+    guests.site.audit()
+    guests.act(server, 'ACTIVE', 'resume')
+    guests.ticks_beyond(server, still + 2)
+    # Its console begins anew with the process, and is no boot's; a line may have been cut in two by the end.
+    said = guests.console(server)
+    assert 'GUEST-UP' not in said
+    counted = [int(found) for found in re.findall(r'^GUEST-TICK (\d+)$', said, re.MULTILINE)]
+    assert counted[0] in (still + 1, still + 2) and counted == list(range(counted[0], counted[-1] + 1))
+
+
+def test_a_crash_dump_is_an_nmi(guests: RealGuests) -> None:
+    """The guest's kernel panics, and its command line says that it boots again then."""
+    server = guests.boot('gpu2', guests.flavor('small'))
+    guests.site.act(server, 'trigger_crash_dump')
+    guests.say(server, 'Kernel panic - not syncing: NMI')
+    guests.boots(server, 2)
+    guests.ends(server, 'ACTIVE')
+
+
+def test_rebuild_gives_a_new_disk(guests: RealGuests) -> None:
+    """From the same image, and from another that starts by its own kernel; a running and a stopped server."""
+    server = guests.boot('gpu1', guests.flavor('small'), metadata={'a': 'b'})
+    mark = guests.mark(server)
+    guests.act(server, 'ACTIVE', 'rebuild', {'imageRef': guests.image('guest')})
+    guests.until(lambda: 'GUEST-READY' in guests.console(server) and guests.mark(server) != mark, 'a new disk')
+    assert fact(guests.console(server), 'BOOTS') == '1'
+    second = guests.mark(server)
+    guests.act(server, 'SHUTOFF', 'os-stop')
+    guests.act(server, 'SHUTOFF', 'rebuild', {'imageRef': guests.image('guest-direct')})
+    guests.act(server, 'ACTIVE', 'os-start')
+    guests.until(lambda: 'direct=1' in guests.console(server) and guests.mark(server) != second, 'the other image')
+    assert fact(guests.console(server), 'BOOTS') == '1' and guests.host(server) == 'gpu1'
+
+
+# -- machines, libvirtds and computes that end -------------------------------------------------------------------------
+def test_guests_outlive_libvirtd_and_compute(guests: RealGuests) -> None:
+    """Both are killed; the guest counts on, and is theirs again when they are back."""
+    server = guests.boot('gpu2', guests.flavor('small'))
+    guests.site.kill('compute-gpu2')
+    guests.site.kill('libvirtd-gpu2')
+    guests.site.start('libvirtd-gpu2')
+    guests.site.start('compute-gpu2')
+    guests.ticks_beyond(server, guests.tick(server))
+    assert guests.console(server).count('GUEST-BOOTS') == 1
+    guests.act(server, 'ACTIVE', 'reboot', {'type': 'HARD'})
+    guests.boots(server, 2)
+
+
+def test_two_machines_restart(guests: RealGuests) -> None:
+    """A power cut of both: servers are as before, those that were off stay off."""
+    flavor = guests.flavor('small')
+    running = {host: guests.start_boot(host, flavor) for host in HOSTS}
+    stopped = guests.boot('gpu1', flavor, 'guest-direct')
+    for server in running.values():
+        guests.ends(server, 'ACTIVE')
+        guests.say(server, 'GUEST-READY')
+    guests.act(stopped, 'SHUTOFF', 'os-stop')
+    marks = {server: guests.mark(server) for server in running.values()}
+    for host in HOSTS:
+        guests.site.kill(f'machine-{host}')
+    guests.until(lambda: all(guests.machine(host).pid() is None for host in HOSTS), 'both machines off')
+    for host in HOSTS:
+        guests.site.start(f'machine-{host}')
+    for host, server in running.items():
+        assert fact(guests.boots(server, 2), 'MARK') == marks[server]
+        guests.ends(server, 'ACTIVE')
+        assert guests.host(server) == host
+    guests.ends(stopped, 'SHUTOFF')
+    assert (guests.emulators('gpu1'), guests.emulators('gpu2')) == (1, 1)
+    guests.act(stopped, 'ACTIVE', 'os-start')
+    guests.boots(stopped, 2)
