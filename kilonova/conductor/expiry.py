@@ -38,7 +38,8 @@ class Expires:
     it is over, 0 or less: never.
 
     ``find(conn, seconds, limit)``: what is over, the oldest first. ``accept(env, db, due)``: the uuid of the operation
-    that somebody is to be woken for, None: there is none. ``everywhere``: in the api database, too.
+    that somebody is to be woken for, None: there is none. ``spacing``: the option of [DEFAULT] with the seconds between
+    two looks, as often as useful without. ``everywhere``: in the api database, too.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Expires:
     find: Callable[[engine.Connection, float, int], list[Due]]
     accept: Callable[[Environment, engine.Database, Due], str | None]
     urgent: bool = True
+    spacing: str | None = None
     everywhere: bool = False
 
 
@@ -69,6 +71,18 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
     return row.uuid
 
 
+def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
+    """What accepts an operation without arguments, as the user's request for it does."""
+    def accept(env: Environment, db: engine.Database, due: Due) -> str:
+        ctxt = get_admin_context()
+        row = operations.Operation.new(ctxt, kind, due.server, {})
+        operations.accept(db, instance_uuid=due.server, event=event, operation=row,
+                          action=_action(action, ctxt.request_id))
+        LOG.info('%s of instance %s, its time is over', action, due.server)
+        return row.uuid
+    return accept
+
+
 def end_build(env: Environment, db: engine.Database, due: Due) -> None:
     """Cancel the boot ``due.row``: whoever has it gives everything back, and the server is ERROR."""
     error = BuildTimedOut(instance_uuid=due.server)
@@ -86,6 +100,8 @@ def _action(name: str, request_id: str) -> dict[str, str | None]:
 EXPIRES = (
     Expires('reclaim_queued_deletes', 'reclaim_instance_interval', expired.soft_deleted, reclaim),
     Expires('poll_unconfirmed_resizes', 'resize_confirm_window', expired.unconfirmed, confirm),
+    Expires('poll_shelved_instances', 'shelved_offload_time', expired.shelved,
+            asked('shelve_offload', 'shelve_offload.start', 'shelveOffload'), spacing='shelved_poll_interval'),
     Expires('check_instance_build_time', 'instance_build_timeout', expired.builds, end_build, everywhere=True),
 )
 
@@ -97,14 +113,17 @@ class Expiry:
         self._env, self._stopping = env, threading.Event()
         self._enabled = conf.periodic_enable
         self._after: dict[str, float] = {expires.name: getattr(conf, expires.option) for expires in EXPIRES}
+        self._spacing: dict[str, float] = {
+            expires.name: getattr(conf, expires.spacing) for expires in EXPIRES if expires.spacing}
         self.timers = Timers(self._stopping)
 
     def start(self) -> None:
         """Look from time to time at what expires at all; each in a thread of its own."""
         for expires in EXPIRES:
             after = self._after[expires.name]
-            spacing = min(after, PERIOD) if after > 0 and self._enabled else -1
-            self.timers.every(spacing, functools.partial(self.look, expires), expires.name)
+            spacing = self._spacing.get(expires.name, min(after, PERIOD))
+            self.timers.every(spacing if after > 0 and self._enabled else -1,
+                              functools.partial(self.look, expires), expires.name)
 
     def stop(self) -> None:
         """Look no more."""

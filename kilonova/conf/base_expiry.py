@@ -19,4 +19,7 @@ OPTS = [
                help='Seconds after which a shelved server leaves its host, where it keeps disks, devices and its place '
                     'until then. 0: at once, as soon as its image is made; -1: never by itself. Conductors read it; '
                     'give all of them the same value.'),
+    cfg.IntOpt('shelved_poll_interval', default=3600, min=-1,
+               help='Seconds between two looks of the conductors for shelved servers whose time is over. 0: the '
+                    'default period of 60 s; -1: never.'),
 ]

@@ -181,6 +181,33 @@ def test_of_two_conductors_one_confirms(hurried: Cloud) -> None:
     cloud.assert_clean()
 
 
+def test_a_shelved_server_leaves_its_host_in_time(make_cloud: Callable[..., Cloud],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 2.13: until then it keeps devices and place; then they are free, as if somebody had asked for it."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    cloud = make_cloud(GPUS, shelved_offload_time=HOUR)
+    assert cloud.conductors[0].expiry.timers.spacing == {'poll_shelved_instances': 3600}
+    server, other = cloud.boot(cloud.flavor(gpus=1)), cloud.boot(cloud.flavor())
+    cloud.action(server, 'shelve', expect=202)
+
+    def look(minutes: int) -> int:
+        moment = operations.instance_queries.utcnow() - operations.datetime.timedelta(minutes=minutes)
+        with cloud.cell.write() as conn:
+            operations.instance_queries.set_system_metadata(conn, server, {'shelved_at': moment.isoformat()})
+        return cloud.conductors[0].expiry.run('poll_shelved_instances')
+    assert look(59) == 0 and cloud.status(server) == 'SHELVED' and len(cloud.owned(server)) == 1
+    assert look(61) == 1
+    cloud.settle()
+    assert cloud.status(server) == 'SHELVED_OFFLOADED' and cloud.owned(server) == []
+    assert list(cloud.placement.allocations()) == [other] and look(61) == 0
+    actions = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    assert actions[0]['action'] == 'shelveOffload'
+    cloud.assert_clean()
+    cloud.action(server, 'unshelve', expect=202)
+    assert cloud.status(server) == 'ACTIVE' and look(61) == 0
+    cloud.assert_clean()
+
+
 def test_each_look_is_one_statement_a_database(hurried: Cloud) -> None:
     """Whatever there is; and a database that is silent holds up no other."""
     cloud, said = hurried, []

@@ -6,13 +6,16 @@ Whoever acts on it does so by a compare-and-swap: it may be over for another rea
 """
 from __future__ import annotations
 
+import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from kilonova import states
 from kilonova.db import engine
+from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.instances import instances
+from kilonova.db.queries.instances import system_metadata_table as system_metadata
 from kilonova.db.queries.operations import MOVES, migrations, operations
 
 
@@ -39,6 +42,18 @@ def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
         migrations.c.deleted == 0, migrations.c.status == 'finished', migrations.c.migration_type.in_(MOVES),
         instances.c.deleted == 0, instances.c.vm_state == states.VmState.RESIZED.value,
         instances.c.task_state.is_(None)), when, seconds, limit)
+
+
+def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
+    """Shelved servers that are still on their host after ``seconds``, by the clock of whoever asks: when they were
+    shelved is a text that a conductor wrote."""
+    since = system_metadata.c.value
+    latest = (instance_queries.utcnow() - datetime.timedelta(seconds=seconds)).isoformat()
+    return [Due(*row) for row in conn.execute(sa.select(instances.c.uuid).join_from(
+        instances, system_metadata, system_metadata.c.instance_uuid == instances.c.uuid).where(
+        instances.c.deleted == 0, instances.c.vm_state == states.VmState.SHELVED.value,
+        instances.c.task_state.is_(None), system_metadata.c.deleted == 0, system_metadata.c.key == 'shelved_at',
+        since <= latest).order_by(since).limit(limit))]
 
 
 def builds(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
