@@ -33,7 +33,7 @@ ALIAS = 'QuadroM4000-video'
 GPUS = 8
 # The issue's line: a server whose daemon was killed has ended within a minute of its restart.
 SETTLED_WITHIN = 60.0
-ENDED = ('ACTIVE', 'ERROR', 'VERIFY_RESIZE', 'SHUTOFF', 'PAUSED', 'SUSPENDED')
+ENDED = ('ACTIVE', 'ERROR', 'VERIFY_RESIZE', 'SHUTOFF', 'PAUSED', 'SUSPENDED', 'SHELVED', 'SHELVED_OFFLOADED')
 MICROVERSION = '2.90'
 _GUARD = """
 import sys

@@ -181,6 +181,22 @@ def test_rebuild_gives_a_new_disk(guests: RealGuests) -> None:
     assert fact(guests.console(server), 'BOOTS') == '1' and guests.host(server) == 'gpu1'
 
 
+def test_shelved_and_back_on_the_other_machine(guests: RealGuests) -> None:
+    """Nothing of it is on a host meanwhile; its disk comes back with what the guest wrote."""
+    server = guests.boot('gpu1', guests.flavor('small'))
+    mark = guests.mark(server)
+    guests.act(server, 'SHELVED_OFFLOADED', 'shelve')
+    assert sum(map(guests.emulators, HOSTS)) == 0
+    assert guests.site.directories('gpu1') == guests.site.directories('gpu2') == []
+    guests.site.audit()
+    reply = guests.site.send('POST', f'/servers/{server}/action', {'unshelve': {'host': 'gpu2'}}, user='admin',
+                             version='2.91')
+    assert reply.status == 202, reply.body
+    guests.ends(server, 'ACTIVE')
+    assert guests.host(server) == 'gpu2'
+    assert fact(guests.boots(server, 2), 'MARK') == mark
+
+
 # -- machines, libvirtds and computes that end -------------------------------------------------------------------------
 def test_guests_outlive_libvirtd_and_compute(guests: RealGuests) -> None:
     """Both are killed; the guest counts on, and is theirs again when they are back."""
