@@ -89,10 +89,10 @@ class Route:
 
 
 def server_action(key: str, handler: Callable[[Call], Any], policy: str, body: Schema, status: int = 202,
-                  asks: tuple[str, ...] = (), since: int = 1) -> Route:
-    """The row of an action on a server: ``key`` is the one of its body, ``since`` its first microversion."""
+                  asks: tuple[str, ...] = (), since: int = versions.MIN, until: int = versions.MAX) -> Route:
+    """The row of an action on a server: ``key`` is the one of its body; ``since`` … ``until`` its microversions."""
     return Route('POST', f'{SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK,
-                 asks=asks, since=since)
+                 asks=asks, since=since, until=until)
 
 
 class Policy(Protocol):

@@ -21,14 +21,17 @@ _OPTION = re.compile(r'^concurrency_backend\s*[=:](.*)')
 _SECTION = re.compile(r'^\[([^]]*)\]')
 
 
-def setup(argv: Sequence[str], prog: str = PROJECT) -> None:
-    """Choose for this process; a value that means nothing ends it. Garbage is not looked for until the daemon runs:
+def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> None:
+    """Choose for this process; a value that means nothing ends it. ``native``: it can't work with eventlet.
+
+    Garbage is not looked for until the daemon runs:
     what is imported stays."""
     gc.disable()
     # The oslo libraries import eventlet whatever is chosen, and it says at each import that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     try:
-        concurrency.setup(concurrency.choose(configured(config_files(argv, prog))))
+        chosen = concurrency.choose(configured(config_files(argv, prog)))
+        concurrency.setup('threading' if native else chosen)
     except ValueError as error:
         sys.exit(f'{prog}: {error}')
 

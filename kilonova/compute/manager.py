@@ -24,7 +24,18 @@ from kilonova.compute.hypervisor import Hypervisor
 from kilonova.compute.keys import Keys, Slots
 from kilonova.compute.leftovers import Leftovers
 from kilonova.compute.node import Node
-from kilonova.compute.ops import answers, build, confirm_revert, power, rebuild, resize, shelve, snapshot, unshelve
+from kilonova.compute.ops import (
+    answers,
+    build,
+    confirm_revert,
+    consoles,
+    power,
+    rebuild,
+    resize,
+    shelve,
+    snapshot,
+    unshelve,
+)
 from kilonova.compute.report import Heartbeat, Send, audit_usage
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext, get_admin_context
@@ -42,7 +53,7 @@ AUDIT_PERIOD = 60
 STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
-OPERATIONS = (answers, build, confirm_revert, power, rebuild, resize, shelve, snapshot, unshelve)
+OPERATIONS = (answers, build, confirm_revert, consoles, power, rebuild, resize, shelve, snapshot, unshelve)
 
 
 class ComputeManager:

@@ -19,7 +19,7 @@ from oslo_config import cfg
 from kilonova.conductor.environment import Environment
 from kilonova.context import get_admin_context
 from kilonova.db import engine
-from kilonova.db.queries import expired, operations
+from kilonova.db.queries import console_tokens, expired, operations
 from kilonova.db.queries.expired import Due
 from kilonova.errors import BuildTimedOut, InstanceInvalidState, InstanceNotFound
 from kilonova.timers import Timers
@@ -30,6 +30,8 @@ LOG = logging.getLogger(__name__)
 BATCH = 200
 # Longest time between two looks, in seconds.
 PERIOD = 60.0
+# The field's name of the task that deletes tokens of consoles.
+TOKENS = 'cleanup_expired_console_auth_tokens'
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Expiry:
             spacing = self._spacing.get(expires.name, min(after, PERIOD))
             self.timers.every(spacing if after > 0 and self._enabled else -1,
                               functools.partial(self.look, expires), expires.name)
+        self.timers.every(PERIOD if self._enabled else -1, self.purge_tokens, TOKENS)
 
     def stop(self) -> None:
         """Look no more."""
@@ -142,6 +145,16 @@ class Expiry:
             except Exception as error:  # noqa: BLE001 - a database that is silent holds up no other
                 LOG.warning('%s: not done in %s now: %s', expires.name, db.name, error)
         return accepted
+
+    def purge_tokens(self) -> int:
+        """Delete the tokens of consoles that open nothing any more: one statement a cell; how many."""
+        deleted = 0
+        for cell in self._env.cells.databases():
+            try:
+                deleted += console_tokens.purge(cell)
+            except Exception as error:  # noqa: BLE001 - as above
+                LOG.warning('%s: not done in %s now: %s', TOKENS, cell.name, error)
+        return deleted
 
     def _of(self, db: engine.Database, expires: Expires) -> int:
         with db.read() as conn:

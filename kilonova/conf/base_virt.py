@@ -16,6 +16,9 @@ OPTS = [
     cfg.StrOpt('instance_name_template', default='instance-%08x',
                help="Name of the hypervisor's guests: a pattern for the server's number, or for %(uuid)s. Servers "
                     'that exist keep being found by uuid when it changes.'),
+    cfg.StrOpt('pointer_model', default='usbtablet', choices=['ps2mouse', 'usbtablet'],
+               help="Pointer of guests that have a screen ([vnc], [spice]): with usbtablet a viewer's pointer and the "
+                    "guest's are at the same place. Images override it with hw_pointer_model."),
     cfg.BoolOpt('use_cow_images', default=True,
                 help='Give each server a qcow2 overlay of the cached image. Off: a raw copy; [libvirt]images_type '
                      'says it more plainly.'),

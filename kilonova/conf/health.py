@@ -16,7 +16,8 @@ OPTS = [
     cfg.StrOpt('listen', default='127.0.0.1',
                help='Address of the /health ports. The answers hold no secrets, but nobody is asked for a token: keep '
                     'them on an address that only watchers reach.'),
-    *(_port(daemon) for daemon in ('api', 'conductor', 'scheduler', 'compute')),
+    *(_port(daemon) for daemon in ('api', 'conductor', 'scheduler', 'compute', 'novncproxy',
+                                   'serialproxy', 'spicehtml5proxy')),
     cfg.IntOpt('timeout', default=5, min=1,
                help='Seconds that each thing asked for (database, broker, Placement, hypervisor) gets before it counts '
                     'as one that does not answer.'),

@@ -8,6 +8,7 @@ from kilonova.objects.build_request import BuildRequest, BuildRequestList
 from kilonova.objects.cell_mapping import CellMapping, CellMappingList
 from kilonova.objects.claim import Claim, Save
 from kilonova.objects.compute_node import ComputeNode, ComputeNodeList, HVSpec
+from kilonova.objects.console import ConsoleOffer
 from kilonova.objects.device_metadata import (
     DeviceBus,
     DeviceMetadata,
@@ -76,9 +77,9 @@ from kilonova.objects.vcpu_model import VirtCPUFeature, VirtCPUModel, VirtCPUTop
 
 __all__ = (
     'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',
-    'BuildRequestList', 'CellMapping', 'CellMappingList', 'Claim', 'ComputeNode', 'ComputeNodeList', 'CpuDiagnostics',
-    'Destination', 'DeviceBus', 'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata', 'EC2Ids',
-    'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
+    'BuildRequestList', 'CellMapping', 'CellMappingList', 'Claim', 'ComputeNode', 'ComputeNodeList', 'ConsoleOffer',
+    'CpuDiagnostics', 'Destination', 'DeviceBus', 'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata',
+    'EC2Ids', 'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
     'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
     'InstanceActionList', 'InstanceDeviceMetadata', 'InstanceExternalEvent', 'InstanceFault', 'InstanceFaultList',
     'InstanceGroup', 'InstanceGroupList', 'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList',

@@ -153,3 +153,16 @@ class Compute(Interface):
 
     @call('6.11')
     def get_host_uptime(self, ctxt: RequestContext) -> Any: ...
+
+    @call('6.13')
+    def get_vnc_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+
+    @call('6.13')
+    def get_spice_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+
+    @call('6.13')
+    def get_serial_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+
+    @call('6.13')
+    def validate_console_port(self, ctxt: RequestContext, instance: Instance, console_type: str,
+                              target: str) -> Any: ...

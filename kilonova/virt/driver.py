@@ -84,6 +84,15 @@ class DomainInfo(TypedDict):
     hostdevs: list[str]
 
 
+@dataclass(frozen=True)
+class ConsoleAddress:
+    """Where a guest's console listens on its host; ``tls_port``: where it speaks TLS, if it does."""
+
+    host: str
+    port: int
+    tls_port: int | None = None
+
+
 class HypervisorUnavailable(errors.Unavailable):
     """The hypervisor can't be reached."""
 
@@ -241,6 +250,10 @@ class Guests(Protocol):
 
         Raises errors.ConsoleNotAvailable where there is a log that can't be read.
         """
+
+    def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
+        """Where the console of a running guest is reached by 'vnc', 'spice' or 'serial' (its first port); None where it
+        has none of this protocol, or doesn't run."""
 
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
         """What the hypervisor measures of a running guest, by names of its own (numbers).

@@ -63,7 +63,7 @@ _MACHINE = FakeMachine()
 
 class FakeDriver:
     """``driver.ComputeDriver`` in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host;
-    ``consoles`` holds what guests wrote, by uuid."""
+    ``consoles`` holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
@@ -77,6 +77,7 @@ class FakeDriver:
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
         self.pci_devices: list[dict[str, Any]] = []
         self.consoles: dict[str, str] = {}
+        self.screens: dict[tuple[str, str], driver.ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: driver.Listener | None = None
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
@@ -239,6 +240,13 @@ class FakeGuests(_Part):
     @_scripted
     def get_console_output(self, instance: objects.Instance) -> str:
         return self.fake.consoles.get(instance.uuid, '')
+
+    @_scripted
+    def get_console(self, instance: objects.Instance, protocol: str) -> driver.ConsoleAddress | None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state == PowerState.SHUTDOWN:
+            return None
+        return self.fake.screens.get((instance.uuid, protocol), driver.ConsoleAddress('127.0.0.1', 5900))
 
     @_scripted
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:

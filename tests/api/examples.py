@@ -106,6 +106,15 @@ EXAMPLES: dict[str, Example] = {
     'lock': say({'lock': None}, (73, {'lock': {'locked_reason': 'long run'}})),
     'unlock': say({'unlock': None}),
     'os-getConsoleOutput': say({'os-getConsoleOutput': {'length': 50}}),
+    'os-getVNCConsole': say({'os-getVNCConsole': {'type': 'novnc'}}),
+    'os-getSPICEConsole': say({'os-getSPICEConsole': {'type': 'spice-html5'}}),
+    'os-getSerialConsole': say({'os-getSerialConsole': {'type': 'serial'}}),
+    'os-getRDPConsole': say({'os-getRDPConsole': {'type': 'rdp-html5'}}, free=frozenset(('server_id',))),
+    'POST /servers/{server_id}/remote-consoles': say(
+        (6, {'remote_console': {'protocol': 'vnc', 'type': 'novnc'}}),
+        (8, {'remote_console': {'protocol': 'serial', 'type': 'serial'}}),
+        (99, {'remote_console': {'protocol': 'spice', 'type': 'spice-direct'}})),
+    'GET /os-console-auth-tokens/{console_token}': Example(other=((1, 30, 401),)),
     # parts of servers
     'GET /servers/{server_id}/metadata': NOTHING,
     'POST /servers/{server_id}/metadata': say({'metadata': {'queue': 'night'}}),

@@ -189,6 +189,8 @@ KEYS = [
         48: 'mac_address:s ' + ' '.join(f'{way}_{what}:in' for way in ('rx', 'tx')
                                         for what in ('drop', 'errors', 'octets', 'packets', 'rate'))}),
     ('POST /servers/{server_id}/remote-consoles', 'remote_console', {6: 'protocol:s type:s url:s'}),
+    ('GET /os-console-auth-tokens/{console_token}', 'console', {
+        31: 'instance_uuid:s host:s port:i internal_access_path:sn', 99: 'tls_port:in'}),
     ('GET /servers/{server_id}/os-volume_attachments', 'volumeAttachments/0', _VOLUME),
     ('GET /servers/{server_id}/os-volume_attachments/{volume_id}', 'volumeAttachment', _VOLUME),
     ('GET /servers/{server_id}/os-interface', 'interfaceAttachments/0', _INTERFACE),

@@ -22,7 +22,7 @@ import webob
 
 from kilonova import objects
 from kilonova.api import auth
-from kilonova.db.queries import aggregates, cells, compute_nodes, instances, migrations, services
+from kilonova.db.queries import aggregates, cells, compute_nodes, console_tokens, instances, migrations, services
 from kilonova.errors import ImageNotFound
 from tests.unit.api import conftest as site_module
 from tests.unit.api.conftest import IMAGE, Recorder, Site, moment
@@ -123,8 +123,16 @@ def diagnostics(**_: Any) -> Any:
         disk_details=[objects.DiskDiagnostics(read_bytes=262144, read_requests=112)])
 
 
+def console(console_type: str, **_: Any) -> Any:
+    """Where a host says that a guest's console is."""
+    bases = {'novnc': 'http://localhost:6080/vnc_auto.html', 'serial': 'ws://localhost:6083/'}
+    return objects.ConsoleOffer(console_type=console_type, host='192.0.2.10', port=5900, tls_port=None,
+                                access_url_base=bases.get(console_type, 'http://localhost:6082/spice_auto.html'))
+
+
 # What the daemons answer to calls.
 REPLIES = {
+    **{f'get_{protocol}_console': console for protocol in ('vnc', 'spice', 'serial')},
     'get_console_output': 'login:\n', 'get_instance_diagnostics': diagnostics,
     'get_host_uptime': ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05',
     'get_diagnostics': {'cpu0_time': 17300000000, 'memory': 524288, 'vda_errors': -1, 'vda_read': 262144,
@@ -359,6 +367,9 @@ class World(Site):
             if not found.rowcount:
                 conn.exec_driver_sql('INSERT INTO instance_info_caches (instance_uuid, network_info, deleted) '
                                      'VALUES (:uuid, :network_info, 0)', values)
+        self.names['console_token'] = console_tokens.add(
+            self.cell1, {'console_type': 'novnc', 'host': '192.0.2.10', 'port': 5900}, compute_host='gpu1',
+            instance_uuid=server, lifetime=86400 * 365)
 
     def _server(self, role: str, flavor: str, create: dict[str, Any], hints: dict[str, Any] | None = None,
                 **values: Any) -> str:

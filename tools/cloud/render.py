@@ -188,6 +188,10 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},
+        'vnc': {'novncproxy_host': '127.0.0.1', 'novncproxy_port': ports['novncproxy'],
+                'novncproxy_base_url': f'http://127.0.0.1:{ports["novncproxy"]}/vnc_auto.html'},
+        'serial_console': {'enabled': 'true', 'serialproxy_host': '127.0.0.1', 'serialproxy_port': ports['serialproxy'],
+                           'base_url': f'ws://127.0.0.1:{ports["serialproxy"]}/'},
         'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
     })
 
@@ -208,10 +212,17 @@ def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path
             **({'my_ip': machine[0]} if machine else {}),
         },
         'libvirt': libvirt,
+        **(_consoles(machine[0]) if machine else {}),
         'pci': {'report_in_placement': 'true'},
         'health': {'compute_port': ports[f'health-compute-{host}']},
     })
     return own + (f'\n{settings}' if settings else '')
+
+
+def _consoles(address: str) -> dict[str, dict[str, str]]:
+    """Where the consoles of a machine's guests listen."""
+    return {'vnc': {'server_listen': address, 'server_proxyclient_address': address},
+            'serial_console': {'proxyclient_address': address}}
 
 
 def clouds(ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:

@@ -86,7 +86,7 @@ def infrastructure(cloud: Cloud) -> list[Service]:
 
 
 def daemons(cloud: Cloud) -> list[Service]:
-    """The four daemons; one compute for each host description."""
+    """The four daemons, one compute for each host description, and the proxies of consoles."""
     layout, api = cloud.layout, f'http://127.0.0.1:{cloud.ports["api"]}/'
     return [
         _daemon(cloud, 'conductor', reports=('nova-conductor', None)),
@@ -94,6 +94,7 @@ def daemons(cloud: Cloud) -> list[Service]:
         _daemon(cloud, 'api', ready=lambda: http.answers(api, (200, 300)), port=cloud.ports['api']),
         *(_daemon(cloud, 'compute', host=host, own=(layout.compute_conf(host), node_file),
                   reports=('nova-compute', host)) for host, node_file in cloud.hosts.items()),
+        *(_console_proxy(cloud, name) for name in ('novncproxy', 'serialproxy')),
     ]
 
 
@@ -208,6 +209,14 @@ def _daemon(cloud: Cloud, daemon: str, *, host: str | None = None, own: tuple[Pa
     machine = cloud.machines.get(host or '')
     return Service(name, machine.inside(*argv) if machine else tuple(argv), ready, port,
                    machine.environment if machine else {}, inputs=(*files, *own[1:]), reports=reports)
+
+
+def _console_proxy(cloud: Cloud, name: str) -> Service:
+    layout, port = cloud.layout, cloud.ports[name]
+    argv = (layout.bin('python'), '-m', 'kilonova.cmd.console_proxy', name, *cloud.config_arguments,
+            '--log-file', str(layout.log(name)))
+    return Service(name, argv, lambda: listens(port), port,
+                   inputs=(layout.conf, *([cloud.extra] if cloud.extra else [])))
 
 
 def listens(port: int) -> bool:

@@ -41,6 +41,7 @@ class Options:
     pcpu_as_vcpu: bool = False
     usage_audit_period: str = 'month'
     key_file: str = ''
+    console_seconds: int = 600
     quotas: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -64,7 +65,7 @@ class Options:
             unified_limits_list=tuple(conf.quota.unified_limits_resource_list),
             pcpu_as_vcpu=conf.workarounds.unified_limits_count_pcpu_as_vcpu,
             recheck_quota=conf.quota.recheck_quota, usage_audit_period=conf.instance_usage_audit_period,
-            key_file=conf.secrets.key_file,
+            key_file=conf.secrets.key_file, console_seconds=conf.consoleauth.token_ttl,
             quotas={name: conf.quota[name] for name in QUOTAS})
 
 

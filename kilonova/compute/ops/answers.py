@@ -63,20 +63,22 @@ def instance_diagnostics(host: Host, ctxt: RequestContext, instance: objects.Ins
 
 
 def _of_running(host: Host, instance: objects.Instance, read: Callable[[objects.Instance], _Measured]) -> _Measured:
-    _check_running(host, instance)
+    check_power(host, instance, 'get_diagnostics')
     try:
         return read(instance)
     except errors.KilonovaError:
         # It may have gone meanwhile: that is no failure.
-        _check_running(host, instance)
+        check_power(host, instance, 'get_diagnostics')
         raise
 
 
-def _check_running(host: Host, instance: objects.Instance) -> None:
-    state = host.driver.guests.get_info(instance)
-    if state != PowerState.RUNNING:
-        raise errors.InstanceInvalidState(method='get_diagnostics', instance_uuid=instance.uuid, attr='power_state',
-                                          state=POWER_WORDS[PowerState(state)])
+def check_power(host: Host, instance: objects.Instance, method: str,
+                fit: Iterable[PowerState] = (PowerState.RUNNING,)) -> None:
+    """InstanceInvalidState (409, ``method`` names what was asked) unless the guest is in one of the states."""
+    state = PowerState(host.driver.guests.get_info(instance))
+    if state not in fit:
+        raise errors.InstanceInvalidState(method=method, instance_uuid=instance.uuid, attr='power_state',
+                                          state=POWER_WORDS[state])
 
 
 @answer(Compute.external_instance_event)

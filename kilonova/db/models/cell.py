@@ -392,6 +392,29 @@ class Tag(Timestamps, Base):
     tag = mapped_column(sa.Unicode(80), primary_key=True)
 
 
+class ConsoleAuthToken(Timestamps, Base):
+    """A console that somebody may open once until ``expires`` (epoch seconds, database's clock). ``token_hash``:
+    SHA-256 of what the user was given, which stands nowhere. ``host``, ``port``: where the console listens;
+    ``compute_host``: the server's host when it was given out. A server that left it or is deleted opens nothing."""
+
+    __tablename__ = 'console_auth_tokens'
+    __table_args__ = (unique('console_auth_tokens', 'token_hash'),
+                      index('console_auth_tokens', 'instance_uuid'), index('console_auth_tokens', 'expires'),
+                      TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    token_hash = mapped_column(sa.String(255), nullable=False)
+    console_type = mapped_column(sa.String(255), nullable=False)
+    compute_host = mapped_column(sa.String(255), nullable=False)
+    host = mapped_column(sa.String(255), nullable=False)
+    port = mapped_column(sa.Integer, nullable=False)
+    tls_port = mapped_column(sa.Integer)
+    internal_access_path = mapped_column(sa.String(255))
+    instance_uuid = mapped_column(sa.String(36), nullable=False)
+    access_url_base = mapped_column(sa.String(255))
+    expires = mapped_column(sa.Integer, nullable=False)
+
+
 class TaskLog(SoftDelete, Base):
     """One run of a periodic task of a host over one period: the usage audit's."""
 

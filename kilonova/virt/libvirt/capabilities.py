@@ -61,11 +61,13 @@ class GuestCapabilities:
 
     buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
+    graphics: frozenset[str] = frozenset()
     has_uefi: bool = False
     has_secure_boot: bool = False
 
     def __or__(self, other: GuestCapabilities) -> GuestCapabilities:
         return GuestCapabilities(self.buses | other.buses, self.video_models | other.video_models,
+                                 self.graphics | other.graphics,
                                  self.has_uefi or other.has_uefi, self.has_secure_boot or other.has_secure_boot)
 
 
@@ -89,8 +91,8 @@ def usual(arch: str) -> GuestCapabilities:
     """Guests of an architecture, by QEMU as it is packaged everywhere."""
     buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in X86 else set())
     models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in X86 else set())
-    return GuestCapabilities(frozenset(buses), frozenset(models), has_uefi=arch in ('x86_64', 'aarch64'),
-                             has_secure_boot=arch == 'x86_64')
+    return GuestCapabilities(frozenset(buses), frozenset(models), frozenset({'vnc', 'spice'}),
+                             has_uefi=arch in ('x86_64', 'aarch64'), has_secure_boot=arch == 'x86_64')
 
 
 def parse_guest(text: str) -> GuestCapabilities:
@@ -102,6 +104,7 @@ def parse_guest(text: str) -> GuestCapabilities:
         return frozenset(value.text or '' for value in found)
     return GuestCapabilities(
         buses=values('devices/disk', 'bus'), video_models=values('devices/video', 'modelType'),
+        graphics=values('devices/graphics', 'type'),
         has_uefi='efi' in values('os', 'firmware'),
         has_secure_boot='efi' in values('os', 'firmware') and 'yes' in values('os/loader', 'secure'))
 

@@ -7,9 +7,14 @@ What libvirt holds of a domain can be read in its server's directory, libvirt.xm
 """
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Iterable
+from dataclasses import replace
+from xml.etree import ElementTree
 
+import libvirt
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -17,6 +22,7 @@ from kilonova import objects
 from kilonova.virt import driver
 from kilonova.virt.libvirt import memory
 from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.domain import builder
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
@@ -34,6 +40,18 @@ class Domains:
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks) -> None:
         self._conf, self._libvirt, self._host, self._disks = conf, connection, host, disks
 
+    @functools.cached_property
+    def _serial_ports(self) -> SerialPorts:
+        options = self._conf.serial_console
+        return SerialPorts(options.port_range, options.proxyclient_address, self._ports_of_domains)
+
+    def _ports_of_domains(self) -> dict[str, tuple[int, ...]]:
+        found = {}
+        for guest in self._libvirt.guests():
+            with contextlib.suppress(libvirt.libvirtError):     # deleted since the list was made
+                found[guest.uuid] = serial_ports(ElementTree.fromstring(guest.xml()))
+        return found
+
     def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
               power_on: bool) -> None:
         """The domain of a server that has its disks here, made afresh."""
@@ -46,10 +64,13 @@ class Domains:
              pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:
         """All that a domain is made from."""
         kernel, ramdisk = self._disks.kernel(instance)
-        return GuestSpec(
+        guest = GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
             image_meta=image_meta, disks=disks, hostdevs=tuple(pci.host_devices(pci_devices)),
             console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
+        if self._host.settings.consoles.serial is None:
+            return guest
+        return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
 
     def xml(self, guest: GuestSpec) -> str:
         """A domain's definition; UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor."""
@@ -89,6 +110,12 @@ class Domains:
             directory.hide_domain()
 
     def forget(self, uuid: str) -> bool:
+        """``remove``, and free the ports that it had on this host."""
+        found = self.remove(uuid)
+        self._serial_ports.free(uuid)
+        return found
+
+    def remove(self, uuid: str) -> bool:
         """Stop and undefine the domain, if there is one, and take its XML away; whether there was one."""
         guest = self._libvirt.find(uuid)
         if guest is not None:

@@ -47,7 +47,9 @@ class LibvirtDriver:
         self.disks = ServerDisks(conf, cache, image_client.download if image_client else None)
         self.host = Host(conf, connection, self.disks, mover)
         domains = Domains(conf, connection, self.host, self.disks)
-        self.guests = Guests(connection, self.host, self.disks, domains)
+        self.guests = Guests(connection, self.host, self.disks, domains, {
+            'vnc': conf.vnc.server_proxyclient_address, 'spice': conf.spice.server_proxyclient_address,
+            'serial': conf.serial_console.proxyclient_address})
         self.power = Power(connection, domains, Hotplug(options.device_detach_attempts, options.device_detach_timeout),
                            options.wait_soft_reboot_seconds)
         self.moves = Moves(connection, domains, self.disks, self.power, mover)

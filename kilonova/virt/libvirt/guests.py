@@ -1,7 +1,7 @@
 """Guests as they come, go and are looked at."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt import diagnostics
+from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.domain import disk
@@ -24,9 +24,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Guests:
-    """``driver.Guests``."""
+    """``driver.Guests``. ``reached_at``: the address at which proxies reach the consoles of each protocol."""
 
-    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, domains: Domains) -> None:
+    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, domains: Domains,
+                 reached_at: Mapping[str, str]) -> None:
+        self._reached_at = reached_at
         self._libvirt, self._host, self._disks, self._domains = connection, host, disks, domains
 
     @translated
@@ -61,7 +63,7 @@ class Guests:
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
         xml = self._domains.xml(guest)
         # 2. an earlier try's guest must not hold the disks that are replaced
-        self._domains.forget(instance.uuid)
+        self._domains.remove(instance.uuid)
         # 3. disks
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked,
                            devices=disk.tagged(guest))
@@ -84,7 +86,7 @@ class Guests:
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.xml(guest)
         # It must not hold the disks that are replaced.
-        self._domains.forget(instance.uuid)
+        self._domains.remove(instance.uuid)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
                            devices=disk.tagged(guest), keep_ephemeral=preserve_ephemeral)
         self._domains.replace(instance, xml, power_on)
@@ -98,6 +100,14 @@ class Guests:
 
     def get_console_output(self, instance: objects.Instance) -> str:
         return self._disks.directory(instance.uuid).console()
+
+    @translated
+    def get_console(self, instance: objects.Instance, protocol: str) -> driver.ConsoleAddress | None:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None or not guest.is_active():
+            return None
+        found = consoles.find(ElementTree.fromstring(guest.xml()), protocol)
+        return None if found is None else driver.ConsoleAddress(self._reached_at[protocol], found.port, found.tls_port)
 
     @translated
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:

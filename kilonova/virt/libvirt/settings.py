@@ -12,7 +12,7 @@ from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, usual
-from kilonova.virt.libvirt.domain.guest import MACHINES, Settings
+from kilonova.virt.libvirt.domain.guest import MACHINES, Consoles, Settings, Spice
 from kilonova.virt.libvirt.storage import files
 
 DEFAULT_URI = 'qemu:///system'
@@ -49,7 +49,28 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
         shared_cpus=offer.shared if offer is not None and offer.said else frozenset(),
         cells={cell.id: cell.cpus & offer.shared for cell in cells} if offer is not None else {},
         video_models=guests.video_models, has_uefi=guests.has_uefi, has_secure_boot=guests.has_secure_boot,
-        small_page=min((size for cell in cells for size in cell.pages), default=4))
+        consoles=consoles(conf, guests), small_page=min((size for cell in cells for size in cell.pages), default=4))
+
+
+def consoles(conf: cfg.ConfigOpts, guests: GuestCapabilities) -> Consoles:
+    """[vnc], [spice], [serial_console]: where the consoles of guests listen; DriverMisconfigured where QEMU lacks one
+    that is switched on."""
+    for kind, enabled in (('vnc', conf.vnc.enabled), ('spice', conf.spice.enabled)):
+        if enabled and kind not in guests.graphics:
+            raise DriverMisconfigured(reason=f'[{kind}]enabled is set, and the QEMU of this host has no {kind.upper()}')
+    spice = Spice(conf.spice.server_listen, conf.spice.agent_enabled, conf.spice.require_secure,
+                  _spice_options(conf.spice)) if conf.spice.enabled else None
+    return Consoles(vnc=conf.vnc.server_listen if conf.vnc.enabled else None, spice=spice,
+                    serial=conf.serial_console.proxyclient_address if conf.serial_console.enabled else None,
+                    pointer=conf.pointer_model)
+
+
+def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
+    """By the names of libvirt's elements; what is not set is QEMU's choice."""
+    sound = None if spice.playback_compression is None else 'on' if spice.playback_compression else 'off'
+    said = {'image': spice.image_compression, 'jpeg': spice.jpeg_compression, 'zlib': spice.zlib_compression,
+            'playback': sound, 'streaming': spice.streaming_mode}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def machine_types(conf: cfg.ConfigOpts, arch: str) -> set[str]:

@@ -9,7 +9,7 @@ Attributes that are None are left out, so are children that are None.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 from xml.etree import ElementTree
 
 Element = ElementTree.Element
@@ -101,10 +101,51 @@ class Serial:
 
     log: str | None
     port: int = 0
+    # Where its other end listens: an address and a TCP port of the host.
+    tcp: tuple[str, int] | None = None
 
     def element(self) -> Element:
-        return node('serial', node('log', file=self.log, append='off') if self.log else None,
-                    node('target', port=self.port), type='pty')
+        source = node('source', mode='bind', host=self.tcp[0], service=self.tcp[1]) if self.tcp else None
+        return node('serial', source, node('log', file=self.log, append='off') if self.log else None,
+                    node('target', port=self.port), type='tcp' if self.tcp else 'pty')
+
+
+@dataclass
+class Graphics:
+    """A server of the guest's screen: ``kind`` vnc or spice, at an address of the host and a port that libvirt
+    chooses. ``settings``: SPICE's, element name → value."""
+
+    kind: str
+    listen: str
+    secure: bool = False
+    settings: tuple[tuple[str, str], ...] = ()
+
+    # The attribute that holds the value of each setting.
+    ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
+
+    def element(self) -> Element:
+        children = [node(name, **{self.ATTRIBUTES.get(name, 'compression'): value}) for name, value in self.settings]
+        return node('graphics', node('listen', type='address', address=self.listen), *children, type=self.kind,
+                    autoport='yes', defaultMode='secure' if self.secure else None)
+
+
+@dataclass
+class Input:
+    """A tablet or keyboard on a bus."""
+
+    kind: str
+    bus: str
+
+    def element(self) -> Element:
+        return node('input', type=self.kind, bus=self.bus)
+
+
+@dataclass
+class SpiceChannel:
+    """The port by which SPICE's agent is reached."""
+
+    def element(self) -> Element:
+        return node('channel', node('target', type='virtio', name='com.redhat.spice.0'), type='spicevmc')
 
 
 @dataclass

@@ -20,6 +20,7 @@ from kilonova.db import engine, migration
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / 'etc' / 'systemd'
 DAEMONS = ('api', 'conductor', 'scheduler', 'compute')
+PROXIES = ('novncproxy', 'serialproxy', 'spicehtml5proxy')
 
 
 def unit(daemon: str) -> configparser.SectionProxy:
@@ -29,7 +30,7 @@ def unit(daemon: str) -> configparser.SectionProxy:
     return parser['Service']
 
 
-@pytest.mark.parametrize('daemon', DAEMONS)
+@pytest.mark.parametrize('daemon', DAEMONS + PROXIES)
 def test_unit_files(daemon):
     """Row 3.2: user, restart after failures, a reload by SIGHUP, workers ended by their parent."""
     service = unit(daemon)
@@ -39,10 +40,10 @@ def test_unit_files(daemon):
     assert Path(program[0]).name == f'kilonova-{daemon}'
     assert program[1:3] == ['--config-file', '/etc/kilonova/kilonova.conf']
     assert int(service['TimeoutStopSec']) > 160 + 5
-    assert {path.name for path in UNITS.iterdir()} == {f'kilonova-{name}.service' for name in DAEMONS}
+    assert {path.name for path in UNITS.iterdir()} == {f'kilonova-{name}.service' for name in DAEMONS + PROXIES}
 
 
-@pytest.mark.parametrize('daemon', DAEMONS)
+@pytest.mark.parametrize('daemon', DAEMONS + PROXIES)
 def test_systemd_takes_the_unit_files(daemon, tmp_path):
     """With programs and users that are there, systemd has nothing to say. Row 3.2."""
     if not shutil.which('systemd-analyze'):

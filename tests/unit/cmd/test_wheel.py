@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+DAEMONS = ('api', 'conductor', 'scheduler', 'compute', 'novncproxy', 'serialproxy', 'spicehtml5proxy')
 # Where it is below the environment's directory → the one file of the tree.
 BESIDE = {
     'share/kilonova/kilonova.conf': 'etc/kilonova/kilonova.conf',
@@ -19,7 +20,7 @@ BESIDE = {
     'share/kilonova/policy.yaml.sample': 'etc/kilonova/policy.yaml.sample',
     'share/kilonova/logrotate.d/kilonova': 'etc/logrotate.d/kilonova',
     **{f'share/kilonova/systemd/kilonova-{name}.service': f'etc/systemd/kilonova-{name}.service'
-       for name in ('api', 'conductor', 'scheduler', 'compute')},
+       for name in DAEMONS},
 }
 
 
@@ -72,7 +73,7 @@ def test_it_brings_the_programs(installed: Path) -> None:
     entries.read(path)
     units = [(ROOT / source).read_text() for source in BESIDE.values() if source.endswith('.service')]
     started = {Path(word).name for text in units for word in re.findall(r'(?m)^ExecStart=(\S+)', text)}
-    assert len(started) == 4
+    assert len(started) == len(DAEMONS)
     assert started | {'kilonova-manage', 'kilonova-status', 'kilonova-policy'} == set(entries['console_scripts'])
 
 
@@ -80,6 +81,5 @@ def test_the_page_names_each_file() -> None:
     page = (ROOT / 'docs' / 'admin' / 'install.md').read_text()
     assert '/opt/kilonova/share/kilonova' in page
     named = set(re.findall(r'`([\w./{},-]+)`', page))
-    named |= {name.replace('{api,conductor,scheduler,compute}', daemon) for name in named
-              for daemon in ('api', 'conductor', 'scheduler', 'compute')}
+    named |= {name.replace(f'{{{",".join(DAEMONS)}}}', daemon) for name in named for daemon in DAEMONS}
     assert {path.removeprefix('share/kilonova/') for path in BESIDE} <= named

@@ -12,7 +12,19 @@ from oslo_config import cfg
 
 from kilonova import errors, objects, states
 from kilonova.compute.manager import ComputeManager
-from kilonova.conf import base, base_compute, base_usage, base_virt, compute, filter_scheduler, image_cache, pci
+from kilonova.conf import (
+    base,
+    base_compute,
+    base_usage,
+    base_virt,
+    compute,
+    filter_scheduler,
+    image_cache,
+    pci,
+    serial_console,
+    spice,
+    vnc,
+)
 from kilonova.context import RequestContext
 from kilonova.virt.fake import FakeDriver, FakeMachine
 
@@ -21,7 +33,8 @@ NO_PAUSE = (0.0,)
 
 def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    for module in (base, base_compute, base_usage, base_virt, compute, pci, filter_scheduler, image_cache):
+    for module in (base, base_compute, base_usage, base_virt, compute, pci, filter_scheduler, image_cache,
+                   serial_console, spice, vnc):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)

@@ -28,6 +28,7 @@ FINGERPRINTS = {
     'Claim': '1.0-7eb8da2305f52973',
     'ComputeNode': '1.19-a34338f25e3f7baa',
     'ComputeNodeList': '1.17-ccd6941abde00451',
+    'ConsoleOffer': '1.0-26f337b439c7b0b2',
     'CpuDiagnostics': '1.0-c3b355d82145f220',
     'Destination': '1.4-069b7f4396c5ab40',
     'DeviceBus': '1.0-e3b0c44298fc1c14',

@@ -9,7 +9,19 @@ from typing import IO, Any
 
 from oslo_config import cfg
 
-from kilonova.conf import api, base, base_virt, compute, image_cache, libvirt, pci, vendordata_dynamic_auth
+from kilonova.conf import (
+    api,
+    base,
+    base_virt,
+    compute,
+    image_cache,
+    libvirt,
+    pci,
+    serial_console,
+    spice,
+    vendordata_dynamic_auth,
+    vnc,
+)
 
 GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
 
@@ -17,7 +29,8 @@ GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
 def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts:
     """Settings of one compute below ``path``; ``libvirt={…}`` and the like override a section."""
     conf = cfg.ConfigOpts()
-    for module in (api, base, base_virt, compute, image_cache, libvirt, pci, vendordata_dynamic_auth):
+    for module in (api, base, base_virt, compute, image_cache, libvirt, pci, serial_console, spice,
+                   vendordata_dynamic_auth, vnc):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)

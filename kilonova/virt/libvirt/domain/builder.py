@@ -34,7 +34,9 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     # Devices from here on, in the order in which they are written.
     disk.DiskConfigurator(),
     devices.SerialConfigurator(),
+    devices.GraphicsConfigurator(),
     devices.VideoConfigurator(),
+    devices.InputConfigurator(),
     devices.AgentConfigurator(),
     devices.RngConfigurator(),
     devices.ControllerConfigurator(),

@@ -11,17 +11,21 @@ from kilonova.virt.libvirt.xml import (
     AgentChannel,
     Controller,
     Domain,
+    Graphics,
+    Input,
     MemoryBalloon,
     PciHostDevice,
     Rng,
     Serial,
+    SpiceChannel,
     Video,
     Watchdog,
 )
 
 # Of the field's models, those that QEMU has.
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
-_VIDEO_DEFAULT = 'virtio'
+# What guests get that ask for none: the first that the host has.
+_VIDEO_DEFAULTS = ('virtio', 'vga', 'cirrus')
 
 
 class SerialConfigurator:
@@ -29,18 +33,51 @@ class SerialConfigurator:
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         if guest.console_log:
-            domain.devices.append(Serial(guest.console_log))
-            domain.devices.extend(Serial(None, port) for port in range(1, guest.tuning.serial_ports))
+            listen = guest.settings.consoles.serial
+            tcp = [(listen, port) for port in guest.serial_tcp] if listen else []
+            domain.devices.extend(Serial(
+                None if port else guest.console_log, port, tcp[port] if port < len(tcp) else None)
+                for port in range(guest.tuning.serial_ports))
+
+
+class GraphicsConfigurator:
+    """[vnc]enabled, [spice]enabled: servers that show the guest's screen, and the port of SPICE's agent."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        consoles = guest.settings.consoles
+        if not guest.settings.is_qemu:
+            return
+        if consoles.vnc is not None:
+            domain.devices.append(Graphics('vnc', consoles.vnc))
+        if consoles.spice is not None:
+            spice = consoles.spice
+            if spice.agent:
+                domain.devices.append(SpiceChannel())
+            domain.devices.append(Graphics('spice', spice.listen, spice.secure, tuple(spice.options.items())))
+
+
+class InputConfigurator:
+    """A tablet where there is a screen (hw_pointer_model, [DEFAULT]pointer_model, hw_input_bus), and a keyboard where
+    the board has none of its own or the bus is virtio."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        if guest.has_tablet:
+            domain.devices.append(Input('tablet', guest.input_bus))
+        if guest.settings.is_qemu and guest.settings.consoles.has_screen and (
+                guest.input_bus == 'virtio' or guest.settings.arch not in X86):
+            domain.devices.append(Input('keyboard', guest.input_bus))
 
 
 class VideoConfigurator:
-    """hw_video_model and hw_video_ram. UnsupportedHardware: this host can't give the model."""
+    """An adapter where there is a screen, or where hw_video_model or hw_video_ram ask for one. UnsupportedHardware:
+    this host can't give the model."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         model, ram = guest.tuning.video_model, guest.tuning.video_ram
-        if not (model or ram) or not guest.settings.is_qemu:
+        if not (model or ram or guest.settings.consoles.has_screen) or not guest.settings.is_qemu:
             return
-        model = model or _VIDEO_DEFAULT
+        known = guest.settings.video_models or _VIDEO_MODELS
+        model = model or next((name for name in _VIDEO_DEFAULTS if name in known), _VIDEO_DEFAULTS[0])
         if model not in _VIDEO_MODELS or model not in (guest.settings.video_models or _VIDEO_MODELS):
             raise UnsupportedHardware(model=f'video {model}', virt=guest.settings.virt_type)
         domain.devices.append(Video(model, ram * 1024 if ram and model != 'none' else None))
@@ -70,12 +107,12 @@ class RngConfigurator:
 
 
 class ControllerConfigurator:
-    """No USB bus unless a disk is on it, and [libvirt]num_pcie_ports free ports for devices plugged in later."""
+    """No USB bus unless a disk or tablet is on it; [libvirt]num_pcie_ports free ports for devices plugged in later."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         settings = guest.settings
         if settings.is_qemu and settings.arch in X86:
-            used = any(place.bus == 'usb' for place in places(guest))
+            used = any(place.bus == 'usb' for place in places(guest)) or (guest.has_tablet and guest.input_bus == 'usb')
             domain.devices.append(Controller('usb', model=None if used else 'none', index=0))
         if guest.is_pcie and settings.pcie_ports:
             domain.devices.append(Controller('pci', model='pcie-root'))

@@ -33,6 +33,32 @@ class GuestDisk:
 
 
 @dataclass(frozen=True)
+class Spice:
+    """SPICE servers: ``listen`` an address, ``options`` the text of [spice]…_compression and streaming_mode by
+    libvirt's element names."""
+
+    listen: str
+    agent: bool = True
+    secure: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Consoles:
+    """Addresses of the host at which the consoles of guests listen, None: guests have no such console. ``pointer``:
+    usbtablet, ps2mouse or None."""
+
+    vnc: str | None = None
+    spice: Spice | None = None
+    serial: str | None = None
+    pointer: str | None = None
+
+    @property
+    def has_screen(self) -> bool:
+        return self.vnc is not None or self.spice is not None
+
+
+@dataclass(frozen=True)
 class Settings:
     """[libvirt] as the configurators need it; each option is read once, when the driver starts."""
 
@@ -59,6 +85,7 @@ class Settings:
     video_models: frozenset[str] = frozenset()
     has_uefi: bool = True
     has_secure_boot: bool = True
+    consoles: Consoles = field(default_factory=Consoles)
 
     @property
     def is_qemu(self) -> bool:
@@ -77,6 +104,8 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
     console_log: str | None = None
+    # TCP ports of the host for the serial ports, where those are to be written to.
+    serial_tcp: tuple[int, ...] = ()
     # Files of the host to start from; the second without the first means nothing.
     kernel: str | None = None
     ramdisk: str | None = None
@@ -100,6 +129,20 @@ class GuestSpec:
             if strutils.bool_from_string(value):
                 return True
         return False
+
+    @property
+    def has_tablet(self) -> bool:
+        """Whether the pointer tells where it is, not how it moved: clients show one pointer then, not two."""
+        consoles = self.settings.consoles
+        if not self.settings.is_qemu or not consoles.has_screen or (
+                consoles.vnc is None and consoles.spice is not None and consoles.spice.agent):
+            return False
+        return self.image_property('hw_pointer_model', consoles.pointer) == 'usbtablet'
+
+    @property
+    def input_bus(self) -> str:
+        """usb or virtio."""
+        return self.image_property('hw_input_bus') or 'usb'
 
     @property
     def topology(self) -> objects.InstanceNUMATopology | None:

@@ -69,7 +69,8 @@ class Asked:
 
 def test_what_guests_can_have_on_any_machine_type() -> None:
     found = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'pc', 'q35', 'pc-i440fx-1.0'})    # type: ignore[arg-type]
-    assert found == GuestCapabilities(frozenset({'ide', 'sata', 'virtio'}), frozenset({'vga', 'none'}), True, True)
+    assert found == GuestCapabilities(frozenset({'ide', 'sata', 'virtio'}), frozenset({'vga', 'none'}),
+                                      frozenset({'vnc'}), True, True)
     plain = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'pc'})    # type: ignore[arg-type]
     assert (plain.has_uefi, plain.has_secure_boot) == (False, False)
 

@@ -66,7 +66,7 @@ def test_what_guests_can_have(tmp_path: Path) -> None:
     """Where libvirt says nothing: what guests of the architecture have everywhere."""
     usual = read(tmp_path)
     assert usual.has_uefi and usual.has_secure_boot and 'qxl' in usual.video_models
-    guests = GuestCapabilities(video_models=frozenset({'vga'}), has_uefi=True)
+    guests = GuestCapabilities(video_models=frozenset({'vga'}), graphics=frozenset({'vnc'}), has_uefi=True)
     told = settings.read(new_conf(tmp_path), HOST, False, guests=guests)
     assert (told.has_uefi, told.has_secure_boot, told.video_models) == (True, False, {'vga'})
     assert settings.machine_types(new_conf(tmp_path, libvirt={'hw_machine_type': ['x86_64=pc-q35-8.2', 'aarch64=x']}),

@@ -12,10 +12,14 @@ from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.devices import (
     BalloonConfigurator,
     ControllerConfigurator,
+    GraphicsConfigurator,
     HostdevConfigurator,
+    InputConfigurator,
     RngConfigurator,
+    SerialConfigurator,
+    VideoConfigurator,
 )
-from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.libvirt.domain.guest import Consoles, GuestDisk, Spice
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 BACKEND = '<backend model="random">/dev/urandom</backend>'
@@ -118,3 +122,60 @@ def test_the_port_of_the_guest_agent(configure: Configure) -> None:
     assert text(domain.find('devices/channel')) == (
         '<channel type="unix"><target type="virtio" name="org.qemu.guest_agent.0"/></channel>')
     assert configure(*CONFIGURATORS, properties={'hw_qemu_guest_agent': 'no'}).find('devices/channel') is None
+
+
+def test_serial_ports_that_users_write_to(configure: Configure) -> None:
+    domain = configure(SerialConfigurator(), console_log='/c', settings={'consoles': Consoles(serial='192.0.2.10')},
+                       serial_tcp=(10000, 10001), extra_specs={'hw:serial_port_count': '2'})
+    assert [text(port) for port in domain.findall('devices/serial')] == [
+        ('<serial type="tcp"><source mode="bind" host="192.0.2.10" service="10000"/><log file="/c" append="off"/>'
+         '<target port="0"/></serial>'),
+        '<serial type="tcp"><source mode="bind" host="192.0.2.10" service="10001"/><target port="1"/></serial>']
+
+
+VNC, SPICE = Consoles(vnc='192.0.2.10', pointer='usbtablet'), Consoles(spice=Spice('192.0.2.11'), pointer='usbtablet')
+
+
+def screen(configure: Configure, consoles: Consoles, **more: Any) -> list[str]:
+    domain = configure(GraphicsConfigurator(), VideoConfigurator(), InputConfigurator(), ControllerConfigurator(),
+                       settings={'consoles': consoles, **more.pop('settings', {})}, **more)
+    return [text(device) for device in domain.find('devices') or ()]
+
+
+VNC_XML = '<graphics type="vnc" autoport="yes"><listen type="address" address="192.0.2.10"/></graphics>'
+VIDEO, TABLET, BUS = '<video><model type="virtio"/></video>', '<input type="tablet" bus="usb"/>', 'usb" index="0"'
+
+
+def test_a_screen_by_vnc(configure: Configure) -> None:
+    assert screen(configure, VNC) == [VNC_XML, VIDEO, TABLET, f'<controller type="{BUS}/>']
+    assert screen(configure, Consoles()) == [f'<controller type="{BUS} model="none"/>']
+
+
+def test_pointers(configure: Configure) -> None:
+    mouse = [VNC_XML, VIDEO, f'<controller type="{BUS} model="none"/>']
+    assert screen(configure, VNC, properties={'hw_pointer_model': 'ps2mouse'}) == mouse
+    assert screen(configure, Consoles(vnc='192.0.2.10', pointer='ps2mouse')) == mouse
+    assert screen(configure, VNC, properties={'hw_input_bus': 'virtio'})[2:] == [
+        '<input type="tablet" bus="virtio"/>', '<input type="keyboard" bus="virtio"/>',
+        f'<controller type="{BUS} model="none"/>']
+    arm = screen(configure, VNC, settings={'arch': 'aarch64'})
+    assert arm[2:] == [TABLET, '<input type="keyboard" bus="usb"/>']
+
+
+def test_a_screen_by_spice(configure: Configure) -> None:
+    """Its agent moves the pointer."""
+    channel = '<channel type="spicevmc"><target type="virtio" name="com.redhat.spice.0"/></channel>'
+    listen = '<listen type="address" address="192.0.2.11"/>'
+    assert screen(configure, SPICE) == [
+        channel, f'<graphics type="spice" autoport="yes">{listen}</graphics>', VIDEO,
+        f'<controller type="{BUS} model="none"/>']
+    plain = Spice('192.0.2.11', agent=False, secure=True, options={'image': 'off', 'streaming': 'filter'})
+    assert screen(configure, Consoles(spice=plain, pointer='usbtablet'))[:3] == [
+        (f'<graphics type="spice" autoport="yes" defaultMode="secure">{listen}<image compression="off"/>'
+         '<streaming mode="filter"/></graphics>'), VIDEO, TABLET]
+
+
+def test_the_adapter_is_one_that_the_host_has(configure: Configure) -> None:
+    assert screen(configure, VNC, settings={'video_models': frozenset({'vga', 'none'})})[1] == (
+        '<video><model type="vga"/></video>')
+    assert screen(configure, VNC, properties={'hw_video_model': 'none'})[1] == '<video><model type="none"/></video>'

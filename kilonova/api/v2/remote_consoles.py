@@ -1,0 +1,157 @@
+"""Consoles of servers that users open: an address with a token, which one of the proxies takes once; and what a token
+opens, for proxies of others."""
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from kilonova import states
+from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
+from kilonova.api.schemas.base import Obj, Prop, Window, Windows
+from kilonova.api.services import ask_host
+from kilonova.api.services.lookup import WORK, check_ready
+from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.wsgi import ANYBODY, SERVER, Call, Route, server_action
+from kilonova.db.engine import Database
+from kilonova.db.queries import console_tokens
+from kilonova.errors import ConsoleTypeInvalid, ConsoleTypeUnavailable, InstanceInvalidState, KilonovaError, NotFound
+from kilonova.objects import ConsoleOffer
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+OPEN, SHOW = f'{PREFIX}os-remote-consoles', f'{PREFIX}os-console-auth-tokens'
+RULES = (
+    rule(OPEN, MEMBER, 'Open a console of a server.'),
+    rule(SHOW, ADMIN, 'See what the token of a console opens.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+# The types of each protocol that hosts may have, and those that no host has (any more).
+TYPES = {'vnc': ('novnc',), 'spice': ('spice-html5', 'spice-direct'), 'serial': ('serial',)}
+UNSERVED = {'vnc': ('xvpvnc',), 'rdp': ('rdp-html5',), 'mks': ('webmks',)}
+_OLD, _MKS, _SHOWN, _DIRECT = 5, 8, 31, 99
+
+
+def _one_of(*words: str) -> dict[str, Any]:
+    return {'type': 'string', 'enum': list(words)}
+
+
+def _body(protocols: tuple[str, ...], kinds: tuple[str, ...]) -> Obj:
+    return Obj(Prop('remote_console', Obj(Prop('protocol', _one_of(*protocols), required=True),
+                                          Prop('type', _one_of(*kinds), required=True)), required=True))
+
+
+_PROTOCOLS, _KINDS = ('vnc', 'spice', 'rdp', 'serial'), ('novnc', 'xvpvnc', 'rdp-html5', 'spice-html5', 'serial')
+BODY = Windows(
+    Window(_body(_PROTOCOLS, _KINDS), until=_MKS - 1),
+    Window(_body((*_PROTOCOLS, 'mks'), (*_KINDS, 'webmks')), since=_MKS, until=_DIRECT - 1),
+    Window(_body((*_PROTOCOLS, 'mks'), (*_KINDS, 'webmks', 'spice-direct')), since=_DIRECT))
+
+
+def _old_body(key: str, *kinds: str) -> Obj:
+    return Obj(Prop(key, Obj(Prop('type', _one_of(*kinds), required=True)), required=True))
+
+
+# --- use cases -------------------------------------------------------------------------------------------------------
+class TokenNotFound(NotFound):
+    msg_fmt = 'Token not found'
+
+
+class TokenNotShown(KilonovaError):
+    """Before 2.31 only tokens of RDP were shown, which no host has."""
+
+    msg_fmt = 'The requested console type details are not accessible'
+    code = 401
+    safe = True
+
+
+def _open(call: Call, protocol: str, kind: str) -> str:
+    """The address of a console, with a new token. ConsoleTypeInvalid, ConsoleTypeUnavailable: 400."""
+    if kind in UNSERVED.get(protocol, ()):
+        raise ConsoleTypeUnavailable(console_type=kind)
+    if kind not in TYPES.get(protocol, ()):
+        raise ConsoleTypeInvalid(console_type=kind)
+    server = call.server
+    check_ready(server)
+    task = server.row['task_state']
+    if task in states.NO_CONSOLE:
+        raise InstanceInvalidState(method=f'get_{protocol}_console', instance_uuid=server.uuid, attr='task_state',
+                                   state=task)
+    offer: ConsoleOffer = ask_host.ask(call.backend, call.ctxt, server, f'get_{protocol}_console', console_type=kind)
+    token = console_tokens.add(
+        server.cell, {'console_type': offer.console_type, 'host': offer.host, 'port': offer.port,
+                      'tls_port': offer.tls_port, 'access_url_base': offer.access_url_base},
+        compute_host=server.row['host'], instance_uuid=server.uuid, lifetime=call.backend.options.console_seconds)
+    return address(offer.access_url_base, kind, token)
+
+
+def address(base: str, kind: str, token: str) -> str:
+    """What users open: ``base`` with the token. noVNC hands the value of ``path`` on to the proxy as it is."""
+    query = {'path': f'?token={token}'} if kind == 'novnc' else {'token': token}
+    return f'{base}{"&" if "?" in base else "?"}{urlencode(query)}'
+
+
+def _find(call: Call) -> dict[str, Any]:
+    """One statement a cell. TokenNotFound (404), Unanswered (503)."""
+    def ask(cell: Database) -> dict[str, Any] | None:
+        with cell.read() as conn:
+            return console_tokens.find(conn, call.path['console_token'])
+    silent: list[Any] = []
+    for _, found in ask_cells(call.backend.compute_cells(), ask, silent):
+        if found is not None:
+            return found
+    refuse_if_any(silent)
+    raise TokenNotFound
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+def create(call: Call) -> dict[str, Any]:
+    """POST /servers/{server_id}/remote-consoles, from 2.6 on."""
+    wanted = call.body['remote_console']
+    protocol, kind = wanted['protocol'], wanted['type']
+    return {'remote_console': {'protocol': protocol, 'type': kind, 'url': _open(call, protocol, kind)}}
+
+
+def _old(call: Call, key: str, protocol: str) -> dict[str, Any]:
+    kind = call.body[key]['type']
+    return {'console': {'type': kind, 'url': _open(call, protocol, kind)}}
+
+
+def vnc(call: Call) -> dict[str, Any]:
+    """os-getVNCConsole, up to 2.5."""
+    return _old(call, 'os-getVNCConsole', 'vnc')
+
+
+def spice(call: Call) -> dict[str, Any]:
+    """os-getSPICEConsole, up to 2.5."""
+    return _old(call, 'os-getSPICEConsole', 'spice')
+
+
+def serial(call: Call) -> dict[str, Any]:
+    """os-getSerialConsole, up to 2.5."""
+    return _old(call, 'os-getSerialConsole', 'serial')
+
+
+def rdp(call: Call) -> dict[str, Any]:
+    """os-getRDPConsole, up to 2.5: no hypervisor has it any more (400)."""
+    return _old(call, 'os-getRDPConsole', 'rdp')
+
+
+def show(call: Call) -> dict[str, Any]:
+    """GET /os-console-auth-tokens/{console_token}. TokenNotShown (401) up to 2.30."""
+    found = _find(call)
+    if call.version < _SHOWN:
+        raise TokenNotShown
+    tls = ('tls_port',) if call.version >= _DIRECT else ()
+    return {'console': {name: found[name] for name in ('instance_uuid', 'host', 'port', 'internal_access_path', *tls)}}
+
+
+ROUTES = (
+    server_action('os-getVNCConsole', vnc, OPEN, _old_body('os-getVNCConsole', 'novnc', 'xvpvnc'), 200, until=_OLD),
+    server_action('os-getSPICEConsole', spice, OPEN, _old_body('os-getSPICEConsole', 'spice-html5'), 200, until=_OLD),
+    server_action('os-getSerialConsole', serial, OPEN, _old_body('os-getSerialConsole', 'serial'), 200, until=_OLD),
+    Route('POST', f'{SERVER}/action', rdp, ANYBODY, body=_old_body('os-getRDPConsole', 'rdp-html5'), status=400,
+          action='os-getRDPConsole', until=_OLD),
+    Route('POST', f'{SERVER}/remote-consoles', create, OPEN, body=BODY, server=WORK, since=_OLD + 1),
+    Route('GET', '/os-console-auth-tokens/{console_token}', show, SHOW),
+)

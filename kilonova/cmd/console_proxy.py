@@ -1,0 +1,164 @@
+"""kilonova-novncproxy, kilonova-serialproxy, kilonova-spicehtml5proxy: one program, told apart by what they serve.
+
+    python -m kilonova.cmd.console_proxy novncproxy --config-file kilonova.conf
+"""
+from __future__ import annotations
+
+import os
+import ssl
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kilonova.cmd import early
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from kilonova.cmd.caps import Levels
+    from kilonova.console.proxy import Proxy
+    from kilonova.db.engine import Databases
+    from kilonova.rpc.routing import RoutedTransport
+
+# Seconds that consoles get to be closed.
+CLOSING = 10.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``section`` of the configuration with its ``address`` and ``port``; ``types`` of consoles; ``web``: where pages
+    are as distributions install them."""
+
+    section: str
+    address: str
+    port: str
+    types: frozenset[str]
+    web: str | None = None
+
+
+KINDS = {
+    'novncproxy': Kind('vnc', 'novncproxy_host', 'novncproxy_port', frozenset({'novnc'}), '/usr/share/novnc'),
+    'serialproxy': Kind('serial_console', 'serialproxy_host', 'serialproxy_port', frozenset({'serial'})),
+    'spicehtml5proxy': Kind('spice', 'html5proxy_host', 'html5proxy_port', frozenset({'spice-html5'}),
+                            '/usr/share/spice-html5'),
+}
+_VERSIONS = {'tlsv1_1': ssl.TLSVersion.TLSv1_1, 'tlsv1_2': ssl.TLSVersion.TLSv1_2, 'tlsv1_3': ssl.TLSVersion.TLSv1_3}
+
+
+def novncproxy() -> int:
+    """The console script."""
+    return _run('novncproxy', sys.argv[1:])
+
+
+def serialproxy() -> int:
+    """The console script."""
+    return _run('serialproxy', sys.argv[1:])
+
+
+def spicehtml5proxy() -> int:
+    """The console script."""
+    return _run('spicehtml5proxy', sys.argv[1:])
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    # Its loop is asyncio's, which eventlet's threads can't run.
+    early.setup(argv, f'kilonova-{name}', native=True)
+    from kilonova.cmd import daemon
+    return daemon.run(name, lambda conf: build(conf, name), argv)
+
+
+def build(conf: cfg.ConfigOpts, name: str) -> Any:
+    """The daemon's parts, wired; nothing is started."""
+    from kilonova.cmd import database_parts, parts
+    from kilonova.cmd.caps import Levels
+    from kilonova.console.authority import Authority
+    from kilonova.console.pages import Pages
+    from kilonova.console.proxy import Limits, Proxy
+    from kilonova.rpc.compute import Compute
+    from kilonova.rpc.interface import Client
+    kind = KINDS[name]
+    check(conf)
+    local = parts.transport(conf)
+    databases, cells = database_parts.opened(conf)
+    transport = database_parts.routed(conf, local, cells)
+    levels = Levels(conf, cells)
+    authority = Authority(cells, Client(Compute, transport, levels.of('compute')))
+    proxy = Proxy(name, kind.types, authority, Pages(pages(conf, kind)), Limits(), conf.console.allowed_origins,
+                  ends_with_token=conf.consoleauth.enforce_session_timeout)
+    checks = database_parts.checks(databases) | parts.broker_checks(conf)
+    return ProxyPart(conf, name, proxy, databases, transport, levels, checks)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refused: what the configuration asks for is not built."""
+    from kilonova.cmd.daemon import Refused
+    if list(conf.vnc.auth_schemes) != ['none']:
+        raise Refused(f"[vnc]auth_schemes is {', '.join(conf.vnc.auth_schemes)}: only none is served; there is no TLS "
+                      'between the proxy and the guests')
+
+
+def pages(conf: cfg.ConfigOpts, kind: Kind) -> str | None:
+    """The directory of the pages, if there is one."""
+    web: str | None = conf.web or kind.web
+    return web if web is not None and os.path.isdir(web) else None
+
+
+def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
+    """What [DEFAULT]ssl_only asks for; Refused: its files can't be read."""
+    from kilonova.cmd.daemon import Refused
+    if not conf.ssl_only:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(conf.cert, conf.key)
+        if conf.console.ssl_minimum_version != 'default':
+            context.minimum_version = _VERSIONS[conf.console.ssl_minimum_version]
+        if conf.console.ssl_ciphers:
+            context.set_ciphers(conf.console.ssl_ciphers)
+    except (OSError, ssl.SSLError) as error:
+        raise Refused(f'[DEFAULT]ssl_only is set, and cert ({conf.cert}), key or [console]ssl_ciphers are of no use: '
+                      f'{error}') from error
+    return context
+
+
+class ProxyPart:
+    """One listening socket and its proxy."""
+
+    def __init__(self, conf: cfg.ConfigOpts, name: str, proxy: Proxy, databases: Databases, transport: RoutedTransport,
+                 levels: Levels, checks: Mapping[str, Any]) -> None:
+        self._conf, self._name, self._proxy, self._databases = conf, name, proxy, databases
+        self._transport, self._levels, self.checks = transport, levels, checks
+        self._tls, self._stopping = tls(conf), threading.Event()
+
+    def start(self) -> None:
+        """Wait for the databases, bind and serve; a port that is taken is an OSError."""
+        import logging
+
+        from kilonova.cmd import database_parts, sockets
+        database_parts.await_all(self._databases, self._stopping)
+        if self._stopping.is_set():
+            return
+        kind = KINDS[self._name]
+        address = (self._conf[kind.section][kind.address], self._conf[kind.section][kind.port])
+        self._proxy.start(sockets.listen(self._name, address), self._tls)
+        log = logging.getLogger('kilonova.console.proxy')
+        log.info('Listening on %s:%s', *address)
+        if kind.web is not None and pages(self._conf, kind) is None:
+            log.warning('There are no pages in %s: kilonova-%s serves consoles alone', self._conf.web or kind.web,
+                        self._name)
+
+    def reload(self) -> None:
+        """What the computes understand is looked up again."""
+        self._levels.reset()
+
+    def stop(self) -> None:
+        """Consoles are closed."""
+        self._stopping.set()
+        self._proxy.stop(min(CLOSING, self._conf.manager_shutdown_timeout))
+        self._transport.close()
+
+
+if __name__ == '__main__':
+    sys.exit(_run(sys.argv[1], sys.argv[2:]))

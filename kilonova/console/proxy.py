@@ -1,0 +1,288 @@
+"""A proxy of consoles: takes websockets, looks what their tokens open, and carries bytes between them and the guests.
+
+    proxy = Proxy('novncproxy', {'novnc'}, authority, Pages('/usr/share/novnc'), Limits())
+    proxy.start(listener)           # a listening socket; ``tls``: an SSLContext
+    proxy.stop()
+
+One loop (asyncio, of the library websockets) in a thread of its own serves all connections; databases and hosts are
+asked in a few other threads. The order of what is done for a connection matters: first it is connected to the guest's
+port, then the host is asked whether that is still the server's console, then the token is used up. Asked before, the
+port might get another guest in between.
+"""
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import http
+import logging as stdlib_logging
+import socket
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import ClassVar, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from oslo_log import log as logging
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from kilonova import concurrency
+from kilonova.console.authority import Access, Authority
+from kilonova.console.pages import Pages
+from kilonova.errors import KilonovaError
+
+LOG = logging.getLogger(__name__)
+T = TypeVar('T')
+
+# The library would write requests down, and tokens with them. This logger is in no tree: no configuration reaches it.
+_SILENT = stdlib_logging.Logger('websockets', stdlib_logging.CRITICAL + 1)  # noqa: LOG001 - on purpose
+
+# A token is a uuid; what is longer is none.
+MOST_TOKEN = 64
+BLOCK = 65536
+BINARY = Subprotocol('binary')
+# Pages of which scheme may open a console whose address has that one.
+SCHEMES = {'http': {'http'}, 'https': {'https'}, 'ws': {'http', 'https'}, 'wss': {'https'}}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``connections``: of a proxy, ``consoles``: of a server; ``message``: bytes of one from a user. In seconds:
+    ``handshake`` until a request is there, ``opening`` until its console is, ``answer``: of a user that is asked
+    whether he is still there."""
+
+    connections: int = 1000
+    consoles: int = 16
+    message: int = 1 << 20
+    handshake: float = 10.0
+    opening: float = 60.0
+    connect: float = 10.0
+    answer: float = 30.0
+    threads: int = 16
+
+
+class Refused(Exception):
+    """Why a connection gets no console, in words for the log: they hold no token."""
+
+
+def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
+    """The token of a request: of its query, or a cookie."""
+    found = parse_qs(urlsplit(target).query).get('token')
+    for text in cookies if not found else ():
+        try:
+            jar = SimpleCookie(text)
+        except CookieError:
+            continue
+        if 'token' in jar:
+            found = [jar['token'].value]
+    return found[-1] if found and 0 < len(found[-1]) <= MOST_TOKEN else None
+
+
+def is_foreign(origin: str | None, host: str | None, base_url: str, allowed: Collection[str]) -> str | None:
+    """Why a page of this origin must not open the console; None: it may. Programs that are no browsers name none."""
+    if origin is None:
+        return None
+    page = urlsplit(origin)
+    own = urlsplit(f'//{host}').hostname if host else None
+    if not page.hostname or page.hostname not in {own, *allowed}:
+        return f'its origin {origin[:255]!r} is neither this host nor in [console]allowed_origins'
+    scheme = urlsplit(base_url).scheme
+    if page.scheme not in SCHEMES.get(scheme, ()):
+        return f'its origin is a page by {page.scheme[:16]!r}, and the address of the console is {scheme}'
+    return None
+
+
+class _Connection(ServerConnection):
+    """One more than may be is closed before it said anything."""
+
+    most: ClassVar[int]
+    all: ClassVar[set[ServerConnection]]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.all.add(self)
+        if len(self.all) > self.most:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.all.discard(self)
+        super().connection_lost(exc)
+
+
+class Proxy:
+    """``name``: of the daemon; ``types``: the consoles that it serves."""
+
+    def __init__(self, name: str, types: Collection[str], authority: Authority, pages: Pages, limits: Limits,
+                 allowed_origins: Collection[str] = (), *, ends_with_token: bool = False) -> None:
+        self._name, self._types, self._authority, self._pages = name, types, authority, pages
+        self._limits, self._allowed, self._ends_with_token = limits, frozenset(allowed_origins), ends_with_token
+        self._consoles: Counter[str] = Counter()
+        self._threads = concurrency.pool(limits.threads, 'console')
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+    def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serve; returns once it does."""
+        begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+        threading.Thread(target=self._run, args=(listener, tls, begun), name=self._name, daemon=True).start()
+        begun.result()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """All consoles are closed."""
+        if self._loop is not None and self._server is not None:
+            self._loop.call_soon_threadsafe(self._server.close)
+            self._ended.result(timeout)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, listener: socket.socket, tls: ssl.SSLContext | None,
+             begun: concurrent.futures.Future[None]) -> None:
+        try:
+            asyncio.run(self._main(listener, tls, begun))
+        except Exception as error:
+            if begun.done():
+                LOG.exception('kilonova-%s serves no more', self._name)
+            else:
+                begun.set_exception(error)
+        finally:
+            self._ended.set_result(None)
+
+    async def _main(self, listener: socket.socket, tls: ssl.SSLContext | None,
+                    begun: concurrent.futures.Future[None]) -> None:
+        limits = self._limits
+        bounded = type('_Connection', (_Connection,), {'most': limits.connections, 'all': set()})
+        self._loop = asyncio.get_running_loop()
+        async with serve(
+                self._serve, sock=listener, ssl=tls, create_connection=bounded, process_request=self._answer,
+                select_subprotocol=_subprotocol, compression=None, max_size=limits.message, logger=_SILENT,
+                server_header=None, open_timeout=limits.handshake, close_timeout=limits.handshake,
+                ping_interval=limits.answer, ping_timeout=limits.answer) as server:
+            self._server = server
+            begun.set_result(None)
+            await server.wait_closed()
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+    async def _answer(self, _connection: ServerConnection, request: Request) -> Response | None:
+        """A page; None for what asks for a websocket."""
+        if request.headers.get('Upgrade', '').lower() == 'websocket':
+            return None
+        page = await self._ask(self._pages.get, request.path)
+        status = http.HTTPStatus.NOT_FOUND if page is None else http.HTTPStatus.OK
+        body = b'' if page is None else page.body
+        # The page's address holds a token: no other site learns it as the one that somebody came from.
+        headers = Headers({'Content-Length': str(len(body)), 'Connection': 'close', 'Cache-Control': 'no-cache',
+                           'X-Content-Type-Options': 'nosniff', 'Referrer-Policy': 'no-referrer'})
+        if page is not None:
+            headers['Content-Type'] = page.type
+        return Response(status.value, status.phrase, headers, body)
+
+    # -- consoles ----------------------------------------------------------------------------------------------------
+    async def _serve(self, connection: ServerConnection) -> None:
+        """One websocket, from its handshake on; the thread of work where whatever goes wrong ends."""
+        peer = str((connection.remote_address or ('?',))[0])
+        try:
+            async with asyncio.timeout(self._limits.opening):
+                access, reader, writer = await self._open(connection)
+        except (Refused, KilonovaError, TimeoutError) as error:
+            LOG.warning('A connection from %s is refused: %s', peer, str(error) or 'it took too long')
+            # No close frame: clients take what it says for data of the guest's.
+            connection.transport.close()
+            return
+        except Exception:
+            LOG.exception('A connection from %s could not be served', peer)
+            connection.transport.close()
+            return
+        LOG.info('Console %s of a server opened from %s', access.console_type, peer, instance_uuid=access.instance_uuid)
+        try:
+            await self._carry(connection, reader, writer, access.seconds if self._ends_with_token else None)
+        finally:
+            self._consoles[access.instance_uuid] -= 1
+            writer.close()
+        LOG.info('Console %s of a server closed', access.console_type, instance_uuid=access.instance_uuid)
+
+    async def _open(self, connection: ServerConnection) -> tuple[Access, asyncio.StreamReader, asyncio.StreamWriter]:
+        """The console that a connection may have, counted for its server. Raises Refused."""
+        request = connection.request
+        assert request is not None
+        # 1. what the token opens, and whether it may be opened here and by whom asks
+        token = token_of(request.path, request.headers.get_all('Cookie'))
+        if token is None:
+            raise Refused('it brings no token')
+        access = await self._ask(self._authority.find, token)
+        if access is None:
+            raise Refused('its token is unknown, expired or used')
+        if access.console_type not in self._types:
+            raise Refused(f'its token is for a console {access.console_type}, which kilonova-{self._name} does not '
+                          'serve')
+        if why := is_foreign(request.headers.get('Origin'), request.headers.get('Host'), access.base_url,
+                             self._allowed):
+            raise Refused(why)
+        server = access.instance_uuid
+        if self._consoles[server] >= self._limits.consoles:
+            raise Refused(f'server {server} has {self._limits.consoles} consoles open')
+        # 2. the guest
+        self._consoles[server] += 1
+        writer = None
+        try:
+            reader, writer = await self._connect(access)
+            # 3. whether it still is the server's, and the token nobody else's
+            if not await self._ask(self._authority.is_there, access):
+                raise Refused(f'the console of server {server} is not at {access.host}:{access.port} any more')
+            if not await self._ask(self._authority.take, access):
+                raise Refused('its token was used meanwhile')
+        except BaseException:
+            self._consoles[server] -= 1
+            if writer is not None:
+                writer.close()
+            raise
+        return access, reader, writer
+
+    async def _connect(self, access: Access) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            async with asyncio.timeout(self._limits.connect):
+                return await asyncio.open_connection(access.host, access.port, limit=BLOCK)
+        except (OSError, TimeoutError) as error:
+            raise Refused(f'the console of server {access.instance_uuid} at {access.host}:{access.port} does not '
+                          f'answer: {str(error) or "no connection in time"}') from error
+
+    async def _carry(self, connection: ServerConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+                     seconds: float | None) -> None:
+        """Both ways until one side ends, or the time is over."""
+        ways = [asyncio.ensure_future(way) for way in (_to_guest(connection, writer), _to_user(reader, connection))]
+        try:
+            done, _ = await asyncio.wait(ways, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for way in done:
+                error = way.exception()
+                if error is not None and not isinstance(error, ConnectionClosed | OSError):
+                    LOG.error('A console ended with an error: %s', error)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        await connection.close()
+
+    async def _ask(self, function: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+
+async def _to_guest(connection: ServerConnection, writer: asyncio.StreamWriter) -> None:
+    async for message in connection:
+        writer.write(message.encode() if isinstance(message, str) else message)
+        await writer.drain()
+
+
+async def _to_user(reader: asyncio.StreamReader, connection: ServerConnection) -> None:
+    while data := await reader.read(BLOCK):
+        await connection.send(data)
+
+
+def _subprotocol(_connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """Older clients want to be told that frames are binary."""
+    return BINARY if BINARY in offered else None
