@@ -49,6 +49,7 @@ class TaskState(enum.StrEnum):
     IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
     IMAGE_SNAPSHOT = 'image_snapshot'
     IMAGE_UPLOADING = 'image_uploading'
+    IMAGE_BACKUP = 'image_backup'
     SHELVING = 'shelving'
     SHELVING_IMAGE_PENDING_UPLOAD = 'shelving_image_pending_upload'
     SHELVING_IMAGE_UPLOADING = 'shelving_image_uploading'
@@ -82,7 +83,7 @@ EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
 REBUILDABLE = frozenset([_V.ACTIVE, _V.STOPPED, _V.ERROR])
 REBUILDING = frozenset([_T.REBUILDING, _T.REBUILD_SPAWNING])
 RESIZING = frozenset([_T.RESIZE_PREP, _T.RESIZE_MIGRATED, _T.RESIZE_FINISH])
-SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_UPLOADING])
+SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE_BACKUP, _T.IMAGE_UPLOADING])
 SHELVING = frozenset([_T.SHELVING, _T.SHELVING_IMAGE_PENDING_UPLOAD, _T.SHELVING_IMAGE_UPLOADING])
 UNSHELVING = frozenset([_T.UNSHELVING, _T.SPAWNING])
 STARTING = frozenset([_T.UNSHELVING, _T.POWERING_ON])
@@ -171,6 +172,9 @@ TRANSITIONS: dict[str, Rule] = {
     'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'snapshot.start':  _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING,
                              'createImage'),
+    'backup.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_BACKUP,
+                             'createBackup'),
+    'backup.copying':  _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_BACKUP, 'createBackup'),
     'snapshot.copying': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_SNAPSHOT, 'createImage'),
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
     'snapshot.done':   _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),

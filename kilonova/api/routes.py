@@ -14,6 +14,7 @@ from kilonova.api.v2 import (
     aggregates,
     availability_zones,
     console_output,
+    create_backup,
     create_image,
     deferred_delete,
     extensions,
@@ -50,8 +51,9 @@ from kilonova.api.wsgi import SERVER, Route
 
 # Their rules stand in this order in the sample of policies.
 NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
-         availability_zones, limits, quota_sets, os_hosts, extensions, create_image, deferred_delete, server_metadata,
-         server_tags, ips, server_topology, server_diagnostics, server_password, console_output, remote_consoles,
+         availability_zones, limits, quota_sets, os_hosts, extensions, create_image, create_backup, deferred_delete,
+         server_metadata, server_tags, ips, server_topology, server_diagnostics, server_password, console_output,
+         remote_consoles,
          server_migrations, lock_server, shelve, server_external_events, server_groups, keypairs, quota_class_sets,
          simple_tenant_usage, instance_usage_audit_log, images, gone)
 RULES = tuple(rule for noun in NOUNS for rule in noun.RULES)

@@ -74,6 +74,9 @@ class Compute(Interface):
     def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
 
     @long_call('6.13')
+    def backup_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
     def shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
 
     @long_call('6.13')

@@ -97,6 +97,8 @@ EXAMPLES: dict[str, Example] = {
     'createImage': say({'createImage': {'name': 'snapshot', 'metadata': {'purpose': 'backup'}}}),
     'restore': say({'restore': None}, state={'vm_state': 'soft-delete'}),
     'forceDelete': say({'forceDelete': None}, state={'vm_state': 'soft-delete'}),
+    'createBackup': say({'createBackup': {'name': 'nightly', 'backup_type': 'daily', 'rotation': 7,
+                                          'metadata': {'purpose': 'backup'}}}),
     'shelve': say({'shelve': None}),
     'shelveOffload': say({'shelveOffload': None}, state={'vm_state': 'shelved', 'power_state': 4}),
     'unshelve': say({'unshelve': None}, (77, {'unshelve': {'availability_zone': 'nova'}}),

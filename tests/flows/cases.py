@@ -281,6 +281,8 @@ CASES = {
     'soft-delete-resized': Case('soft_delete', resized, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED', variant=True),
     'restore': Case('restore', soft_deleted, ask('restore'), 'ACTIVE', 'SOFT_DELETED'),
     'snapshot': Case('snapshot', booted, ask('createImage', {'name': 'snap'}), 'ACTIVE', 'ACTIVE'),
+    'backup': Case('backup', booted, ask('createBackup', {'name': 'b', 'backup_type': 'daily', 'rotation': 1}),
+                   'ACTIVE', 'ACTIVE'),
     'shelve': Case('shelve', booted, ask('shelve'), 'SHELVED_OFFLOADED', 'ACTIVE'),
     'shelve-stopped': Case('shelve', stopped, ask('shelve'), 'SHELVED_OFFLOADED', 'SHUTOFF', variant=True),
     'shelve-offload': Case('shelve_offload', shelved, ask('shelveOffload'), 'SHELVED_OFFLOADED', 'SHELVED'),

@@ -18,15 +18,29 @@ LOG = logging.getLogger(__name__)
 @order(Compute.snapshot_instance, checks=Check.WRITE)
 def snapshot(op: Operation, image_id: str) -> Reply:
     """The root disk of the server becomes the data of image ``image_id``; the server's end state is saved here."""
+    op.begin('compute_snapshot_instance')
+    return _image(op, image_id, 'snapshot.copying', end=True)
+
+
+@order(Compute.backup_instance, checks=Check.WRITE)
+def backup(op: Operation, image_id: str) -> Reply:
+    """The same; the end state is the flow's, as the older backups that are too many are."""
+    op.begin('compute_backup_instance')
+    return _image(op, image_id, 'backup.copying', end=False)
+
+
+def _image(op: Operation, image_id: str, copying: str, end: bool) -> Reply:
     host, instance = op.host, op.instance
     here = {'host': host.name}
-    op.begin('compute_snapshot_instance')
     with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
         op.notify('instance.snapshot.start', snapshot_image_id=image_id)
-        op.save(transition='snapshot.copying', expect=here)
+        op.save(transition=copying, expect=here)
         send(op, image_id, 'snapshot.uploading')
-        op.save(transition='snapshot.done', expect=here, end=True, event=op.event())
-        op.notify('instance.snapshot.end', moved='snapshot.done', snapshot_image_id=image_id)
+        if end:
+            op.save(transition='snapshot.done', expect=here, end=True, event=op.event())
+            op.notify('instance.snapshot.end', moved='snapshot.done', snapshot_image_id=image_id)
+        else:
+            op.save(expect=here, event=op.event())
     return {'image_id': image_id}
 
 

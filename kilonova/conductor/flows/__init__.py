@@ -4,12 +4,13 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, boot, delete, one_step, rebuild, resize, resized, shelve, unshelve
+from kilonova.conductor.flows import backup, beside, boot, delete, one_step, rebuild, resize, resized, shelve, unshelve
 from kilonova.conductor.row import Chosen
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(), delete.Delete(),
-    delete.SoftDelete(), *one_step.FLOWS, *shelve.FLOWS, *unshelve.FLOWS, beside.Release(), beside.Mirror())}
+    delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS, *unshelve.FLOWS, beside.Release(),
+    beside.Mirror())}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

@@ -24,6 +24,8 @@ LOG = logging.getLogger(__name__)
 
 # How often a host that is there is asked for an undo that fails, before it becomes a pending release.
 UNDO_TRIES = 3
+# Backups of one type at which a rotation looks; what is older waits for the next.
+MOST_BACKUPS = 1000
 Write = Callable[[engine.Connection], object]
 
 
@@ -97,9 +99,13 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 
 def release(work: Work[Outputs]) -> None:
-    """What is still to give back: a host's part (asked until it answers), a Placement consumer, or an image."""
+    """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, or backups
+    that are too many."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
+        return
+    if 'rotation' in work.args:
+        _rotate(work)
         return
     if 'image_id' in work.args:
         work.env.drop_image(work.args['image_id'])
@@ -113,6 +119,22 @@ def release(work: Work[Outputs]) -> None:
         work.ask(work.args['host'], work.args['method'], **kwargs)
     except HostGone as error:
         raise Unanswered(who=work.args['host'], reason=str(error)) from error
+
+
+def _rotate(work: Work[Outputs]) -> None:
+    """The oldest backups of the server's go, of this type and of the project that asked: of those with data
+    ``rotation`` stay, the one that was just made among them. Whoever names an image so in another project changes
+    nothing."""
+    wanted = {'image_type': 'backup', 'backup_type': work.args['backup_type'], 'instance_uuid': work.instance_uuid,
+              'owner': work.ctxt.project_id or '', 'status': 'active'}
+    found = work.env.images.find({**wanted, 'sort_key': 'created_at', 'sort_dir': 'desc'}, MOST_BACKUPS)
+    # What is deleted is looked at here, too: a service may read a query otherwise.
+    ours = [record['id'] for record in found if all(record.get(name) == value for name, value in wanted.items())]
+    newest_first = sorted(ours, key=lambda image_id: image_id != work.args['image_id'])
+    for image_id in newest_first[work.args['rotation']:]:
+        LOG.info('Deleting image %s of %s: there are more than %s backups', image_id, work.instance_uuid,
+                 work.args['rotation'])
+        work.env.drop_image(image_id)
 
 
 class Release(Flow[Outputs]):

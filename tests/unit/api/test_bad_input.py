@@ -69,7 +69,9 @@ BODIES = {
     'PUT /images/{image_id}/metadata/{key}': {'meta': {'key': 'v'}},
     'PUT /os-hosts/{host_name}': {'status': 'disable'},
     'createImage': {'createImage': {'name': 'n', 'metadata': {'key': 'v'}}}, 'restore': {'restore': None},
-    'forceDelete': {'forceDelete': None}, 'shelve': {'shelve': None}, 'shelveOffload': {'shelveOffload': None},
+    'forceDelete': {'forceDelete': None}, 'shelve': {'shelve': None},
+    'createBackup': {'createBackup': {'name': 'n', 'backup_type': 'daily', 'rotation': 1, 'metadata': {'key': 'v'}}},
+    'shelveOffload': {'shelveOffload': None},
     'unshelve': {'unshelve': {'availability_zone': 'z', 'host': 'h1'}},
     'POST /os-keypairs': {'keypair': {'name': 'k', 'type': 'ssh', 'user_id': 'bob', 'public_key': 'ssh-ed25519 AAAA'}},
     'PUT /os-quota-sets/{tenant_id}': {'quota_set': {

@@ -1,0 +1,30 @@
+"""The action createBackup: an image like createImage's, of which only so many of one type are kept."""
+from __future__ import annotations
+
+from kilonova.api.rules import MEMBER, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services.snapshot import Making
+from kilonova.api.v2.create_image import made
+from kilonova.api.wsgi import Call, Reply, server_action
+
+CREATE_BACKUP = f'{PREFIX}os-create-backup'
+RULES = (rule(CREATE_BACKUP, MEMBER, 'Make a backup of a server, and delete older ones.'),)
+
+BODY = Obj(Prop('createBackup', Obj(
+    Prop('name', t.NAME, required=True), Prop('backup_type', {'type': 'string', 'maxLength': 255}, required=True),
+    Prop('rotation', t.integer(), required=True), Prop('metadata', t.METADATA)), required=True))
+
+
+def create_backup(call: Call) -> Reply:
+    """createBackup. With rotation 0 no backup is kept, not even this one, so there is nothing to name."""
+    body = call.body['createBackup']
+    backup_type, rotation = body['backup_type'], int(body['rotation'])
+    reply = made(call, Making(
+        'backup.start', 'backup', 'createBackup', body['name'], metadata=body.get('metadata') or {},
+        properties={'image_type': 'backup', 'backup_type': backup_type},
+        args={'backup_type': backup_type, 'rotation': rotation}))
+    return reply if rotation else Reply()
+
+
+ROUTES = (server_action('createBackup', create_backup, CREATE_BACKUP, BODY),)
