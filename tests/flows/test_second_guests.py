@@ -12,7 +12,7 @@ import pytest
 from kilonova.conductor.hearing import Hearing
 from kilonova.errors import Unanswered
 from tests.fixtures.cloud import Cloud, Crash
-from tests.flows.cases import booted, delete, force_down, resized
+from tests.flows.cases import booted, delete, force_down, offloaded, resized
 
 OTHER = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}
 
@@ -137,6 +137,24 @@ def test_a_delete_does_not_wait_for_it(ground, down):
     assert ground.status(server) == 'GONE' and started == [False]
     back(ground, down, lost[0])
     ground.assert_empty()
+
+
+def test_an_unshelve_waits_for_a_host_that_may_run_the_guest(ground, down):
+    """Whether another host is left or not: somebody may ask again."""
+    server = offloaded(ground)
+    lost = lose_at(ground, down, 'unshelve_instance')
+    ground.request('POST', f'/servers/{server}/action', {'unshelve': None})
+    ground.settle(kinds_left=('unshelve',))
+    (host,) = lost
+    assert [row['kind'] for row in ground.rows()] == ['unshelve']
+    assert (ground.status(server), ground.host_of(server)) == ('SHELVED_OFFLOADED', host)
+    # The operator says that it is off: the next host takes the server.
+    force_down(ground, host, True)
+    ground.settle(kinds_left=('release',))
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[host])
+    back(ground, down, host)
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[host])
+    ground.assert_clean()
 
 
 def test_a_revert_waits_for_a_destination_that_may_run_the_guest(ground, down):
