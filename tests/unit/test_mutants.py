@@ -155,6 +155,11 @@ def test_the_tests_of_a_broken_tree(worker: subprocess.Popen[str], tmp_path: Pat
     assert run('raise ValueError\n')[0] == 'failed'
     assert run('def f():\n    while True:\n        pass\n', seconds=5)[0] == 'HANGS'
     assert run('import os\nos._exit(9)\n')[0] == 'ERROR'
+    # Cases that are made of what was broken: their names change, and no test notices.
+    (tmp_path / 'test_rows.py').write_text("import pytest\nfrom small import ROWS\n\n\n@pytest.mark.parametrize('row', "
+                                           'ROWS)\ndef test_row(row):\n    assert row != "bad"\n')
+    assert run("ROWS = ['b']\n", test='test_rows.py::test_row[a]')[0] == 'passed'
+    assert run("ROWS = ['bad']\n", test='test_rows.py::test_row[a]')[0] == 'failed'
 
 
 def test_the_summary() -> None:

@@ -91,7 +91,35 @@ def test_what_is_allowed_when(event, vm, task, allowed):
     assert TRANSITIONS[event].allows(vm, task) is allowed
 
 
+# The operation that a refusal names, by the first word of its events, where it isn't that word.
+METHODS = {'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot', 'snapshot': 'createImage', 'confirm': 'confirmResize',
+           'unshelve_start': 'unshelve', 'revert': 'revertResize', 'reset': 'reset_state', 'host': 'host boot'}
+
+
+@pytest.mark.parametrize('event', sorted(TRANSITIONS))
+def test_a_row_of_the_table(event):
+    """Vm states stand with vm states and task states with task states; a refusal names the operation."""
+    rule = TRANSITIONS[event]
+    assert rule.vm is states.ANY or rule.vm <= {*VmState}
+    assert rule.task is states.ANY or rule.task <= {*TaskState, None}
+    assert rule.vm or rule.vm is states.NEW
+    assert rule.to_vm is None or isinstance(rule.to_vm, VmState)
+    assert rule.to_task is None or isinstance(rule.to_task, TaskState)
+    word = event.partition('.')[0]
+    assert rule.method == METHODS.get(word, word)
+
+
+def test_numbers_of_power_states():
+    """They are stored, and shown as OS-EXT-STS:power_state."""
+    assert {state.name: state.value for state in states.PowerState} == {
+        'NOSTATE': 0, 'RUNNING': 1, 'PAUSED': 3, 'SHUTDOWN': 4, 'CRASHED': 6, 'SUSPENDED': 7}
+    assert states.POWER_WORDS[states.PowerState.SHUTDOWN] == 'shutdown'
+
+
 @pytest.mark.parametrize(('vm', 'task', 'shown'), [
+    ('paused', None, 'PAUSED'), ('suspended', None, 'SUSPENDED'), ('rescued', None, 'RESCUE'),
+    ('soft-delete', None, 'SOFT_DELETED'), ('shelved', None, 'SHELVED'),
+    ('shelved_offloaded', None, 'SHELVED_OFFLOADED'),
     ('active', None, 'ACTIVE'), ('active', 'resize_prep', 'RESIZE'), ('stopped', 'resize_finish', 'RESIZE'),
     ('resized', None, 'VERIFY_RESIZE'), ('resized', 'resize_reverting', 'REVERT_RESIZE'),
     ('building', 'spawning', 'BUILD'),

@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 
 from kilonova.objects import PciDevice
-from kilonova.pci.devices import HostDevices, Owner
+from kilonova.pci.device import describe
+from kilonova.pci.devices import Changes, HostDevices, Owner
 from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.spec import DeviceSpecs
@@ -23,6 +24,24 @@ def given(made: HostDevices, uuid: str, *addresses: str, status: str = 'allocate
 
 def freed(made: HostDevices, uuid: str) -> HostDevices:
     return made.given({device.address: None for device in made.held(uuid)}, uuid)[0]
+
+
+def test_each_kind_of_change_is_a_change() -> None:
+    device = PciDevice(address=G0)
+    change = {'id': 1, 'address': G0, 'from': 'available', 'to': 'unavailable', 'instance_uuid': None,
+              'request_id': None}
+    lists = [[device], [device], [device], [change]]
+    assert not Changes([], [], [], [])
+    for place in range(4):
+        assert Changes(*(found if index == place else [] for index, found in enumerate(lists)))
+
+
+def test_a_stored_device_reads_as_it_was_found() -> None:
+    stored, = host([found(VF0, dev_type='type-VF', parent=PF0, numa=1, capabilities={'vpd': {'a': '1'}})],
+                   '{"vendor_id": "10de"}').all()
+    assert describe(stored) == {
+        'address': VF0, 'vendor_id': '10de', 'product_id': '13f1', 'dev_type': 'type-VF', 'numa_node': 1,
+        'parent_addr': PF0, 'capabilities': {'vpd': {'a': '1'}}}
 
 
 def test_new_devices() -> None:

@@ -169,6 +169,22 @@ def test_live_migratable():
     ] * 2
 
 
+def test_one_device_of_two_kinds_need_not_be_live_migratable():
+    """Only where each of the alternatives of a request names it does it turn devices away."""
+    wanted = request(1, vendor_id='10de', live_migratable='true')
+    wanted.spec = [*wanted.spec, {'vendor_id': '10de'}]
+    for pools in both(found('0000:08:00.0')):
+        assert pools.support_requests([wanted])
+
+
+def test_a_device_that_is_not_free_hides_no_other():
+    first, second = builders.host([found('0000:08:00.0'), found('0000:09:00.0')], '{"vendor_id": "10de"}').all()
+    first.status = 'unavailable'
+    for devices in ([first, second], [second, first]):
+        pools = PciPools.from_devices((device, {'address': device.address}) for device in devices)
+        assert [(pool.keys, pool.count) for pool in pools.pools] == [({'address': '0000:09:00.0'}, 1)]
+
+
 def numa_host(*numa_nodes, sockets=None):
     return host(
         *(found(f'0000:0{index}:00.0', numa=node) for index, node in enumerate(numa_nodes)), sockets=sockets

@@ -30,6 +30,8 @@ def aliases(*entries, **options):
         ({'numa_policy': 'near'}, "'near' is not one of"),
         ({'capability_type': 'usb'}, "'usb' is not one of"),
         ({'colour': 'red'}, "'colour' was unexpected"),
+        ({'resource_class': 'x' * 300}, 'resource class CUSTOM_'),
+        ({'traits': 'x' * 300}, 'trait'),
         ({'live_migratable': 'maybe'}, "live_migratable of alias 'QuadroM4000-video'"),
     ],
 )
@@ -106,6 +108,9 @@ def test_requests_from_flavor():
     assert made[0].source == made[0].FLAVOR_ALIAS
     assert request.requests_from_flavor({}, known) == []
     assert request.requests_from_flavor({request.EXTRA_SPEC: 'b:0'}, known) == []
+    # None of one doesn't mean none of the others.
+    made = request.requests_from_flavor({request.EXTRA_SPEC: 'b:0,QuadroM4000-video:1'}, known)
+    assert [one.alias_name for one in made] == ['QuadroM4000-video']
     other = request.requests_from_flavor({request.EXTRA_SPEC: 'b:1'}, known, 'socket')
     assert other[0].numa_policy == 'socket'
 
