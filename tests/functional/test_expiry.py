@@ -91,7 +91,7 @@ def test_a_build_whose_answer_never_comes(hurried: Cloud, method: str) -> None:
 
 
 def test_a_build_at_which_its_host_works(hurried: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host hears of it, and undoes what it did; the fault says why all the same."""
+    """Row 2.7: The host hears of it, and undoes what it did; the fault says why all the same."""
     cloud, begun, go_on = hurried, threading.Event(), threading.Event()
     for manager in cloud.computes.values():
         power = manager.host.driver.guests
@@ -114,6 +114,7 @@ def test_a_build_at_which_its_host_works(hurried: Cloud, monkeypatch: pytest.Mon
 
 
 def test_a_delete_of_a_build_that_timed_out_wins(hurried: Cloud) -> None:
+    """Row 2.7."""
     cloud = hurried
 
     def on_message(kind: str, topic: str, host: str, name: str, args: dict, deliver: Any) -> Any:
@@ -154,7 +155,7 @@ def test_a_move_that_nobody_answers_is_confirmed(hurried: Cloud) -> None:
 
 
 def test_of_two_conductors_one_confirms(hurried: Cloud) -> None:
-    """Both found the move; and a user who reverts at that moment is first or second."""
+    """Row 2.12: Both found the move; and a user who reverts at that moment is first or second."""
     cloud = hurried
     server = cloud.boot(cloud.flavor(gpus=1))
     resize(cloud, server, cloud.flavor(gpus=2))
@@ -238,7 +239,7 @@ def test_periodic_enable_is_the_conductors_too(make_cloud: Callable[..., Cloud])
 
 
 def test_what_expires_comes_round(make_cloud: Callable[..., Cloud]) -> None:
-    """Each under its name: once a minute, or as often as its time is long."""
+    """Row 2.24: Each under its name: once a minute, or as often as its time is long."""
     cloud = make_cloud({'gpu1': []}, instance_build_timeout=1, resize_confirm_window=30, reclaim_instance_interval=HOUR)
     timers = cloud.conductors[0].expiry.timers
     assert timers.spacing == {expiry.TOKENS: 60, 'check_instance_build_time': 1, 'poll_unconfirmed_resizes': 30,

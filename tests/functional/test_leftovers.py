@@ -54,6 +54,7 @@ def directories(cloud: Cloud) -> list[str]:
     ('reap', None, 'Destroying instance with')])
 def test_a_guest_of_a_deleted_server(cloud: Cloud, caplog: pytest.LogCaptureFixture, action: str, left: int | None,
                                      said: str) -> None:
+    """Row 2.19."""
     instance, manager = restored(cloud), cloud.computes['gpu1']
     manager.conf.set_override('running_deleted_instance_action', action)
     with caplog.at_level(logging.INFO):
@@ -70,7 +71,9 @@ def test_a_guest_of_a_deleted_server(cloud: Cloud, caplog: pytest.LogCaptureFixt
 
 
 def test_only_guests_of_deleted_servers_are_touched(cloud: Cloud) -> None:
-    """Not those of servers that live here, nor those that nobody knows, nor those that an operation will fetch."""
+    """Row 2.19.
+
+    Not those of servers that live here, nor those that nobody knows, nor those that an operation will fetch."""
     gone, manager = restored(cloud), cloud.computes['gpu1']
     deleted_for(cloud, gone.uuid, 61)
     lives = cloud.boot(cloud.flavor())
@@ -109,7 +112,9 @@ def test_one_guest_that_can_not_be_removed_holds_up_no_other(cloud: Cloud, monke
 
 
 def test_files_of_deleted_servers_go(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those without a guest; files that nobody knows stay. After some attempts it is left to an administrator."""
+    """Row 2.21.
+
+    Those without a guest; files that nobody knows stay. After some attempts it is left to an administrator."""
     instance, manager = restored(cloud), cloud.computes['gpu1']
     lives = cloud.boot(cloud.flavor())
     path = pathlib.Path(manager.conf.instances_path)

@@ -131,6 +131,7 @@ def test_a_failure_keeps_the_server_until_its_disks_are_thrown_away(small, monke
 
 
 def test_the_scheduler_is_asked_for_another_image_alone(small):
+    """Row 1.22."""
     server, asked = small.boot(small.flavor()), []
 
     def on_message(kind, topic, host, method, args, deliver):

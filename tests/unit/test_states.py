@@ -92,7 +92,8 @@ def test_what_is_allowed_when(event, vm, task, allowed):
 
 
 # The operation that a refusal names, by the first word of its events, where it isn't that word.
-METHODS = {'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot', 'snapshot': 'createImage', 'confirm': 'confirmResize',
+METHODS = {'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot',
+           'snapshot': 'createImage', 'confirm': 'confirmResize',
            'unshelve_start': 'unshelve', 'revert': 'revertResize', 'reset': 'reset_state', 'host': 'host boot'}
 
 

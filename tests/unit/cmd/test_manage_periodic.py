@@ -34,6 +34,7 @@ def daemon(parse):
 
 
 def test_what_running_daemons_tell(run, daemon):
+    """Row 2.24."""
     url = f'http://127.0.0.1:{daemon}/health'
     code, lines = run('periodic', 'list', '--url', url, '--format', 'json')
     off, update = json.loads('\n'.join(lines))

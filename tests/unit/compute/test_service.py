@@ -673,6 +673,7 @@ def test_heartbeat_comes_after_everything_else(cloud):
 
 
 def test_periodic_tasks_and_their_spacing(cloud):
+    """Row 2.24."""
     manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
     manager.stop()
     assert manager.timers.spacing == {

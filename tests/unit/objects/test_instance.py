@@ -283,7 +283,9 @@ def test_a_host_without_servers_has_none(ctxt: RequestContext, stored: str) -> N
 
 def test_deleted_servers_at_which_nobody_works(ctxt: RequestContext, stored: str, insert: Callable[..., int],
                                                instance_row: dict[str, Any]) -> None:
-    """By how long ago, of those that are asked for; one statement for them, and none of them needs any of the rest."""
+    """Row 2.19.
+
+    By how long ago, of those that are asked for; one statement for them, and none of them needs any of the rest."""
     moment = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(seconds=100)
     asked = [str(uuids.UUID(int=70 + number)) for number in range(4)]
     for number, uuid in enumerate(asked[:3]):

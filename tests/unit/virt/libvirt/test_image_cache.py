@@ -22,7 +22,7 @@ def bases(rig: Any, host: str = 'gpu1') -> list[Path]:
 
 
 def test_a_base_stays_while_a_disk_reads_from_it(libvirt_rig: Any) -> None:
-    """Ephemeral and swap disks have bases, too; when the server has gone all of them may go."""
+    """Row 2.20: Ephemeral and swap disks have bases, too; when the server has gone all of them may go."""
     instance = new_instance(flavor=new_flavor(ephemeral_gb=1, swap=1))
     driver = libvirt_rig.here
     driver.guests.spawn(instance, image_meta())
@@ -43,6 +43,7 @@ def test_what_is_kept_of_a_move_counts(libvirt_rig: Any) -> None:
 
 
 def test_hosts_that_share_their_storage_keep_each_others_bases(shared_rig: Any) -> None:
+    """Row 2.20."""
     rig, instance = shared_rig, new_instance()
     rig.there.guests.spawn(instance, image_meta())
     assert rig.here.disks.list_directories() == []
