@@ -126,7 +126,8 @@ def routes() -> str:
 # Where each vm state stands in the picture; one that a server can come to and that has no place stops the build.
 PLACES = {'building': (80, 50), 'active': (400, 50), 'stopped': (760, 50), 'resized': (610, 250), 'error': (150, 235),
           'any state': (130, 400), 'deleted': (540, 400), 'soft-delete': (770, 400),
-          'paused': (265, 150), 'suspended': (400, 250), 'shelved': (300, 500), 'shelved_offloaded': (560, 500)}
+          'paused': (265, 150), 'suspended': (400, 250), 'shelved': (300, 500), 'shelved_offloaded': (560, 500),
+          'rescued': (570, 120)}
 WIDTH, HEIGHT, BOX = 840, 540, (126, 34)
 
 

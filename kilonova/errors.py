@@ -191,6 +191,10 @@ class PciDeviceUnsupportedHypervisor(Invalid):
     msg_fmt = '%(type)s hypervisor does not support PCI devices'
 
 
+class InstanceNotRescuable(Invalid):
+    msg_fmt = 'Instance %(instance_id)s cannot be rescued: %(reason)s'
+
+
 class ImageUnacceptable(Invalid):
     msg_fmt = 'Image %(image_id)s is unacceptable: %(reason)s'
 

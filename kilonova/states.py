@@ -44,6 +44,8 @@ class TaskState(enum.StrEnum):
     UNPAUSING = 'unpausing'
     SUSPENDING = 'suspending'
     RESUMING = 'resuming'
+    RESCUING = 'rescuing'
+    UNRESCUING = 'unrescuing'
     POWERING_OFF = 'powering-off'
     POWERING_ON = 'powering-on'
     IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
@@ -170,6 +172,12 @@ TRANSITIONS: dict[str, Rule] = {
                                       'trigger_crash_dump'),
     'trigger_crash_dump.done': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
+    'rescue.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.ERROR), IDLE, None, _T.RESCUING, 'rescue'),
+    'rescue.done':     _rule(ANY, _T.RESCUING, _V.RESCUED, None, 'rescue'),
+    'rescue.failed':   _rule(ANY, _T.RESCUING, None, None, 'rescue'),
+    'unrescue.start':  _rule(_V.RESCUED, IDLE, None, _T.UNRESCUING, 'unrescue'),
+    'unrescue.done':   _rule(ANY, _T.UNRESCUING, _V.ACTIVE, None, 'unrescue'),
+    'unrescue.failed': _rule(ANY, _T.UNRESCUING, None, None, 'unrescue'),
     'snapshot.start':  _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING,
                              'createImage'),
     'backup.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_BACKUP,

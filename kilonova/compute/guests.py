@@ -19,7 +19,7 @@ from kilonova.virt.driver import HypervisorUnavailable
 LOG = logging.getLogger(__name__)
 
 # What a guest is called that its server's vm_state wants running.
-WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED)
+WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED, VmState.RESCUED)
 # What a server at rest is called whose guest is there, each with the power states that its guest may be in.
 KEPT = {VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
         VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
@@ -101,7 +101,10 @@ class Guests:
         LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
         devices = self._devices(instance)
         self._host.check_devices(instance, devices)
-        self._host.driver.power.power_on(instance, image_of(instance), devices)
+        # A rescued server goes on with the rescue: its own disk is what is to be repaired.
+        rescued = instance.vm_state == VmState.RESCUED
+        start = self._host.driver.rescues.restart if rescued else self._host.driver.power.power_on
+        start(instance, image_of(instance), devices)
 
     def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
         """During VERIFY_RESIZE the destination's: on one host both ends are here."""
@@ -122,10 +125,10 @@ class Guests:
         self._say_off(ctxt, instance, state)
 
     def _say_off(self, ctxt: RequestContext, instance: objects.Instance, power_state: int) -> None:
-        """SHUTOFF; a resized server stays so and is off."""
+        """SHUTOFF; a resized or rescued server stays so and is off."""
         save = objects.Save(instance_uuid=instance.uuid, values={'power_state': int(power_state)},
                             expect={'host': self._host.name, 'task_state': [None]})
-        if instance.vm_state != VmState.RESIZED:
+        if instance.vm_state in KEPT:
             save.transition, save.expect = 'host.stopped', {'host': self._host.name}
         LOG.warning('Instance is %s, its guest is not running: it is shown as off', instance.vm_state,
                     instance_uuid=instance.uuid)
@@ -177,7 +180,7 @@ def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in KEPT:
         return not _is_off(instance, state)
-    return (state in (PowerState.RUNNING, PowerState.PAUSED) or instance.vm_state != VmState.RESIZED
+    return (state in (PowerState.RUNNING, PowerState.PAUSED) or instance.vm_state not in WANTED_RUNNING
             or instance.power_state != PowerState.RUNNING)
 
 

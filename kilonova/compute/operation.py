@@ -115,6 +115,8 @@ class Facts(TypedDict, total=False):
     image_name: str
     bdms: list[objects.BlockDeviceMapping]
     snapshot_image_id: str
+    rescue_image_ref: str | None
+    rescue_image_name: str
 
 
 class Operation:

@@ -44,6 +44,13 @@ OPTS = [
     cfg.IntOpt('wait_soft_reboot_seconds', default=120,
                deprecated_opts=was('libvirt_wait_soft_reboot_seconds'),
                help='Seconds that a soft reboot waits for the guest to go down before it becomes a hard one.'),
+    cfg.StrOpt('rescue_image_id', deprecated_opts=was('rescue_image_id'),
+               help="Image that a rescued server starts from where the request names none. Empty: the server's own."),
+    cfg.StrOpt('rescue_kernel_id', deprecated_opts=was('rescue_kernel_id'),
+               help="Image of the kernel that a rescued server starts. Empty: the rescue image's own kernel_id, else "
+                    "the server's; without any the rescue image's boot loader."),
+    cfg.StrOpt('rescue_ramdisk_id', deprecated_opts=was('rescue_ramdisk_id'),
+               help='The same for its ramdisk.'),
     cfg.IntOpt('device_detach_attempts', default=8, min=1, max=100,
                help='How often a running guest is asked to give up its devices before it is suspended; its system has '
                     'to let them go. After the last time the server stays as it was.'),

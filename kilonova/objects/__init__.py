@@ -53,6 +53,7 @@ from kilonova.objects.orders import (
     FinishResizeOrder,
     PrepResizeOrder,
     RebuildOrder,
+    RescueOrder,
     ResizeOrder,
     UnshelveOrder,
 )
@@ -88,7 +89,7 @@ __all__ = (
     'MonitorMetricList', 'NUMACell', 'NUMAPagesTopology', 'NUMATopology', 'NUMATopologyLimits',
     'NetworkInterfaceMetadata', 'NetworkMetadata', 'NetworkRequest', 'NetworkRequestList', 'NicDiagnostics',
     'PCIDeviceBus', 'PciDevice', 'PciDeviceList', 'PciDevicePool', 'PciDevicePoolList', 'PrepResizeOrder',
-    'RebuildOrder', 'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'ResizeOrder', 'Resource', 'ResourceList',
-    'ResourceMetadata', 'Save', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup', 'SecurityGroupList',
-    'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts', 'UnshelveOrder',
-    'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')
+    'RebuildOrder', 'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'RescueOrder', 'ResizeOrder', 'Resource',
+    'ResourceList', 'ResourceMetadata', 'Save', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup',
+    'SecurityGroupList', 'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts',
+    'UnshelveOrder', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')

@@ -61,6 +61,29 @@ class RebuildOrder(KilonovaObject):
 
 
 @register
+class RescueOrder(KilonovaObject):
+    """Rescue a server. ``image``: the image to start from, {} for the host's default; ``sealed``: the administrator's
+    password there (``sealing``)."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'sealed': fields.StringField(nullable=True),
+    }
+
+    @property
+    def image_ref(self) -> str | None:
+        """The id of the image; None: the host's default."""
+        found: str | None = self.image.get('id')
+        return found
+
+    @property
+    def image_name(self) -> str:
+        return str(self.image.get('name') or '')
+
+
+@register
 class PrepResizeOrder(KilonovaObject):
     """A move's destination claims; ``flavor``: the new one, ``limits`` as in ``BuildOrder``."""
 

@@ -16,6 +16,7 @@ from kilonova.objects import (
     Migration,
     PrepResizeOrder,
     RebuildOrder,
+    RescueOrder,
     ResizeOrder,
     UnshelveOrder,
 )
@@ -60,6 +61,12 @@ class Compute(Interface):
 
     @long_call('6.13')
     def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def rescue_instance(self, ctxt: RequestContext, order: RescueOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def unrescue_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
     @long_call('6.11')
     def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...

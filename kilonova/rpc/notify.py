@@ -105,6 +105,8 @@ _TABLE: list[Notification] = [
     *_action('start end error', 'rebuild', **_REBUILD),
     Notification('instance.rebuild_scheduled', CONDUCTOR, payloads.InstanceActionRebuildPayload,
                  'compute.instance.rebuild.scheduled'),
+    *_action('start end', 'rescue', payload=payloads.InstanceActionRescuePayload, plain=legacy.rescue),
+    *_action('start end', 'unrescue'),
     *_action('start end', 'snapshot', payload=payloads.InstanceActionSnapshotPayload),
     *_action('start end', 'shelve'),
     *_action('start end', 'shelve_offload'),

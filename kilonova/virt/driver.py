@@ -6,10 +6,10 @@
     driver.power.power_off(instance, timeout=60)
 
 ``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor: ``host``, ``guests``, ``power``,
-``disks``, ``moves``, ``snapshots``, ``devices``, each a small protocol. ``FakeDriver`` and ``LibvirtDriver`` obey the
-same contract tests. ``load`` takes the class from the entry points of ``kilonova.virt.drivers``. What a driver can't do
-it says before anybody asks for it: by its ``capabilities``, which operations look at, and by the traits of its host, by
-which the scheduler chooses.
+``rescues``, ``disks``, ``moves``, ``snapshots``, ``devices``, each a small protocol. ``FakeDriver`` and
+``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
+``kilonova.virt.drivers``. What a driver can't do it says before anybody asks for it: by its ``capabilities``, which
+operations look at, and by the traits of its host, by which the scheduler chooses.
 
 Rules that hold for every driver:
 
@@ -307,6 +307,25 @@ class Power(Protocol):
         """Send it a non-maskable interrupt. GuestFailed when it doesn't run."""
 
 
+class Rescues(Protocol):
+    """Guests that start from another system, so that somebody can repair their own. ``Power.power_on`` and ``reboot``
+    end that: they start a server's own disk, and the other system's files go."""
+
+    def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
+               pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
+               retry_interval: int = 0) -> None:
+        """Stop it as ``Power.power_off`` does, and start it from ``image`` (None: the host's default, else its own)
+        with its disks beside.
+
+        An image with hw_rescue_device or hw_rescue_bus comes last and the disks keep their names, any other is the
+        first disk. Errors: as ``Guests.spawn`` has them; the guest is as it was then.
+        """
+
+    def restart(self, instance: objects.Instance, image_meta: ImageMeta,
+                pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Start a rescued guest again from the system that it had. GuestFailed: there is none."""
+
+
 class Disks(Protocol):
     """What servers have on this host's disk."""
 
@@ -416,6 +435,9 @@ class ComputeDriver(Protocol):
 
     @property
     def power(self) -> Power: ...
+
+    @property
+    def rescues(self) -> Rescues: ...
 
     @property
     def disks(self) -> Disks: ...

@@ -74,6 +74,7 @@ class FakeDriver:
         self.directories = self.machine.disks[self.name]
         self.domains: dict[str, FakeDomain] = {}
         self.copies: dict[str, str] = {}
+        self.rescued: set[str] = set()
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
         self.pci_devices: list[dict[str, Any]] = []
         self.consoles: dict[str, str] = {}
@@ -83,6 +84,7 @@ class FakeDriver:
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
         self.host, self.guests, self.power = FakeHost(self), FakeGuests(self), FakePower(self)
+        self.rescues = FakeRescues(self)
         self.disks, self.moves = FakeDisks(self), FakeMoves(self)
         self.snapshots, self.devices = FakeSnapshots(self), FakeDevices(self)
 
@@ -127,6 +129,7 @@ class FakeDriver:
 
     def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
         self.disk(instance)
+        self.rescued.discard(instance.uuid)
         self.domains[instance.uuid] = FakeDomain(
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
@@ -315,6 +318,25 @@ class FakePower(_Part):
             raise driver.GuestFailed(act=act, uuid=instance.uuid, reason='its state does not allow it')
         if after is not None:
             domain.state = after
+
+
+class FakeRescues(_Part):
+    """``driver.Rescues``."""
+
+    @_scripted
+    def rescue(self, instance: objects.Instance, image_meta: driver.ImageMeta, image: driver.ImageMeta | None,
+               pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
+               retry_interval: int = 0) -> None:
+        self.fake.start(instance, pci_devices)
+        self.fake.rescued.add(instance.uuid)
+
+    @_scripted
+    def restart(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                pci_devices: Iterable[objects.PciDevice]) -> None:
+        if instance.uuid not in self.fake.rescued:
+            raise driver.GuestFailed(act='rescue', uuid=instance.uuid, reason='it is not rescued')
+        self.fake.start(instance, pci_devices)
+        self.fake.rescued.add(instance.uuid)
 
 
 class FakeDisks(_Part):

@@ -13,7 +13,7 @@ from typing import Any
 from kilonova.api.schemas.base import at
 from kilonova.api.wsgi import Route
 from tests.api import table
-from tests.api.world import KEY, World
+from tests.api.world import KEY, SECOND_IMAGE, World
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ EXAMPLES: dict[str, Example] = {
     'unpause': say({'unpause': None}, state={'vm_state': 'paused', 'power_state': 3}),
     'suspend': say({'suspend': None}),
     'resume': say({'resume': None}, state={'vm_state': 'suspended', 'power_state': 7}),
+    'rescue': say({'rescue': {'adminPass': 'MySecretPass', 'rescue_image_ref': SECOND_IMAGE}}),
+    'unrescue': say({'unrescue': None}, state={'vm_state': 'rescued'}),
     'trigger_crash_dump': say({'trigger_crash_dump': None}),
     'resize': say({'resize': {'flavorRef': '2', 'OS-DCF:diskConfig': 'AUTO'}}),
     'rebuild': say({'rebuild': {'imageRef': '{image}', 'name': 'new name', 'adminPass': 'seekr3t',

@@ -236,6 +236,23 @@ def test_a_paused_and_a_suspended_guest_go_on_where_they_were(rig: Rig) -> None:
     rig.says(server, 'GUEST-BOOT 3')
 
 
+def test_a_rescued_guest_boots_another_disk_and_comes_back_to_its_own(rig: Rig) -> None:
+    """By the count of boots that each disk keeps: the rescue disk is new each time, its own is not booted."""
+    server = rig.boot()
+    for boots in (1, 2):
+        rig.says(server, f'GUEST-BOOT {boots}')
+        console = Path(rig.driver.disks.directory(server.uuid).file('console.log'))
+        console.write_bytes(b'')
+        rig.driver.rescues.rescue(server, rig.image(), None, ())
+        rig.says(server, 'GUEST-BOOT 1')
+        if boots == 2:
+            rig.driver.power.power_off(server)
+            rig.driver.rescues.restart(server, rig.image(), ())
+            rig.says(server, 'GUEST-BOOT 2')
+        rig.driver.power.power_on(server, rig.image())
+    rig.says(server, 'GUEST-BOOT 3')
+
+
 # -- images of a guest -------------------------------------------------------------------------------------------------
 def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None:
     """Finding 4.7: the guest was held still for as long as its own file was copied. Cancelled, or with a libvirtd or a

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova import states
+from kilonova.api.services.backend import Backend
 from kilonova.api.services.lookup import Found, check_lock, check_ready
 from kilonova.context import RequestContext
 from kilonova.db.queries import operations
@@ -39,3 +40,12 @@ def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Oper
     """One transaction: state, operation, action. Raises InstanceInvalidState for the loser of a race."""
     operations.accept(server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name),
                       **more)
+
+
+def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event: str,
+        args: dict[str, Any] | None = None) -> None:
+    """One step on the server's host, accepted and begun."""
+    check(ctxt, server, event)
+    row = operations.Operation.new(ctxt, kind, server.uuid, args or {})
+    accept(ctxt, server, event, row, kind)
+    backend.conductor.run_operation(ctxt, operation=row.uuid)

@@ -8,7 +8,6 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.services import accept, delete, resize
 from kilonova.api.wsgi import Call, server_action
-from kilonova.db.queries.operations import Operation
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 START, STOP, REBOOT = (f'{PREFIX}servers:{verb}' for verb in ('start', 'stop', 'reboot'))
@@ -104,11 +103,7 @@ def trigger_crash_dump(call: Call) -> None:
 
 def _run(call: Call, kind: str, event: str, args: dict[str, Any]) -> None:
     """One step on the server's host."""
-    ctxt, server = call.ctxt, call.server
-    accept.check(ctxt, server, event)
-    row = Operation.new(ctxt, kind, server.uuid, args)
-    accept.accept(ctxt, server, event, row, kind)
-    call.backend.conductor.run_operation(ctxt, operation=row.uuid)
+    accept.run(call.backend, call.ctxt, call.server, kind, event, args)
 
 
 def resize_server(call: Call) -> None:

@@ -13,7 +13,8 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Operation, Reply, SaveFields, readable
+from kilonova.compute.operation import Facts, Operation, Reply, SaveFields, readable
+from kilonova.compute.ops.build import opened
 from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
 
@@ -87,6 +88,34 @@ def trigger_crash_dump(op: Operation) -> Reply:
     return reply
 
 
+@order(Compute.rescue_instance)
+def rescue(op: Operation, order: objects.RescueOrder) -> Reply:
+    """Start the guest from another system, with its disks and devices. A failure is InstanceNotRescuable, with what the
+    driver said."""
+    host, instance = op.host, op.instance
+    facts: Facts = {'rescue_image_ref': order.image_ref, 'rescue_image_name': order.image_name}
+    with _whole(op, 'rescue', facts) as reply:
+        try:
+            secrets = opened(op, order.sealed)
+            timeout, retry_interval = host.shutdown_wait(instance)
+            host.driver.rescues.rescue(
+                instance, image_of(instance), order.image or None, _devices(op),
+                admin_password=secrets.admin_password, timeout=timeout, retry_interval=retry_interval)
+        except Exception as error:
+            raise errors.InstanceNotRescuable(instance_id=instance.uuid,
+                                              reason=f'Driver Error: {readable(error)}') from error
+        op.notify('instance.exists')
+    return reply
+
+
+@order(Compute.unrescue_instance)
+def unrescue(op: Operation) -> Reply:
+    """Start the guest from its own disk, whether it ran before the rescue or not."""
+    with _whole(op, 'unrescue') as reply:
+        op.host.driver.power.power_on(op.instance, image_of(op.instance), _devices(op))
+    return reply
+
+
 @order(Compute.soft_delete_instance, forward=True)
 def soft_delete(op: Operation) -> Reply:
     """Power off and say so: the guest keeps all it has."""
@@ -117,16 +146,18 @@ def _devices(op: Operation) -> list[objects.PciDevice]:
 
 
 @contextlib.contextmanager
-def _whole(op: Operation, verb: str, event: str | None = None, **when_done: object) -> Iterator[dict[str, object]]:
+def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str | None = None,
+          **when_done: object) -> Iterator[dict[str, object]]:
     """The operation around its act, which is the block. A failure of it is an end state to be saved like success is.
 
-    ``event``: of the instance action, where it isn't named as usual. ``when_done``: columns that are written when all
-    went well. Yields the reply, which has its values afterwards.
+    ``facts``: what is told besides the server; ``event``: of the instance action, where it isn't named as usual;
+    ``when_done``: columns that are written when all went well. Yields the reply, which has its values afterwards.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
+    told: Facts = facts or {}
     with op.turn():
-        op.notify(f'instance.{TOLD_AS.get(verb, verb)}.start')
+        op.notify(f'instance.{TOLD_AS.get(verb, verb)}.start', **told)
         failed: Exception | None = None
         try:
             yield reply
@@ -146,14 +177,15 @@ def _whole(op: Operation, verb: str, event: str | None = None, **when_done: obje
         else:
             fields['message'], fields['fault'] = 'Error', op.fault(failed)
         op.save(**fields)
-    _notify(op, verb, fields, failed)
+    _notify(op, verb, fields, failed, told)
     reply.update(power_state=power_state, error=None if failed is None else readable(failed))
 
 
-def _notify(op: Operation, verb: str, saved: SaveFields, failed: Exception | None) -> None:
+def _notify(op: Operation, verb: str, saved: SaveFields, failed: Exception | None, told: Facts) -> None:
     """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
     name = f'instance.{TOLD_AS.get(verb, verb)}'
     if failed is not None and verb == 'reboot':
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
     if failed is None or (verb == 'reboot' and saved['values']['power_state'] == PowerState.RUNNING):
-        op.notify(f'{name}.end', values=saved['values'], moved=saved['transition'])
+        facts: Facts = {**told, 'values': saved['values'], 'moved': saved['transition']}
+        op.notify(f'{name}.end', **facts)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova import objects
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Outputs
@@ -116,6 +117,29 @@ class TriggerCrashDump(OneStep):
     steps = (Step('trigger_crash_dump', trigger_crash_dump, saved=False),)
 
 
+# --- rescue ----------------------------------------------------------------------------------------------------------
+def rescue_instance(work: Work[Outputs]) -> None:
+    """The guest starts from another image, its disks beside it."""
+    work.ask(work.instance_row()['host'], 'rescue_instance', order=objects.RescueOrder(
+        instance=work.instance(), image=work.args['image'] or {}, sealed=work.args['sealed']))
+    work.ended_by_host()
+
+
+class Rescue(OneStep):
+    name, failed, action_event = 'rescue', 'rescue.failed', 'compute_rescue_instance'
+    steps = (Step('rescue_instance', rescue_instance, saved=False),)
+
+
+def unrescue_instance(work: Work[Outputs]) -> None:
+    """It starts from its own disk again."""
+    _on_host(work, 'unrescue_instance')
+
+
+class Unrescue(OneStep):
+    name, failed, action_event = 'unrescue', 'unrescue.failed', 'compute_unrescue_instance'
+    steps = (Step('unrescue_instance', unrescue_instance, saved=False),)
+
+
 # --- snapshot --------------------------------------------------------------------------------------------------------
 def snapshot_instance(work: Work[Outputs]) -> None:
     """The host copies the root disk and sends it. A silent image service is asked again, like any other."""
@@ -147,5 +171,5 @@ class Restore(OneStep):
     steps = (Step('restore_instance', restore_instance, saved=False),)
 
 
-FLOWS = (Stop(), Start(), Reboot(), Pause(), Unpause(), Suspend(), Resume(), TriggerCrashDump(), Snapshot(),
-         Restore())
+FLOWS = (Stop(), Start(), Reboot(), Pause(), Unpause(), Suspend(), Resume(), TriggerCrashDump(), Rescue(),
+         Unrescue(), Snapshot(), Restore())

@@ -270,6 +270,19 @@ class InstanceActionRebuildPayload(InstanceActionPayload):
 
 
 @register
+class InstanceActionRescuePayload(InstanceActionPayload):
+    """With the image that it starts from, where one was asked for."""
+
+    VERSION = '1.3'
+    fields = {**InstanceActionPayload.fields, 'rescue_image_ref': fields.UUIDField(nullable=True)}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, rescue_image_ref: str | None = None,
+             **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts), 'rescue_image_ref': rescue_image_ref}
+
+
+@register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
     """With the image that is made of the server."""
 

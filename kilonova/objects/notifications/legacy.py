@@ -88,6 +88,11 @@ def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts
     return payload
 
 
+def rescue(about: About, *, rescue_image_name: str = '', **facts: Any) -> dict[str, Any]:
+    """With the name of the image; '' for the host's default."""
+    return {**usage(about, **facts), 'rescue_image_name': rescue_image_name}
+
+
 def exists(about: About, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
     """The usage in a period."""
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}

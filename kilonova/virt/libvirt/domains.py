@@ -28,6 +28,7 @@ from kilonova.virt.libvirt.domain import builder
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.storage import rescue
 from kilonova.virt.libvirt.storage.instance import CONSOLE
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
@@ -54,11 +55,12 @@ class Domains:
 
     def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
               power_on: bool) -> None:
-        """The domain of a server that has its disks here, made afresh."""
+        """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
         xml = self.xml(self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices))
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
         self.replace(instance, xml, power_on)
+        rescue.forget(self._disks.directory(instance.uuid))
 
     def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
              pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:

@@ -23,10 +23,12 @@ from kilonova.virt.libvirt.guests import Guests
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.moves import Moves
 from kilonova.virt.libvirt.power import Power
+from kilonova.virt.libvirt.rescues import Rescues
 from kilonova.virt.libvirt.snapshots import Snapshots
 from kilonova.virt.libvirt.storage import files, ssh
 from kilonova.virt.libvirt.storage.cache import ConversionLimits, ImageCache
 from kilonova.virt.libvirt.storage.move import DiskMover
+from kilonova.virt.libvirt.storage.rescue import RescueFiles
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
 
@@ -52,6 +54,8 @@ class LibvirtDriver:
             'serial': conf.serial_console.proxyclient_address})
         self.power = Power(connection, domains, Hotplug(options.device_detach_attempts, options.device_detach_timeout),
                            options.wait_soft_reboot_seconds)
+        self.rescues = Rescues(connection, domains, self.disks, self.power,
+                               RescueFiles(conf, cache, image_client, self.disks))
         self.moves = Moves(connection, domains, self.disks, self.power, mover)
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory)
         self.devices = PciDevices(connection)

@@ -43,7 +43,8 @@ class Device(Protocol):
 
 @dataclass
 class FileDisk:
-    """A disk, or a CD, that is a file of the host. ``limits``: elements of <iotune>."""
+    """A disk, or a CD, that is a file of the host. ``limits``: elements of <iotune>; ``boots``: the guest starts from
+    it, and <os> names nothing to start from."""
 
     path: str
     format: str
@@ -54,6 +55,7 @@ class FileDisk:
     io: str | None = None
     discard: str | None = None
     limits: dict[str, int] = field(default_factory=dict)
+    boots: bool = False
 
     def element(self) -> Element:
         return node('disk',
@@ -63,6 +65,7 @@ class FileDisk:
                     node('iotune', *(node(name, str(value)) for name, value in self.limits.items()))
                     if self.limits else None,
                     node('readonly') if self.device == 'cdrom' else None,
+                    node('boot', order='1') if self.boots else None,
                     type='file', device=self.device)
 
 

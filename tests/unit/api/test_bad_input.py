@@ -29,7 +29,8 @@ BODIES = {
         'description': 'd', 'hostname': 'h1'}},
     'os-start': {'os-start': None}, 'os-stop': {'os-stop': None}, 'reboot': {'reboot': {'type': 'HARD'}},
     'pause': {'pause': None}, 'unpause': {'unpause': None}, 'suspend': {'suspend': None}, 'resume': {'resume': None},
-    'trigger_crash_dump': {'trigger_crash_dump': None},
+    'trigger_crash_dump': {'trigger_crash_dump': None}, 'unrescue': {'unrescue': None},
+    'rescue': {'rescue': {'adminPass': 'x', 'rescue_image_ref': IMAGE}},
     'rebuild': {'rebuild': {
         'imageRef': IMAGE, 'name': 'n', 'adminPass': 'p', 'metadata': {'a': 'b'}, 'preserve_ephemeral': True,
         'accessIPv4': '192.0.2.1', 'accessIPv6': '2001:db8::1', 'description': 'd', 'user_data': 'eA==',

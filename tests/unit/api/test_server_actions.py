@@ -7,7 +7,7 @@ import pytest
 
 from kilonova import objects
 from kilonova.db.queries import cells, instances, migrations, request_specs
-from tests.unit.api.conftest import OTHER
+from tests.unit.api.conftest import IMAGE, OTHER
 
 
 def act(site, server, name, body=None, **kwargs):
@@ -33,6 +33,7 @@ def object_of(envelope):
     ('unpause', None, {'vm_state': 'paused'}, 'unpause', 'unpausing', {}, 'unpause'),
     ('suspend', None, {}, 'suspend', 'suspending', {}, 'suspend'),
     ('resume', None, {'vm_state': 'suspended'}, 'resume', 'resuming', {}, 'resume'),
+    ('unrescue', None, {'vm_state': 'rescued'}, 'unrescue', 'unrescuing', {}, 'unrescue'),
     *(('trigger_crash_dump', None, {'vm_state': state}, 'trigger_crash_dump', None, {}, 'trigger_crash_dump')
       for state in ('active', 'paused', 'rescued', 'resized', 'error'))])
 def test_power(site, statements, action, body, values, kind, task, args, story):
@@ -66,6 +67,7 @@ def test_power(site, statements, action, body, values, kind, task, args, story):
     *((action, None, {'vm_state': state}, f"Cannot '{action}' instance {{}} while it is in vm_state {state}")
       for action, state in (('pause', 'stopped'), ('pause', 'error'), ('unpause', 'active'), ('suspend', 'paused'),
                             ('suspend', 'stopped'), ('resume', 'active'), ('resume', 'paused'),
+                            ('rescue', 'paused'), ('rescue', 'resized'), ('unrescue', 'active'),
                             ('trigger_crash_dump', 'stopped'), ('trigger_crash_dump', 'suspended'))),
     ('trigger_crash_dump', None, {'task_state': 'rebooting'},
      "Cannot 'trigger_crash_dump' instance {} while it is in task_state rebooting")])
@@ -78,7 +80,7 @@ def test_wrong_states(site, action, body, values, message):
 @pytest.mark.parametrize(('action', 'body'), [
     ('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('resize', {'flavorRef': 'x'}),
     ('migrate', None), ('confirmResize', None), ('revertResize', None), ('pause', None), ('unpause', None),
-    ('suspend', None), ('resume', None), ('trigger_crash_dump', None)])
+    ('suspend', None), ('resume', None), ('trigger_crash_dump', None), ('rescue', None), ('unrescue', None)])
 def test_build_requests_can_only_be_deleted(site, action, body):
     waiting = site.create()
     assert refused(site, waiting, action, body)[0] == 409
@@ -93,6 +95,31 @@ def test_two_crash_dumps_at_once(site):
     assert [row['kind'] for row in site.rows(server)] == ['trigger_crash_dump']
     assert refused(site, server, 'trigger_crash_dump', {}) == (
         400, "Invalid input for field/attribute trigger_crash_dump. Value: {}. {} is not of type 'null'")
+
+
+@pytest.mark.parametrize('options', [{}, {'api__enable_instance_password': False}])
+def test_rescue(make_site, options):
+    """The password travels sealed; it is answered where passwords are."""
+    site = make_site(**options)
+    server = site.server(vm_state='error')
+    site.conductor.calls.clear()
+    response = act(site, server, 'rescue', {'adminPass': 'for-the-repair', 'rescue_image_ref': IMAGE}, user='bob')
+    assert (response.status_int, response.json) == (200, {} if options else {'adminPass': 'for-the-repair'})
+    (row,) = site.rows(server)
+    assert (row['kind'], site.row(server)['task_state']) == ('rescue', 'rescuing')
+    assert (row['args']['image']['id'], row['args']['image']['properties']['hw_disk_bus']) == (IMAGE, 'virtio')
+    assert site.opened(server).admin_password == 'for-the-repair' and 'for-the-repair' not in str(row)
+    assert site.conductor.calls == [('run_operation', {'operation': row['uuid']})]
+
+
+def test_rescue_without_a_body(site):
+    server = site.server()
+    password = act(site, server, 'rescue').json['adminPass']
+    (row,) = site.rows(server)
+    assert row['args']['image'] is None
+    assert site.opened(server).admin_password == password
+    for body in ('x', {'rescue_image_ref': 'no-uuid'}, {'adminPass': 5}, {'other': 'x'}):
+        assert refused(site, server, 'rescue', body)[0] == 400
 
 
 def test_locked_servers(site):

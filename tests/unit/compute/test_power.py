@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova import errors
+from kilonova import errors, objects
 from kilonova.states import PowerState
 from tests.unit.compute.cloud import new_context
 
@@ -145,3 +145,38 @@ def test_a_crash_dump_is_an_event_of_its_own_name(cloud, manager, server):
     assert ('trigger_crash_dump', server.uuid) in cloud.drivers['gpu1'].calls
     save, = cloud.cell.saves
     assert (save['transition'], save['event']['event']) == ('trigger_crash_dump.done', 'compute_trigger_crash_dump')
+
+
+# -- rescue -----------------------------------------------------------------------------------------------------------
+def _rescue(cloud, manager, server, vm='active', image=None):
+    order = objects.RescueOrder(instance=_task(cloud, server.uuid, 'rescuing', vm), image=image or {}, sealed=None)
+    return manager.endpoint.rescue_instance(new_context(), order=order, key='r/0.do/1')
+
+
+@pytest.mark.parametrize('vm', ['active', 'stopped', 'error'])
+def test_rescue_and_unrescue(cloud, manager, server, vm):
+    asked, driver = [], cloud.drivers['gpu1']
+    real = driver.rescues.rescue
+    driver.rescues.rescue = lambda *args, **kwargs: asked.append((args, kwargs)) or real(*args, **kwargs)
+    assert _rescue(cloud, manager, server, vm, {'id': 'image-2', 'name': 'repair'})['error'] is None
+    ((_, image, rescue_image, devices), kwargs), = asked
+    assert (rescue_image['id'], len(devices)) == ('image-2', 1) and 'properties' in image
+    assert (kwargs['timeout'], kwargs['retry_interval'], kwargs['admin_password']) == (7, 10, None)
+    save, = cloud.cell.saves
+    assert (save['transition'], save['event']['event']) == ('rescue.done', 'compute_rescue_instance')
+    row = cloud.cell.instances[server.uuid]
+    assert (row['vm_state'], row['power_state']) == ('rescued', 1) and len(cloud.cell.held(server.uuid)) == 1
+    instance = _task(cloud, server.uuid, 'unrescuing', 'rescued')
+    manager.endpoint.unrescue_instance(new_context(), instance=instance, key='u/0.do/1')
+    assert (row['vm_state'], driver.rescued) == ('active', set())
+    assert cloud.cell.saves[-1]['event']['event'] == 'compute_unrescue_instance'
+
+
+def test_a_rescue_that_fails_says_what_the_driver_said(cloud, manager, server):
+    cloud.drivers['gpu1'].fail('rescue', errors.KilonovaError('QEMU is stuck'))
+    result = _rescue(cloud, manager, server)
+    assert result['error'] == f'Instance {server.uuid} cannot be rescued: Driver Error: QEMU is stuck'
+    save, = cloud.cell.saves
+    assert (save['transition'], save['fault']['code'], save['fault']['message']) == (
+        'rescue.failed', 400, result['error'])
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'

@@ -632,6 +632,21 @@ def test_a_host_that_boots_does_not_resume_what_did_not_run(cloud, vm_state):
     assert (row['vm_state'], row['power_state']) == ('stopped', 4) and cloud.drivers['gpu1'].domains == {}
 
 
+@pytest.mark.parametrize(('resume', 'there', 'power_state'), [(True, True, 1), (True, False, 4), (False, True, 4)])
+def test_a_host_that_boots_goes_on_with_a_rescue(cloud, caplog, resume, there, power_state):
+    """Never with the server's own disk, which is what somebody repairs; and RESCUE stays."""
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    row, rescued = cloud.cell.instances[server.uuid], cloud.drivers['gpu1'].rescued
+    row['vm_state'] = 'rescued'
+    if there:
+        rescued.add(server.uuid)
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=resume)
+    driver = cloud.drivers['gpu1']
+    assert (row['vm_state'], row['power_state']) == ('rescued', power_state)
+    assert (server.uuid in driver.domains) == (power_state == 1)
+    assert 'power_on' not in [call for call, _ in driver.calls]
+
+
 # -- heartbeat --------------------------------------------------------------------------------------------------------
 def test_heartbeat_tells_loss_and_recovery_once(cloud, caplog):
     """Row 2.2."""

@@ -92,6 +92,7 @@ FINGERPRINTS = {
     'RequestGroup': '1.3-3169becf28c61de1',
     'RequestLevelParams': '1.1-695b029710f050f4',
     'RequestSpec': '1.15-27999b4422656836',
+    'RescueOrder': '1.0-97593e9b5fdae77d',
     'ResizeOrder': '1.0-73e45d957c20d595',
     'Resource': '1.0-c2c59a8a21fdbcaf',
     'ResourceList': '1.0-1449bbb3b74c161c',

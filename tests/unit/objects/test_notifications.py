@@ -44,6 +44,7 @@ FINGERPRINTS = {
     'ImageMetaPropsPayload': '1.20-296bd7f84f39544a',
     'InstanceActionPayload': '1.9-8aa7cb1994e450e5',
     'InstanceActionRebuildPayload': '1.9-b057fbaebc663b14',
+    'InstanceActionRescuePayload': '1.3-62afd284d9a1f491',
     'InstanceActionResizePrepPayload': '1.4-778c78effa57a109',
     'InstanceActionSnapshotPayload': '1.10-01e7c1c3022ee6e9',
     'InstanceCreatePayload': '1.13-f1a93fda876656c3',
@@ -170,6 +171,8 @@ def facts_of(event: str) -> dict[str, Any]:
         facts['fault'] = failure()
     if rest.startswith('resize_prep'):
         facts['new_flavor'] = flavor('tmp2', 2)
+    if rest.startswith('rescue'):
+        facts |= {'rescue_image_ref': IMAGE, 'rescue_image_name': 'repair'}
     if rest.startswith('snapshot'):
         facts['snapshot_image_id'] = 'd2aae36f-785c-4518-8016-bc9534d9fc7f'
     return facts

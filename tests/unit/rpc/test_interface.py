@@ -93,7 +93,7 @@ FINGERPRINTS = {
     'Conductor': ('3.4', 'e4e4688e9353acf8'),
     'ComputeTask': ('1.30', '8952b6983c4b56e1'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
-    'Compute': ('6.13', 'af29663ea13e30bb'),
+    'Compute': ('6.13', '9b0f8307fa84aa7e'),
 }
 
 

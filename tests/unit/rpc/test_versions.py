@@ -16,7 +16,7 @@ INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'com
 NEWER: dict[str, set[str]] = {
     'compute': {
         'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance', 'trigger_crash_dump',
-        'rebuild_instance',
+        'rescue_instance', 'unrescue_instance', 'rebuild_instance',
         'backup_instance', 'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',
         'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
         'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port'},

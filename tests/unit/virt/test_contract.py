@@ -233,6 +233,31 @@ def test_a_suspended_guest_can_be_destroyed(rig: Any) -> None:
 
 
 @pytest.mark.parametrize('times', [1, 2])
+@pytest.mark.parametrize('is_on', [True, False])
+def test_rescue_and_back(rig: Any, is_on: bool, times: int) -> None:
+    """Its own disk is kept, and started from again."""
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    if not is_on:
+        rig.here.power.power_off(instance)
+    for _again in range(times):
+        rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-2'), devices(GPU2), admin_password='x',
+                                timeout=1, retry_interval=1)
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
+    rig.here.power.power_off(instance)
+    for _again in range(times):
+        rig.here.rescues.restart(instance, image_meta(), devices(GPU))
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    for _again in range(times):
+        rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])} and rig.kept('gpu1', instance.uuid)
+    with pytest.raises(driver.GuestFailed):
+        rig.here.rescues.restart(instance, image_meta(), devices(GPU))
+    rig.here.guests.destroy(instance)
+    assert rig.here.disks.list_directories() == []
+
+
+@pytest.mark.parametrize('times', [1, 2])
 def test_resize_carries_the_disk_and_confirm_leaves_one(rig: Any, times: int) -> None:
     instance = spawn(rig)
     rig.write('gpu1', instance.uuid)

@@ -60,12 +60,13 @@ class DiskConfigurator:
 
     def _device(self, guest: GuestSpec, disk: GuestDisk, bus: str, target: str) -> FileDisk:
         if disk.device == 'cdrom':
-            return FileDisk(disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache)
+            return FileDisk(disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache,
+                            boots=disk.boots)
         # Direct I/O on a raw file is where the kernel's asynchronous I/O pays.
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
-        return FileDisk(disk.path, disk.format, target, bus, cache=guest.settings.disk_cache,
+        return FileDisk(disk.path, disk.format, target, bus, device=disk.device, cache=guest.settings.disk_cache,
                         io='native' if native else None, discard=guest.settings.disk_discard,
-                        limits=guest.tuning.disk)
+                        limits=guest.tuning.disk, boots=disk.boots)
 
 
 def _bus(guest: GuestSpec, disk: GuestDisk) -> str:
@@ -73,6 +74,8 @@ def _bus(guest: GuestSpec, disk: GuestDisk) -> str:
         default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
             'ide' if guest.settings.arch in X86 else 'scsi')
         bus = disk.bus or guest.image_property('hw_cdrom_bus', default)
+    elif disk.device == 'floppy':
+        bus = disk.bus or guest.image_property('hw_floppy_bus', 'fdc')
     else:
         bus = disk.bus or guest.image_property('hw_disk_bus', 'virtio')
     if bus not in _PREFIX:

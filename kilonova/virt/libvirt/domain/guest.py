@@ -23,13 +23,15 @@ MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', '
 
 @dataclass(frozen=True)
 class GuestDisk:
-    """A file that the guest sees as a disk ('disk') or CD ('cdrom'). ``bus``, ``tag``: as its user asked for."""
+    """A file that the guest sees as a disk ('disk'), CD ('cdrom') or floppy disk ('floppy'). ``bus``, ``tag``: as its
+    user asked for; ``boots``: the guest starts from it, whichever is the first."""
 
     path: str
     format: str
     device: str = 'disk'
     bus: str | None = None
     tag: str | None = None
+    boots: bool = False
 
 
 @dataclass(frozen=True)

@@ -131,13 +131,18 @@ class ServerDisks:
         _drop_others(directory, keep_ephemeral)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
-            about = About.of(instance, self._conf.api.dhcp_domain, devices)
-            configdrive.build(directory.file(CONFIG), configdrive.content(
-                about, self._vendor, admin_password=admin_password, files=files), self._conf.mkisofs_cmd)
+            self.build_drive(directory.file(CONFIG), instance, admin_password, files, devices)
             directory.record(CONFIG, 'raw')
         else:
             remove(directory.file(CONFIG))
             directory.forget(CONFIG)
+
+    def build_drive(self, path: str, instance: objects.Instance, admin_password: str | None = None,
+                    files: Sequence[tuple[str, str]] = (), devices: Sequence[dict[str, Any]] = ()) -> None:
+        """A config drive of a server; VendordataFailed, ConfigDriveFailed."""
+        about = About.of(instance, self._conf.api.dhcp_domain, devices)
+        configdrive.build(path, configdrive.content(about, self._vendor, admin_password=admin_password, files=files),
+                          self._conf.mkisofs_cmd)
 
     def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have all at hand that ``create`` takes from the image service, checked."""

@@ -362,3 +362,39 @@ def test_a_fresh_start_is_not_one_from_saved_memory(rig: Any, monkeypatch: pytes
     else:
         rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
     assert saved == [False] and rig.here.guests.get_info(instance) == PowerState.RUNNING
+
+
+def test_a_rescue_that_can_not_be_leaves_the_guest_running(rig: Any) -> None:
+    """It is refused before the guest is stopped."""
+    instance = spawn(rig, GPU)
+    images = rig.here.rescues._files._images
+
+    def stopped(*args: Any) -> None:
+        raise AssertionError('the guest was stopped')
+    rig.here.power.power_off = stopped
+    with pytest.raises(driver.UnsupportedHardware):
+        rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-2', properties={'hw_rescue_bus': 'lxc'}),
+                                devices(GPU))
+    images.path, kept = builders.make_image(rig.path / 'large.qcow2', size='2G'), images.path
+    with pytest.raises(driver.FlavorDiskSmallerThanImage):
+        rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-3'), devices(GPU))
+    images.path = kept
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
+    assert not [path for path in rig.file('gpu1', instance.uuid).iterdir() if 'rescue' in path.name]
+
+
+def test_what_a_rescue_starts(rig: Any) -> None:
+    """[libvirt]rescue_kernel_id before the image's own kernel, that before the server's."""
+    started = []
+    for host_has, image_has, wanted in ((None, None, 'own-kernel'), (None, 'image-kernel', 'image-kernel'),
+                                        ('host-kernel', 'image-kernel', 'host-kernel')):
+        here = rig.driver('gpu1', libvirt={'rescue_kernel_id': host_has})
+        instance = new_instance(kernel_id='own-kernel')
+        here.guests.spawn(instance, image_meta(), pci_devices=())
+        here.rescues._files._cache.kernel = lambda image_id, download: started.append(image_id) or str(
+            rig.images.path)
+        properties = {'kernel_id': image_has} if image_has else {}
+        here.rescues.rescue(instance, image_meta(), image_meta(id='image-2', properties=properties), ())
+        assert started.pop(0) == wanted
+        assert shown(rig, instance).findtext('os/kernel', '').endswith('/kernel.rescue')
+        started.clear()

@@ -1,0 +1,67 @@
+"""Guests that are started from another system, with their own disks beside it."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.domain.guest import GuestSpec
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.power import Power
+from kilonova.virt.libvirt.storage import rescue
+from kilonova.virt.libvirt.storage.rescue import Rescue, RescueFiles
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+LOG = logging.getLogger(__name__)
+
+
+class Rescues:
+    """``driver.Rescues``."""
+
+    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, power: Power,
+                 files: RescueFiles) -> None:
+        self._libvirt, self._domains, self._disks, self._power, self._files = connection, domains, disks, power, files
+
+    @translated
+    def rescue(self, instance: objects.Instance, image_meta: driver.ImageMeta, image: driver.ImageMeta | None,
+               pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
+               retry_interval: int = 0) -> None:
+        directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
+        # 1. What can't be is refused while the guest runs.
+        prepared = self._files.prepare(instance, image_meta, image)
+        xml = self._domains.xml(self._spec(instance, image_meta, devices, prepared.rescue))
+        # 2. Its own system goes.
+        guest = self._libvirt.find(instance.uuid)
+        was_on = guest is not None and guest.is_active()
+        self._power.power_off(instance, timeout, retry_interval)
+        try:
+            # 3. The other one comes.
+            self._files.make(instance, directory, prepared, admin_password)
+            self._domains.replace(instance, xml, power_on=True)
+        except Exception:
+            LOG.warning('Instance goes on with its own system', instance_uuid=instance.uuid)
+            self._domains.build(instance, image_meta, devices, power_on=was_on)
+            raise
+        LOG.info('Instance is rescued.', instance_uuid=instance.uuid)
+
+    @translated
+    def restart(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                pci_devices: Iterable[objects.PciDevice]) -> None:
+        found = rescue.read(self._disks.directory(instance.uuid))
+        if found is None:
+            raise driver.GuestFailed(act='rescue', uuid=instance.uuid, reason='its rescue system is not on this host')
+        self._disks.ensure_bases(instance, image_meta)
+        self._domains.replace(instance, self._domains.xml(self._spec(instance, image_meta, pci_devices, found)),
+                              power_on=True)
+
+    def _spec(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+              pci_devices: Iterable[objects.PciDevice], found: Rescue) -> GuestSpec:
+        directory = self._disks.directory(instance.uuid)
+        kernel, ramdisk = found.kernel(directory)
+        guest = self._domains.spec(instance, image_meta, found.disks(directory, self._disks.present(instance.uuid)),
+                                   pci_devices)
+        return replace(guest, kernel=kernel, ramdisk=ramdisk)

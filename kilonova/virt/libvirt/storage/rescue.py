@@ -1,0 +1,128 @@
+"""The system from which a server is rescued: its files beside the server's own, and the note that says how it starts.
+
+    found = files.prepare(instance, image_meta, image)     # images are fetched; nothing of the server changes
+    files.make(instance, image_meta, found, password)      # disk, config drive, kernel; then the note
+    read(directory)                                        # Rescue, or None: it starts as usual
+    forget(directory)
+
+A guest that has a note starts its rescue system, one without its own disk.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+
+from oslo_config import cfg
+
+from kilonova import objects
+from kilonova.virt.driver import DriverMisconfigured, ImageClient, ImageMeta
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.libvirt.storage import configdrive, disk, files
+from kilonova.virt.libvirt.storage.cache import ImageCache
+from kilonova.virt.libvirt.storage.instance import CONFIG, KERNEL, RAMDISK, InstanceDirectory
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+NOTE = 'rescued.json'
+_SUFFIX = '.rescue'
+_DISK = 'disk' + _SUFFIX
+# Properties of the image service's record that a rescue looks at.
+_PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id')
+
+
+@dataclass(frozen=True)
+class Rescue:
+    """How a rescue system starts. ``stable``: the server's disks keep their names and its own comes last; else it is
+    the first disk. ``files``: which of config drive, kernel and ramdisk it has of its own."""
+
+    format: str
+    device: str = 'disk'
+    bus: str | None = None
+    stable: bool = False
+    files: tuple[str, ...] = ()
+
+    def disks(self, directory: InstanceDirectory, own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
+        """The guest's disks, made from the server's ``own``."""
+        kept = tuple(each for each in own if CONFIG not in self.files or each.path != directory.file(CONFIG))
+        drive = (GuestDisk(directory.file(CONFIG + _SUFFIX), 'raw', 'cdrom'),) if CONFIG in self.files else ()
+        first = GuestDisk(directory.file(_DISK), self.format, self.device, self.bus, boots=self.stable)
+        return (*kept, *drive, first) if self.stable else (first, *kept, *drive)
+
+    def kernel(self, directory: InstanceDirectory) -> tuple[str | None, str | None]:
+        """The files of its kernel and ramdisk."""
+        kernel, ramdisk = (directory.file(name + _SUFFIX) if name in self.files else None for name in (KERNEL, RAMDISK))
+        return kernel, ramdisk
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is fetched: the image's file; name of the file → path of a kernel or ramdisk; how it will start."""
+
+    base: disk.Base
+    kernels: dict[str, str]
+    rescue: Rescue
+
+
+def read(directory: InstanceDirectory) -> Rescue | None:
+    """How the server's rescue system starts; None: it isn't rescued."""
+    with contextlib.suppress(FileNotFoundError), open(directory.file(NOTE), encoding='utf-8') as stream:
+        values = json.load(stream)
+        return Rescue(**{**values, 'files': tuple(values['files'])})
+    return None
+
+
+def forget(directory: InstanceDirectory) -> None:
+    """The note goes before the files; fine if there are none."""
+    if not directory.exists():
+        return
+    for name in (NOTE, *(name + _SUFFIX for name in ('disk', CONFIG, KERNEL, RAMDISK))):
+        files.remove(directory.file(name))
+
+
+class RescueFiles:
+    """Makes them, as [libvirt]rescue_image_id, rescue_kernel_id and rescue_ramdisk_id say."""
+
+    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
+                 disks: ServerDisks) -> None:
+        self._conf, self._cache, self._images, self._disks = conf, cache, images, disks
+
+    def prepare(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None) -> Prepared:
+        """Fetch what the rescue system is made of; ``image`` None: the host's default, else the server's own. Errors:
+        as ``driver.Guests.spawn`` has them for images."""
+        if self._images is None:
+            raise DriverMisconfigured(reason='there is no image client to fetch images with')
+        image = image or self._default(instance, image_meta)
+        most = instance.flavor.root_gb * disk.GIB or None
+        base = self._cache.image(image['id'], image, self._images.download, most)
+        properties = image.get('properties') or {}
+        options = self._conf.libvirt
+        ids = {KERNEL: options.rescue_kernel_id or properties.get('kernel_id') or getattr(instance, 'kernel_id', None),
+               RAMDISK: options.rescue_ramdisk_id or properties.get('ramdisk_id') or getattr(instance, 'ramdisk_id',
+                                                                                             None)}
+        kernels = {name: self._cache.kernel(image_id, self._images.download) for name, image_id in ids.items()
+                   if image_id}
+        device, bus = properties.get('hw_rescue_device'), properties.get('hw_rescue_bus')
+        made = tuple(kernels) + ((CONFIG,) if configdrive.required(self._conf, instance, image_meta) else ())
+        return Prepared(base, kernels, Rescue(self._disks.format, device or 'disk', bus, bool(device or bus), made))
+
+    def make(self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared,
+             admin_password: str | None) -> None:
+        """All files, in place of what an earlier try left; then the note."""
+        forget(directory)
+        create = disk.create_overlay if self._disks.format == 'qcow2' else disk.create_copy
+        create(directory.file(_DISK), prepared.base, prepared.base.virtual_size)
+        for name, path in prepared.kernels.items():
+            disk.create_copy(directory.file(name + _SUFFIX), disk.Base(path, 'raw', 0), 0)
+        if CONFIG in prepared.rescue.files:
+            self._disks.build_drive(directory.file(CONFIG + _SUFFIX), instance, admin_password)
+        files.write_whole(directory.file(NOTE), json.dumps(asdict(prepared.rescue)))
+
+    def _default(self, instance: objects.Instance, image_meta: ImageMeta) -> ImageMeta:
+        image_id = self._conf.libvirt.rescue_image_id
+        if not image_id:
+            return {**image_meta, 'id': instance.image_ref}
+        assert self._images is not None
+        record = self._images.get(image_id)
+        properties = {name: record[name] for name in _PROPERTIES if record.get(name)}
+        return {**record, 'id': image_id, 'properties': properties}
+
