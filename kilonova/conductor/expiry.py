@@ -102,6 +102,8 @@ def _action(name: str, request_id: str) -> dict[str, str | None]:
 EXPIRES = (
     Expires('reclaim_queued_deletes', 'reclaim_instance_interval', expired.soft_deleted, reclaim),
     Expires('poll_unconfirmed_resizes', 'resize_confirm_window', expired.unconfirmed, confirm),
+    Expires('poll_rescued_instances', 'rescue_timeout', expired.rescued,
+            asked('unrescue', 'unrescue.start', 'unrescue')),
     Expires('poll_shelved_instances', 'shelved_offload_time', expired.shelved,
             asked('shelve_offload', 'shelve_offload.start', 'shelveOffload'), spacing='shelved_poll_interval'),
     Expires('check_instance_build_time', 'instance_build_timeout', expired.builds, end_build, everywhere=True),

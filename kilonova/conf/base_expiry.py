@@ -19,6 +19,9 @@ OPTS = [
                help='Seconds after which a shelved server leaves its host, where it keeps disks, devices and its place '
                     'until then. 0: at once, as soon as its image is made; -1: never by itself. Conductors read it; '
                     'give all of them the same value.'),
+    cfg.IntOpt('rescue_timeout', default=0, min=0,
+               help='Seconds after which conductors end the rescue of a server: it starts from its own disk again. 0: '
+                    'never. Give all conductors the same value.'),
     cfg.IntOpt('shelved_poll_interval', default=3600, min=-1,
                help='Seconds between two looks of the conductors for shelved servers whose time is over. 0: the '
                     'default period of 60 s; -1: never.'),

@@ -209,6 +209,32 @@ def test_a_shelved_server_leaves_its_host_in_time(make_cloud: Callable[..., Clou
     cloud.assert_clean()
 
 
+def test_a_rescue_ends_in_time(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 2.11: as if its user had asked for unrescue; the time of an earlier rescue doesn't count."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    cloud = make_cloud(GPUS, rescue_timeout=HOUR)
+    server = cloud.boot(cloud.flavor(gpus=1))
+    actions, look = operations.instance_queries.actions, cloud.conductors[0].expiry.run
+
+    def begun(minutes: int) -> None:
+        moment = operations.instance_queries.utcnow() - operations.datetime.timedelta(minutes=minutes)
+        with cloud.cell.write() as conn:
+            conn.execute(actions.update().where(actions.c.instance_uuid == server).values(start_time=moment))
+    for _time in range(2):
+        cloud.action(server, 'rescue', {}, expect=200)
+        assert cloud.status(server) == 'RESCUE' and look('poll_rescued_instances') == 0
+        begun(59)
+        assert look('poll_rescued_instances') == 0
+        begun(61)
+        assert look('poll_rescued_instances') == 1
+        cloud.settle()
+        assert cloud.status(server) == 'ACTIVE' and look('poll_rescued_instances') == 0
+        assert len(cloud.owned(server)) == 1
+        cloud.assert_clean()
+    told = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    assert [row['action'] for row in told].count('unrescue') == 2
+
+
 def test_each_look_is_one_statement_a_database(hurried: Cloud) -> None:
     """Whatever there is; and a database that is silent holds up no other."""
     cloud, said = hurried, []

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from kilonova import states
 from kilonova.db import engine
 from kilonova.db.queries import instances as instance_queries
-from kilonova.db.queries.instances import instances
+from kilonova.db.queries.instances import actions, instances
 from kilonova.db.queries.instances import system_metadata_table as system_metadata
 from kilonova.db.queries.operations import MOVES, migrations, operations
 
@@ -54,6 +54,15 @@ def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
         instances.c.deleted == 0, instances.c.vm_state == states.VmState.SHELVED.value,
         instances.c.task_state.is_(None), system_metadata.c.deleted == 0, system_metadata.c.key == 'shelved_at',
         since <= latest).order_by(since).limit(limit))]
+
+
+def rescued(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
+    """Servers that were put into rescue ``seconds`` ago or earlier, and at which nobody works."""
+    when = sa.select(sa.func.max(actions.c.start_time)).where(
+        actions.c.instance_uuid == instances.c.uuid, actions.c.action == 'rescue').scalar_subquery()
+    return _due(conn, sa.select(instances.c.uuid).where(
+        instances.c.deleted == 0, instances.c.vm_state == states.VmState.RESCUED.value,
+        instances.c.task_state.is_(None)), when, seconds, limit)
 
 
 def builds(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
