@@ -112,3 +112,11 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return sorted((_sorted(item) for item in value), key=repr)
     return value
+
+
+def test_a_set_goes_in_one_order() -> None:
+    """In whatever order it was filled: the same object is always the same text."""
+    one, other = (objects.NUMACell(id=0, cpuset=set(order), pcpuset=set()) for order in ((0, 8, 16), (16, 8, 0)))
+    assert list(one.cpuset) != list(other.cpuset)
+    assert one.stored_primitive() == other.stored_primitive()
+    assert list(one.obj_to_primitive()['nova_object.data']['cpuset']) == [0, 8, 16]
