@@ -69,7 +69,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     return daemon.run(name, lambda conf: build(conf, name), argv)
 
 
-def build(conf: cfg.ConfigOpts, name: str) -> Any:
+def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
     """The daemon's parts, wired; nothing is started."""
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.caps import Levels
@@ -125,6 +125,9 @@ def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
 
 class ProxyPart:
     """One listening socket and its proxy."""
+
+    # Conductors delete tokens that are over.
+    timers = None
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, proxy: Proxy, databases: Databases, transport: RoutedTransport,
                  levels: Levels, checks: Mapping[str, Any]) -> None:
