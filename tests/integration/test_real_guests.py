@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.real_guests import HOSTS, RealGuests, fact
 from tests.integration.site import Site
+from tests.integration.test_remote_consoles import Rfb, address, opened, said
 from tools.cloud import http
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason='machines of namespaces, libvirtd and QEMU need root')
@@ -155,6 +156,21 @@ def test_a_paused_guest_stands_still(guests: RealGuests) -> None:
     assert 'GUEST-UP' not in said
     counted = [int(found) for found in re.findall(r'^GUEST-TICK (\d+)$', said, re.MULTILINE)]
     assert counted[0] in (still + 1, still + 2) and counted == list(range(counted[0], counted[-1] + 1))
+
+
+def test_consoles_are_carried_out_of_the_machines(guests: RealGuests) -> None:
+    """Proxies have a machine of their own: what they listen on answers here, and the guests answer them."""
+    server = guests.boot('gpu2', guests.flavor('console', ram=128))
+    heard = b''
+    with opened(address(guests.site, server, 'serial', 'serial')) as client:
+        for message in said(client):
+            assert isinstance(message, bytes)
+            heard += message
+            if b'GUEST-TICK' in heard:
+                break
+    with opened(address(guests.site, server, 'vnc', 'novnc')) as client:
+        screen = Rfb(client)
+        assert screen.width > 0 and screen.pixels()
 
 
 def test_a_crash_dump_is_an_nmi(guests: RealGuests) -> None:

@@ -31,6 +31,8 @@ from tools.cloud.services import RABBITMQ_SERVER, Cloud, Service
 from tools.guest import image as guests
 
 READY_WITHIN = 120.0
+# The machine of the proxies of consoles.
+CONSOLES = 'console-proxies'
 # Kinds of guests: those of libvirt's test driver, and those of QEMU on machines of their own.
 GUESTS = ('test', 'qemu')
 GUEST_DIRECTORY = ROOT / 'build' / 'guest'
@@ -80,17 +82,21 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
     """The same with a machine for each host, where guests are real."""
     if kind == 'test':
         return cloud
+    if CONSOLES in cloud.hosts:
+        raise CloudError(f'no host can be called {CONSOLES!r}: a machine of the cloud itself is called so')
     layout, path = cloud.layout, cloud.layout.machines / 'addresses.json'
     kept = json.loads(path.read_text()) if path.exists() else {}
-    found = machine.addresses(kept, cloud.hosts)
+    found = machine.addresses(kept, [*cloud.hosts, CONSOLES])
     if found != kept:
         write_private(path, json.dumps(kept | found, indent=1) + '\n')
     served = tuple(cloud.ports[name] for name in ('rabbitmq', 'keystone', 'placement', 'glance'))
     hidden = tuple(str(path) for path in (layout.var / 'hosts', layout.var / 'data', layout.machines))
     made = {host: machine.Machine(str(layout.machines / host), host, found[host], hidden, (str(layout.host(host)),),
                                   served, (cloud.ports[f'health-compute-{host}'],)) for host in cloud.hosts}
+    consoles = machine.Machine(str(layout.machines / CONSOLES), CONSOLES, found[CONSOLES], services=served,
+                               offers=tuple(cloud.ports[name] for name in services.PROXIES))
     works = guests.kvm_works(guests.build(GUEST_DIRECTORY), GUEST_DIRECTORY)
-    return replace(cloud, machines=made, virt_type='kvm' if works else 'qemu')
+    return replace(cloud, machines=made, console_machine=consoles, virt_type='kvm' if works else 'qemu')
 
 
 def kind_of(layout: Layout, asked: str | None) -> str:
@@ -130,8 +136,8 @@ def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None
         services.write_configuration(cloud)
         write_private(settings_path(layout), json.dumps(
             {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind}) + '\n')
-        if cloud.machines:
-            machine.prepare(layout.machines, cloud.machines.values())
+        if cloud.console_machine:
+            machine.prepare(layout.machines, [*cloud.machines.values(), cloud.console_machine])
         end_undescribed(cloud)
         if databases.prepare_services(cloud):
             say('  made the databases of Keystone and Glance')
@@ -370,7 +376,7 @@ def down(layout: Layout) -> None:
     with exclusive(layout):
         names = set(process.recorded(layout)) | set(process.marked(layout.var).values())
         waves: list[set[str]] = [
-            {name for name in names if name.startswith('compute-') or name in ('api', 'scheduler')},
+            {name for name in names if name.startswith('compute-') or name in ('api', 'scheduler', *services.PROXIES)},
             {'conductor'} & names, {name for name in names if name.startswith('libvirtd-')},
             {name for name in names if name.startswith('machine-')},
             {'placement', 'glance', 'keystone'} & names, {'rabbitmq'} & names]

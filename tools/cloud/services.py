@@ -18,6 +18,8 @@ from tools.cloud import http, render
 from tools.cloud.layout import Layout, write_private
 from tools.cloud.machine import Machine
 
+# Proxies of consoles that the cloud has.
+PROXIES = ('novncproxy', 'serialproxy')
 RABBITMQ_SERVER = Path('/usr/lib/rabbitmq/bin/rabbitmq-server')
 
 
@@ -58,6 +60,8 @@ class Cloud:
     extra: Path | None = None
     # By host; empty where libvirt's test driver plays the hosts.
     machines: Mapping[str, Machine] = field(default_factory=dict)
+    # Where the proxies of consoles run beside machines: only these reach the guests' ports.
+    console_machine: Machine | None = None
     virt_type: str = 'qemu'
 
     @property
@@ -94,23 +98,28 @@ def daemons(cloud: Cloud) -> list[Service]:
         _daemon(cloud, 'api', ready=lambda: http.answers(api, (200, 300)), port=cloud.ports['api']),
         *(_daemon(cloud, 'compute', host=host, own=(layout.compute_conf(host), node_file),
                   reports=('nova-compute', host)) for host, node_file in cloud.hosts.items()),
-        *(_console_proxy(cloud, name) for name in ('novncproxy', 'serialproxy')),
+        *(_console_proxy(cloud, name) for name in PROXIES),
     ]
 
 
 def machines(cloud: Cloud) -> list[Service]:
     """The machines of real guests with their libvirtds."""
     found = []
+    if cloud.console_machine:
+        found.append(_machine(cloud.console_machine, PROXIES))
     for host, machine in cloud.machines.items():
         found += [
-            Service(f'machine-{host}', machine.argv, lambda machine=machine: machine.pid() is not None,  # type: ignore[misc]
-                    env=machine.environment, inputs=(machine.path / 'machine.json',), first=True,
-                    holds=(f'libvirtd-{host}', f'compute-{host}')),
+            _machine(machine, (f'libvirtd-{host}', f'compute-{host}')),
             Service(f'libvirtd-{host}', machine.inside('libvirtd', '--listen'),
                     lambda machine=machine: accepts(machine.libvirt_socket),  # type: ignore[misc]
                     env=machine.environment, inputs=(machine.path / 'machine.json',)),
         ]
     return found
+
+
+def _machine(machine: Machine, holds: tuple[str, ...]) -> Service:
+    return Service(f'machine-{machine.name}', machine.argv, lambda: machine.pid() is not None, env=machine.environment,
+                   inputs=(machine.path / 'machine.json',), first=True, holds=holds)
 
 
 def table(cloud: Cloud) -> list[Service]:
@@ -212,10 +221,13 @@ def _daemon(cloud: Cloud, daemon: str, *, host: str | None = None, own: tuple[Pa
 
 
 def _console_proxy(cloud: Cloud, name: str) -> Service:
-    layout, port = cloud.layout, cloud.ports[name]
+    layout, port, machine = cloud.layout, cloud.ports[name], cloud.console_machine
     argv = (layout.bin('python'), '-m', 'kilonova.cmd.console_proxy', name, *cloud.config_arguments,
             '--log-file', str(layout.log(name)))
-    return Service(name, argv, lambda: listens(port), port,
+    # Not only a connection: a machine's relay takes those before the proxy does. 426: this is no websocket.
+    return Service(name, machine.inside(*argv) if machine else argv,
+                   lambda: http.answers(f'http://127.0.0.1:{port}/', (200, 404, 426)), port,
+                   machine.environment if machine else {},
                    inputs=(layout.conf, *([cloud.extra] if cloud.extra else [])))
 
 
