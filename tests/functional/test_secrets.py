@@ -204,7 +204,7 @@ def test_a_boot(watch: Watch) -> None:
 @pytest.mark.parametrize('moment', ['before the disks', 'after the disks'])
 def test_hosts_that_refuse(watch: Watch, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """The row stays while it is unwound; fault and events hold nothing, and neither do the hosts afterwards."""
-    spawned, method = [], 'forget' if moment == 'before the disks' else 'replace'
+    spawned, method = [], 'remove' if moment == 'before the disks' else 'replace'
     whole = Guests.spawn
 
     def spawn(self: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:

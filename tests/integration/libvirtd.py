@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -66,7 +67,11 @@ class Libvirtd:
         with (etc / 'passwd').open('a') as passwd, (etc / 'group').open('a') as group:
             passwd.write(USER)
             group.write(GROUP)
-        (etc / 'libvirt' / 'qemu.conf').write_text(QEMU_CONF)
+        # Another libvirtd of this machine looks for free ports at the same time: each has some of its own.
+        first = random.randrange(20_000, 60_000, 100)
+        ports = ''.join(f'remote_{kind}_{name} = {port}\n' for kind, begin in (('display', 0), ('websocket', 50))
+                        for name, port in (('port_min', first + begin), ('port_max', first + begin + 49)))
+        (etc / 'libvirt' / 'qemu.conf').write_text(QEMU_CONF + ports)
         (etc / 'libvirt' / 'libvirtd.conf').write_text(
             f'unix_sock_dir = "{directory}/sock"\nunix_sock_group = "root"\nauth_unix_rw = "none"\n'
             f'auth_unix_ro = "none"\nlog_outputs = "2:file:{directory}/libvirtd.log"\n')

@@ -38,6 +38,8 @@ class Machines:
         self._computes: dict[str, subprocess.Popen[bytes]] = {}
         self._servers: list[subprocess.Popen[bytes]] = []
         self._begun: dict[str, float] = {}
+        # What each compute was started with last.
+        self._settings: dict[str, dict[str, object]] = {}
         self.storage = directory / 'storage'
         self.storage.mkdir()
 
@@ -86,6 +88,7 @@ class Machines:
     def start(self, host: str, *, shared: bool = False, **settings: object) -> None:
         """Start the compute with [libvirt]remote_filesystem_… ``settings``; returns when it reports. ``shared``: what
         it has of servers is in ``storage``."""
+        self._settings[host] = {'shared': shared, **settings}
         path = self._directory / f'{host}.conf'
         where = f'instances_path = {self.storage}\n' if shared else ''
         path.write_text(f'[DEFAULT]\nmy_ip = {self._machines[host].address}\n{where}[libvirt]\n' + ''.join(
@@ -104,6 +107,15 @@ class Machines:
         while b'Starting compute node' not in log_path.read_bytes()[size:] or not self._serves(host):
             assert self._computes[host].poll() is None and time.monotonic() < deadline, control.tail(log_path)
             time.sleep(0.1)
+
+    def restore(self, host: str, **settings: object) -> None:
+        """Start the compute anew where it does not run, or not with these settings: tests come in any order."""
+        runs = self._computes[host].poll() is None
+        if runs and self._settings[host] == {'shared': False, **settings}:
+            return
+        if runs:
+            self.kill(host)
+        self.start(host, **settings)
 
     def _serves(self, host: str) -> bool:
         """Whether the compute reported after it was started here."""

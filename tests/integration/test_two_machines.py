@@ -35,6 +35,8 @@ def machines(running_site: Site, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def site(running_site: Site, machines: Machines) -> Site:
+    for host in ('gpu1', 'gpu2'):
+        machines.restore(host, bandwidth=SLOW)
     running_site.clean()
     return running_site
 
@@ -267,7 +269,7 @@ def test_one_storage(site: Site, machines: Machines, storage: Path) -> None:
         assert holds(storage, server, 0x77)
         # 3. The source is killed at an order: with or without the move, the server is whole.
         site.act(other, 'resize', {'flavorRef': big})
-        wait_for(lambda: of(storage, other) != [''] or site.servers()[other]['status'] != 'RESIZE', 10)
+        wait_for(lambda: of(storage, other) != [''] or site.servers()[other]['status'] != 'RESIZE')
         machines.kill('gpu1')
         machines.start('gpu1', shared=True)
         shown = site.settle([other])[other]
