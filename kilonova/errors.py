@@ -211,6 +211,19 @@ class HostRejected(KilonovaError):
     safe = True
 
 
+class MigrationPreCheckError(HostRejected):
+    """A running guest can't go to this host; an alternate may take it."""
+
+    msg_fmt = 'Migration pre-check error: %(reason)s'
+
+
+class MigrationError(KilonovaError):
+    """A live migration ended and the guest is where it was."""
+
+    msg_fmt = 'Migration error: %(reason)s'
+    safe = True
+
+
 class DisksUnmovable(HostRejected):
     """A server's disks can't go from one host to another; an alternate may be in reach."""
 

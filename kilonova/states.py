@@ -36,6 +36,7 @@ class TaskState(enum.StrEnum):
     RESIZE_REVERTING = 'resize_reverting'
     REBUILDING = 'rebuilding'
     REBUILD_SPAWNING = 'rebuild_spawning'
+    MIGRATING = 'migrating'
     REBOOTING = 'rebooting'
     REBOOT_PENDING = 'reboot_pending'
     REBOOT_STARTED = 'reboot_started'
@@ -223,6 +224,9 @@ TRANSITIONS: dict[str, Rule] = {
     'resize.finishing': _rule(_OFF_ON, (_T.RESIZE_MIGRATED, _T.RESIZE_FINISH), None, _T.RESIZE_FINISH, 'resize'),
     'resize.done':     _rule(_OFF_ON, RESIZING, _V.RESIZED, None, 'resize'),
     'resize.failed':   _rule(_OFF_ON, RESIZING, None, None, 'resize'),
+    'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
+    'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
+    'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'confirm.start':   _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
     'confirm.active':  _rule(_V.RESIZED, IDLE, _V.ACTIVE, None, 'confirmResize'),
     'confirm.stopped': _rule(_V.RESIZED, IDLE, _V.STOPPED, None, 'confirmResize'),

@@ -97,6 +97,7 @@ class Host:
     tracker: Tracker
     build_slots: Slots
     snapshot_slots: Slots = field(default_factory=lambda: Slots(0))
+    live_migration_slots: Slots = field(default_factory=lambda: Slots(0))
     locks: Locks = field(default_factory=Locks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF

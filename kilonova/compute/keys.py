@@ -184,18 +184,22 @@ class Locks:
 
 
 class Slots:
-    """At most ``limit`` builds (or snapshots) at once; 0 = no limit."""
+    """At most ``limit`` builds (snapshots, live migrations) at once; 0 = no limit."""
 
     def __init__(self, limit: int) -> None:
         self._slots = threading.Semaphore(limit) if limit else None
 
     @contextlib.contextmanager
-    def hold(self, check: Callable[[], None]) -> Iterator[None]:
-        """Wait for a slot; ``check()`` raises when the work that waits was cancelled."""
+    def hold(self, check: Callable[[], None], waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Wait for a slot; ``check()`` raises when the work that waits was cancelled, ``waits()`` is called once when
+        it has to wait."""
         if self._slots is None:
             yield
             return
-        while not self._slots.acquire(timeout=SLOT_LOOK):
+        has_slot = self._slots.acquire(blocking=False)
+        if not has_slot:
+            waits()
+        while not has_slot and not self._slots.acquire(timeout=SLOT_LOOK):
             check()
         try:
             yield

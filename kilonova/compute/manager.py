@@ -29,6 +29,7 @@ from kilonova.compute.ops import (
     build,
     confirm_revert,
     consoles,
+    live_migration,
     power,
     rebuild,
     resize,
@@ -53,7 +54,8 @@ AUDIT_PERIOD = 60
 STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
-OPERATIONS = (answers, build, confirm_revert, consoles, power, rebuild, resize, shelve, snapshot, unshelve)
+OPERATIONS = (answers, build, confirm_revert, consoles, live_migration, power, rebuild, resize, shelve, snapshot,
+              unshelve)
 
 
 class ComputeManager:
@@ -68,7 +70,7 @@ class ComputeManager:
         self.stopping = threading.Event()
         self.host = Host(conf.host, conf, driver, Upcalls(conductor, self.stopping, pauses), Tracker(),
                          Slots(conf.max_concurrent_builds), Slots(conf.max_concurrent_snapshots),
-                         notify=notify)
+                         Slots(conf.max_concurrent_live_migrations), notify=notify)
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
         self.guests = Guests(self.host, ctxt, self.node.recount)

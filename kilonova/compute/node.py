@@ -111,7 +111,8 @@ class Node:
 
     def _adopt_one(self, instance: objects.Instance, migration: objects.Migration | None) -> None:
         tracker, name = self._host.tracker, self._host.name
-        finished = migration is not None and 'old_flavor' in instance and instance.old_flavor is not None
+        finished = migration is not None and (migration.is_live_migration or (
+            'old_flavor' in instance and instance.old_flavor is not None))
         context = move.context_of(instance, migration) if migration is not None else None
         if migration is None or migration.dest_compute != name:
             tracker.adopt(instance.uuid, RUN, instance.flavor if migration is None else move.old_flavor(instance),

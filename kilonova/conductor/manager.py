@@ -79,7 +79,7 @@ class ComputeTaskEndpoint:
         """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
         self._runner.wake(self._databases.main(), [operation], urgent=False)
 
-    migrate_server = confirm_resize = revert_resize = rebuild_instance = run_operation
+    migrate_server = live_migrate_instance = confirm_resize = revert_resize = rebuild_instance = run_operation
 
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
         """As the others, before them."""

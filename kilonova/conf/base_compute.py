@@ -11,6 +11,9 @@ OPTS = [
     cfg.IntOpt('max_concurrent_snapshots', default=5, min=0,
                help='Images of servers that are made at once on this host; more wait. 0: as many as are asked for. '
                     'Each copies a disk and sends it to the image service.'),
+    cfg.IntOpt('max_concurrent_live_migrations', default=1, min=0,
+               help='Live migrations from this host at once; more wait, queued. 0: as many as are asked for. They '
+                    'share the network: several take longer each, and guests that write much may never get away.'),
     cfg.BoolOpt('resume_guests_state_on_host_boot', default=False,
                 help='Start guests again that were running when the host went down, with the same devices. Otherwise '
                      'their servers become SHUTOFF, and the next start brings the same devices back.'),

@@ -71,6 +71,26 @@ OPTS = [
                     'copy, hosts that share their [DEFAULT]instances_path need not even that.'),
     cfg.IntOpt('remote_filesystem_bandwidth', default=0, min=0, max=1 << 20,
                help='MiB a second that one such move may take of the network; 0: no limit.'),
+    cfg.StrOpt('live_migration_uri',
+               help='How other hosts reach the libvirt of this host for a live migration to it, where that is not '
+                    '<live_migration_scheme>://<address>/system; %s stands for the address. The destination says it, '
+                    'so it may differ from host to host.'),
+    cfg.StrOpt('live_migration_scheme',
+               help='How libvirts of two hosts speak with each other in a live migration: tcp, tls or ssh. Empty: tcp. '
+                    'The memory of guests goes as plain TCP with all of them.'),
+    cfg.StrOpt('live_migration_inbound_addr',
+               help='Address of this host for live migrations to it. Empty: [DEFAULT]my_ip. Set it where there is a '
+                    'network for them.'),
+    cfg.IntOpt('live_migration_bandwidth', default=0, min=0, max=1 << 20,
+               help='MiB a second that a live migration may take of the network; 0: no limit.'),
+    cfg.BoolOpt('live_migration_permit_auto_converge', default=False,
+                help='Slow a guest down that writes its memory faster than it is carried away.'),
+    cfg.IntOpt('live_migration_completion_timeout', default=800, min=0,
+               help='Seconds for each GiB of memory and disks (for 2 GiB at least) until a live migration is aborted '
+                    'and the guest stays where it is. 0: it may take for ever.'),
+    cfg.StrOpt('live_migration_timeout_action', default='abort', choices=['abort', 'force_complete'],
+               help='What happens after live_migration_completion_timeout: abort. force_complete (the guest is held '
+                    'until the rest is carried) is known by name, the compute refuses it.'),
     cfg.ListOpt('disk_cachemodes', default=[],
                 deprecated_opts=was('disk_cachemodes'),
                 help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
+from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_numa import InstanceNUMATopology
 from kilonova.objects.instance_pci_requests import InstancePCIRequests
 
@@ -139,4 +140,55 @@ class UnshelveOrder(KilonovaObject):
         'request_spec': fields.ObjectField('RequestSpec'),
         'block_devices': fields.ListOfObjectsField('BlockDeviceMapping'),
         'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+    }
+
+
+@register
+class LiveMigrationCheckOrder(KilonovaObject):
+    """A live migration's destination looks whether it can take the guest, and claims. ``guest``: what the source said
+    of it, ``block``: whether its disks go along (None: unless both hosts use them), ``over_commit``: their holes need
+    no room, ``limits`` as in ``BuildOrder``."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'migration': fields.ObjectField('Migration'),
+        'request_spec': fields.ObjectField('RequestSpec'),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+        'guest': fields.JsonField(),
+        'block': fields.BooleanField(nullable=True),
+        'over_commit': fields.BooleanField(),
+    }
+
+    @property
+    def flavor(self) -> Flavor:
+        """What it claims: a live migration changes nothing of the server."""
+        found: Flavor = self.instance.flavor
+        return found
+
+
+@register
+class LiveMigrationOrder(KilonovaObject):
+    """A step of a live migration. ``guest``: what the source said of it, ``offer``: what the destination."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'migration': fields.ObjectField('Migration'),
+        'guest': fields.JsonField(),
+        'offer': fields.JsonField(),
+    }
+
+
+@register
+class LiveMigrationUndo(KilonovaObject):
+    """A live migration was ended. To the source: ``resume``: no other host has the guest any more, so one that is held
+    goes on. To the destination: ``gone``: whether the source has it no longer (None: look whether it came)."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'migration': fields.ObjectField('Migration'),
+        'resume': fields.BooleanField(default=False),
+        'gone': fields.BooleanField(nullable=True),
     }

@@ -13,6 +13,9 @@ from kilonova.objects import (
     BuildOrder,
     FinishResizeOrder,
     Instance,
+    LiveMigrationCheckOrder,
+    LiveMigrationOrder,
+    LiveMigrationUndo,
     Migration,
     PrepResizeOrder,
     RebuildOrder,
@@ -124,6 +127,33 @@ class Compute(Interface):
 
     @long_call('6.11')
     def finish_revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder,
+                                           key: str) -> Any: ...
+
+    @long_call('6.13')
+    def pre_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def post_live_migration_at_destination(self, ctxt: RequestContext, instance: Instance, migration: Migration,
+                                           key: str) -> Any: ...
+
+    @long_call('6.13')
+    def post_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo,
+                                               key: str) -> Any: ...
 
     @long_call('6.11')
     def undo_build(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...

@@ -56,6 +56,9 @@ class ComputeTask(Interface):
     @cast('1.28')
     def migrate_server(self, ctxt: RequestContext, operation: str) -> Any: ...
 
+    @cast('1.30')
+    def live_migrate_instance(self, ctxt: RequestContext, operation: str) -> Any: ...
+
     @cast('1.28')
     def confirm_resize(self, ctxt: RequestContext, operation: str) -> Any: ...
 

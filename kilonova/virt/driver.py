@@ -6,8 +6,8 @@
     driver.power.power_off(instance, timeout=60)
 
 ``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor: ``host``, ``guests``, ``power``,
-``rescues``, ``disks``, ``moves``, ``snapshots``, ``devices``, each a small protocol. ``FakeDriver`` and
-``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
+``rescues``, ``disks``, ``moves``, ``live_migrations``, ``snapshots``, ``devices``, each a small protocol.
+``FakeDriver`` and ``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
 ``kilonova.virt.drivers``. What a driver can't do it says before anybody asks for it: by its ``capabilities``, which
 operations look at, and by the traits of its host, by which the scheduler chooses.
 
@@ -73,6 +73,58 @@ class DiskInfo(TypedDict):
 
     move: str
     disks: list[str]
+
+
+class LiveDisk(TypedDict):
+    """A disk of a guest that runs: sizes in bytes, ``used`` on the source's storage. ``copied``: QEMU carries it while
+    the guest writes; the others never change, and go as files."""
+
+    name: str
+    format: str
+    size: int
+    used: int
+    copied: bool
+
+
+class LiveGuest(TypedDict):
+    """What a destination must know of a guest that runs: where its disks are, what they are, which CPU it sees (XML,
+    None: any), and what its user asked of its disks ({name: wish})."""
+
+    host: str
+    storage_id: str
+    instances_path: str
+    disks: list[LiveDisk]
+    arch: str
+    machine: str | None
+    virt_type: str
+    cpu: str | None
+    asked: dict[str, Any]
+
+
+class LiveOffer(MoveOffer):
+    """How a running guest gets to a destination. ``block``: its disks go along, else both hosts use them where they
+    are; ``uri``: of the hypervisor there, ``data_uri``: where the memory goes;
+    ``listen``: the address of its display by type, 'vnc' or 'spice'."""
+
+    block: bool
+    uri: str
+    data_uri: str
+    listen: dict[str, str]
+
+
+class LiveProgress(TypedDict):
+    """How far a live migration is, in bytes."""
+
+    memory_total: int
+    memory_processed: int
+    memory_remaining: int
+    disk_total: int
+    disk_processed: int
+    disk_remaining: int
+
+
+# Called now and then; what it raises aborts the migration, and is raised once the guest is known to have stayed.
+LiveTold = Callable[[LiveProgress], None]
 
 
 class DomainInfo(TypedDict):
@@ -395,6 +447,52 @@ class Moves(Protocol):
         """
 
 
+class LiveMigrations(Protocol):
+    """Guests that go to another host while they run, or are paused.
+
+    Source: ``describe``; destination: ``offer``, ``prepare``; source: ``migrate``; destination: ``receive``; source:
+    ``leave``. On the way back: source ``abort``, destination ``Moves.cleanup_move_dest``, source ``go_on``. At no time
+    do both hosts run the guest.
+    """
+
+    def describe(self, instance: objects.Instance) -> LiveGuest:
+        """Source: what a destination must know. GuestFailed: it is off."""
+
+    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
+              over_commit: bool) -> LiveOffer:
+        """Destination: how the guest gets here; changes nothing.
+
+        ``block`` None: its disks go along unless both hosts use them where they are. ``over_commit``: their holes need
+        no room. errors.MigrationPreCheckError: CPU, storage or room aren't what it needs.
+        """
+
+    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer) -> None:
+        """Destination: empty disks, and what the guest starts from. Undo: ``Moves.cleanup_move_dest``."""
+
+    def migrate(self, instance: objects.Instance, offer: LiveOffer, told: LiveTold) -> None:
+        """Source: returns when the guest is at the destination; a repeated call attaches to the migration that runs,
+        and does nothing when it is over.
+
+        errors.DisksUnmovable: files can't be carried there, nothing was done. errors.MigrationError, or what ``told``
+        raised: the guest is still here.
+        """
+
+    def abort(self, instance: objects.Instance) -> bool:
+        """Source: end a migration that runs and wait for its end; whether the guest is (still) active here."""
+
+    def go_on(self, instance: objects.Instance) -> None:
+        """Source: let a guest that a failed migration left held go on. Only when no other host has it."""
+
+    def has_arrived(self, instance: objects.Instance) -> bool:
+        """Destination: whether the guest is here, and not only on its way."""
+
+    def receive(self, instance: objects.Instance) -> None:
+        """Destination: the guest that has arrived, with its disks, is this host's; one that isn't there is off."""
+
+    def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
+        """Source: forget a guest that has gone, and its disks unless the destination uses them where they are."""
+
+
 class Snapshots(Protocol):
     """Images of guests."""
 
@@ -444,6 +542,9 @@ class ComputeDriver(Protocol):
 
     @property
     def moves(self) -> Moves: ...
+
+    @property
+    def live_migrations(self) -> LiveMigrations: ...
 
     @property
     def snapshots(self) -> Snapshots: ...

@@ -55,6 +55,8 @@ class FakeMachine:
 
     def __init__(self, machine_id: str = 'fake-machine') -> None:
         self.machine_id = machine_id
+        # Guests that came to a host and that it has not received yet.
+        self.arrived: dict[str, dict[str, FakeDomain]] = defaultdict(dict)
         self.disks: dict[str, dict[str, FakeDisk]] = defaultdict(dict)
 
 
@@ -85,7 +87,7 @@ class FakeDriver:
         self._lock = threading.RLock()
         self.host, self.guests, self.power = FakeHost(self), FakeGuests(self), FakePower(self)
         self.rescues = FakeRescues(self)
-        self.disks, self.moves = FakeDisks(self), FakeMoves(self)
+        self.disks, self.moves, self.live_migrations = FakeDisks(self), FakeMoves(self), FakeLiveMigrations(self)
         self.snapshots, self.devices = FakeSnapshots(self), FakeDevices(self)
 
     def fail(self, method: str, error: BaseException, *, times: int = 1, after: bool = False) -> None:
@@ -415,6 +417,7 @@ class FakeMoves(_Part):
         if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return
         self.fake.domains.pop(instance.uuid, None)
+        self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         disk = self.fake.directories.get(instance.uuid)
         if disk and disk.move:
             del self.fake.directories[instance.uuid]
@@ -436,6 +439,76 @@ class FakeMoves(_Part):
             raise errors.ResizeError(reason='Unable to resize disk down.')
         if dest['machine_id'] != self.fake.machine.machine_id:
             raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'], reason='they are different machines')
+
+
+class FakeLiveMigrations(_Part):
+    """``driver.LiveMigrations``: a guest arrives at once, whole."""
+
+    @_scripted
+    def describe(self, instance: objects.Instance) -> driver.LiveGuest:
+        self._active(instance)
+        size = self.fake.disk(instance).root_gb << 30
+        return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
+                'instances_path': f'fake:/{self.fake.name}', 'arch': 'x86_64', 'machine': None, 'virt_type': 'fake',
+                'cpu': None, 'asked': {}, 'disks': [
+                    {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}]}
+
+    @_scripted
+    def offer(self, instance: objects.Instance, guest: driver.LiveGuest, block: bool | None,
+              over_commit: bool) -> driver.LiveOffer:
+        if block is False:
+            raise errors.MigrationPreCheckError(reason='fakes share no storage')
+        if sum(disk['size'] for disk in guest['disks']) > self.fake.local_gb << 30 or guest['virt_type'] != 'fake':
+            raise errors.MigrationPreCheckError(reason='it does not fit')
+        uri = f'fake:/{self.fake.name}'
+        return {**self.fake.moves.prepare_move(), 'block': True, 'uri': uri, 'data_uri': uri, 'listen': {}}
+
+    @_scripted
+    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer) -> None:
+        self.fake.domains.pop(instance.uuid, None)
+        self.fake.directories[instance.uuid] = FakeDisk(guest['disks'][0]['size'] >> 30, 0, move=offer['move'])
+
+    @_scripted
+    def migrate(self, instance: objects.Instance, offer: driver.LiveOffer, told: driver.LiveTold) -> None:
+        machine, there = self.fake.machine, offer['host']
+        if instance.uuid in machine.arrived[there]:
+            return
+        domain, disk = self._active(instance), self.fake.disk(instance)
+        size = disk.root_gb << 30
+        told({'memory_total': domain.memory_mb << 20, 'memory_processed': domain.memory_mb << 20,
+              'memory_remaining': 0, 'disk_total': size, 'disk_processed': size, 'disk_remaining': 0})
+        machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
+        machine.arrived[there][instance.uuid] = replace(domain)
+        domain.state = PowerState.SHUTDOWN
+
+    @_scripted
+    def abort(self, instance: objects.Instance) -> bool:
+        return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
+
+    @_scripted
+    def go_on(self, instance: objects.Instance) -> None:
+        """It is never held."""
+
+    def has_arrived(self, instance: objects.Instance) -> bool:
+        return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
+
+    @_scripted
+    def receive(self, instance: objects.Instance) -> None:
+        came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
+        if came is not None:
+            self.fake.domains[instance.uuid] = came
+        self.fake.directories[instance.uuid] = replace(self.fake.disk(instance), move=None)
+
+    @_scripted
+    def leave(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+        self.fake.domains.pop(instance.uuid, None)
+        self.fake.directories.pop(instance.uuid, None)
+
+    def _active(self, instance: objects.Instance) -> FakeDomain:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state == PowerState.SHUTDOWN:
+            raise driver.GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
+        return domain
 
 
 class FakeSnapshots(_Part):

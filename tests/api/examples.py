@@ -95,6 +95,12 @@ EXAMPLES: dict[str, Example] = {
     'revertResize': say({'revertResize': None}, prepare=World.resized),
     'migrate': say({'migrate': None}, (56, {'migrate': {'host': 'gpu2'}}),
                    needs=('os_compute_api:os-migrate-server:migrate:host',)),
+    'os-migrateLive': say(
+        {'os-migrateLive': {'host': 'gpu2', 'block_migration': False, 'disk_over_commit': False}},
+        (25, {'os-migrateLive': {'host': 'gpu2', 'block_migration': 'auto'}}),
+        (30, {'os-migrateLive': {'host': 'gpu2', 'block_migration': 'auto', 'force': False}}),
+        (68, {'os-migrateLive': {'host': 'gpu2', 'block_migration': 'auto'}}),
+        needs=('os_compute_api:os-migrate-server:migrate_live:host',), prepare=World.plain),
     'os-resetState': say({'os-resetState': {'state': 'active'}}, state={'vm_state': 'error'}),
     'createImage': say({'createImage': {'name': 'snapshot', 'metadata': {'purpose': 'backup'}}}),
     'restore': say({'restore': None}, state={'vm_state': 'soft-delete'}),

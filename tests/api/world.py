@@ -412,6 +412,11 @@ class World(Site):
         self._files['cell1'].execute(f'UPDATE instances SET {names} WHERE uuid = ?',
                                      (*columns.values(), self.names['server']))
 
+    def plain(self) -> None:
+        """Nothing holds the server to its host."""
+        with self.cell1.write() as conn:
+            instances.update_extra(conn, self.names['server'], {'pci_requests': None, 'numa_topology': None})
+
     def resized(self) -> None:
         """The server waits for confirmResize or revertResize."""
         self.become(vm_state='resized', host='gpu2', node='gpu2')

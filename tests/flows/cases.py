@@ -79,6 +79,11 @@ def booted(cloud: Cloud) -> str:
     return cloud.boot(cloud.small, networks='none')
 
 
+def plain(cloud: Cloud) -> str:
+    """Without a GPU: nothing holds it to its host."""
+    return cloud.boot(cloud.plain, networks='none')
+
+
 def resized(cloud: Cloud) -> str:
     server = booted(cloud)
     cloud.action(server, 'resize', {'flavorRef': cloud.large})
@@ -275,6 +280,8 @@ CASES = {
     'migrate': Case('resize', booted, ask('migrate'), 'VERIFY_RESIZE', 'ACTIVE', variant=True),
     'confirm': Case('confirm', resized, ask('confirmResize'), 'ACTIVE', 'ACTIVE'),
     'revert': Case('revert', resized, ask('revertResize'), 'ACTIVE', 'ACTIVE'),
+    'live-migrate': Case('live_migrate', plain, ask('os-migrateLive', {
+        'host': None, 'block_migration': 'auto'}), 'ACTIVE', 'ACTIVE'),
     'delete': Case('delete', booted, delete, 'GONE', 'GONE'),
     'delete-resized': Case('delete', resized, delete, 'GONE', 'GONE', variant=True),
     'soft-delete': Case('soft_delete', booted, soft_delete, 'SOFT_DELETED', 'SOFT_DELETED'),

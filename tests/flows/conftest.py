@@ -24,7 +24,7 @@ class Shared:
         if self.cloud is None:
             cloud: Any = Cloud(self._directories.mktemp('flows'), self._templates, self._gpus,
                                reclaim_instance_interval=3600)
-            cloud.small, cloud.large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
+            cloud.small, cloud.large, cloud.plain = cloud.flavor(gpus=1), cloud.flavor(gpus=2), cloud.flavor()
             self.cloud = cloud
             self.made.append(cloud)
         return self.cloud

@@ -351,3 +351,40 @@ def test_nothing_is_built_when_nobody_asked(cloud, monkeypatch):
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     assert cloud.status(server) == 'GONE'
+
+
+LIVE = ['live_migration_pre.start', 'live_migration_pre.end', 'live_migration_post.start',
+        'live_migration_post_dest.start', 'live_migration_post_dest.end', 'live_migration_post.end']
+OLD_LIVE = ['live_migration.pre.start', 'live_migration.pre.end', 'live_migration._post.start',
+            'live_migration.post.dest.start', 'live_migration.post.dest.end', 'live_migration._post.end']
+
+
+def test_a_live_migration_is_told_by_both_hosts(telling):
+    cloud, recorder = telling()
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    dest = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[source]
+    recorder.sent.clear()
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    told = [(event.removeprefix('instance.'), publisher.partition(':')[2])
+            for event, publisher in versioned(recorder) if event.startswith('instance.live')]
+    assert told == list(zip(LIVE, (dest, dest, source, dest, dest, source), strict=True))
+    assert [event for event in old_events(recorder) if event.startswith('live')] == OLD_LIVE
+    assert data(recorder, 'instance.live_migration_post_dest.end')['host'] == dest
+
+
+def test_a_live_migration_that_is_rolled_back_is_told(telling, monkeypatch):
+    cloud, recorder = telling()
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    dest = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[source]
+
+    def fail(*args):
+        raise KilonovaError('boom')
+    monkeypatch.setattr(cloud.computes[source].host.driver.live_migrations, 'migrate', fail)
+    recorder.sent.clear()
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    told = dict.fromkeys((event.removeprefix('instance.'), publisher.partition(':')[2])
+                         for event, publisher in versioned(recorder) if 'rollback' in event)
+    assert list(told) == [('live_migration_rollback.start', source), ('live_migration_rollback_dest.start', dest),
+                          ('live_migration_rollback_dest.end', dest), ('live_migration_rollback.end', source)]

@@ -133,7 +133,7 @@ MUTANTS = (
            'destroy(op, event=op.event(op.error))', (f'{FENCING}::test_a_build_that_its_host_undid_goes_to_the_next_host',)),
     Mutant('14', 'a refused move undoes more than its own acts', f'{OPS}/resize.py',
            "    with op.turn(), op.undoing('prep_resize'):\n",
-           "    with op.undoing('prep_resize'), op.undo(_free, op, migration) or op.turn():\n",
+           "    with op.undoing('prep_resize'), op.undo(move.free, op, migration) or op.turn():\n",
            (f'{FENCING}::test_a_late_order_takes_nothing_from_a_later_step',)),
     Mutant('13', 'a claim that is sent again is written again', CLAIMS, 'operations.c.written != mark, sa.not_', 'sa.not_',
            (f'{STORED}::test_a_claim_is_one_transaction_and_may_be_sent_again',)),

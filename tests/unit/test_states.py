@@ -80,6 +80,8 @@ def test_every_event_that_code_names_has_a_row():
     ('stop.start', 'active', None, True), ('stop.start', 'error', None, True), ('stop.start', 'stopped', None, False),
     ('stop.start', 'active', 'rebooting', False), ('start.start', 'stopped', None, True),
     ('resize.start', 'stopped', None, True), ('resize.start', 'resized', None, False),
+    ('live_migrate.start', 'active', None, True), ('live_migrate.start', 'paused', None, True),
+    ('live_migrate.start', 'stopped', None, False), ('live_migrate.start', 'active', 'migrating', False),
     ('confirm.start', 'resized', None, True), ('confirm.start', 'active', None, False),
     ('snapshot.start', 'paused', None, True), ('snapshot.start', 'resized', None, False),
     ('soft_delete.start', 'active', 'rebooting', True), ('soft_delete.start', 'active', 'deleting', False),
@@ -92,7 +94,7 @@ def test_what_is_allowed_when(event, vm, task, allowed):
 
 
 # The operation that a refusal names, by the first word of its events, where it isn't that word.
-METHODS = {'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot',
+METHODS = {'live_migrate': 'os-migrateLive', 'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot',
            'snapshot': 'createImage', 'confirm': 'confirmResize',
            'unshelve_start': 'unshelve', 'revert': 'revertResize', 'reset': 'reset_state', 'host': 'host boot'}
 

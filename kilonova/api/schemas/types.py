@@ -35,7 +35,8 @@ PROJECT_ID = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': '^[
 
 _TRUE = [True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes', 'y', 't']
 _FALSE = [False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no', 'n', 'f']
-BOOLEAN = {'type': ['boolean', 'string'], 'enum': [*_TRUE, *_FALSE]}
+BOOLEANS = [*_TRUE, *_FALSE]
+BOOLEAN = {'type': ['boolean', 'string'], 'enum': BOOLEANS}
 
 DISK_CONFIG = {'type': 'string', 'enum': ['AUTO', 'MANUAL']}
 IPV4 = {'type': 'string', 'format': 'ipv4', 'maxLength': 64}

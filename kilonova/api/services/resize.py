@@ -68,7 +68,7 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     instance = instance_of(ctxt, server)
     values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
         instance.system_metadata, instance.image_ref, disk_config)}
-    _refuse_accelerators(instance.flavor.extra_specs)
+    refuse_accelerators(instance.flavor.extra_specs)
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
     image, flavor = images.of_server(instance.system_metadata, instance.image_ref), Flavor.from_row(ctxt, new)
     more = quota.more(backend, quota.sizes(instance.flavor, image), quota.sizes(flavor, image))
@@ -78,7 +78,7 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     # What its image asks for the server has, or does without since it was made.
     refusals.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
-    spec, old_spec = _specs(backend, ctxt, instance, flavor, image)
+    spec, old_spec = specs_of(backend, ctxt, instance, flavor, image)
     if not backend.options.allow_resize_to_same_host:
         spec.ignore_hosts = [instance.host]
     spec.requested_destination = destination_of(ctxt, server)
@@ -90,13 +90,13 @@ def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | N
     """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
     accept.check(ctxt, server, 'migrate.start')
     instance = instance_of(ctxt, server)
-    _refuse_accelerators(instance.flavor.extra_specs)
+    refuse_accelerators(instance.flavor.extra_specs)
     if host is not None:
         if host == instance.host:
             raise CannotMigrateToSameHost
         create.check_host(backend, host)
     image = images.of_server(instance.system_metadata, instance.image_ref)
-    spec, old_spec = _specs(backend, ctxt, instance, instance.flavor, image)
+    spec, old_spec = specs_of(backend, ctxt, instance, instance.flavor, image)
     # A server is never migrated to where it is, whatever a resize may do.
     spec.ignore_hosts, spec.requested_destination = [instance.host], destination_of(ctxt, server, host)
     _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
@@ -121,7 +121,8 @@ def instance_of(ctxt: RequestContext, server: Found) -> Instance:
     return Instance.from_row(ctxt, row, extra, system_metadata=kept)
 
 
-def _refuse_accelerators(extra_specs: dict[str, str]) -> None:
+def refuse_accelerators(extra_specs: dict[str, str]) -> None:
+    """AcceleratorsRefused: such a server stays where it is."""
     if extra_specs.get(DEVICE_PROFILE):
         raise AcceleratorsRefused
 
@@ -134,12 +135,12 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
         raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
     if not flavor['root_gb'] and instance.flavor.root_gb and instance.image_ref:
         raise CannotResizeDisk(reason='Resize to zero disk flavor is not allowed.')
-    _refuse_accelerators(flavor['extra_specs'])
+    refuse_accelerators(flavor['extra_specs'])
     return flavor
 
 
-def _specs(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor,
-           image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
+def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor,
+             image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
     """The request spec with the new flavor and *its* PCI requests, and the one that is stored now.
 
     Those of the flavor are rebuilt: a spec that kept the old ones would give the server its vCPUs and the devices that

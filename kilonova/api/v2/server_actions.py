@@ -1,12 +1,14 @@
-"""Actions on servers: start, stop, reboot, pause, suspend, resize, migrate, reset the state."""
+"""Actions on servers: start, stop, reboot, pause, suspend, resize, migrate (cold and live), reset the state."""
 from __future__ import annotations
 
 from typing import Any
 
+from oslo_utils import strutils
+
 from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
-from kilonova.api.services import accept, delete, resize
+from kilonova.api.services import accept, delete, live_migrate, resize
 from kilonova.api.wsgi import Call, server_action
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -17,6 +19,8 @@ TRIGGER_CRASH_DUMP = f'{PREFIX}servers:trigger_crash_dump'
 RESIZE, CONFIRM_RESIZE, REVERT_RESIZE = (f'{PREFIX}servers:{verb}'
                                          for verb in ('resize', 'confirm_resize', 'revert_resize'))
 MIGRATE, MIGRATE_HOST = f'{PREFIX}os-migrate-server:migrate', f'{PREFIX}os-migrate-server:migrate:host'
+MIGRATE_LIVE = f'{PREFIX}os-migrate-server:migrate_live'
+MIGRATE_LIVE_HOST = f'{MIGRATE_LIVE}:host'
 RESET_STATE = f'{PREFIX}os-admin-actions:reset_state'
 RULES = (
     rule(START, MEMBER, 'Start a server.'),
@@ -32,6 +36,8 @@ RULES = (
     rule(REVERT_RESIZE, MEMBER, 'Revert a resize or a cold migration.'),
     rule(MIGRATE, MANAGER, 'Migrate a server cold.'),
     rule(MIGRATE_HOST, ADMIN, 'Migrate a server cold to a named host.'),
+    rule(MIGRATE_LIVE, MANAGER, 'Migrate a server while it runs.'),
+    rule(MIGRATE_LIVE_HOST, ADMIN, 'Migrate a server to a named host while it runs.'),
     rule(RESET_STATE, ADMIN, 'Set the state of a server by hand.'),
 )
 
@@ -55,6 +61,13 @@ REVERT_RESIZE_BODY = Obj(Prop('revertResize', t.ANYTHING, required=True))
 MIGRATE_BODY = Obj(Prop('migrate', Windows(
     Window(t.ANYTHING, until=55),
     Window({'oneOf': [t.NULL, Obj(Prop('host', t.HOST_OR_NONE, required=True))]}, since=56)), required=True))
+MIGRATE_LIVE_BODY = Obj(Prop('os-migrateLive', Obj(
+    Prop('host', t.HOST_OR_NONE, required=True),
+    Prop('block_migration', Windows(
+        Window(t.BOOLEAN, until=24),
+        Window({'type': ['boolean', 'string'], 'enum': [*t.BOOLEANS, 'auto']}, since=25)), required=True),
+    Prop('disk_over_commit', t.BOOLEAN, required=True, until=24),
+    Prop('force', t.BOOLEAN, since=30, until=67)), required=True))
 RESET_STATE_BODY = Obj(Prop('os-resetState', Obj(Prop('state', t.one_of('active', 'error'), required=True)),
                             required=True))
 
@@ -121,6 +134,20 @@ def migrate(call: Call) -> None:
     resize.migrate(call.backend, call.ctxt, call.server, host)
 
 
+def migrate_live(call: Call) -> None:
+    """os-migrateLive. Until 2.29 a named host is taken as it is; from 2.30 on the scheduler looks at it, unless it is
+    forced, and from 2.68 on always."""
+    body = call.body['os-migrateLive']
+    host = body['host']
+    if host is not None:
+        call.authorise(MIGRATE_LIVE_HOST)
+    block, over_commit = body['block_migration'], body.get('disk_over_commit')
+    forced = strutils.bool_from_string(body.get('force', False)) if call.version >= 30 else host is not None
+    live_migrate.live_migrate(call.backend, call.ctxt, call.server, live_migrate.Wanted(
+        host=host, force=forced, block=None if block == 'auto' else strutils.bool_from_string(block),
+        over_commit=over_commit is None or strutils.bool_from_string(over_commit)))
+
+
 def confirm(call: Call) -> None:
     """confirmResize."""
     resize.confirm(call.backend, call.ctxt, call.server)
@@ -150,5 +177,6 @@ ROUTES = (
     server_action('confirmResize', confirm, CONFIRM_RESIZE, CONFIRM_RESIZE_BODY, status=204),
     server_action('revertResize', revert, REVERT_RESIZE, REVERT_RESIZE_BODY),
     server_action('migrate', migrate, MIGRATE, MIGRATE_BODY, asks=(MIGRATE_HOST,)),
+    server_action('os-migrateLive', migrate_live, MIGRATE_LIVE, MIGRATE_LIVE_BODY, asks=(MIGRATE_LIVE_HOST,)),
     server_action('os-resetState', reset_state, RESET_STATE, RESET_STATE_BODY),
 )

@@ -6,11 +6,22 @@ migration context tells them apart.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
-from kilonova import objects
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import records
 from kilonova.compute.host import Host
-from kilonova.compute.tracker import RUN, side_of
+from kilonova.compute.operation import ClaimFields, Operation
+from kilonova.compute.tracker import RUN, Plan, side_of
+from kilonova.states import TaskState
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two notes of how much has gone.
+EVERY = 5.0
 
 
 def same_host(migration: objects.Migration) -> bool:
@@ -77,3 +88,86 @@ def clean_destination(host: Host, instance: objects.Instance, migration: objects
 def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
     """Where on its host's NUMA cells a server is, by its row."""
     return instance.numa_topology if 'numa_topology' in instance else None
+
+
+# -- the destination's claim -------------------------------------------------------------------------------------------
+def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder, task_state: TaskState,
+          **columns: str) -> None:
+    """Destination: claim for the server as it is after the move; ``columns`` of the migration are written with it."""
+    host, migration, spec = op.host, order.migration, order.request_spec
+    requests = spec.pci_requests if 'pci_requests' in spec else None
+    old = _old_devices(op, migration)
+    # A server that stays on its host changes nothing for its group.
+    group = op.group_of(spec) if migration.source_compute != host.name else None
+    fields: ClaimFields = {
+        'expect': {'host': migration.source_compute, 'task_state': [task_state.value]}, 'values': {}, 'group': group,
+        'migration': {'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
+                      'dest_compute_id': host.tracker.node.id, 'dest_host': host.conf.my_ip, **columns}}
+    op.claim(side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
+             order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
+
+
+def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
+    """What the server holds at the source."""
+    tracker, instance = op.host.tracker, op.instance
+    if migration.source_compute == op.host.name:
+        return tracker.devices(instance.uuid)
+    requests = instance.pci_requests if 'pci_requests' in instance else None
+    if requests is None or not requests.requests:
+        return []
+    return [device for device in records.devices_of(op.ctxt, instance.uuid)
+            if device.compute_node_id != tracker.node.id]
+
+
+def _context(op: Operation, migration: objects.Migration, requests: objects.InstancePCIRequests | None,
+             old: list[objects.PciDevice], plan: Plan) -> str:
+    instance = op.instance
+    taken = {(device.compute_node_id, device.address) for device in plan.devices}
+    before = [device for device in old if (device.compute_node_id, device.address) not in taken]
+    return objects.MigrationContext(
+        instance_uuid=instance.uuid, migration_id=migration.id, old_numa_topology=place_of(instance),
+        new_numa_topology=plan.topology, old_pci_devices=objects.PciDeviceList(objects=before),
+        new_pci_devices=objects.PciDeviceList(objects=plan.devices),
+        old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
+        new_pci_requests=None if requests is None else objects.InstancePCIRequests(
+            instance_uuid=instance.uuid, requests=requests.requests),
+        old_resources=None, new_resources=None).to_json()
+
+
+def free(op: Operation, migration: objects.Migration) -> None:
+    """Undo of ``claim`` within its order."""
+    op.give_back(of_destination(migration), unsided=False, undo=True, undone=op.undone)
+
+
+def give_up(op: Operation, migration: objects.Migration) -> None:
+    """Undo of ``claim`` later on: the claim, and what had arrived of the disks. On one host guest and disk are the
+    source's: untouched."""
+    here = same_host(migration) or migration.dest_compute is None
+    learn(op.host, op.instance, migration)
+    if not here:
+        clean_destination(op.host, op.instance, migration)
+    op.give_back(of_destination(migration), unsided=not here, undo=True)
+
+
+# -- what is told of it ------------------------------------------------------------------------------------------------
+def failed(op: Operation) -> None:
+    """The action says so. A service that was silent is asked again under the same key, so nothing is noted of that."""
+    op.save(undo=True, event=op.event(op.error),
+            undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
+
+
+def noting(op: Operation, migration: objects.Migration) -> Callable[[Mapping[str, int]], None]:
+    """Call it often, with bytes by column of the migration: now and then they are written to its row. It raises when
+    the operation was cancelled or lost."""
+    said, mark = time.monotonic(), 0
+
+    def note(columns: Mapping[str, int]) -> None:
+        nonlocal said, mark
+        op.check()
+        if time.monotonic() - said < EVERY:
+            return
+        said, mark = time.monotonic(), mark + 1
+        LOG.info('Under way to %s: %s', migration.dest_compute, ', '.join(
+            f'{name} {value >> 20} MiB' for name, value in columns.items()), instance_uuid=op.instance.uuid)
+        op.save(mark=mark, migration={'uuid': migration.uuid, **columns})
+    return note

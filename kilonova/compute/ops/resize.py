@@ -5,7 +5,6 @@ Confirm and revert are in ``confirm_revert``; which things here belong to which 
 """
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from oslo_log import log as logging
@@ -14,27 +13,18 @@ from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of, was_active
-from kilonova.compute.operation import Check, ClaimFields, Extra, Operation, Reply
+from kilonova.compute.operation import Check, Extra, Operation, Reply
 from kilonova.compute.ops import build, move
-from kilonova.compute.tracker import Plan, side_of
+from kilonova.compute.tracker import side_of
 from kilonova.rpc.compute import Compute
+from kilonova.states import TaskState
 from kilonova.virt.driver import Progress
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two notes of how much of the disks has gone.
-EVERY = 5.0
-
-
-def _failed(op: Operation) -> None:
-    """The action says so. A service that was silent is asked again under the same key, so nothing is noted of that."""
-    op.save(undo=True, event=op.event(op.error),
-            undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
-
-
 def _told_failed(op: Operation) -> None:
     op.notify('instance.resize.error', fault=op.error)
-    _failed(op)
+    move.failed(op)
 
 
 # -- 1. the destination claims -----------------------------------------------------------------------------------------
@@ -52,9 +42,9 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
         op.undo(_prep_failed, op, order.flavor)
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
-        _claim(op, order)
+        move.claim(op, order, TaskState.RESIZE_PREP)
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
-        op.undo(_free, op, migration)
+        op.undo(move.free, op, migration)
         op.check()
         if migration.source_compute != host.name:
             _fetch_base(op, order)
@@ -73,47 +63,6 @@ def _check_host(op: Operation, migration: objects.Migration) -> None:
             instance_id=op.instance.uuid, host=op.host.name).message)
 
 
-def _claim(op: Operation, order: objects.PrepResizeOrder) -> None:
-    host, migration, spec = op.host, order.migration, order.request_spec
-    requests = spec.pci_requests if 'pci_requests' in spec else None
-    old = _old_devices(op, migration)
-    # A server that stays on its host changes nothing for its group.
-    group = op.group_of(spec) if migration.source_compute != host.name else None
-    fields: ClaimFields = {
-        'expect': {'host': migration.source_compute, 'task_state': ['resize_prep']}, 'values': {}, 'group': group,
-        'migration': {'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
-                      'dest_compute_id': host.tracker.node.id, 'dest_host': host.conf.my_ip}}
-    op.claim(side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
-             order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
-
-
-def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
-    """What the server holds at the source."""
-    tracker, instance = op.host.tracker, op.instance
-    if migration.source_compute == op.host.name:
-        return tracker.devices(instance.uuid)
-    requests = instance.pci_requests if 'pci_requests' in instance else None
-    if requests is None or not requests.requests:
-        return []
-    return [device for device in records.devices_of(op.ctxt, instance.uuid)
-            if device.compute_node_id != tracker.node.id]
-
-
-def _context(op: Operation, migration: objects.Migration, requests: objects.InstancePCIRequests | None,
-             old: list[objects.PciDevice], plan: Plan) -> str:
-    instance = op.instance
-    taken = {(device.compute_node_id, device.address) for device in plan.devices}
-    before = [device for device in old if (device.compute_node_id, device.address) not in taken]
-    return objects.MigrationContext(
-        instance_uuid=instance.uuid, migration_id=migration.id, old_numa_topology=move.place_of(instance),
-        new_numa_topology=plan.topology, old_pci_devices=objects.PciDeviceList(objects=before),
-        new_pci_devices=objects.PciDeviceList(objects=plan.devices),
-        old_pci_requests=instance.pci_requests if 'pci_requests' in instance else None,
-        new_pci_requests=None if requests is None else objects.InstancePCIRequests(
-            instance_uuid=instance.uuid, requests=requests.requests),
-        old_resources=None, new_resources=None).to_json()
-
-
 def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
     """While the guest still runs. What can't be fetched the source carries."""
     try:
@@ -127,28 +76,26 @@ def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
     """The action says so, and the end of the preparation is told even so, as the field has it."""
     if isinstance(op.error, errors.KeyGone):
         return
-    _failed(op)
+    move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
     op.notify('instance.resize_prep.end', new_flavor=flavor)
-
-
-def _free(op: Operation, migration: objects.Migration) -> None:
-    op.give_back(move.of_destination(migration), unsided=False, undo=True, undone=op.undone)
 
 
 @order(Compute.undo_prep_resize, checks=Check.UNDO, forward=True)
 def undo_prep_resize(op: Operation, migration: objects.Migration) -> Reply:
     """Give the claim back, and what had arrived of the disk. On one host guest and disk are the source's: untouched."""
     with op.turn():
-        here = move.same_host(migration) or migration.dest_compute is None
-        move.learn(op.host, op.instance, migration)
-        if not here:
-            move.clean_destination(op.host, op.instance, migration)
-        op.give_back(move.of_destination(migration), unsided=not here, undo=True)
+        move.give_up(op, migration)
     return {}
 
 
 # -- 2. the source carries the disks -----------------------------------------------------------------------------------
+def _progress(op: Operation, migration: objects.Migration) -> Progress:
+    """Keeps the migration's row up to date while disks go, and ends that when the operation was cancelled or lost."""
+    note = move.noting(op, migration)
+    return lambda done, total: note({'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done})
+
+
 @order(Compute.resize_instance)
 def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
     """Power off, keep the disks, carry a copy; then the server is the destination's. The ``disk_info`` for
@@ -172,23 +119,6 @@ def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
                 migration={'uuid': migration.uuid, 'status': 'post-migrating'}, event=op.event())
     op.notify('instance.resize.end', moved='resize.migrated', values=values)
     return info
-
-
-def _progress(op: Operation, migration: objects.Migration) -> Progress:
-    """Keeps the migration's row up to date while disks go, and ends that when the operation was cancelled or lost."""
-    said, mark = time.monotonic(), 0
-
-    def tell(done: int, total: int) -> None:
-        nonlocal said, mark
-        op.check()
-        if time.monotonic() - said < EVERY:
-            return
-        said, mark = time.monotonic(), mark + 1
-        LOG.info('Disks are being carried to %s: %d of %d MiB', migration.dest_compute, done >> 20, total >> 20,
-                 instance_uuid=op.instance.uuid)
-        op.save(mark=mark, migration={'uuid': migration.uuid, 'disk_total': total, 'disk_processed': done,
-                                      'disk_remaining': total - done})
-    return tell
 
 
 def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migration,

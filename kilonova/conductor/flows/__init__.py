@@ -4,12 +4,25 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import backup, beside, boot, delete, one_step, rebuild, resize, resized, shelve, unshelve
+from kilonova.conductor.flows import (
+    backup,
+    beside,
+    boot,
+    delete,
+    live_migrate,
+    one_step,
+    rebuild,
+    resize,
+    resized,
+    shelve,
+    unshelve,
+)
 from kilonova.conductor.row import Chosen
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
-    boot.FLOW, rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(), delete.Delete(),
-    delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS, *unshelve.FLOWS, beside.Release(),
+    boot.FLOW, rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(), live_migrate.LiveMigrate(),
+    delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS, *unshelve.FLOWS,
+    beside.Release(),
     beside.Mirror())}
 
 

@@ -111,11 +111,11 @@ def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exce
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------
-def create_migration(work: ResizeWork) -> None:
-    """The migration row; its uuid was chosen when the request was accepted."""
+def create_migration(work: Work[Any], status: str = 'pre-migrating') -> None:
+    """The migration row; its uuid was chosen when the request was accepted. ``status``: its first."""
     row = work.instance_row()
     flavor = new_flavor(work)
-    values = {'uuid': work.args['migration_uuid'], 'instance_uuid': work.instance_uuid, 'status': 'pre-migrating',
+    values = {'uuid': work.args['migration_uuid'], 'instance_uuid': work.instance_uuid, 'status': status,
               'migration_type': work.args['migration_type'], 'source_compute': row['host'],
               'source_node': row['node'], 'old_instance_type_id': row['instance_type_id'],
               'new_instance_type_id': flavor.id, 'user_id': work.ctxt.user_id, 'project_id': work.ctxt.project_id}
@@ -124,12 +124,12 @@ def create_migration(work: ResizeWork) -> None:
 
 
 @engine.retried
-def _write_migration(work: ResizeWork, values: dict[str, Any]) -> None:
+def _write_migration(work: Work[Any], values: dict[str, Any]) -> None:
     with work.db.write() as conn:
         migrations.create(conn, values)
 
 
-def new_flavor(work: ResizeWork) -> objects.Flavor:
+def new_flavor(work: Work[Any]) -> objects.Flavor:
     """The flavor after the move."""
     found: objects.Flavor = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
     return found
@@ -145,7 +145,7 @@ def select(work: Work[Any]) -> None:
     work.outputs.select = refused + Choice.all_of(found[0])
 
 
-def claim_and_move(work: ResizeWork) -> None:
+def claim_and_move(work: Work[Any]) -> None:
     """One POST: the destination's allocation to the server, its present one to the migration."""
     host = chosen(work)
     try:
@@ -157,7 +157,7 @@ def claim_and_move(work: ResizeWork) -> None:
         raise HostRejected(reason=f'{host.host}: {error}') from error
 
 
-def undo_claim_and_move(work: ResizeWork) -> None:
+def undo_claim_and_move(work: Work[Any]) -> None:
     """The server gets its allocation back."""
     if work.outputs.select is not None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
@@ -257,7 +257,7 @@ def mark_resized(work: ResizeWork) -> None:
         work.env.notify.emit(work.ctxt, 'instance.resize_finish.end', instance=row, moved='resize.done', host=row.host)
 
 
-def as_before(work: ResizeWork) -> Callable[[engine.Connection], None]:
+def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
     """What is to be written when a move failed: the server as it was, whatever its hosts could still write of that
     themselves. ``write(conn)``; it must be made before the transaction."""
     with engine.silence(), work.db.read() as conn:

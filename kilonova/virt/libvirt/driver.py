@@ -21,6 +21,7 @@ from kilonova.virt.libvirt.devices.pci import PciDevices
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guests import Guests
 from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.live_migration import LiveMigrations
 from kilonova.virt.libvirt.moves import Moves
 from kilonova.virt.libvirt.power import Power
 from kilonova.virt.libvirt.rescues import Rescues
@@ -57,6 +58,7 @@ class LibvirtDriver:
         self.rescues = Rescues(connection, domains, self.disks, self.power,
                                RescueFiles(conf, cache, image_client, self.disks))
         self.moves = Moves(connection, domains, self.disks, self.power, mover)
+        self.live_migrations = LiveMigrations(conf, connection, self.host, domains, self.disks, mover)
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory)
         self.devices = PciDevices(connection)
 

@@ -55,7 +55,7 @@ class Guest:
         """Call a method of the domain; once more when the connection was lost."""
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args))
 
-    def call_once(self, method: str, *args: str | int | None) -> Any:
+    def call_once(self, method: str, *args: str | int | dict[str, Any] | None) -> Any:
         """The same once: HypervisorUnavailable when nobody knows whether it was done."""
         return self._host.do_once(lambda connection: getattr(self._on(connection), method)(*args))
 

@@ -10,18 +10,20 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.compute.operation import Operation
-from kilonova.compute.ops import resize
+from kilonova.compute.ops import move
 from kilonova.db.queries import claims
+from kilonova.states import TaskState
 from tests.simulation.faults import replace
 
 
 def install() -> None:
     """See the module."""
-    def _claim(op: Operation, order: objects.PrepResizeOrder) -> None:
-        op.undo(resize._free, op, order.migration)
-        claim(op, order)
+    def _claim(op: Operation, order: objects.PrepResizeOrder, task_state: TaskState,
+               **columns: str) -> None:
+        op.undo(move.free, op, order.migration)
+        claim(op, order, task_state, **columns)
 
     def _check_attempt(conn: Any, key: str) -> None:
         pass
-    claim = replace(resize, '_claim', _claim)
+    claim = replace(move, 'claim', _claim)
     replace(claims, '_check_attempt', _check_attempt)

@@ -16,11 +16,14 @@ INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'com
 NEWER: dict[str, set[str]] = {
     'compute': {
         'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance', 'trigger_crash_dump',
-        'rescue_instance', 'unrescue_instance', 'rebuild_instance',
+        'rescue_instance', 'unrescue_instance',
+        'rebuild_instance', 'check_can_live_migrate_source', 'check_can_live_migrate_destination',
+        'pre_live_migration', 'live_migration', 'post_live_migration_at_destination', 'post_live_migration',
+        'undo_live_migration', 'rollback_live_migration_at_destination',
         'backup_instance', 'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',
         'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
         'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port'},
-    'conductor': set(), 'compute_task': {'rebuild_instance'}, 'scheduler': set()}
+    'conductor': set(), 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 
 def test_the_newest_line_is_this_release():

@@ -454,3 +454,102 @@ def test_the_image_cache_is_cleaned_of_what_nobody_uses(rig: Any) -> None:
     assert rig.here.disks.clean_image_cache(None) == [] and rig.here.disks.clean_image_cache(0) == []
     rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+# -- live migration ---------------------------------------------------------------------------------------------------
+def live(rig: Any, **values: Any) -> tuple[Any, Any, Any]:
+    """A guest, and what both sides say of its way to the other host."""
+    instance = new_instance(**values)
+    rig.here.guests.spawn(instance, image_meta())
+    rig.write('gpu1', instance.uuid)
+    guest = json.loads(json.dumps(rig.here.live_migrations.describe(instance)))
+    offer = json.loads(json.dumps(rig.there.live_migrations.offer(instance, guest, None, True)))
+    return instance, guest, offer
+
+
+def test_a_guest_goes_to_another_host_while_it_runs(rig: Any) -> None:
+    told: list[Any] = []
+    instance, guest, offer = live(rig)
+    if offer.get('boot_id') == 'of another machine':
+        # Libvirt's test driver has no guest that could leave the machine: it says so before anything is done.
+        rig.there.live_migrations.prepare(instance, guest, offer)
+        with pytest.raises(errors.DisksUnmovable):
+            rig.here.live_migrations.migrate(instance, offer, told.append)
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [])} and told == []
+        return
+    for _again in range(2):
+        rig.there.live_migrations.prepare(instance, guest, offer)
+        assert not rig.there.live_migrations.has_arrived(instance)
+    for _again in range(2):
+        rig.here.live_migrations.migrate(instance, offer, told.append)
+        assert not rig.here.live_migrations.abort(instance)
+        assert rig.there.live_migrations.has_arrived(instance)
+    for _again in range(2):
+        rig.there.live_migrations.receive(instance)
+        assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [])}
+    for _again in range(2):
+        rig.here.live_migrations.leave(instance, offer)
+        assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == []
+    assert rig.kept('gpu2', instance.uuid)
+    assert told[-1]['disk_total'] == told[-1]['disk_processed']
+    assert bool(told[-1]['disk_total']) == offer['block'] and told[-1]['disk_remaining'] == 0
+    # It is at home there: what undoes a move takes nothing of it.
+    rig.there.power.power_off(instance)
+    rig.there.power.power_on(instance, image_meta())
+    assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [])} and rig.kept('gpu2', instance.uuid)
+
+
+def test_a_live_migration_that_is_ended_leaves_the_guest_where_it_was(rig: Any) -> None:
+    instance, guest, offer = live(rig)
+    rig.there.live_migrations.prepare(instance, guest, offer)
+    if offer.get('boot_id') == 'of another machine':
+        return
+
+    def stop(progress: Any) -> None:
+        raise errors.MigrationError(reason='enough')
+    with pytest.raises(errors.MigrationError, match='enough'):
+        rig.here.live_migrations.migrate(instance, offer, stop)
+    for _again in range(2):
+        assert rig.here.live_migrations.abort(instance)
+        assert not rig.there.live_migrations.has_arrived(instance)
+        rig.there.moves.cleanup_move_dest(instance, same_host=False)
+        rig.here.live_migrations.go_on(instance)
+    assert rig.there.guests.describe() == [] and rig.there.disks.list_directories() == []
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [])} and rig.kept('gpu1', instance.uuid)
+
+
+def test_a_guest_that_is_off_is_not_migrated_live(rig: Any) -> None:
+    instance, guest, offer = live(rig)
+    rig.there.live_migrations.prepare(instance, guest, offer)
+    rig.here.power.power_off(instance)
+    with pytest.raises(errors.KilonovaError):
+        rig.here.live_migrations.describe(instance)
+    with pytest.raises(errors.KilonovaError):
+        rig.here.live_migrations.migrate(instance, offer, lambda progress: None)
+    assert not rig.here.live_migrations.abort(instance) and not rig.there.live_migrations.has_arrived(instance)
+
+
+def test_a_guest_that_came_and_is_off_keeps_its_disks_there(rig: Any) -> None:
+    instance, guest, offer = live(rig)
+    if offer.get('boot_id') == 'of another machine':
+        return
+    rig.there.live_migrations.prepare(instance, guest, offer)
+    rig.here.live_migrations.migrate(instance, offer, lambda progress: None)
+    rig.there.live_migrations.receive(instance)
+    rig.there.guests.destroy(instance, destroy_disks=False)
+    rig.there.live_migrations.receive(instance)
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    assert rig.kept('gpu2', instance.uuid) and rig.there.guests.get_info(instance) == PowerState.SHUTDOWN
+
+
+def test_a_guest_that_does_not_fit_is_refused_before_anything_is_done(rig: Any) -> None:
+    instance, guest, offer = live(rig)
+    wrongs = [{**guest, 'virt_type': 'other'}]
+    if offer['block']:
+        wrongs.append({**guest, 'disks': [{**guest['disks'][0], 'size': 1 << 60, 'used': 1 << 60}]})
+    with pytest.raises(errors.MigrationPreCheckError):
+        rig.there.live_migrations.offer(instance, guest, not offer['block'], True)
+    for wrong in wrongs:
+        with pytest.raises(errors.MigrationPreCheckError):
+            rig.there.live_migrations.offer(instance, wrong, None, False)
+    assert rig.there.guests.describe() == []

@@ -76,6 +76,18 @@ def create_overlay(path: str, base: Base, size: int) -> None:
     os.replace(aside, path)
 
 
+def create_empty(path: str, format_: str, size: int) -> None:
+    """A disk of so many bytes that reads as zeros; replaces what is there."""
+    aside = _aside(path)
+    command.run('qemu-img', 'create', '-q', '-f', format_, aside, str(size))
+    os.replace(aside, path)
+
+
+def copy_into(path: str, format_: str, target: str) -> None:
+    """All that a disk reads as, written into another one of its format and size."""
+    command.run('qemu-img', 'convert', '-n', '-f', format_, '-O', format_, path, target)
+
+
 def create_copy(path: str, base: Base, size: int) -> None:
     """A raw copy of ``base``, sparse, grown to ``size``; replaces what is there."""
     aside = _aside(path)

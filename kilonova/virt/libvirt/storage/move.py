@@ -66,14 +66,15 @@ class DiskMover:
         # A flavor without root_gb takes the image's size, so the flavors alone don't tell.
         if root and flavor.root_gb and flavor.root_gb * disk.GIB < root.virtual_size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
-        place = self._destination(dest, instance.uuid)
+        place = self.destination(dest, instance.uuid)
         free = place.check()
         needed = sum(files.used(source.file(name)) for name in found)
         if needed > free and not isinstance(place, destination.Shared):
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
                                         reason=f'they need {needed} bytes, {free} are left there')
 
-    def _destination(self, dest: MoveOffer, uuid: str) -> Destination:
+    def destination(self, dest: MoveOffer, uuid: str) -> Destination:
+        """Where a server's files go that ``dest`` offered a place."""
         return destination.of(dest, uuid, self.host, self.instances_path, self._transport)
 
     def _source(self, uuid: str) -> InstanceDirectory:
@@ -89,7 +90,7 @@ class DiskMover:
         they did not get there.
         """
         kept = self._set_aside(uuid, dest['move'])
-        place = self._destination(dest, uuid)
+        place = self.destination(dest, uuid)
         try:
             if place.has_arrived(dest['move']):
                 pass
@@ -106,7 +107,7 @@ class DiskMover:
 
     def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
         """Delete what ``carry`` put at a destination other than this host, if it is this move's."""
-        place = self._destination(dest, uuid)
+        place = self.destination(dest, uuid)
         if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:

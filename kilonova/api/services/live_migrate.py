@@ -1,0 +1,67 @@
+"""Live migrate: what may be asked, and what travels to the conductor with it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oslo_utils import uuidutils
+
+from kilonova.api.services import accept, create, images, resize
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.lookup import Found
+from kilonova.context import RequestContext
+from kilonova.db.queries.operations import Operation
+from kilonova.errors import Invalid, UnableToMigrateToSelf
+from kilonova.objects import Instance
+
+
+class NotLive(Invalid):
+    msg_fmt = 'Migration pre-check error: instance %(uuid)s can not be live migrated: %(reason)s.'
+
+
+class NoHostToForce(Invalid):
+    msg_fmt = "Can't force to a non-provided destination"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``host``: where to, None: the scheduler chooses; ``force``: without asking it. ``block``: whether the disks go
+    along, None: unless both hosts use them; ``over_commit``: holes of disks need no room there."""
+
+    host: str | None
+    force: bool
+    block: bool | None
+    over_commit: bool
+
+
+def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted) -> None:
+    """Carry a server to another host while it runs. In all versions the hosts are asked after the answer: the action's
+    events say what they refused."""
+    accept.check(ctxt, server, 'live_migrate.start')
+    instance = resize.instance_of(ctxt, server)
+    resize.refuse_accelerators(instance.flavor.extra_specs)
+    _check(instance)
+    if wanted.force and wanted.host is None:
+        raise NoHostToForce
+    if wanted.host is not None:
+        if wanted.host == instance.host:
+            raise UnableToMigrateToSelf(instance_id=instance.uuid, host=instance.host)
+        create.check_host(backend, wanted.host)
+    image = images.of_server(instance.system_metadata, instance.image_ref)
+    spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
+    spec.ignore_hosts = [instance.host]
+    spec.requested_destination = resize.destination_of(ctxt, server, wanted.host)
+    row = Operation.new(ctxt, 'live_migrate', server.uuid, {
+        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': 'live-migration', 'host': wanted.host,
+        'force': wanted.force, 'block': wanted.block, 'over_commit': wanted.over_commit,
+        'flavor': instance.flavor.stored_primitive(), 'request_spec': spec.obj_to_primitive()})
+    accept.accept(ctxt, server, 'live_migrate.start', row, 'live-migration')
+    backend.conductor.live_migrate_instance(ctxt, operation=row.uuid)
+
+
+def _check(instance: Instance) -> None:
+    """What a guest can't take along: refused before anything is done."""
+    if instance.pci_requests is not None and instance.pci_requests.requests:
+        raise NotLive(uuid=instance.uuid, reason='it has PCI devices, which stay with their host')
+    if instance.numa_topology is not None:
+        raise NotLive(uuid=instance.uuid,
+                      reason='its CPUs or its memory have a place on the NUMA cells of its host')

@@ -1,0 +1,165 @@
+"""Live migration, in the order in which the conductor's flow calls the hosts: ``check_source`` at the source,
+``check_destination`` and ``prepare`` at the destination, ``migrate`` at the source, ``arrive`` at the destination,
+``leave`` at the source. On the way back: ``abort`` at the source, ``rollback`` at the destination, ``abort`` once more.
+
+Which things here belong to which end of a move says ``move``. A guest that has gone isn't fetched back: where the
+operation ended after that, ``rollback`` finds it at the destination and keeps it there.
+"""
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.compute import records
+from kilonova.compute.endpoint import order
+from kilonova.compute.operation import Check, Operation, Reply, SaveFields
+from kilonova.compute.ops import move
+from kilonova.compute.tracker import side_of
+from kilonova.rpc.compute import Compute
+from kilonova.states import TaskState
+from kilonova.virt.driver import LiveTold
+
+LOG = logging.getLogger(__name__)
+
+# Marks of saves that say what the migration is at; those of its progress count from 1.
+QUEUED, RUNNING = -1, -2
+
+
+# -- 1. both sides look ------------------------------------------------------------------------------------------------
+@order(Compute.check_can_live_migrate_source)
+def check_source(op: Operation) -> Reply:
+    """What a destination must know of the guest (``driver.LiveGuest``). GuestFailed: it is off."""
+    op.begin('compute_check_can_live_migrate_source')
+    with op.turn(), op.undoing('check_source'):
+        op.undo(move.failed, op)
+        guest = op.host.driver.live_migrations.describe(op.instance)
+        op.save(event=op.event())
+    return guest
+
+
+@order(Compute.check_can_live_migrate_destination, checks=Check.WRITE)
+def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> Reply:
+    """Compare and claim: how the guest gets here (``driver.LiveOffer``). HostRejected: an alternate may take it."""
+    op.begin('compute_check_can_live_migrate_destination')
+    with op.turn(), op.undoing('check_destination'):
+        op.undo(move.failed, op)
+        offer = op.host.driver.live_migrations.offer(op.instance, order.guest, order.block, order.over_commit)
+        move.claim(op, order, TaskState.MIGRATING, status='preparing')
+        # Only now: a claim that was refused took nothing.
+        op.undo(move.free, op, order.migration)
+        op.check()
+        op.save(event=op.event())
+    return offer
+
+
+# -- 2. the destination makes room -------------------------------------------------------------------------------------
+@order(Compute.pre_live_migration)
+def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
+    """Empty disks. What had come of them goes with the claim (``rollback``)."""
+    op.begin('compute_pre_live_migration')
+    with op.turn(), op.undoing('prepare'):
+        op.undo(move.failed, op)
+        op.notify('instance.live_migration_pre.start')
+        op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer)
+        op.save(event=op.event())
+    op.notify('instance.live_migration_pre.end')
+    return {}
+
+
+# -- 3. the source carries the guest -----------------------------------------------------------------------------------
+@order(Compute.live_migration)
+def migrate(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
+    """The guest goes. Asked again by whoever doesn't remember it: the migration that runs is followed to its end."""
+    host, migration = op.host, order.migration
+    op.begin('compute_live_migration')
+
+    def say(mark: int, status: str) -> None:
+        op.save(mark=mark, migration={'uuid': migration.uuid, 'status': status})
+    with op.turn(), op.undoing('live_migration'):
+        op.undo(move.failed, op)
+        with host.live_migration_slots.hold(op.check, lambda: say(QUEUED, 'queued')):
+            op.check()
+            say(RUNNING, 'running')
+            with host.tracker.at_work(op.instance.uuid, 'move'):
+                host.driver.live_migrations.migrate(op.instance, order.offer, _told(op, migration))
+        op.notify('instance.live_migration_post.start')
+        op.save(event=op.event(), migration={'uuid': migration.uuid, 'status': 'post-migrating'})
+    return {}
+
+
+def _told(op: Operation, migration: objects.Migration) -> LiveTold:
+    note = move.noting(op, migration)
+    return lambda progress: note({name: int(value) for name, value in progress.items()})    # type: ignore[call-overload]
+
+
+# -- 4. the destination has it -----------------------------------------------------------------------------------------
+@order(Compute.post_live_migration_at_destination)
+def arrive(op: Operation, migration: objects.Migration) -> Reply:
+    """The server is this host's. Its end state is the flow's."""
+    op.begin('compute_post_live_migration_at_destination')
+    with op.turn():
+        op.notify('instance.live_migration_post_dest.start')
+        _receive(op, migration, {'event': op.event()})
+    op.notify('instance.live_migration_post_dest.end', values={'host': op.host.name, 'node': op.host.tracker.nodename})
+    return {}
+
+
+def _receive(op: Operation, migration: objects.Migration, fields: SaveFields) -> None:
+    host, uuid = op.host, op.instance.uuid
+    move.learn(host, op.instance, migration, op.instance.flavor)
+    host.driver.live_migrations.receive(op.instance)
+    with host.tracker.writing(op.ctxt):
+        plan = host.tracker.plan_allocate(uuid, side_of(migration))
+        # Less work under way.
+        fields['usage'] = host.tracker.usage(plan)
+        fields['expect'] = {'host': [migration.source_compute, host.name]}
+        fields['values'] = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id}
+        op.save(plan, **fields)
+
+
+# -- 5. the source forgets it ------------------------------------------------------------------------------------------
+@order(Compute.post_live_migration, forward=True)
+def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
+    """Domain, disks and claim go here, once the destination has them."""
+    with op.turn():
+        op.host.driver.live_migrations.leave(op.instance, order.offer)
+        op.give_back(move.of_source(order.migration))
+    op.notify('instance.live_migration_post.end')
+    return {}
+
+
+# -- back --------------------------------------------------------------------------------------------------------------
+@order(Compute.undo_live_migration, checks=Check.UNDO, forward=True)
+def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
+    """Source: no migration runs any more: {'active': whether the guest is here}."""
+    live = op.host.driver.live_migrations
+    with op.turn():
+        if not order.resume:
+            op.notify('instance.live_migration_rollback.start')
+        active = live.abort(op.instance)
+        if order.resume:
+            live.go_on(op.instance)
+            op.notify('instance.live_migration_rollback.end')
+    return {'active': active}
+
+
+@order(Compute.rollback_live_migration_at_destination, checks=Check.UNDO, forward=True)
+def rollback(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
+    """Destination: what had come goes, and the claim: {'arrived': False}. Where the guest is gone
+    from the source it stays, even if it is off by now, or where it came as a whole: {'arrived': True}."""
+    migration, gone = order.migration, order.gone
+    with op.turn():
+        if gone is not False and _is_here(op, migration, gone):
+            LOG.warning('The guest came here before its migration was ended, and stays', instance_uuid=op.instance.uuid)
+            _receive(op, migration, {'undo': True})
+            return {'arrived': True}
+        op.notify('instance.live_migration_rollback_dest.start')
+        move.give_up(op, migration)
+    op.notify('instance.live_migration_rollback_dest.end')
+    return {'arrived': False}
+
+
+def _is_here(op: Operation, migration: objects.Migration, gone: bool | None) -> bool:
+    if migration.dest_compute != op.host.name or records.instance(op.ctxt, op.instance.uuid) is None:
+        return False
+    return gone is True or op.host.driver.live_migrations.has_arrived(op.instance)

@@ -1,0 +1,288 @@
+"""Live migration: create_migration · check_source · select · claim_and_move · check_destination · pre_live_migration ·
+live_migration · post_live_migration_at_destination · clean_source · drop_allocation · mark_migrated.
+
+Until the guest has gone every step has its undo, and a migration that fails leaves the server on the source as it was.
+A guest that has gone isn't fetched back: whatever fails afterwards, and whoever cancels it, the server is the
+destination's and what is left to do is done (``settle``). Which of the two it is the hypervisors know: the source says
+whether it has the guest, and if not the destination; while one that must be asked is away it is waited for, so that no
+server ever has two guests.
+"""
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova import objects
+from kilonova.conductor.flows import beside, resize
+from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
+from kilonova.conductor.row import Choice
+from kilonova.conductor.work import HostGone, Parked, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import compute_nodes, instances, migrations
+from kilonova.errors import DisksUnmovable, HostRejected, KilonovaError, LeaseLost, NoValidHost, Unanswered
+from kilonova.rpc.interface import VersionCapError
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class LiveOutputs(Rechosen):
+    """``guest``: what the source said of it; ``offer``: what the destination said; ``gone``: whether the guest has left
+    the source (None: not known yet)."""
+
+    guest: dict[str, Any] | None = None
+    offer: dict[str, Any] | None = None
+    gone: bool | None = None
+
+
+LiveWork = Work[LiveOutputs]
+
+
+# --- the steps -------------------------------------------------------------------------------------------------------
+def check_source(work: LiveWork) -> None:
+    """The guest runs there, and this is what it needs. A host that is down has none that could be carried away."""
+    work.outputs.guest = work.ask(migration(work).source_compute, 'check_can_live_migrate_source',
+                                  instance=work.instance())
+
+
+def undo_check_source(work: LiveWork) -> None:
+    """The guest goes on where a migration held it; nothing of it is elsewhere any more."""
+    if work.outputs.offer is not None:
+        _ask_to_abort(work, resume=True)
+
+
+def select(work: LiveWork) -> None:
+    """The scheduler chooses, unless a host is forced: that gets on its root provider what the server has on its own."""
+    host = work.args['host']
+    if not work.args['force']:
+        resize.select(work)
+        return
+    with engine.silence(), work.db.read() as conn:
+        nodes = compute_nodes.by_host(conn, host)
+    if not nodes:
+        raise HostGone(host=host)
+    node = nodes[0]
+    held = work.env.placement.get_allocations(work.instance_uuid)['allocations']
+    # Asked again after the allocation went over, it is the migration's.
+    held = held or work.env.placement.get_allocations(work.args['migration_uuid'])['allocations']
+    if len(held) != 1:
+        raise NoValidHost(reason=f'the server has allocations of {len(held)} providers, a forced host takes those of '
+                                 'one')
+    (resources,) = ({'resources': one['resources']} for one in held.values())
+    work.outputs.select = [Choice(host=host, node=node['hypervisor_hostname'], compute_node_uuid=node['uuid'],
+                                  allocations={node['uuid']: resources})]
+
+
+def check_destination(work: LiveWork) -> None:
+    """The destination compares and claims; how the guest gets there."""
+    host = chosen(work)
+    order = objects.LiveMigrationCheckOrder(
+        instance=work.instance(), migration=migration(work), request_spec=allocated_spec(work),
+        limits=host.scheduler_limits, guest=work.outputs.guest, block=work.args['block'],
+        over_commit=work.args['over_commit'])
+    work.outputs.offer = work.ask(host.host, 'check_can_live_migrate_destination', order=order)
+    work.changed()
+
+
+def undo_check_destination(work: LiveWork) -> None:
+    """The destination forgets the guest that was on its way, its disks and the claim."""
+    if work.outputs.select is not None:
+        beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
+                           order=_undo(work, gone=False))
+    work.changed()
+
+
+def _order(work: LiveWork) -> objects.LiveMigrationOrder:
+    return objects.LiveMigrationOrder(instance=work.instance(), migration=migration(work), guest=work.outputs.guest,
+                                      offer=work.outputs.offer)
+
+
+def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
+    return objects.LiveMigrationUndo(instance=work.instance(fresh=True), migration=migration(work), resume=resume,
+                                     gone=gone)
+
+
+def pre_live_migration(work: LiveWork) -> None:
+    """The destination makes room for disks."""
+    work.ask(chosen(work).host, 'pre_live_migration', order=_order(work))
+
+
+def live_migration(work: LiveWork) -> None:
+    """The source carries the guest away. From here on nothing is undone."""
+    work.ask(migration(work).source_compute, 'live_migration', order=_order(work))
+    work.outputs.gone = True
+
+
+def undo_live_migration(work: LiveWork) -> None:
+    """No migration runs any more."""
+    _ask_to_abort(work, resume=False)
+
+
+def _ask_to_abort(work: LiveWork, resume: bool) -> None:
+    beside.ask_to_undo(work, migration(work).source_compute, 'undo_live_migration', order=_undo(work, resume=resume))
+    work.changed()
+
+
+def post_live_migration_at_destination(work: LiveWork) -> None:
+    """The server is the destination's."""
+    work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(),
+             migration=migration(work))
+    work.changed()
+
+
+def clean_source(work: LiveWork) -> None:
+    """What the source kept goes; a source that is down does it when it is back."""
+    order, host = _order(work), migration(work).source_compute
+    try:
+        work.ask(host, 'post_live_migration', order=order)
+    except HostGone:
+        beside.pend(work, host, 'post_live_migration', order=order)
+
+
+def drop_allocation(work: LiveWork) -> None:
+    """What the migration held in Placement goes."""
+    work.env.placement.delete_allocations(work.args['migration_uuid'])
+
+
+def mark_migrated(work: LiveWork) -> None:
+    """The end: as before, elsewhere."""
+    def end(conn: engine.Connection) -> None:
+        _migrated(work, conn)
+        instances.add_events(conn, work.instance_uuid, work.request_id, [
+            work.event('conductor_live_migrate_instance', host=work.env.host)])
+        instances.finish_action(conn, work.instance_uuid, work.request_id)
+    work.end(end)
+
+
+def _migrated(work: LiveWork, conn: engine.Connection) -> None:
+    instances.transition(conn, work.instance_uuid, 'live_migrate.done')
+    instances.update_extra(conn, work.instance_uuid, {'migration_context': None})
+    migrations.update(conn, work.args['migration_uuid'], {'status': 'completed'})
+
+
+# --- a migration that was ended --------------------------------------------------------------------------------------
+def has_gone(work: LiveWork) -> bool:
+    """Whether the guest is no longer on the source; no migration runs afterwards, so that it stays so.
+
+    GuestMayRun: who would have to say is away, and may run it.
+    """
+    if work.outputs.gone is None:
+        order = _undo(work)
+        work.outputs.gone = not _is_on_source(work, order) and _has_arrived(work, order)
+        work.decide({'position': work.position}, cancelled=True)
+        work.changed()
+    return work.outputs.gone
+
+
+def _is_on_source(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
+    try:
+        answer = work.ask(order.migration.source_compute, 'undo_live_migration', order=order)
+    except (HostGone, VersionCapError):
+        return False
+    except (Unanswered, LeaseLost):
+        raise
+    except KilonovaError:
+        # Its hypervisor is away: after some tries the destination says all there is to know.
+        if work.outputs.tries < beside.UNDO_TRIES:
+            raise
+        return False
+    return bool(answer['active'])
+
+
+def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
+    host = chosen(work).host
+    try:
+        answer = work.ask(host, 'rollback_live_migration_at_destination', order=order)
+    except HostGone:
+        second = second_guest(work, order.instance, host)
+        if second is not None:
+            raise second from None
+        return False
+    return bool(answer['arrived'])
+
+
+def settle(work: LiveWork) -> None:
+    """The server is the destination's, though the operation was ended: what the source kept and the migration held
+    goes, and the end is written. A destination that is down receives it when it is back."""
+    moved, host = migration(work), chosen(work)
+    beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
+    work.changed()
+    beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
+    work.env.placement.delete_allocations(moved.uuid)
+
+    def end(conn: engine.Connection) -> None:
+        instances.put_back(conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node},
+                           {moved.source_compute, host.host})
+        _migrated(work, conn)
+        instances.add_events(conn, work.instance_uuid, work.request_id, [
+            work.event('conductor_live_migrate_instance', 'Error', work.env.host)])
+        instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error')
+    work.end(end)
+
+
+class LiveMigrate(Choosing[LiveOutputs]):
+    name, outputs = 'live_migrate', LiveOutputs
+    steps = (
+        Step('create_migration', functools.partial(resize.create_migration, status='accepted')),
+        Step('check_source', check_source, undo_check_source),
+        Step('select', select),
+        Step('claim_and_move', resize.claim_and_move, resize.undo_claim_and_move, again_from='claim_and_move'),
+        Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
+        # Undone by check_destination's: disks and claim go together.
+        Step('pre_live_migration', pre_live_migration, again_from='claim_and_move'),
+        # The source refuses before it begins: it can't reach this destination.
+        Step('live_migration', live_migration, undo_live_migration, again_from='claim_and_move'),
+        Step('post_live_migration_at_destination', post_live_migration_at_destination),
+        Step('clean_source', clean_source),
+        Step('drop_allocation', drop_allocation, saved=False),
+        Step('mark_migrated', mark_migrated, saved=False),
+    )
+
+    def next_attempt(self, work: LiveWork, step: Step[LiveOutputs], error: HostRejected) -> bool:
+        """Of the source's refusals only that of the way to this destination comes before the guest may have gone."""
+        if work.args['force'] or (step.do is live_migration and not isinstance(error, DisksUnmovable)):
+            return False
+        return super().next_attempt(work, step, error)
+
+    def exhausted(self, work: LiveWork, error: HostRejected) -> Exception:
+        return error if work.args['force'] else super().exhausted(work, error)
+
+    def unwind(self, work: LiveWork) -> None:
+        """Back, unless the guest has gone: then to the end."""
+        position = self.index('live_migration')
+        if work.position < position:
+            super().unwind(work)
+            return
+        work.at(position, self.steps[position].name)
+        try:
+            work.compare()
+            gone = has_gone(work)
+            if gone:
+                settle(work)
+        except (LeaseLost, Unanswered, Parked):
+            raise
+        except Exception as error:
+            LOG.exception('%s: the end of %s could not be found', self.name, work.instance_uuid)
+            work.give_back(error)
+            return
+        if gone:
+            work.close()
+        else:
+            super().unwind(work)
+
+    def ended_badly(self, work: LiveWork) -> None:
+        """The server is as it was; its fault and event say why."""
+        put_back = resize.as_before(work)
+
+        def end(conn: engine.Connection) -> None:
+            uuid = work.instance_uuid
+            put_back(conn)
+            if instances.transition(conn, uuid, 'live_migrate.failed'):
+                instances.add_fault(conn, uuid, work.fault())
+            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
+            instances.add_events(conn, uuid, work.request_id, [
+                work.event('conductor_live_migrate_instance', 'Error', work.env.host)])
+            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        work.end(end)

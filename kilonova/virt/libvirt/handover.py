@@ -1,0 +1,79 @@
+"""Live migration between hosts of libvirt's test driver on one machine: it migrates nothing, so the guest's XML is left
+beside its disks at the destination, which starts it from that.
+"""
+from __future__ import annotations
+
+import json
+import os
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.migrating import rewritten
+from kilonova.virt.libvirt.storage import destination, disk, files
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+# What a guest has become at the destination, until that starts it.
+HANDED_OVER = 'guest.json'
+
+
+class Handover:
+    """Of one host."""
+
+    def __init__(self, connection: Connection, disks: ServerDisks) -> None:
+        self._libvirt, self._disks = connection, disks
+
+    def give(self, uuid: str, offer: driver.LiveOffer, place: destination.Destination, told: driver.LiveTold) -> None:
+        """Source: disks, then the guest."""
+        path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
+        left, guest = os.path.join(there, HANDED_OVER), self._libvirt.find(uuid)
+        if guest is None or not guest.is_active():
+            if os.path.exists(left):
+                return
+            raise driver.GuestFailed(act='migrate', uuid=uuid, reason='it is off')
+        if not isinstance(place, destination.Local):
+            raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'],
+                                        reason="libvirt's test driver moves guests on one machine only")
+        place.check()
+        carried = self._disks.present(uuid) if offer['block'] else ()
+        total = sum(os.path.getsize(one.path) for one in carried)
+        told(_numbers(total, 0))
+        for one in carried:
+            target = os.path.join(there, os.path.basename(one.path))
+            if one.device == 'disk':
+                disk.copy_into(one.path, one.format, target)
+            else:
+                place.put([one.path], there, lambda count: None)
+        told(_numbers(total, total))
+        is_paused = guest.power_state() == PowerState.PAUSED
+        xml = rewritten(guest.xml(), path, there, offer['listen'])
+        files.write_whole(left, json.dumps({'xml': xml, 'paused': is_paused}))
+        guest.destroy()
+
+    def has_arrived(self, uuid: str) -> bool:
+        return os.path.exists(self._disks.directory(uuid).file(HANDED_OVER))
+
+    def forget(self, uuid: str) -> None:
+        """Destination: what a migration that was undone may have left on storage that both use."""
+        files.remove(self._disks.directory(uuid).file(HANDED_OVER))
+
+    def take(self, uuid: str) -> Guest | None:
+        """Destination: the guest starts from what was left for it; None: nothing was."""
+        path = self._disks.directory(uuid).file(HANDED_OVER)
+        if not os.path.exists(path):
+            return None
+        with open(path, encoding='utf-8') as stream:
+            given = json.load(stream)
+        guest = self._libvirt.define(given['xml'], uuid)
+        guest.start()
+        if given['paused']:
+            guest.hold()
+        files.remove(path)
+        return guest
+
+
+def _numbers(total: int, done: int) -> driver.LiveProgress:
+    return {'memory_total': 0, 'memory_processed': 0, 'memory_remaining': 0,
+            'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done}

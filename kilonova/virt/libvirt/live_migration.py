@@ -1,0 +1,303 @@
+"""Guests that go to another host while they run: libvirt carries memory and disks, this starts, follows and ends it.
+
+The source's libvirtd speaks with the destination's by itself (peer to peer), so a compute that is restarted meanwhile
+finds the job, or what it came to by the state of the domain on both sides. Disks that both hosts don't share are copied
+whole, into empty files that the destination made; what never changes (a config drive) goes as a file before.
+
+Libvirt's test driver migrates nothing: ``handover`` stands in for it.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt import migrating
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.handover import Handover
+from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.storage import command, destination, disk, files
+from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.libvirt.storage.move import DiskMover
+from kilonova.virt.libvirt.storage.server import ServerDisks
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks at a migration, at first and later.
+LOOK, LATER = 0.1, 1.0
+# GiB for which a migration has its time at least.
+LEAST_GIB = 2
+_NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
+
+
+class LiveMigrations:
+    """``driver.LiveMigrations``."""
+
+    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, domains: Domains, disks: ServerDisks,
+                 mover: DiskMover) -> None:
+        options = conf.libvirt
+        if options.live_migration_timeout_action != 'abort':
+            raise driver.DriverMisconfigured(reason='[libvirt]live_migration_timeout_action '
+                                                    f'{options.live_migration_timeout_action} is not served here')
+        self._libvirt, self._host, self._domains, self._disks, self._mover = connection, host, domains, disks, mover
+        self._instances_path = conf.instances_path
+        self._address = options.live_migration_inbound_addr or conf.my_ip
+        self._uri = options.live_migration_uri or f"qemu+{options.live_migration_scheme or 'tcp'}://%s/system"
+        self._bandwidth, self._converge = (options.live_migration_bandwidth,
+                                           options.live_migration_permit_auto_converge)
+        self._seconds_a_gib = options.live_migration_completion_timeout
+        self._listen = {'vnc': conf.vnc.server_listen, 'spice': conf.spice.server_listen}
+        self._handover = Handover(connection, disks)
+
+    # -- what is to be known before ------------------------------------------------------------------
+
+    @translated
+    def describe(self, instance: objects.Instance) -> driver.LiveGuest:
+        guest = self._active(instance)
+        directory, offer = self._disks.directory(instance.uuid), self._mover.offer()
+        found: list[driver.LiveDisk] = []
+        for name, header in directory.disks().items():
+            path = directory.file(name)
+            used = files.used(path) + (files.used(header.backing) if header.backing else 0)
+            found.append({'name': name, 'format': header.format, 'size': header.virtual_size,
+                          'used': min(used, header.virtual_size), 'copied': True})
+        whole = {os.path.basename(one.path) for one in self._disks.present(instance.uuid) if one.device != 'disk'}
+        for one in found:
+            one['copied'] = one['name'] not in whole
+        domain = ElementTree.fromstring(migrating.xml(guest))
+        if domain.find("devices/serial[@type='tcp']") is not None:
+            raise errors.MigrationError(reason='the guest has serial consoles on ports of its host '
+                                               '([serial_console]enabled), which it can not take along')
+        os_type, cpu = domain.find('os/type'), domain.find('cpu')
+        return {'host': offer['host'], 'storage_id': offer['storage_id'], 'instances_path': self._instances_path,
+                'disks': found, 'asked': {name: wish.to_dict() for name, wish in directory.asked().items()},
+                'arch': self._host.capabilities.arch, 'virt_type': self._host.settings.virt_type,
+                'machine': os_type.get('machine') if os_type is not None else None,
+                # Without a model it is the host's own, which libvirt compares itself.
+                'cpu': ElementTree.tostring(cpu, encoding='unicode')
+                if cpu is not None and cpu.find('model') is not None else None}
+
+    @translated
+    def offer(self, instance: objects.Instance, guest: driver.LiveGuest, block: bool | None,
+              over_commit: bool) -> driver.LiveOffer:
+        mine = self._mover.offer()
+        is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
+        if block is None:
+            block = not is_shared
+        path = self._disks.directory(instance.uuid).path
+        if block and is_shared:
+            raise errors.MigrationPreCheckError(reason=f'{path} is not on local storage: Block migration can not be '
+                                                       'used with shared storage.')
+        if not block and not is_shared:
+            raise errors.MigrationPreCheckError(reason=f'{path} is not on shared storage: Shared storage '
+                                                       'live-migration requires either shared storage or '
+                                                       'boot-from-volume with no local disks.')
+        if not block and guest['instances_path'] != self._instances_path:
+            raise errors.MigrationPreCheckError(reason=f"they share a storage which is at {guest['instances_path']} "
+                                                       f'there, at {self._instances_path} here')
+        self._compare(guest)
+        if block:
+            self._check_room(instance, guest, over_commit)
+        address = f'[{self._address}]' if ':' in self._address else self._address
+        return {**mine, 'block': block, 'uri': self._uri.replace('%s', address), 'data_uri': f'tcp://{address}',
+                'listen': self._listen}
+
+    def _compare(self, guest: driver.LiveGuest) -> None:
+        here = self._host.settings
+        if (guest['arch'], guest['virt_type']) != (self._host.capabilities.arch, here.virt_type):
+            raise errors.MigrationPreCheckError(
+                reason=f"guests are {guest['virt_type']} on {guest['arch']} there, {here.virt_type} on "
+                       f'{self._host.capabilities.arch} here')
+        if guest['cpu'] is not None and not migrating.runs_cpu(
+                self._libvirt, guest['cpu'], guest['arch'], guest['machine'], guest['virt_type']):
+            raise errors.MigrationPreCheckError(
+                reason="Unacceptable CPU info: CPU doesn't have compatibility: the guest's CPU can not be had on host "
+                       f'{self._libvirt.name}')
+
+    def _check_room(self, instance: objects.Instance, guest: driver.LiveGuest, over_commit: bool) -> None:
+        needed = sum(one['used'] if over_commit else one['size'] for one in guest['disks'])
+        free = shutil.disk_usage(self._instances_path).free
+        if needed > free:
+            raise errors.MigrationPreCheckError(
+                reason=f'Unable to migrate {instance.uuid}: Disk of instance is too large(available on destination '
+                       f'host:{free} < need:{needed})')
+
+    # -- destination ---------------------------------------------------------------------------------
+
+    @translated
+    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer) -> None:
+        self._domains.forget_if_made(instance.uuid)
+        self._handover.forget(instance.uuid)
+        if offer['block']:
+            self._make_room(instance, guest, offer['move'])
+
+    def _make_room(self, instance: objects.Instance, guest: driver.LiveGuest, move: str) -> None:
+        """Empty disks, and the kernel that the guest was started from. Whatever the directory was before goes."""
+        directory = self._disks.directory(instance.uuid)
+        if directory.exists():
+            LOG.info('Removing %s: a guest comes in its place', directory.path, instance_uuid=instance.uuid)
+            files.remove_tree(directory.path)
+        directory.create()
+        directory.mark_move(move)
+        directory.own(self._libvirt.name)
+        directory.keep_asked({name: Wish.from_dict(wish) for name, wish in guest['asked'].items()})
+        for one in guest['disks']:
+            if one['copied']:
+                disk.create_empty(directory.file(one['name']), one['format'], one['size'])
+            directory.record(one['name'], one['format'])
+        self._disks.ensure_bases(instance, {})
+
+    @translated
+    def has_arrived(self, instance: objects.Instance) -> bool:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            return self._libvirt.is_test and self._handover.has_arrived(instance.uuid)
+        return migrating.has_arrived(guest)
+
+    @translated
+    def receive(self, instance: objects.Instance) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None and self._libvirt.is_test:
+            guest = self._handover.take(instance.uuid)
+        if guest is not None and not guest.call('isPersistent'):
+            guest = self._libvirt.define(migrating.xml(guest), instance.uuid)
+        directory = self._disks.directory(instance.uuid)
+        if directory.is_of(self._libvirt.name):
+            directory.own(self._libvirt.name)
+            directory.unmark_move()
+        if guest is not None:
+            self._domains.show(guest)
+
+    # -- source --------------------------------------------------------------------------------------
+
+    @translated
+    def migrate(self, instance: objects.Instance, offer: driver.LiveOffer, told: driver.LiveTold) -> None:
+        if self._libvirt.is_test:
+            self._handover.give(instance.uuid, offer, self._place(instance, offer), told)
+            return
+        guest = self._libvirt.find(instance.uuid)
+        if migrating.has_gone(guest):
+            return
+        guest, began = self._active(instance), None
+        if migrating.outgoing(guest) is None:
+            self._carry_files(instance, offer)
+            began = migrating.Call(guest, offer['uri'], *self._how(guest, instance, offer))
+        self._follow(guest, told, began)
+
+    def _active(self, instance: objects.Instance) -> Guest:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None or not guest.is_active():
+            raise driver.GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
+        return guest
+
+    def _place(self, instance: objects.Instance, offer: driver.LiveOffer) -> destination.Destination:
+        return self._mover.destination(offer, instance.uuid)
+
+    def _carry_files(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+        """What QEMU doesn't carry. DisksUnmovable: that isn't possible."""
+        place = self._place(instance, offer)
+        if not offer['block']:
+            place.check()
+            return
+        paths = [one.path for one in self._disks.present(instance.uuid) if one.device != 'disk']
+        if not paths:
+            return
+        place.check()
+        try:
+            place.put(paths, os.path.join(offer['instances_path'], instance.uuid), lambda count: None)
+        except command.CommandFailed as error:
+            raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'], reason=str(error)) from error
+
+    def _how(self, guest: Guest, instance: objects.Instance, offer: driver.LiveOffer) -> tuple[dict[str, Any], int]:
+        """Parameters and flags of the migration."""
+        flags = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST)
+        moved = self._disks.directory(instance.uuid).path, os.path.join(offer['instances_path'], instance.uuid)
+        live = migrating.xml(guest)
+        parameters: dict[str, Any] = {
+            libvirt.VIR_MIGRATE_PARAM_URI: offer['data_uri'],
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: migrating.rewritten(live, *moved, offer['listen']),
+            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migrating.rewritten(migrating.xml(guest, inactive=True), *moved,
+                                                                       offer['listen'])}
+        if offer['block']:
+            flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
+            parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = migrating.copied_disks(live, moved[0])
+        if guest.power_state() == PowerState.PAUSED:
+            flags |= libvirt.VIR_MIGRATE_PAUSED
+        if self._converge:
+            flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
+        if self._bandwidth:
+            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = self._bandwidth
+        return parameters, flags
+
+    def _follow(self, guest: Guest, told: driver.LiveTold, began: migrating.Call | None) -> None:
+        """Until it ended, whoever began it. What ``told`` raises, and time that runs out, aborts it."""
+        since, pause, reason = time.monotonic(), LOOK, None
+        while True:
+            is_over = began is None or began.ended      # looked at before the job: it may end in between
+            job = migrating.outgoing(guest)
+            if job is None and is_over:
+                break
+            if job is not None and reason is None:
+                reason = self._look(job, told, time.monotonic() - since)
+            if job is not None and reason is not None:
+                migrating.abort(guest)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LATER)
+        if migrating.has_gone(guest) or (began is not None and began.ended and began.error is None):
+            LOG.info('Migrating instance to another host finished.', instance_uuid=guest.uuid)
+            return
+        if reason is not None:
+            raise reason
+        said = began.error if began is not None else None
+        raise errors.MigrationError(reason=str(said or 'it was aborted'))
+
+    def _look(self, job: dict[str, int], told: driver.LiveTold, took: float) -> Exception | None:
+        """Why it is to be aborted."""
+        numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
+        gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
+        if self._seconds_a_gib and took > self._seconds_a_gib * gib:
+            return errors.MigrationError(reason=f'it was not over after {took:.0f} seconds '
+                                                '([libvirt]live_migration_completion_timeout)')
+        try:
+            told(driver.LiveProgress(**numbers))    # type: ignore[typeddict-item]
+        except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
+            return error
+        return None
+
+    @translated
+    def abort(self, instance: objects.Instance) -> bool:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            return False
+        while migrating.outgoing(guest) is not None:
+            migrating.abort(guest)
+            time.sleep(LOOK)
+        return guest.is_active()
+
+    @translated
+    def go_on(self, instance: objects.Instance) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is not None and migrating.is_held(guest):
+            LOG.warning('The guest was held by a migration that did not come to its end; it goes on here',
+                        instance_uuid=instance.uuid)
+            guest.go_on()
+
+    @translated
+    def leave(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+        self._domains.forget(instance.uuid)
+        directory = self._disks.directory(instance.uuid)
+        if offer['block']:
+            self._disks.remove(instance.uuid)
+        elif directory.exists() and directory.is_of(self._libvirt.name):
+            directory.own(offer['host'])

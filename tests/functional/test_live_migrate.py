@@ -1,0 +1,232 @@
+"""Live migration, from the front door to the hosts and back."""
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.virt.driver import GuestFailed
+from tests.fixtures.cloud import WAIT, Cloud
+
+AUTO = {'host': None, 'block_migration': 'auto'}
+THREE: dict[str, list[str]] = {'gpu1': [], 'gpu2': [], 'gpu3': []}
+
+
+def ask(cloud: Cloud, server: str, body: dict[str, Any], version: str = '2.104') -> Any:
+    return cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': body}, version=version)
+
+
+def migrated(cloud: Cloud, server: str, body: dict[str, Any], version: str = '2.104') -> None:
+    assert ask(cloud, server, body, version).status_int == 202
+    cloud.settle()
+
+
+def events(cloud: Cloud, server: str) -> dict[str, tuple[str, str]]:
+    """Events of its newest live migration: {name: (result, host)}."""
+    shown = cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    newest = next(one for one in shown if one['action'] == 'live-migration')
+    found = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{newest['request_id']}")['instanceAction']
+    return {one['event']: (one['result'], one['host']) for one in found['events']}
+
+
+def migrations(cloud: Cloud, server: str) -> list[tuple[str, str, str, str]]:
+    return [(one['migration_type'], one['status'], one['source_compute'], one['dest_compute'])
+            for one in cloud.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations']]
+
+
+def marked(cloud: Cloud, host: str, server: str) -> str:
+    """Its root disk there, which reads from no other file."""
+    path = cloud.directory / host / 'instances' / server / 'disk'
+    return str(path) if path.exists() else ''
+
+
+def test_a_server_goes_to_another_host_and_runs_on(cloud: Cloud) -> None:
+    """Row 0.14: host, allocation and books follow it; the guest is not started anew."""
+    server = cloud.boot(cloud.flavor())
+    source, shown = cloud.host_of(server), cloud.show(server)
+    dest = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[source]
+    migrated(cloud, server, AUTO)
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', dest)
+    assert migrations(cloud, server) == [('live-migration', 'completed', source, dest)]
+    assert events(cloud, server) == {
+        'conductor_live_migrate_instance': ('Success', 'conductor1'),
+        'compute_check_can_live_migrate_source': ('Success', source),
+        'compute_check_can_live_migrate_destination': ('Success', dest),
+        'compute_pre_live_migration': ('Success', dest), 'compute_live_migration': ('Success', source),
+        'compute_post_live_migration_at_destination': ('Success', dest)}
+    assert marked(cloud, dest, server) and not (cloud.directory / source / 'instances' / server).exists()
+    assert cloud.show(server)['OS-SRV-USG:launched_at'] == shown['OS-SRV-USG:launched_at']
+    assert cloud.request('GET', f'/servers/{server}/migrations').json == {'migrations': []}
+    cloud.assert_clean()
+    # It is at home there: stop and start, and back.
+    for action in ('os-stop', 'os-start'):
+        cloud.action(server, action)
+    migrated(cloud, server, AUTO)
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    cloud.assert_clean()
+
+
+def test_a_paused_server_stays_paused(cloud: Cloud) -> None:
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    cloud.action(server, 'pause')
+    migrated(cloud, server, AUTO)
+    assert cloud.status(server) == 'PAUSED' and cloud.host_of(server) != source
+    cloud.assert_clean()
+    cloud.action(server, 'unpause')
+    assert cloud.status(server) == 'ACTIVE'
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize(('version', 'body'), [
+    ('2.1', {'block_migration': True, 'disk_over_commit': False}),
+    ('2.24', {'block_migration': 'true', 'disk_over_commit': True}),
+    ('2.25', {'block_migration': 'auto'}),
+    ('2.30', {'block_migration': 'auto', 'force': False}),
+    ('2.67', {'block_migration': True, 'force': True}),
+    ('2.68', {'block_migration': 'auto'})])
+def test_to_a_named_host_in_every_form(make_cloud: Any, version: str, body: dict[str, Any]) -> None:
+    cloud = make_cloud(THREE)
+    server = cloud.boot(cloud.flavor())
+    for host in sorted(set(THREE) - {cloud.host_of(server)}):
+        migrated(cloud, server, {'host': host, **body}, version)
+        assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', host)
+    cloud.assert_clean()
+
+
+def test_who_asks_the_scheduler(make_cloud: Any) -> None:
+    """A host that is disabled takes a server that is forced on it, as it did for any that was named until 2.29."""
+    cloud = make_cloud(THREE)
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    host = min(set(THREE) - {source})
+    (service,) = cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
+    cloud.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+    for version, body in (('2.30', {}), ('2.67', {'force': False}), ('2.68', {})):
+        migrated(cloud, server, {'host': host, 'block_migration': 'auto', **body}, version)
+        assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+        assert events(cloud, server)['conductor_live_migrate_instance'][0] == 'Error'
+    for version, body in (('2.29', {}), ('2.30', {'force': True})):
+        migrated(cloud, server, {'host': host, 'block_migration': 'auto', **body}, version)
+        assert cloud.host_of(server) == host
+        migrated(cloud, server, {'host': source, 'block_migration': 'auto'})
+        assert cloud.host_of(server) == source
+    cloud.assert_clean()
+
+
+def test_bodies_that_are_refused(cloud: Cloud) -> None:
+    server = cloud.boot(cloud.flavor())
+    for version, body in (('2.1', {'host': None, 'block_migration': True}), ('2.24', AUTO),
+                          ('2.25', {**AUTO, 'disk_over_commit': False}), ('2.29', {**AUTO, 'force': False}),
+                          ('2.68', {**AUTO, 'force': False}), ('2.68', {'host': None}), ('2.68', {'host': 7})):
+        assert ask(cloud, server, body, version).status_int == 400, (version, body)
+    assert cloud.status(server) == 'ACTIVE'
+
+
+def test_what_can_not_be_migrated_live(cloud: Cloud) -> None:
+    server = cloud.boot(cloud.flavor())
+    here = cloud.host_of(server)
+    for body, text in (({'host': here}, f'Unable to migrate instance ({server}) to current host ({here}).'),
+                       ({'host': 'nowhere'}, 'Compute host nowhere could not be found.'),
+                       ({'host': None, 'force': True}, "Can't force to a non-provided destination")):
+        response = ask(cloud, server, {**AUTO, **body}, '2.67')
+        assert (response.status_int, response.json['badRequest']['message']) == (400, text)
+    for flavor, text in ((cloud.flavor(gpus=1), 'it has PCI devices, which stay with their host'),
+                         (cloud.flavor(**{'hw:numa_nodes': '1'}),
+                          'its CPUs or its memory have a place on the NUMA cells of its host')):
+        other = cloud.boot(flavor)
+        response = ask(cloud, other, AUTO)
+        assert response.status_int == 400
+        assert response.json['badRequest']['message'] == (
+            f'Migration pre-check error: instance {other} can not be live migrated: {text}.')
+        assert cloud.status(other) == 'ACTIVE'
+    cloud.action(server, 'os-stop')
+    response = ask(cloud, server, AUTO)
+    assert response.status_int == 409
+    assert response.json['conflictingRequest']['message'] == (
+        f"Cannot 'os-migrateLive' instance {server} while it is in vm_state stopped")
+    cloud.assert_clean()
+
+
+def test_a_host_that_refuses_leaves_it_to_the_next(make_cloud: Any) -> None:
+    cloud = make_cloud(THREE)
+    server = cloud.boot(cloud.flavor())
+    refused: list[str] = []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        if method == 'check_can_live_migrate_destination' and not refused:
+            refused.append(host)
+            raise errors.MigrationPreCheckError(reason='not today')
+        return deliver()
+    cloud.on_message = on_message
+    migrated(cloud, server, AUTO)
+    assert cloud.status(server) == 'ACTIVE' and refused and cloud.host_of(server) not in refused
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize('where', ['describe', 'offer', 'prepare', 'migrate'])
+def test_a_driver_that_fails_leaves_the_server_where_it_was(cloud: Cloud, monkeypatch: pytest.MonkeyPatch,
+                                                            where: str) -> None:
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+
+    def fail(*args: Any) -> None:
+        raise GuestFailed(act='migrate', uuid=server, reason='boom')
+    for compute in cloud.computes.values():
+        monkeypatch.setattr(compute.host.driver.live_migrations, where, fail)
+    migrated(cloud, server, AUTO)
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    assert {one[:2] for one in migrations(cloud, server)} == {('live-migration', 'error')}
+    assert events(cloud, server)['conductor_live_migrate_instance'][0] == 'Error'
+    cloud.assert_clean()
+
+
+def test_a_guest_that_has_gone_stays_gone(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The destination can't take it over at once: the operation ends badly, the server is there nevertheless."""
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    left = [5]
+    for compute in cloud.computes.values():
+        real = compute.host.driver.live_migrations.receive
+
+        def receive(instance: Any, real: Any = real) -> None:
+            if left[0]:
+                left[0] -= 1
+                raise GuestFailed(act='receive', uuid=instance.uuid, reason='boom')
+            real(instance)
+        monkeypatch.setattr(compute.host.driver.live_migrations, 'receive', receive)
+    migrated(cloud, server, AUTO)
+    assert left == [0] and cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source
+    assert migrations(cloud, server)[0][1] == 'completed'
+    assert not (cloud.directory / source / 'instances' / server).exists()
+    cloud.assert_clean()
+
+
+def test_one_at_a_time_the_next_is_queued(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[DEFAULT]max_concurrent_live_migrations: 1."""
+    one, two = (cloud.boot(cloud.flavor()) for _ in range(2))
+    if cloud.host_of(one) != cloud.host_of(two):
+        migrated(cloud, two, AUTO)
+    source = cloud.host_of(one)
+    live, seen = cloud.computes[source].host.driver.live_migrations, []
+    real = live.migrate
+
+    def migrate(instance: Any, offer: Any, told: Any) -> None:
+        if not seen:
+            # The first one goes on once the second one waits for it.
+            seen.append(instance.uuid)
+            waiting = ({one, two} - {instance.uuid}).pop()
+            end = time.monotonic() + WAIT
+            while [one['status'] for one in cloud.ok('GET', f'/servers/{waiting}/migrations')['migrations']] != [
+                    'queued']:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        real(instance, offer, told)
+    monkeypatch.setattr(live, 'migrate', migrate)
+    for server in (one, two):
+        assert ask(cloud, server, AUTO).status_int == 202
+    cloud.settle()
+    assert {cloud.host_of(server) for server in (one, two)} == {'gpu1', 'gpu2'} - {source}
+    cloud.assert_clean()

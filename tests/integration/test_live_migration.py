@@ -1,0 +1,244 @@
+"""Live migration between two real libvirtds with real QEMU guests, by TCG. The guest's console is the witness: it says
+its boots, which it counts on its disk, and then a dot twice a second for as long as it runs.
+
+Nothing here depends on how fast a migration is: where it may be over before it is disturbed, both ends are looked at.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.libvirtd import Libvirtd
+from tests.unit.virt.builders import image_meta, new_flavor, new_instance
+
+WAIT = 120.0
+# Ports that a libvirtd may use for guests and for disks that arrive.
+PORTS = 20
+
+
+def until(met: Callable[[], Any]) -> Any:
+    """What it gives in the end; fails where that never comes."""
+    end = time.monotonic() + WAIT
+    while not (found := met()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def succeeds(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except errors.KilonovaError:
+        return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return int(probe.getsockname()[1])
+
+
+class Machines:
+    """Two hosts, each with a libvirtd of its own."""
+
+    def __init__(self, directory: Any) -> None:
+        self.daemons: dict[str, Libvirtd] = {}
+        for host in ('one', 'two'):
+            daemon = self.daemons[host] = Libvirtd(directory / host)
+            first = min(free_port(), 65000)
+            etc = daemon.directory / 'etc' / 'libvirt'
+            with (etc / 'libvirtd.conf').open('a') as conf:
+                conf.write(f'host_uuid = "{uuid4()}"\n')
+            with (etc / 'qemu.conf').open('a') as conf:
+                conf.write(f'migration_port_min = {first}\nmigration_port_max = {first + PORTS}\n')
+            daemon.start()
+
+    def driver(self, host: str, **options: Any) -> LibvirtDriver:
+        made = self.daemons[host].driver(host, live_migration_uri=self.daemons[host].uri,
+                                         live_migration_inbound_addr='127.0.0.1', **options)
+        made.host.init_host()
+        return made
+
+    def console(self, host: str, uuid: str) -> str:
+        return self.daemons[host].console(host, uuid)
+
+    def says_more(self, host: str, uuid: str) -> None:
+        """The guest runs there, and goes on."""
+        before = self.console(host, uuid).count('.')
+        until(lambda: self.console(host, uuid).count('.') > before + 1)
+
+
+@pytest.fixture(scope='module')
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    made = None
+    try:
+        made = Machines(tmp_path_factory.mktemp('machines'))
+        yield made
+    finally:
+        for daemon in made.daemons.values() if made is not None else ():
+            daemon.end()
+
+
+class Moving:
+    """A guest on host one, and both sides ready for its way to host two."""
+
+    def __init__(self, machines: Machines, **options: Any) -> None:
+        self.machines = machines
+        self.here, self.there = machines.driver('one', **options), machines.driver('two')
+        self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1))
+        self.uuid = self.instance.uuid
+        self.here.guests.spawn(self.instance, image_meta(disk_format='raw'))
+        until(lambda: 'GUEST-BOOT 1' in machines.console('one', self.uuid))
+        machines.says_more('one', self.uuid)
+
+    def prepare(self) -> None:
+        guest = json.loads(json.dumps(self.here.live_migrations.describe(self.instance)))
+        self.offer = json.loads(json.dumps(self.there.live_migrations.offer(self.instance, guest, None, True)))
+        self.there.live_migrations.prepare(self.instance, guest, self.offer)
+
+    def check_arrived(self) -> None:
+        """It is there, has never stood still for good, and nothing of it is here."""
+        assert not self.here.live_migrations.abort(self.instance)
+        assert self.there.live_migrations.has_arrived(self.instance)
+        self.there.live_migrations.receive(self.instance)
+        self.here.live_migrations.leave(self.instance, self.offer)
+        assert self.uuid not in self.here.guests.list_instance_uuids()
+        assert self.uuid not in self.here.disks.list_directories()
+
+    def check_stayed(self) -> None:
+        """It is here and nothing of it is there."""
+        assert self.here.live_migrations.abort(self.instance)
+        assert not self.there.live_migrations.has_arrived(self.instance)
+        # A libvirtd that was just restarted has its own look at the guest: flows ask again, too.
+        until(lambda: succeeds(lambda: self.there.moves.cleanup_move_dest(self.instance, same_host=False)))
+        self.here.live_migrations.go_on(self.instance)
+        assert self.uuid not in self.there.guests.list_instance_uuids()
+        assert self.uuid not in self.there.disks.list_directories()
+        self.machines.says_more('one', self.uuid)
+
+    def end(self) -> None:
+        for driver in (self.here, self.there):
+            with contextlib.suppress(errors.KilonovaError):
+                driver.guests.destroy(self.instance)
+
+
+@pytest.fixture
+def moving(machines: Machines) -> Iterator[Callable[..., Moving]]:
+    made: list[Moving] = []
+
+    def move(**options: Any) -> Moving:
+        made.append(Moving(machines, **options))
+        made[-1].prepare()
+        return made[-1]
+    yield move
+    for one in made:
+        one.end()
+
+
+def test_a_guest_goes_on_counting_on_another_host(machines: Machines, moving: Callable[..., Moving]) -> None:
+    told: list[Any] = []
+    move = moving()
+    move.here.live_migrations.migrate(move.instance, move.offer, told.append)
+    # Asked again it has nothing to do.
+    move.here.live_migrations.migrate(move.instance, move.offer, told.append)
+    move.check_arrived()
+    machines.says_more('two', move.uuid)
+    assert 'GUEST-BOOT' not in machines.console('two', move.uuid), 'it was started anew'
+    # Its disk came along, with the count of its boots: it is at home there.
+    move.there.power.reboot(move.instance, 'HARD', image_meta(disk_format='raw'))
+    until(lambda: 'GUEST-BOOT 2' in machines.console('two', move.uuid))
+    machines.says_more('two', move.uuid)
+
+
+def test_a_guest_that_is_paused_arrives_paused(machines: Machines, moving: Callable[..., Moving]) -> None:
+    move = moving()
+    found = move.here.guests._libvirt.find(move.uuid)
+    assert found is not None
+    found.hold()
+    move.here.live_migrations.migrate(move.instance, move.offer, lambda progress: None)
+    move.check_arrived()
+    assert move.there.guests.get_info(move.instance) == PowerState.PAUSED
+    there = move.there.guests._libvirt.find(move.uuid)
+    assert there is not None
+    there.go_on()
+    machines.says_more('two', move.uuid)
+    assert 'GUEST-BOOT' not in machines.console('two', move.uuid)
+
+
+def test_a_migration_that_is_ended_leaves_the_guest_where_it_is(moving: Callable[..., Moving]) -> None:
+    """At one MiB a second it is not over when it is first looked at, or else it is over."""
+    move = moving(live_migration_bandwidth=1)
+
+    def stop(progress: Any) -> None:
+        raise errors.MigrationError(reason='enough')
+    ended = ''
+    try:
+        move.here.live_migrations.migrate(move.instance, move.offer, stop)
+    except errors.MigrationError as error:
+        ended = str(error)
+    if ended:
+        assert 'enough' in ended
+        move.check_stayed()
+    else:
+        move.check_arrived()
+
+
+def test_a_compute_that_was_restarted_follows_what_goes_on(moving: Callable[..., Moving], machines: Machines) -> None:
+    move, begun = moving(live_migration_bandwidth=4), threading.Event()
+    first = threading.Thread(target=move.here.live_migrations.migrate, args=(
+        move.instance, move.offer, lambda progress: begun.set()))
+    first.start()
+    until(lambda: begun.is_set() or not first.is_alive())
+    again = machines.driver('one')
+    again.live_migrations.migrate(move.instance, move.offer, lambda progress: None)
+    first.join(WAIT)
+    move.check_arrived()
+    machines.says_more('two', move.uuid)
+    assert 'GUEST-BOOT' not in machines.console('two', move.uuid)
+
+
+@pytest.mark.parametrize('host', ['one', 'two'])
+def test_a_libvirtd_dies_in_the_middle(host: str, moving: Callable[..., Moving], machines: Machines) -> None:
+    """Whatever came of the migration, the guest runs on one of the two and never on both."""
+    move, begun, ended = moving(live_migration_bandwidth=1), threading.Event(), threading.Event()
+
+    def migrate() -> None:
+        with contextlib.suppress(errors.KilonovaError):
+            move.here.live_migrations.migrate(move.instance, move.offer, lambda progress: begun.set())
+        ended.set()
+    threading.Thread(target=migrate).start()
+    until(lambda: begun.is_set() or ended.is_set())
+    machines.daemons[host].kill()
+    machines.daemons[host].start()
+    until(ended.is_set)
+    stays = until_known(move)
+    assert stays != move.there.live_migrations.has_arrived(move.instance)
+    if stays:
+        move.check_stayed()
+    else:
+        move.check_arrived()
+        machines.says_more('two', move.uuid)
+
+
+def until_known(move: Moving) -> bool:
+    """Whether the guest is on its source, once its libvirtd says so."""
+    answers: list[bool] = []
+
+    def ask() -> bool:
+        with contextlib.suppress(errors.KilonovaError):
+            answers.append(move.here.live_migrations.abort(move.instance))
+        return bool(answers)
+    until(ask)
+    return answers[0]
