@@ -92,8 +92,8 @@ UNSHELVING = frozenset([_T.UNSHELVING, _T.SPAWNING])
 STARTING = frozenset([_T.UNSHELVING, _T.POWERING_ON])
 # A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
 ENDING = frozenset([_T.DELETING, _T.SOFT_DELETING])
-# While it is at this, nobody opens its console.
-NO_CONSOLE = ENDING
+# While it is at this, nobody opens its console: an address of one that goes to another host would open nothing there.
+NO_CONSOLE = ENDING | {_T.MIGRATING}
 NOT_DELETING = frozenset([None, *_T]) - ENDING
 KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DELETED, _V.DELETED))
 

@@ -1,7 +1,10 @@
 """Live migration, from the front door to the hosts and back."""
 from __future__ import annotations
 
+import functools
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -229,4 +232,54 @@ def test_one_at_a_time_the_next_is_queued(cloud: Cloud, monkeypatch: pytest.Monk
         assert ask(cloud, server, AUTO).status_int == 202
     cloud.settle()
     assert {cloud.host_of(server) for server in (one, two)} == {'gpu1', 'gpu2'} - {source}
+    cloud.assert_clean()
+
+
+class Held:
+    """Guests stand in the middle of their way until ``go`` is set; ``reached``: one does."""
+
+    def __init__(self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cloud, self.reached, self.go = cloud, threading.Event(), threading.Event()
+        for compute in cloud.computes.values():
+            live = compute.host.driver.live_migrations
+            monkeypatch.setattr(live, 'migrate', functools.partial(self._migrate, live.migrate))
+
+    def _migrate(self, real: Any, instance: Any, offer: Any, told: Any) -> None:
+        self.reached.set()
+        while not self.go.wait(0.02):
+            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
+                                'disk_remaining'), 0))
+        real(instance, offer, told)
+
+    def start(self, server: str) -> str:
+        """The number of its migration, which is under way."""
+        assert ask(self.cloud, server, AUTO).status_int == 202
+        assert self.reached.wait(WAIT)
+        (row,) = self.cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
+        assert row['status'] == 'running'
+        return str(row['id'])
+
+    def end(self) -> None:
+        self.go.set()
+        self.cloud.settle()
+
+
+@pytest.fixture
+def held(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    made = Held(cloud, monkeypatch)
+    yield made
+    made.end()
+
+
+def test_no_console_is_opened_on_the_way(cloud: Cloud, held: Held) -> None:
+    """It would be one of the host that the guest is leaving."""
+    server = cloud.boot(cloud.flavor())
+    held.start(server)
+    for protocol, kind in (('vnc', 'novnc'), ('serial', 'serial'), ('spice', 'spice-html5')):
+        response = cloud.request('POST', f'/servers/{server}/remote-consoles',
+                                 {'remote_console': {'protocol': protocol, 'type': kind}})
+        assert (response.status_int, response.json['conflictingRequest']['message']) == (
+            409, f"Cannot 'get_{protocol}_console' instance {server} while it is in task_state migrating")
+    held.end()
+    assert cloud.status(server) == 'ACTIVE'
     cloud.assert_clean()

@@ -1,0 +1,93 @@
+"""What live migrations ask of libvirt and of the other host, where its test driver has no answer."""
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from kilonova import errors
+from kilonova.virt.libvirt import live_migration, migrating
+from tests.unit.virt.builders import image_meta, new_instance
+from tests.unit.virt.conftest import LibvirtRig, SharedRig
+
+DOMAIN = """<domain type='qemu'><devices>
+  <disk type='file' device='disk'><source file='/a/instances/u/disk'/><backingStore/><target dev='vda'/></disk>
+  <serial type='file'><source path='/a/instances/u/console.log'/></serial>
+  <graphics type='vnc' port='5901' autoport='yes' listen='192.0.2.1'><listen type='address' address='192.0.2.1'/>
+  </graphics>
+  <graphics type='spice' listen='192.0.2.1'><listen type='address' address='192.0.2.1'/></graphics>
+  <graphics type='egl-headless'/>
+</devices></domain>"""
+
+
+def test_screens_listen_where_the_destination_says() -> None:
+    text = migrating.rewritten(DOMAIN, '/a/instances/u', '/b/u', {'vnc': '192.0.2.2', 'spice': '192.0.2.3'})
+    domain = ElementTree.fromstring(text)
+    found = {one.get('type'): (one.get('listen'), [each.get('address') for each in one.findall('listen')])
+             for one in domain.iterfind('devices/graphics')}
+    assert found == {'vnc': ('192.0.2.2', ['192.0.2.2']), 'spice': ('192.0.2.3', ['192.0.2.3']),
+                     'egl-headless': (None, [])}
+    sources = [one.get('file') or one.get('path') for one in domain.iter('source')]
+    assert sources == ['/b/u/disk', '/b/u/console.log'] and domain.find('devices/disk/backingStore') is None
+
+
+def test_the_destination_says_where_its_screens_listen(libvirt_rig: LibvirtRig) -> None:
+    rig = libvirt_rig
+    there = rig.driver('gpu2', vnc={'server_listen': '192.0.2.2'}, spice={'server_listen': '192.0.2.3'})
+    instance = new_instance()
+    rig.here.guests.spawn(instance, image_meta())
+    offer = there.live_migrations.offer(instance, rig.here.live_migrations.describe(instance), None, True)
+    assert offer['listen'] == {'vnc': '192.0.2.2', 'spice': '192.0.2.3'}
+
+
+def test_serial_consoles_on_ports_stay_with_their_host(libvirt_rig: LibvirtRig) -> None:
+    here = libvirt_rig.driver('gpu1', serial_console={'enabled': True})
+    instance = new_instance()
+    here.guests.spawn(instance, image_meta())
+    with pytest.raises(errors.MigrationError, match=r'serial consoles on ports of its host'):
+        here.live_migrations.describe(instance)
+
+
+def test_without_its_disks_only_where_both_hosts_use_them(libvirt_rig: LibvirtRig, shared_rig: SharedRig) -> None:
+    instance = new_instance()
+    libvirt_rig.here.guests.spawn(instance, image_meta())
+    guest = libvirt_rig.here.live_migrations.describe(instance)
+    with pytest.raises(errors.MigrationPreCheckError, match='is not on shared storage'):
+        libvirt_rig.there.live_migrations.offer(instance, guest, False, True)
+    other = new_instance()
+    shared_rig.here.guests.spawn(other, image_meta())
+    guest = shared_rig.here.live_migrations.describe(other)
+    with pytest.raises(errors.MigrationPreCheckError, match='is not on local storage'):
+        shared_rig.there.live_migrations.offer(other, guest, True, True)
+    with pytest.raises(errors.MigrationPreCheckError, match='they share a storage which is at /elsewhere there'):
+        shared_rig.there.live_migrations.offer(other, {**guest, 'instances_path': '/elsewhere'}, None, True)
+
+
+@pytest.mark.parametrize(('over_commit', 'fits'), [(True, True), (False, False)])
+def test_holes_need_room_unless_disks_may_be_over_committed(libvirt_rig: LibvirtRig, over_commit: bool,
+                                                            fits: bool) -> None:
+    instance = new_instance()
+    libvirt_rig.here.guests.spawn(instance, image_meta())
+    guest = libvirt_rig.here.live_migrations.describe(instance)
+    guest['disks'][0]['size'] = 1 << 60
+    if fits:
+        assert libvirt_rig.there.live_migrations.offer(instance, guest, None, over_commit)['block']
+        return
+    with pytest.raises(errors.MigrationPreCheckError, match='is too large'):
+        libvirt_rig.there.live_migrations.offer(instance, guest, None, over_commit)
+
+
+def test_a_cpu_that_guests_can_not_have_there_is_refused(libvirt_rig: LibvirtRig,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, asked = new_instance(), []
+    libvirt_rig.here.guests.spawn(instance, image_meta())
+    guest = libvirt_rig.here.live_migrations.describe(instance)
+    guest['cpu'] = '<cpu><model>none</model></cpu>'
+
+    def runs_cpu(connection: object, *wanted: object) -> bool:
+        asked.append(wanted)
+        return False
+    monkeypatch.setattr(live_migration.migrating, 'runs_cpu', runs_cpu)
+    with pytest.raises(errors.MigrationPreCheckError, match='Unacceptable CPU info'):
+        libvirt_rig.there.live_migrations.offer(instance, guest, None, True)
+    assert asked == [(guest['cpu'], guest['arch'], guest['machine'], guest['virt_type'])]
