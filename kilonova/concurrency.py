@@ -141,8 +141,8 @@ class Epoll:
         self.register, self.modify, self.unregister = self._epoll.register, self._epoll.modify, self._epoll.unregister
         self.close = self._epoll.close
 
-    def wait(self, seconds: float, most: int) -> list[int]:
-        """The descriptors, ``most`` of them, of which something is to be told; none after ``seconds``."""
+    def wait(self, seconds: float | None, most: int) -> list[int]:
+        """The descriptors, at most ``most``, that are ready; none after ``seconds`` (None: wait without end)."""
         if _backend == 'eventlet':
             from eventlet import hubs
             try:

@@ -454,7 +454,11 @@ class _Loop:
             self._fruitless += 1
             if self._fruitless > FRUITLESS:
                 time.sleep(PAUSE)
-            for number in self._epoll.wait(1.0, TURN):
+            # Without a connection nothing can be late: the thread sleeps until one comes, or until end() rings.
+            found = self._epoll.wait(1.0 if self._server.channels else None, TURN)
+            if not found:
+                self._fruitless = 0
+            for number in found:
                 if number == listener and self._listens:
                     self._accept()
                 elif (channel := self._server.channels.get(number)) is not None:

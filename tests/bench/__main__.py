@@ -40,10 +40,12 @@ READS = 15
 NOBODY = 'bench-nobody'
 IDLE_SECONDS = 30.0
 IDLE_HOSTS = 20
+OFTEN, RARE = ([f'{kind}{number}' for number in range(IDLE_HOSTS // 2)] for kind in ('often', 'seldom'))
 # A cloud has settled when Placement, where hosts tell what they have, needs less than so much in so many seconds.
 SETTLED_CPU, SETTLED_SECONDS = 0.02, 5.0
-# As the one-machine cloud is configured.
-REPORT_INTERVAL = 2.0
+# Seconds between two reports of a host: as the one-machine cloud is configured, and those of every second host of the
+# large idle cloud, so that what a report costs a host stands apart from what an idle host costs anyway.
+REPORT_INTERVAL, SELDOM = 2.0, 8.0
 BOOTED_WITHIN = 120.0
 
 
@@ -58,7 +60,7 @@ class Spent:
 class BenchSite(Site):
     """A cloud of two hosts that take all the servers, and its databases read beside it."""
 
-    def __init__(self, directory: Path, names: Sequence[str] = HOSTS) -> None:
+    def __init__(self, directory: Path, names: Sequence[str] = HOSTS, seldom: Sequence[str] = ()) -> None:
         super().__init__(directory)
         self.hosts = directory / 'hosts'
         self.hosts.mkdir()
@@ -66,7 +68,8 @@ class BenchSite(Site):
             write_host(self.hosts, host, [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
                        memory_gib=1024)
             (self.hosts / f'{host}.conf').write_text(
-                '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n')
+                (f'[DEFAULT]\nreport_interval = {SELDOM:g}\n' if host in seldom else '')
+                + '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n')
         self.databases: engine.Databases
 
     def up(self) -> None:
@@ -222,22 +225,26 @@ def measure_idle(site: BenchSite) -> dict[str, float]:
 
 
 def table_of_idle(few: dict[str, float], many: dict[str, float]) -> None:
-    """Print both clouds, and what one report costs: a conductor by what the hosts in addition cost it, a host by
-    everything that it does between two reports."""
+    """Print both clouds, and what one report costs: a conductor by what the hosts in addition cost it, a host by what
+    those that report each REPORT_INTERVAL cost more than those that report each SELDOM."""
     hosts = len(HOSTS), IDLE_HOSTS
     together = [{name: spent for name, spent in one.items() if not name.startswith('compute-')} for one in (few, many)]
-    table(f'idle: CPU ms per second, {hosts[0]} and {hosts[1]} hosts without servers that report each '
-          f'{REPORT_INTERVAL:g} s', {f'{count} hosts': one for count, one in zip(hosts, together, strict=True)})
-    conductor = (many['conductor'] - few['conductor']) * REPORT_INTERVAL / (hosts[1] - hosts[0])
-    host = many['computes'] * REPORT_INTERVAL / hosts[1]
-    print(f'a report costs: conductor {conductor:.2f} ms, host {host:.2f} ms, with all else that it does meanwhile')
+    table(f'idle: CPU ms per second, {hosts[0]} and {hosts[1]} hosts without servers; they report each '
+          f'{REPORT_INTERVAL:g} s, every second one of the {hosts[1]} each {SELDOM:g} s',
+          {f'{count} hosts': one for count, one in zip(hosts, together, strict=True)})
+    often, seldom = (statistics.mean(many[f'compute-{name}'] for name in names) for names in (OFTEN, RARE))
+    rates = len(HOSTS) / REPORT_INTERVAL, len(OFTEN) / REPORT_INTERVAL + len(RARE) / SELDOM
+    conductor = (many['conductor'] - few['conductor']) / (rates[1] - rates[0])
+    host = (often - seldom) / (1 / REPORT_INTERVAL - 1 / SELDOM)
+    print(f'a report costs: conductor {conductor:.2f} ms, host {host:.2f} ms; an idle host without its reports '
+          f'{often - host / REPORT_INTERVAL:.2f} ms a second')
 
 
 @contextlib.contextmanager
-def cloud(names: Sequence[str] = HOSTS) -> Iterator[BenchSite]:
+def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = ()) -> Iterator[BenchSite]:
     """A cloud of these hosts, not started yet; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
-    site = BenchSite(directory, names)
+    site = BenchSite(directory, names, seldom)
     try:
         yield site
     finally:
@@ -249,7 +256,7 @@ def main() -> int:
     began = time.monotonic()
     with cloud() as site:
         few = run(site)
-    with cloud([f'idle{number}' for number in range(IDLE_HOSTS)]) as site:
+    with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
             print('the hosts still tell what they have')

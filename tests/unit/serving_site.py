@@ -217,11 +217,37 @@ def late(site: Site) -> dict[str, Any]:
     return {'ended': ended, 'next': site.ask(LAST)}
 
 
+def idle(site: Site) -> list[float | None]:
+    """Seconds that the server's thread would wait: with one connection, and after its end."""
+    waits: list[float | None] = []
+    wait = concurrency.Epoll.wait
+
+    def recorded(self: concurrency.Epoll, seconds: float | None, most: int) -> list[int]:
+        waits.append(seconds)
+        return wait(self, seconds, most)
+    deadline = time.monotonic() + 30
+    while site.server.channels and time.monotonic() < deadline:
+        time.sleep(0.05)
+    concurrency.Epoll.wait = recorded  # type: ignore[method-assign]
+    try:
+        sock = site.connect()
+        while not site.server.channels and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.05)
+        sock.close()
+        while site.server.channels and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.05)
+    finally:
+        concurrency.Epoll.wait = wait  # type: ignore[method-assign]
+    return [waits[0], waits[-1]]
+
+
 def main(backend: str) -> None:
     """Everything, one after the other."""
     concurrency.setup(backend)
     site = Site()
-    told: dict[str, Any] = {kind.__name__: kind(site) for kind in (words, hung_up, half, crowd, full, late)}
+    told: dict[str, Any] = {kind.__name__: kind(site) for kind in (words, hung_up, half, crowd, full, late, idle)}
     told['logged'] = LINES
     site.server.stop(1.0)
     print(json.dumps(told))

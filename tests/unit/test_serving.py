@@ -146,3 +146,9 @@ def test_each_part_has_its_time(backend):
     told = site(backend)['late']
     assert told['ended'] == dict.fromkeys(('silent', 'head', 'body', 'idle', 'answer'), True)
     assert told['next'] == answer('200 OK', 'GET /last ', CLOSED)
+
+
+@BACKENDS
+def test_a_server_without_connections_does_not_wake_up(backend):
+    """Each second it looks whether a connection is late, but only while there is one."""
+    assert site(backend)['idle'] == [1.0, None]
