@@ -4,10 +4,11 @@
     make mutants SEED=1700 N=50             # 50; the seed that a run prints repeats its choice
     make mutants ONLY=pci/pools SECONDS=60  # where; how many seconds of tests a break is shown to, at most
 
-Each break (``changes``) is made in a copy of the tree, and the tests that run through its line (``covers``) run there
-until one fails. Afterwards: by package how many died, and those that survived, each with its difference. A break that
-hangs its tests counts as noticed, and is printed apart. What no test runs through has survived. Breaks that change
-nothing one could notice are listed, each with the reason, in ``equivalent``; they aren't chosen.
+Each break (``changes``) is made in a fork of a process that has the tests (``worker``), and the tests that run through
+its line (``covers``) run there until one fails: those named after the file first. A break of what runs when a file is
+imported is written into a copy of the tree, where a process of its own starts. Afterwards: by package how many died,
+and those that survived, each with its difference. A break that hangs its tests counts as noticed, and is printed apart.
+What no test runs through has survived.
 """
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ import os
 import pathlib
 import queue
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -29,13 +29,13 @@ from dataclasses import dataclass
 
 from tests.mutants import covers
 from tests.mutants.changes import Change, changes, compiles
-from tests.mutants.covers import PACKAGES, Map
-from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.covers import PACKAGES, Map, Test
 from tests.mutants.trees import ROOT, copy
 
-# Wall-clock seconds that tests may take: so many, and so many for each second that they took when lines were noted.
-PATIENCE, FACTOR = 120, 10
+# Wall-clock seconds that a test may take: so many, and so many for each second that it took when lines were noted.
+PATIENCE, FACTOR = 30, 10
 SHARE = 90   # per cent that must die in each package
+Answer = dict[str, str]   # {'verdict', 'why'}: see ``worker``
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,13 @@ def main() -> int:
 
 
 def mutants(root: pathlib.Path, only: str = '') -> list[Mutant]:
-    """All of the tree but the equivalent ones, in order."""
+    """All of the tree, in order."""
     found = []
     for package, place in PACKAGES.items():
         for path in [root / place] if place.endswith('.py') else sorted((root / place).rglob('*.py')):
             name = str(path.relative_to(root))
             if only in name:
-                text = path.read_text()
-                found += [Mutant(package, name, change) for change in changes(text)
-                          if not any(each.matches(name, change, text) for each in EQUIVALENT)]
+                found += [Mutant(package, name, change) for change in changes(path.read_text())]
     return found
 
 
@@ -128,62 +126,142 @@ def _draw(group: Sequence[Mutant], number: int, dice: random.Random, good: Calla
 
 def judge_all(chosen: Sequence[Mutant], known: Map, tree: pathlib.Path, seconds: float) -> Iterator[Verdict]:
     """As many at once as there are cores, each in a tree of its own."""
-    workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
+    sound: dict[str, bool] = {}
     with contextlib.ExitStack() as stack:
         count = min(os.cpu_count() or 1, len(chosen))
         for _ in range(count):
-            workers.put(stack.enter_context(_worker(stack.enter_context(copy(tree)))))
+            judges.put(stack.enter_context(Judge(stack.enter_context(copy(tree)), known, seconds, sound)))
 
         def judge(mutant: Mutant) -> Verdict:
-            worker = workers.get()
+            one = judges.get()
             try:
-                return worker.judge(mutant, known, seconds)
+                return one.judge(mutant)
             finally:
-                workers.put(worker)
+                judges.put(one)
         with concurrent.futures.ThreadPoolExecutor(count) as pool:
             for future in concurrent.futures.as_completed([pool.submit(judge, mutant) for mutant in chosen]):
                 yield future.result()
 
 
-class _Worker:
-    def __init__(self, tree: pathlib.Path, process: subprocess.Popen[str]) -> None:
-        self._tree, self._process = tree, process
+class Judge(contextlib.AbstractContextManager['Judge']):
+    """Shows breaks to the tests that ``known`` names. It keeps a process that has collected all tests (``worker``), and
+    starts another when that one has ended. ``sound``: {a test: whether it passes in the tree as it is}."""
 
-    def judge(self, mutant: Mutant, known: Map, seconds: float) -> Verdict:
-        """Break the tree, run the tests, mend it."""
-        tests = covers.select(known.tests(mutant.path, mutant.change.lines), seconds)
+    def __init__(self, tree: pathlib.Path, known: Map, seconds: float, sound: dict[str, bool]) -> None:
+        self._tree, self._known, self._seconds, self._sound = tree, known, seconds, sound
+        self._files = sorted({test.file for test in known.every()})
+        self._tests: Tests | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._tests is not None:
+            self._tests.close()
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        tests = covers.select(self._known.tests(mutant.path, mutant.change.lines), self._seconds, mutant.path)
         if not tests:
             return Verdict(mutant, 'NO TEST', 'no test runs through it')
-        path = self._tree / mutant.path
-        whole, began = path.read_text(), time.monotonic()
-        try:
-            path.write_text(mutant.change.apply(whole))
-            answer = self._ask([test.name for test in tests], PATIENCE + FACTOR * sum(test.seconds for test in tests))
-        finally:
-            path.write_text(whole)
-            shutil.rmtree(self._tree / 'tmp', ignore_errors=True)
-        word = {'failed': 'died', 'passed': 'SURVIVED'}.get(answer['verdict'], answer['verdict'])
+        began, answer = time.monotonic(), {'verdict': '', 'why': ''}
+        while not answer['verdict']:
+            try:
+                answer = self._show(mutant, tests)
+                if answer['verdict'] in {'failed', 'HANGS'} and not self._is_sound(answer['why'], tests):
+                    tests = [test for test in tests if test.name != answer['why']]
+                    answer = {'verdict': '' if tests else 'passed', 'why': ''}
+            except Ended as ended:
+                self._tests = None
+                answer = {'verdict': 'ERROR', 'why': str(ended)}
+        word = {'failed': 'died', 'passed': 'SURVIVED', 'GONE': 'ERROR'}.get(answer['verdict'], answer['verdict'])
         return Verdict(mutant, word, f"({len(tests)} tests, {time.monotonic() - began:.0f} s) {answer['why']}")
 
-    def _ask(self, tests: list[str], seconds: float) -> dict[str, str]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({'tree': str(self._tree), 'tests': tests, 'seconds': seconds}) + '\n')
-        self._process.stdin.flush()
-        answer: dict[str, str] = json.loads(self._process.stdout.readline())
+    def _show(self, mutant: Mutant, tests: Sequence[Test]) -> Answer:
+        path = self._tree / mutant.path
+        whole = path.read_text()
+        broken = mutant.change.apply(whole)
+        answer = self._warm().run(tests, path, broken)
+        if answer['verdict'] != 'AT START':
+            return answer
+        try:
+            path.write_text(broken)
+            with Tests(self._tree, sorted({test.file for test in tests})) as started:
+                return started.run(tests)
+        except Ended as ended:
+            return {'verdict': 'failed', 'why': str(ended)}
+        finally:
+            path.write_text(whole)
+
+    def _warm(self) -> Tests:
+        if self._tests is None:
+            self._tests = Tests(self._tree, self._files)
+        return self._tests
+
+    def _is_sound(self, name: str, tests: Sequence[Test]) -> bool:
+        """A test is believed that passes in the tree as it is. (Other words than a test's name: nothing was run.)"""
+        found = [test for test in tests if test.name == name]
+        if found and name not in self._sound:
+            self._sound[name] = self._warm().run(found)['verdict'] == 'passed'
+        return self._sound.get(name, True)
+
+
+class Ended(Exception):
+    """The process of the tests, with the last line that it wrote."""
+
+
+class Tests(contextlib.AbstractContextManager['Tests']):
+    """A process that has collected the tests of some files of a tree; ``Ended`` if it can't."""
+
+    def __init__(self, tree: pathlib.Path, files: Sequence[str]) -> None:
+        self._log = tree / 'tests.log'
+        (requests, write), (read, answers) = os.pipe(), os.pipe()
+        # A source that changes within a second must be compiled again: no compiled files are written.
+        environment = {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONPATH': str(tree), 'COLUMNS': '200',
+                       'KILONOVA_CONCURRENCY': 'threading', 'KILONOVA_BREAKS': str(requests),
+                       'KILONOVA_VERDICTS': str(answers)}
+        command = [sys.executable, '-m', 'pytest', '-p', 'tests.mutants.worker', '-p', 'no:cacheprovider', '-p',
+                   'no:randomly', f'--basetemp={tree}/tmp', *files]
+        with self._log.open('w') as log:
+            self._process = subprocess.Popen(command, cwd=tree, env=environment, pass_fds=(requests, answers),
+                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        os.close(requests)
+        os.close(answers)
+        self._requests, self._answers = os.fdopen(write, 'w'), os.fdopen(read)
+        try:
+            if not self._answer()['collected']:
+                raise Ended("the tests can't be collected")
+        except Ended:
+            self.close()
+            raise
+
+    def run(self, tests: Sequence[Test], path: pathlib.Path | str = '', text: str = '') -> Answer:
+        """``text``: what the file at ``path`` becomes."""
+        try:
+            self._requests.write(json.dumps({'path': str(path), 'text': text, 'tests': [
+                [test.name, round(PATIENCE + FACTOR * test.seconds)] for test in tests]}) + '\n')
+            self._requests.flush()
+        except BrokenPipeError:
+            raise Ended(self._last_line()) from None
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        if not (line := self._answers.readline()):
+            raise Ended(self._last_line())
+        answer: Answer = json.loads(line)
         return answer
 
+    def _last_line(self) -> str:
+        lines = [line for line in self._log.read_text(errors='replace').splitlines() if line.strip()]
+        return lines[-1] if lines else 'it ended'
 
-@contextlib.contextmanager
-def _worker(tree: pathlib.Path) -> Iterator[_Worker]:
-    # A source that changes within a second must be compiled again: no compiled files.
-    environment = {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONWARNINGS': 'ignore'}
-    with subprocess.Popen([sys.executable, str(tree / 'tests/mutants/worker.py')], stdin=subprocess.PIPE, text=True,
-                          stdout=subprocess.PIPE, cwd=tree, env=environment) as process:
-        try:
-            yield _Worker(tree, process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        self._answers.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
 
 
 def counts(found: Sequence[Verdict]) -> dict[str, tuple[int, int]]:

@@ -4,7 +4,10 @@
         broken = change.apply(text)
 
 A change replaces one expression or statement; what it stands on keeps its line. Left alone: docstrings, annotations,
-decorators, log lines, messages of errors, f-strings and texts of several words, blocks for type checkers.
+decorators, log lines, messages of errors, f-strings and texts of several words, blocks for type checkers. Neither are,
+as a test could only repeat them or nobody could notice: ``__repr__`` and ``__str__``, the numbers that a name of
+capitals stands for (pauses, limits of a batch), the names of threads (``name=``, ``daemon=``), ``strict=`` of ``zip``
+and ``repr=`` of a field.
 """
 from __future__ import annotations
 
@@ -21,6 +24,10 @@ OPERATORS: dict[type[ast.operator], str] = {
 NAMES = {'min': 'max', 'max': 'min', 'any': 'all', 'all': 'any'}
 # Calls for logs, and for texts and types only.
 LOGGERS = ('LOG', 'LOGGER', 'logging', 'warnings')
+# Functions that say how something is shown; arguments that nobody notices, by the name of what is called.
+SHOWN = ('__repr__', '__str__')
+UNSEEN = {'Thread': ('name', 'daemon'), 'ThreadPoolExecutor': ('thread_name_prefix',), 'zip': ('strict',),
+          'field': ('repr',)}
 WORDS = ('_', 'cast', 'TypeVar', 'ParamSpec', 'TypedDict', 'NamedTuple')
 
 
@@ -75,6 +82,8 @@ class _Walk(ast.NodeVisitor):
         self._statement = before
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name in SHOWN:
+            return
         self._names.append(node.name)
         for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
             self.visit(default)
@@ -96,7 +105,7 @@ class _Walk(ast.NodeVisitor):
                 self.visit(statement)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
+        if node.value is not None and not self._is_setting([node.target], node.value):
             self.visit(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
@@ -177,8 +186,18 @@ class _Walk(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         if all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets) and self._names:
             self._replace('removed statement', node, 'pass')
-        if not any(isinstance(target, ast.Name) and target.id == '__slots__' for target in node.targets):
+        slots = any(isinstance(target, ast.Name) and target.id == '__slots__' for target in node.targets)
+        if not slots and not self._is_setting(node.targets, node.value):
             self.generic_visit(node)
+
+    @staticmethod
+    def _is_setting(targets: list[ast.expr], value: ast.expr) -> bool:
+        """``PAUSE = 30``, ``ONE, OTHER = 5, 60.0``, ``LIMIT = 4 * 1024``."""
+        named = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        numbers = (ast.Tuple, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Load)
+        return all(isinstance(one, ast.Name) and one.id.isupper() for one in named) and all(
+            isinstance(part, numbers) or (isinstance(part, ast.Constant) and type(part.value) in {int, float})
+            for part in ast.walk(value))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._replace('removed statement', node, 'pass')
@@ -197,6 +216,8 @@ class _Walk(ast.NodeVisitor):
         name = node.func.id if isinstance(node.func, ast.Name) else ''
         if name in WORDS:
             return
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else name
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in UNSEEN.get(called, ())]
         if name in NAMES:
             self._replace('name', node.func, NAMES[name])
         for one, two in itertools.pairwise(node.args):
@@ -207,8 +228,9 @@ class _Walk(ast.NodeVisitor):
                     self._add('swapped arguments', one, start, end,
                               f'{self._source(two)}{between}{self._source(one)}')
         for keyword in node.keywords:
-            if keyword.arg is not None and not isinstance(keyword.value, ast.JoinedStr) \
-                    and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is None):
+            # True and False change as constants: None in place of False is as good.
+            if keyword.arg is not None and not isinstance(keyword.value, ast.JoinedStr) and not (
+                    isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, (bool, type(None)))):
                 self._replace('argument', keyword.value, 'None')
         self.generic_visit(node)
 

@@ -3,14 +3,18 @@
     covered = Map.of(tree, ROOT / KEPT)                 # runs what isn't known yet
     covered.tests('kilonova/pci/pools.py', (98, 97))    # [Test, …], none: no test runs through these lines
 
-A file of tests is run again when it, what it shares with others (``SHARED``) or anything in ``kilonova`` has changed.
-Tests that don't pass in the tree as it is are left out, and printed. As a plug-in of pytest (``-p``) this module writes
-what one file of tests ran through to ``$KILONOVA_COVERS``.
+A file of tests is run again when it has changed itself. When the code has changed, what is known is carried over: a
+line that stands as it was keeps its tests, a new line takes those of the lines that it replaced and of the line before
+it. Tests that don't pass in the tree as it is are left out, and printed. As a plug-in of pytest (``-p``) this module
+writes what one file of tests ran through to ``$KILONOVA_COVERS``.
 """
 from __future__ import annotations
 
 import concurrent.futures
+import difflib
+import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -31,7 +35,6 @@ from tests.mutants.trees import MEMORY
 PACKAGES = {name: f'kilonova/{name}' for name in ('states.py', 'pci', 'scheduler', 'compute', 'conductor')}
 TESTS = ('tests/unit/test_states.py', *(f'tests/unit/{name}' for name in (
     'pci', 'scheduler', 'compute', 'conductor', 'objects', 'rpc', 'db')), 'tests/functional', 'tests/flows')
-SHARED = ('conftest.py', 'builders.py', 'cases.py', 'cloud.py', 'random_clouds.py', 'remedies.py', 'samples.py')
 KEPT = 'build/mutants'
 # What runs at import is shown to so many tests besides those that have the file's name.
 MOST_AT_IMPORT = 25
@@ -97,6 +100,10 @@ class Map:
             self.files.setdefault(path, {}).update(
                 {tests[index]: count / tests[index].lines for index, count in whole.items()})
 
+    def every(self) -> Iterator[Test]:
+        """Each test, as often as there are files of its name."""
+        return itertools.chain.from_iterable(self.named.values())
+
     def tests(self, path: str, lines: Sequence[int]) -> list[Test]:
         """Those that run through the first of the lines that any runs through; of a line that only runs when its file
         is imported those that are about the file: by their name, or as most of what they run through is there."""
@@ -111,9 +118,9 @@ class Map:
         return []
 
 
-def select(tests: Iterable[Test], seconds: float) -> list[Test]:
+def select(tests: Iterable[Test], seconds: float, path: str) -> list[Test]:
     """Tests that take about so many seconds together: of each file first those that run through the fewest lines, the
-    fast files first."""
+    fast files first. In the order to run them: those of the file that is named after ``path``, then the fast files."""
     by_file: dict[str, list[Test]] = defaultdict(list)
     for test in tests:
         by_file[test.file].append(test)
@@ -129,7 +136,8 @@ def select(tests: Iterable[Test], seconds: float) -> list[Test]:
     costs: dict[str, float] = defaultdict(float)
     for test in chosen:
         costs[test.file] += test.seconds
-    return sorted(chosen, key=lambda test: (costs[test.file], test.file, test.seconds))
+    near = f'/test_{pathlib.PurePath(path).name}'
+    return sorted(chosen, key=lambda test: (not test.file.endswith(near), costs[test.file], test.file, test.seconds))
 
 
 # Making it.
@@ -138,11 +146,7 @@ def _reports(root: pathlib.Path, kept: pathlib.Path) -> Iterator[dict[str, Any]]
     kept.mkdir(parents=True, exist_ok=True)
     files = [file for name in TESTS for file in (
         [root / name] if name.endswith('.py') else sorted((root / name).rglob('test_*.py')))]
-    common = hashlib.sha256(b''.join(_content(path, root) for path in [
-        *sorted((root / 'kilonova').rglob('*.py')), *sorted((root / 'tests/fixtures').rglob('*.py')),
-        *(path for name in SHARED for path in sorted((root / 'tests').rglob(name)))])).hexdigest()
-    reports = {file: kept / (hashlib.sha256(common.encode() + _content(file, root)).hexdigest()[:24] + '.json')
-               for file in files}
+    reports = {file: kept / (hashlib.sha256(_content(file, root)).hexdigest()[:24] + '.json') for file in files}
     missing = [file for file in files if not reports[file].exists()]
     if missing:
         print(f'{len(missing)} of {len(files)} files of tests are run to see which lines they run through', flush=True)
@@ -154,7 +158,28 @@ def _reports(root: pathlib.Path, kept: pathlib.Path) -> Iterator[dict[str, Any]]
         old.unlink()
     for report in reports.values():
         if report.exists():
-            yield json.loads(report.read_text())
+            found = json.loads(report.read_text())
+            yield {**found, 'lines': {path: carried(found['texts'][path], (root / path).read_text(), lines)
+                                      for path, lines in found['lines'].items() if (root / path).exists()}}
+
+
+def carried(old: str, new: str, lines: dict[str, list[int]]) -> dict[str, list[int]]:
+    """What ran through the lines of a text, for the text that it became."""
+    if old == new:
+        return lines
+    return {str(line): sorted({index for source in sources for index in lines.get(str(source), ())})
+            for line, sources in _origins(old, new).items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _origins(old: str, new: str) -> dict[int, list[int]]:
+    """{line of the new text: lines of the old one}, from 1 on."""
+    found: dict[int, list[int]] = {}
+    for what, before, until, start, end in difflib.SequenceMatcher(
+            None, old.splitlines(), new.splitlines(), autojunk=False).get_opcodes():
+        for line in range(start, end):
+            found[line + 1] = [before + 1 + line - start] if what == 'equal' else list(range(before, until + 1))
+    return found
 
 
 def _content(path: pathlib.Path, root: pathlib.Path) -> bytes:
@@ -174,7 +199,9 @@ def _run(root: pathlib.Path, file: pathlib.Path, report: pathlib.Path) -> str:
             return f'not done in {LONGEST} s'
         if not written.exists():
             return '\n'.join((done.stdout + done.stderr).splitlines()[-5:])
-        report.write_text(written.read_text())
+        found = json.loads(written.read_text())
+        texts = {path: (root / path).read_text() for path in found['lines']}
+        report.write_text(json.dumps({**found, 'texts': texts}))
         return ''
 
 

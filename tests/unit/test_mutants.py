@@ -1,30 +1,25 @@
 """``make mutants``: what it breaks, whom it shows the breaks to, and what it says of them."""
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.mutants import by_chance, changes, covers
-from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants import by_chance, changes, covers, worker
 from tests.mutants.rules import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 
 SOURCE = '''"""Its text."""
-LIMIT: int = 3
+limit: int = 3
 
 
 class Bag:
     """Another."""
 
     def add(self, things: list['int'], wanted: bool = False) -> int | None:
-        if len(things) < LIMIT and (
+        if len(things) < limit and (
                 not wanted):
             raise ValueError(f'{things} is too much', 1)
         LOG.info('added %s', len(things), 1)
@@ -35,8 +30,8 @@ class Bag:
 BREAKS = [
     ('constant', '', 2, '3', '4'),
     ('constant', 'Bag.add', 8, 'False', 'True'),
-    ('condition', 'Bag.add', 9, 'len(things) < LIMIT and (\n                not wanted)',
-     '(not (len(things) < LIMIT and (\n                not wanted)))'),
+    ('condition', 'Bag.add', 9, 'len(things) < limit and (\n                not wanted)',
+     '(not (len(things) < limit and (\n                not wanted)))'),
     ('boolean', 'Bag.add', 10, 'and', 'or'),
     ('comparison', 'Bag.add', 9, '<', '<='),
     ('not', 'Bag.add', 10, 'not wanted', '(wanted)'),
@@ -122,44 +117,121 @@ def test_tests_that_a_break_is_shown_to() -> None:
     """Of each file those that run through few lines; no more seconds than allowed, but at least one test."""
     wide, narrow, other, slow = (covers.Test(name, seconds, lines) for name, seconds, lines in (
         ('a.py::wide', 1.0, 900), ('a.py::narrow', 2.0, 10), ('b.py::other', 3.0, 50), ('c.py::slow', 60.0, 5)))
-    assert covers.select([wide, narrow, other, slow], 5) == [narrow, other]
-    assert covers.select([wide, narrow, other, slow], 100) == [wide, narrow, other, slow]
-    assert covers.select([slow], 5) == [slow]
-    assert covers.select([], 5) == []
+    assert covers.select([wide, narrow, other, slow], 5, 'x.py') == [narrow, other]
+    assert covers.select([wide, narrow, other, slow], 100, 'x.py') == [wide, narrow, other, slow]
+    assert covers.select([slow], 5, 'x.py') == [slow]
+    assert covers.select([], 5, 'x.py') == []
 
 
-@pytest.fixture(scope='module')
-def worker() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, '-W', 'ignore', str(ROOT / 'tests/mutants/worker.py')], text=True,
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+SMALL = """LIMIT = [3]
 
 
-def test_the_tests_of_a_broken_tree(worker: subprocess.Popen[str], tmp_path: Path) -> None:
-    """A failed test and a file that can't be imported are noticed; a test that hangs is, too, and is ended."""
+class Small:
+    def f(self):
+        return LIMIT[0]
+"""
+TEST = """from kilonova_small import LIMIT, Small
+
+
+import pytest
+
+
+def test_it():
+    assert Small().f() == 3
+
+
+@pytest.mark.parametrize('row', LIMIT)
+def test_row(row):
+    assert row != 8
+
+
+def test_that_fails_always():
+    assert Small().f() == 2
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A tree of one file and its tests."""
+    (tmp_path / 'tests').symlink_to(ROOT / 'tests')
     (tmp_path / 'pyproject.toml').write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
-    (tmp_path / 'test_small.py').write_text('from small import f\n\n\ndef test_it():\n    assert f() == 3\n')
+    (tmp_path / 'kilonova_small.py').write_text(SMALL)
+    (tmp_path / 'test_small.py').write_text(TEST)
+    return tmp_path
 
-    def run(source: str, seconds: float = 120, test: str = 'test_small.py::test_it') -> tuple[str, str]:
-        (tmp_path / 'small.py').write_text(source)
-        assert worker.stdin is not None and worker.stdout is not None
-        worker.stdin.write(json.dumps({'tree': str(tmp_path), 'tests': [test], 'seconds': seconds}) + '\n')
-        worker.stdin.flush()
-        answer: dict[str, Any] = json.loads(worker.stdout.readline())
-        return answer['verdict'], answer['why']
-    assert run('def f():\n    return 3\n')[0] == 'passed'
-    verdict, why = run('def f():\n    return 4\n')
-    assert verdict == 'failed' and 'test_small.py::test_it' in why
-    assert run('raise ValueError\n')[0] == 'failed'
-    assert run('def f():\n    while True:\n        pass\n', seconds=5)[0] == 'HANGS'
-    assert run('import os\nos._exit(9)\n')[0] == 'ERROR'
-    # Cases that are made of what was broken: their names change, and no test notices.
-    (tmp_path / 'test_rows.py').write_text("import pytest\nfrom small import ROWS\n\n\n@pytest.mark.parametrize('row', "
-                                           'ROWS)\ndef test_row(row):\n    assert row != "bad"\n')
-    assert run("ROWS = ['b']\n", test='test_rows.py::test_row[a]')[0] == 'passed'
-    assert run("ROWS = ['bad']\n", test='test_rows.py::test_row[a]')[0] == 'failed'
+
+def judgement(judge: by_chance.Judge, old: str, new: str) -> tuple[str, str]:
+    """The word for the break, and why."""
+    line = SMALL[:SMALL.index(old)].count('\n') + 1
+    broken = changes.Change('some', '', SMALL.index(old), old, new, (line,))
+    verdict = judge.judge(by_chance.Mutant('pci', 'kilonova_small.py', broken))
+    return verdict.word, verdict.why
+
+
+def test_breaks_are_shown_to_tests(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a function, and in what runs at import; with a test that hangs, and after the process of the tests died."""
+    monkeypatch.setattr(by_chance, 'PATIENCE', 10)
+    known = covers.Map()
+    names = [f'test_small.py::{name}' for name in ('test_it', 'test_row[3]', 'test_that_fails_always')]
+    known.add({'tests': [[name, 0.0, True] for name in names],
+               'lines': {'kilonova_small.py': {'1': [0, 1], '6': [0, 2]}}})
+    text = 'return LIMIT[0]'
+    with by_chance.Judge(small, known, 10, {}) as judge:
+        word, why = judgement(judge, text, 'return 4')
+        assert word == 'died' and why.endswith('test_small.py::test_it')
+        # A test that fails in the tree as it is says nothing.
+        assert judgement(judge, text, 'return LIMIT[-1]')[0] == 'SURVIVED'
+        assert judgement(judge, text, 'while True: pass')[0] == 'HANGS'
+        assert judgement(judge, text, 'import os; os._exit(9)')[0] == 'ERROR'
+        # Nothing is left of a break.
+        assert judgement(judge, text, 'return sum(LIMIT)')[0] == 'SURVIVED'
+        word, why = judgement(judge, text, 'import os, signal; os.kill(os.getppid(), signal.SIGKILL); return 4')
+        assert word == 'ERROR'
+        assert judgement(judge, text, 'return 5')[0] == 'died'
+        # At import: cases that are made of what was broken have other names; a file that can't be imported.
+        assert judgement(judge, '[3]', '[3, 3]')[0] == 'SURVIVED'
+        word, why = judgement(judge, '[3]', '[3, 3, 8]')
+        assert word == 'died' and 'test_small.py::test_row[8]' in why
+        assert judgement(judge, '[3]', 'None[3]')[0] == 'died'
+        assert (small / 'kilonova_small.py').read_text() == SMALL
+
+
+def test_functions_get_broken_code(tmp_path: Path) -> None:
+    """Those of the module and its classes, wherever they are; what runs at import is left to a new process."""
+    path = tmp_path / 'some.py'
+    text = 'class Some:\n    n = 3\n    def f(self, a=1):\n        return [x for x in (a, self.n)]\n'
+    path.write_text(text)
+    found: dict[str, Any] = {}
+    exec(compile(text, str(path), 'exec', dont_inherit=True), found)
+    taken = found['Some']().f
+    live = worker.functions()
+    for old, new in (('n = 3', 'n = 4'), ('a=1', 'a=2'), ('def f', 'def g')):
+        assert not worker.change(str(path), text.replace(old, new), live)
+    assert taken() == [1, 3]
+    assert worker.change(str(path), text.replace('(a, self.n)', '(\na, -self.n)'), live, really=False)
+    assert taken() == [1, 3]
+    assert worker.change(str(path), text.replace('(a, self.n)', '(\na, -self.n)'), live)
+    assert taken() == [1, -3]
+
+
+def test_what_is_known_of_a_text_is_carried_over() -> None:
+    """Lines that stand keep their tests; new ones take those of the lines they replace and of the line before."""
+    lines = {'1': [0], '2': [1], '3': [2, 3]}
+    assert covers.carried('a\nb\nc\n', 'a\nb\nc\n', lines) == lines
+    assert covers.carried('a\nb\nc\n', 'z\na\nc\n', lines) == {'1': [], '2': [0], '3': [2, 3]}
+    assert covers.carried('a\nb\nc\n', 'a\nb\nx\ny\n', lines) == {
+        '1': [0], '2': [1], '3': [1, 2, 3], '4': [1, 2, 3]}
+
+
+def test_what_nobody_notices_is_not_changed() -> None:
+    """By the kind of node."""
+    def kinds(text: str) -> set[tuple[str, str]]:
+        return {(each.kind, each.old) for each in changes.changes(text)}
+    assert kinds('PAUSE: float = 30\nONE, OTHER = 5, 4 * 60\n') == set()
+    assert kinds('class A:\n    def __repr__(self):\n        return self.name[3]\n') == set()
+    assert kinds("x = Thread(name='a', daemon=True)\ny = zip(a, strict=True)\n") == set()
+    assert kinds('limit = 30\n') == kinds("LIMITS = {30: 'a b'}\n") == {('constant', '30')}
+    assert kinds("x = f(name='a', daemon=True)\n") == {('argument', "'a'"), ('constant', "'a'"), ('constant', 'True')}
 
 
 def test_the_summary() -> None:
@@ -173,10 +245,3 @@ def test_the_summary() -> None:
     assert lines[-1] == 'pci        3 of 5 died (60 %), 1 of them by hanging'
     assert 'SURVIVED kilonova/x.py:1 constant in the file' in lines and '    -a = 1\n    +a = 2' in lines
 
-
-def test_equivalent_breaks_are_breaks() -> None:
-    """Each would still be made, and says why nobody could notice."""
-    for each in EQUIVALENT:
-        text = (ROOT / each.path).read_text(encoding='utf-8')
-        assert any(each.matches(each.path, change, text) for change in changes.changes(text)), each
-        assert len(each.reason) > 20
