@@ -50,12 +50,12 @@ class RealGuests:
         """QEMU processes of a machine."""
         return len(self.machine(host).run('sh', '-c', 'pgrep -f ^/usr/bin/qemu-system || true').split())
 
-    def until(self, met: Callable[[], Any], what: str) -> Any:
-        """What ``met`` gives in the end; fails where that never comes."""
+    def until(self, met: Callable[[], Any], what: str, pause: float = 0.5) -> Any:
+        """What ``met`` gives in the end; fails where that never comes. ``pause``: seconds between two looks."""
         deadline = time.monotonic() + PATIENCE
         while not (found := met()):
             assert time.monotonic() < deadline, f'not after {PATIENCE:.0f} s: {what}'
-            time.sleep(0.5)
+            time.sleep(pause)
         return found
 
     def clean(self) -> None:
@@ -64,7 +64,7 @@ class RealGuests:
         site.at_once(lambda name: site.send('DELETE', f'/servers/{name}', user='admin'), site.servers())
         self.until(lambda: not site.servers(), 'all servers deleted')
         for row in http.call('GET', f'{site.url("glance")}/v2/images', token=site.token('admin')).data['images']:
-            if row.get('image_type') == 'snapshot':
+            if row.get('image_type') in ('snapshot', 'backup'):
                 http.call('DELETE', f'{site.url("glance")}/v2/images/{row["id"]}', token=site.token('admin'))
         self.until(lambda: sum(map(self.emulators, HOSTS)) == 0, 'no QEMU left')
         site.assert_nothing_held()
@@ -95,10 +95,23 @@ class RealGuests:
                 f'not {status}: {self.site.tell({server: shown})} {self.site.last_message(server)}'
             time.sleep(0.5)
 
+    def images_named(self, name: str) -> list[str]:
+        """Ids of the images of that name that are whole."""
+        rows = http.call('GET', f'{self.site.url("glance")}/v2/images?name={name}', token=self.site.token('admin'))
+        return [row['id'] for row in rows.data['images'] if row['status'] == 'active']
+
     def act(self, server: str, status: str, name: str, argument: Any = None) -> dict[str, Any]:
         """An action by the administrator; the server at its end, which has that status."""
         self.site.act(server, name, argument)
         return self.ends(server, status)
+
+    def migrate_live(self, server: str, host: str) -> None:
+        """Ask for it; the disks go along."""
+        self.site.act(server, 'os-migrateLive', {'host': host, 'block_migration': 'auto'})
+
+    def unshelve(self, server: str, host: str) -> None:
+        """Ask for it."""
+        self.site.call('POST', f'/servers/{server}/action', {'unshelve': {'host': host}}, user='admin', version='2.91')
 
     def host(self, server: str) -> str:
         found: str = self.site.servers()[server]['OS-EXT-SRV-ATTR:host']
@@ -142,6 +155,10 @@ class RealGuests:
     def tick(self, server: str) -> int:
         """The seconds that the guest has counted since its boot; waits for the first."""
         return int(fact(self.say(server, 'GUEST-TICK'), 'TICK'))
+
+    def ticks(self, server: str) -> list[int]:
+        """All counts on the console as it is now. A line may have been cut in two by the end of a process."""
+        return [int(found) for found in re.findall(r'^GUEST-TICK (\d+)$', self.console(server), re.MULTILINE)]
 
     def ticks_beyond(self, server: str, count: int) -> int:
         """Wait until it has counted on; how far."""
