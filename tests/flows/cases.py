@@ -17,7 +17,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -30,8 +30,9 @@ from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import operations
+from kilonova.errors import Unanswered
 from kilonova.rpc.transport import DirectTransport
-from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud
+from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud, Crash
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
 
@@ -188,6 +189,47 @@ def bring_back(cloud: Cloud, host: str) -> None:
     force_down(cloud, host, False)
     cloud.settle()
     look_again(cloud)
+
+
+# What still waits for a lost host: the server of a revert can only be where it was.
+WAITING = ('release', 'revert')
+
+
+@dataclass
+class Death:
+    """``dies_at``: what hosts told the conductor so far, and the host that is gone."""
+
+    seen: list[str] = field(default_factory=list)
+    gone: str | None = None
+
+
+def dies_at(cloud: Cloud, number: int, moment: str = 'before') -> Death:
+    """From now on the host that works on a step dies for good ``before`` (or ``after``) the ``number``-th thing that
+    it tells the conductor of it, counted from 0."""
+    death, hosts = Death(), {}
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
+        # Of this thread alone: heartbeats of the same host come from another one.
+        worker = threading.get_ident()
+        if topic == 'compute' and kind != 'cast':
+            hosts[worker] = host
+            try:
+                return deliver()
+            except Crash:
+                death.gone = host
+                lose_host(cloud, host)
+                raise Unanswered(who=host, reason='crashed') from None
+            finally:
+                hosts.pop(worker, None)
+        if topic == 'conductor' and worker in hosts and death.gone is None:
+            death.seen.append(method)
+            if len(death.seen) - 1 == number:
+                if moment == 'after':
+                    deliver()
+                raise Crash
+        return deliver()
+    cloud.on_message = on_message
+    return death
 
 
 def look_again(cloud: Cloud) -> None:
