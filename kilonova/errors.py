@@ -133,6 +133,18 @@ class InstanceInvalidState(Conflict):
     msg_fmt = "Cannot '%(method)s' instance %(instance_uuid)s while it is in %(attr)s %(state)s"
 
 
+class GuestAgentNotEnabled(Conflict):
+    msg_fmt = 'QEMU guest agent is not enabled'
+
+
+class AdminPasswordNotSupported(Conflict):
+    msg_fmt = 'Set admin password is not supported'
+
+
+class AdminPasswordNotSet(Conflict):
+    msg_fmt = 'Failed to set admin password on %(instance)s because %(reason)s'
+
+
 class InstanceIsLocked(Conflict):
     msg_fmt = 'Instance %(instance_uuid)s is locked'
 

@@ -47,6 +47,7 @@ class TaskState(enum.StrEnum):
     RESUMING = 'resuming'
     RESCUING = 'rescuing'
     UNRESCUING = 'unrescuing'
+    UPDATING_PASSWORD = 'updating_password'      # noqa: S105 - no password: a state
     POWERING_OFF = 'powering-off'
     POWERING_ON = 'powering-on'
     IMAGE_SNAPSHOT_PENDING = 'image_snapshot_pending'
@@ -179,6 +180,9 @@ TRANSITIONS: dict[str, Rule] = {
     'unrescue.start':  _rule(_V.RESCUED, IDLE, None, _T.UNRESCUING, 'unrescue'),
     'unrescue.done':   _rule(ANY, _T.UNRESCUING, _V.ACTIVE, None, 'unrescue'),
     'unrescue.failed': _rule(ANY, _T.UNRESCUING, None, None, 'unrescue'),
+    'set_admin_password.start': _rule(_V.ACTIVE, IDLE, None, _T.UPDATING_PASSWORD, 'changePassword'),
+    'set_admin_password.done': _rule(ANY, _T.UPDATING_PASSWORD, None, None, 'changePassword'),
+    'set_admin_password.failed': _rule(ANY, _T.UPDATING_PASSWORD, None, None, 'changePassword'),
     'snapshot.start':  _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_SNAPSHOT_PENDING,
                              'createImage'),
     'backup.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.PAUSED, _V.SUSPENDED), IDLE, None, _T.IMAGE_BACKUP,

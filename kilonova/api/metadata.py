@@ -27,7 +27,6 @@ from oslo_utils import uuidutils
 
 from kilonova import errors
 from kilonova.api.services.silence import is_silence
-from kilonova.api.v2.server_password import KEYS
 from kilonova.clients.vendordata import Vendordata
 from kilonova.context import get_admin_context
 from kilonova.db import engine
@@ -35,7 +34,7 @@ from kilonova.db.queries import instances, metadata, servers
 from kilonova.db.queries.cells import Cells
 from kilonova.objects import Instance
 from kilonova.states import VmState
-from kilonova.virt import guest_metadata
+from kilonova.virt import guest_metadata, guest_password
 from kilonova.virt.guest_metadata import EC2, EC2_VERSIONS, LATEST, VENDOR_DATA, VERSIONS, About
 
 LOG = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ LOG = logging.getLogger(__name__)
 OPENSTACK, PASSWORD = 'openstack', 'password'
 # Servers that are remembered for [api]metadata_cache_expiration.
 MOST_KNOWN = 500
-# Characters of one value of the system metadata.
-PART = 255
 TEXT, JSON = 'text/plain', 'application/json'
 
 
@@ -202,14 +199,14 @@ class MetadataService:
         if request.method != 'POST':
             with known.cell.read() as conn:
                 kept = instances.get_system_metadata(conn, known.about.uuid)
-            return ''.join(kept.get(key) or '' for key in KEYS).encode(), TEXT
-        if (request.content_length or 0) > PART * len(KEYS):
+            return guest_password.joined(kept).encode(), TEXT
+        if (request.content_length or 0) > guest_password.LIMIT:
             raise Refused(HTTPStatus.BAD_REQUEST, 'Request is too large.')
         try:
             text = request.body.decode('ascii')
         except UnicodeDecodeError:
             raise Refused(HTTPStatus.BAD_REQUEST, 'The password is not encoded in ASCII.') from None
-        if len(text) > PART * len(KEYS):
+        if len(text) > guest_password.LIMIT:
             raise Refused(HTTPStatus.BAD_REQUEST, 'Request is too large.')
         if not _set_password(known.cell, known.about.uuid, text):
             raise Refused(HTTPStatus.CONFLICT)
@@ -219,7 +216,7 @@ class MetadataService:
 @engine.retried
 def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
     """False: there is one."""
-    parts = {key: text[PART * number:PART * (number + 1)] or None for number, key in enumerate(KEYS)}
+    parts = guest_password.in_parts(text)
     with cell.write() as conn:
         # Of two requests at once the second one waits here.
         try:
@@ -227,7 +224,7 @@ def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
         except errors.InstanceNotFound:
             raise Refused(HTTPStatus.NOT_FOUND) from None
         kept = instances.get_system_metadata(conn, uuid)
-        if any(kept.get(key) for key in KEYS):
+        if guest_password.joined(kept):
             return engine.repeated() and all(kept.get(key) == part for key, part in parts.items())
         instances.set_system_metadata(conn, uuid, parts)
     return True

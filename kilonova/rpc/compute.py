@@ -71,6 +71,9 @@ class Compute(Interface):
     @long_call('6.13')
     def unrescue_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
+    @long_call('6.13')
+    def set_admin_password(self, ctxt: RequestContext, instance: Instance, sealed: str, key: str) -> Any: ...
+
     @long_call('6.11')
     def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 

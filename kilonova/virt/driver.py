@@ -297,6 +297,13 @@ class Guests(Protocol):
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         """Stop and forget the domain; with ``destroy_disks`` delete all its directories (also _resize)."""
 
+    def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
+        """Let an agent in the guest set the password of ``user``. A repeated call sets it again.
+
+        errors.AdminPasswordNotSupported: this hypervisor has no such agents. errors.AdminPasswordNotSet: the guest
+        doesn't run, its agent doesn't answer, or it refused; never with words that could hold the password.
+        """
+
     def get_console_output(self, instance: objects.Instance) -> str:
         """The end of what its serial console logged (some 100 KiB); '' when there is nothing.
 

@@ -65,7 +65,8 @@ _MACHINE = FakeMachine()
 
 class FakeDriver:
     """``driver.ComputeDriver`` in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host;
-    ``consoles`` holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol."""
+    ``consoles`` holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol; ``passwords``
+    what (user, password) was set in them, by uuid."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
@@ -80,6 +81,7 @@ class FakeDriver:
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
         self.pci_devices: list[dict[str, Any]] = []
         self.consoles: dict[str, str] = {}
+        self.passwords: dict[str, tuple[str, str]] = {}
         self.screens: dict[tuple[str, str], driver.ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: driver.Listener | None = None
@@ -241,6 +243,13 @@ class FakeGuests(_Part):
         if destroy_disks:
             for suffix in ('', '_resize', '_del'):
                 self.fake.directories.pop(instance.uuid + suffix, None)
+
+    @_scripted
+    def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state != PowerState.RUNNING:
+            raise errors.AdminPasswordNotSet(instance=instance.uuid, reason='it does not run')
+        self.fake.passwords[instance.uuid] = (user, password)
 
     @_scripted
     def get_console_output(self, instance: objects.Instance) -> str:

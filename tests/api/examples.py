@@ -87,6 +87,7 @@ EXAMPLES: dict[str, Example] = {
     'resume': say({'resume': None}, state={'vm_state': 'suspended', 'power_state': 7}),
     'rescue': say({'rescue': {'adminPass': 'MySecretPass', 'rescue_image_ref': SECOND_IMAGE}}),
     'unrescue': say({'unrescue': None}, state={'vm_state': 'rescued'}),
+    'changePassword': say({'changePassword': {'adminPass': 'MySecretPass'}}, prepare=World.with_agent),
     'trigger_crash_dump': say({'trigger_crash_dump': None}),
     'resize': say({'resize': {'flavorRef': '2', 'OS-DCF:diskConfig': 'AUTO'}}),
     'rebuild': say({'rebuild': {'imageRef': '{image}', 'name': 'new name', 'adminPass': 'seekr3t',

@@ -417,6 +417,11 @@ class World(Site):
         with self.cell1.write() as conn:
             instances.update_extra(conn, self.names['server'], {'pci_requests': None, 'numa_topology': None})
 
+    def with_agent(self) -> None:
+        """The server's image says that its guests have QEMU's agent."""
+        with self.cell1.write() as conn:
+            instances.set_system_metadata(conn, self.names['server'], {'image_hw_qemu_guest_agent': 'yes'})
+
     def resized(self) -> None:
         """The server waits for confirmResize or revertResize."""
         self.become(vm_state='resized', host='gpu2', node='gpu2')

@@ -85,6 +85,11 @@ def plain(cloud: Cloud) -> str:
     return cloud.boot(cloud.plain, networks='none')
 
 
+def with_agent(cloud: Cloud) -> str:
+    cloud.images.offered[IMAGE_ID]['hw_qemu_guest_agent'] = 'yes'
+    return booted(cloud)
+
+
 def resized(cloud: Cloud) -> str:
     server = booted(cloud)
     cloud.action(server, 'resize', {'flavorRef': cloud.large})
@@ -354,6 +359,8 @@ CASES = {
     'rescue': Case('rescue', booted, ask('rescue'), 'RESCUE', 'ACTIVE', lost='SHUTOFF'),
     'rescue-stopped': Case('rescue', stopped, ask('rescue'), 'RESCUE', 'SHUTOFF', variant=True),
     'unrescue': Case('unrescue', after('rescue', 'RESCUE'), ask('unrescue'), 'ACTIVE', 'RESCUE'),
+    'change-password': Case('set_admin_password', with_agent, ask('changePassword', {'adminPass': 'new one'}),
+                            'ACTIVE', 'ACTIVE', lost='SHUTOFF'),
     'release': Case('release', deleted_without_host, fall_due, 'GONE', 'GONE', status=released),
     'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
                    asks_hosts=False),

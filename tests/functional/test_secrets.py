@@ -224,6 +224,18 @@ def test_hosts_that_refuse(watch: Watch, monkeypatch: pytest.MonkeyPatch, moment
     assert watch.drives == []
 
 
+def test_a_changed_password(watch: Watch) -> None:
+    """It is in no row, log or file in clear, and nowhere when it is done."""
+    watch.cloud.images.offered[IMAGE_ID]['hw_qemu_guest_agent'] = 'yes'
+    server = watch.cloud.boot(watch.cloud.flavor())
+    looked = watch.looks
+    watch.cloud.action(server, 'changePassword', {'adminPass': PASSWORD}, expect=202)
+    assert watch.looks > looked and 'cell1 set_admin_password' in watch.kinds
+    assert any(wire.startswith('set_admin_password ') and 'gAAAA' in wire for wire in watch._wires)
+    assert watch.cloud.story(server)[0][:2] == ('changePassword', None)
+    watch.end()
+
+
 def test_a_server_that_is_buried(watch: Watch) -> None:
     """cell0 has what is left of it."""
     server = watch.create(flavorRef=watch.cloud.flavor(gpus=9))

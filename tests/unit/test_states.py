@@ -95,7 +95,7 @@ def test_what_is_allowed_when(event, vm, task, allowed):
 
 # The operation that a refusal names, by the first word of its events, where it isn't that word.
 METHODS = {'live_migrate': 'os-migrateLive', 'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot',
-           'snapshot': 'createImage', 'confirm': 'confirmResize',
+           'set_admin_password': 'changePassword', 'snapshot': 'createImage', 'confirm': 'confirmResize',
            'unshelve_start': 'unshelve', 'revert': 'revertResize', 'reset': 'reset_state', 'host': 'host boot'}
 
 

@@ -1,4 +1,5 @@
-"""Actions on servers: start, stop, reboot, pause, suspend, resize, migrate (cold and live), reset the state."""
+"""Actions on servers: start, stop, reboot, pause, suspend, resize, migrate (cold and live), change the password, reset
+the state."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +9,7 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
-from kilonova.api.services import accept, delete, live_migrate, resize
+from kilonova.api.services import accept, change_password, delete, live_migrate, resize
 from kilonova.api.wsgi import Call, server_action
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -21,6 +22,7 @@ RESIZE, CONFIRM_RESIZE, REVERT_RESIZE = (f'{PREFIX}servers:{verb}'
 MIGRATE, MIGRATE_HOST = f'{PREFIX}os-migrate-server:migrate', f'{PREFIX}os-migrate-server:migrate:host'
 MIGRATE_LIVE = f'{PREFIX}os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = f'{MIGRATE_LIVE}:host'
+CHANGE_PASSWORD = f'{PREFIX}os-admin-password'
 RESET_STATE = f'{PREFIX}os-admin-actions:reset_state'
 RULES = (
     rule(START, MEMBER, 'Start a server.'),
@@ -38,6 +40,7 @@ RULES = (
     rule(MIGRATE_HOST, ADMIN, 'Migrate a server cold to a named host.'),
     rule(MIGRATE_LIVE, MANAGER, 'Migrate a server while it runs.'),
     rule(MIGRATE_LIVE_HOST, ADMIN, 'Migrate a server to a named host while it runs.'),
+    rule(CHANGE_PASSWORD, MEMBER, "Change the administrator's password of a server."),
     rule(RESET_STATE, ADMIN, 'Set the state of a server by hand.'),
 )
 
@@ -68,6 +71,7 @@ MIGRATE_LIVE_BODY = Obj(Prop('os-migrateLive', Obj(
         Window({'type': ['boolean', 'string'], 'enum': [*t.BOOLEANS, 'auto']}, since=25)), required=True),
     Prop('disk_over_commit', t.BOOLEAN, required=True, until=24),
     Prop('force', t.BOOLEAN, since=30, until=67)), required=True))
+CHANGE_PASSWORD_BODY = Obj(Prop('changePassword', Obj(Prop('adminPass', t.PASSWORD, required=True)), required=True))
 RESET_STATE_BODY = Obj(Prop('os-resetState', Obj(Prop('state', t.one_of('active', 'error'), required=True)),
                             required=True))
 
@@ -158,6 +162,11 @@ def revert(call: Call) -> None:
     resize.revert(call.backend, call.ctxt, call.server)
 
 
+def change_admin_password(call: Call) -> None:
+    """changePassword: the agent in the guest sets it."""
+    change_password.change_password(call.backend, call.ctxt, call.server, call.body['changePassword']['adminPass'])
+
+
 def reset_state(call: Call) -> None:
     """os-resetState."""
     delete.reset_state(call.backend, call.ctxt, call.server, call.body['os-resetState']['state'])
@@ -178,5 +187,6 @@ ROUTES = (
     server_action('revertResize', revert, REVERT_RESIZE, REVERT_RESIZE_BODY),
     server_action('migrate', migrate, MIGRATE, MIGRATE_BODY, asks=(MIGRATE_HOST,)),
     server_action('os-migrateLive', migrate_live, MIGRATE_LIVE, MIGRATE_LIVE_BODY, asks=(MIGRATE_LIVE_HOST,)),
+    server_action('changePassword', change_admin_password, CHANGE_PASSWORD, CHANGE_PASSWORD_BODY),
     server_action('os-resetState', reset_state, RESET_STATE, RESET_STATE_BODY),
 )

@@ -10,14 +10,13 @@ from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.errors import InstanceNotReady
+from kilonova.virt import guest_password
 
 SHOW, CLEAR = f'{PREFIX}os-server-password:show', f'{PREFIX}os-server-password:clear'
 RULES = (
     rule(SHOW, READER, 'See the encrypted password of a server.'),
     rule(CLEAR, MEMBER, 'Forget the encrypted password of a server.'),
 )
-# One value of the table holds 255 characters.
-KEYS = tuple(f'password_{part}' for part in range(4))
 
 
 def index(call: Call) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def index(call: Call) -> dict[str, Any]:
         return {'password': ''}
     with server.cell.read() as conn:
         values = instances.get_system_metadata(conn, server.uuid)
-    return {'password': ''.join(values.get(key) or '' for key in KEYS)}
+    return {'password': guest_password.joined(values)}
 
 
 def clear(call: Call) -> None:
@@ -40,7 +39,7 @@ def clear(call: Call) -> None:
 @engine.retried
 def _forget(server: Found) -> None:
     with server.cell.write() as conn:
-        instances.set_system_metadata(conn, server.uuid, dict.fromkeys(KEYS))
+        instances.set_system_metadata(conn, server.uuid, dict.fromkeys(guest_password.KEYS))
 
 
 _PATH = f'{SERVER}/os-server-password'

@@ -6,7 +6,7 @@ conductor what happened; but a soft delete only goes forward, and a failure is t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from oslo_log import log as logging
 
@@ -17,11 +17,12 @@ from kilonova.compute.operation import Facts, Operation, Reply, SaveFields, read
 from kilonova.compute.ops.build import opened
 from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
+from kilonova.virt import guest_password
 
 LOG = logging.getLogger(__name__)
 
-# What notifications call them.
-TOLD_AS = {'stop': 'power_off', 'start': 'power_on'}
+# What notifications call them; None: the field has none.
+TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 
 
 @order(Compute.stop_instance)
@@ -116,6 +117,24 @@ def unrescue(op: Operation) -> Reply:
     return reply
 
 
+@order(Compute.set_admin_password)
+def set_admin_password(op: Operation, sealed: str) -> Reply:
+    """Let the guest's agent set the administrator's password; an owner with an RSA key finds it, encrypted.
+
+    ``sealed``: the password (``sealing``). A failure says nothing that the agent said: it may have named the password.
+    """
+    instance = op.instance
+    kept: dict[str, str | None] = {}
+    with _whole(op, 'set_admin_password', event='compute_set_admin_password', system_metadata=kept) as reply:
+        password = opened(op, sealed).admin_password or ''
+        user = guest_password.administrator(image_of(instance), instance.os_type)
+        op.host.driver.guests.set_admin_password(instance, user, password)
+        text = guest_password.encrypted(password, instance.key_data)
+        if text is not None:
+            kept.update(guest_password.in_parts(text))
+    return reply
+
+
 @order(Compute.soft_delete_instance, forward=True)
 def soft_delete(op: Operation) -> Reply:
     """Power off and say so: the guest keeps all it has."""
@@ -147,17 +166,20 @@ def _devices(op: Operation) -> list[objects.PciDevice]:
 
 @contextlib.contextmanager
 def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str | None = None,
-          **when_done: object) -> Iterator[dict[str, object]]:
+          system_metadata: Mapping[str, str | None] | None = None, **when_done: object) -> Iterator[dict[str, object]]:
     """The operation around its act, which is the block. A failure of it is an end state to be saved like success is.
 
     ``facts``: what is told besides the server; ``event``: of the instance action, where it isn't named as usual;
-    ``when_done``: columns that are written when all went well. Yields the reply, which has its values afterwards.
+    ``system_metadata``: what is changed of it, ``when_done``: columns that are written when all went well. Yields the
+    reply, which has its values afterwards.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
     told: Facts = facts or {}
+    name = TOLD_AS.get(verb, verb)
     with op.turn():
-        op.notify(f'instance.{TOLD_AS.get(verb, verb)}.start', **told)
+        if name is not None:
+            op.notify(f'instance.{name}.start', **told)
         failed: Exception | None = None
         try:
             yield reply
@@ -174,18 +196,21 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
                               'transition': f'{verb}.done' if failed is None else f'{verb}.failed'}
         if failed is None:
             fields['values'] = {**values, **when_done}
+            if system_metadata:
+                fields['system_metadata'] = system_metadata
         else:
             fields['message'], fields['fault'] = 'Error', op.fault(failed)
         op.save(**fields)
-    _notify(op, verb, fields, failed, told)
+    if name is not None:
+        _notify(op, f'instance.{name}', fields, failed, told)
     reply.update(power_state=power_state, error=None if failed is None else readable(failed))
 
 
-def _notify(op: Operation, verb: str, saved: SaveFields, failed: Exception | None, told: Facts) -> None:
+def _notify(op: Operation, name: str, saved: SaveFields, failed: Exception | None, told: Facts) -> None:
     """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
-    name = f'instance.{TOLD_AS.get(verb, verb)}'
-    if failed is not None and verb == 'reboot':
+    is_reboot = name == 'instance.reboot'
+    if failed is not None and is_reboot:
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
-    if failed is None or (verb == 'reboot' and saved['values']['power_state'] == PowerState.RUNNING):
+    if failed is None or (is_reboot and saved['values']['power_state'] == PowerState.RUNNING):
         facts: Facts = {**told, 'values': saved['values'], 'moved': saved['transition']}
         op.notify(f'{name}.end', **facts)

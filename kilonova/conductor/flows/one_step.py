@@ -140,6 +140,17 @@ class Unrescue(OneStep):
     steps = (Step('unrescue_instance', unrescue_instance, saved=False),)
 
 
+# --- password --------------------------------------------------------------------------------------------------------
+def set_admin_password(work: Work[Outputs]) -> None:
+    """The guest's agent sets the administrator's password."""
+    _on_host(work, 'set_admin_password', sealed=work.args['sealed'])
+
+
+class SetAdminPassword(OneStep):
+    name, failed, action_event = 'set_admin_password', 'set_admin_password.failed', 'compute_set_admin_password'
+    steps = (Step('set_admin_password', set_admin_password, saved=False),)
+
+
 # --- snapshot --------------------------------------------------------------------------------------------------------
 def snapshot_instance(work: Work[Outputs]) -> None:
     """The host copies the root disk and sends it. A silent image service is asked again, like any other."""
@@ -172,4 +183,4 @@ class Restore(OneStep):
 
 
 FLOWS = (Stop(), Start(), Reboot(), Pause(), Unpause(), Suspend(), Resume(), TriggerCrashDump(), Rescue(),
-         Unrescue(), Snapshot(), Restore())
+         Unrescue(), SetAdminPassword(), Snapshot(), Restore())

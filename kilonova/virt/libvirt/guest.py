@@ -15,6 +15,9 @@ from kilonova.virt import driver
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
+# Seconds that the agent in a guest has to answer.
+_AGENT_WAIT = 60
+
 POWER_STATES = {
     libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
     libvirt.VIR_DOMAIN_RUNNING: PowerState.RUNNING,
@@ -98,7 +101,7 @@ class Guest:
         """What libvirt holds of it now."""
         return str(self.call('XMLDesc', 0))
 
-    def measured(self, method: str, *args: str) -> Any:
+    def measured(self, method: str, *args: str | int) -> Any:
         """What a method of the domain counts; None where this hypervisor doesn't count that."""
         try:
             return self.call(method, *args)
@@ -156,6 +159,17 @@ class Guest:
             except libvirt.libvirtError as error:
                 if not self._gone(error):
                     raise driver.GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
+
+    # -- the agent in it ----------------------------------------------------------------------------------------------
+
+    def set_password(self, user: str, password: str) -> None:
+        """The agent sets it; libvirt's errors, whose text may hold what the agent says."""
+        self._bound_agent()
+        self.call('setUserPassword', user, password, 0)
+
+    def _bound_agent(self) -> None:
+        """libvirt would wait without end for an agent that took a command and doesn't answer."""
+        self.measured('agentSetResponseTimeout', _AGENT_WAIT, 0)
 
     # -- a copy of a disk while it runs: QEMU keeps what the guest overwrites meanwhile, the disk stays as it is ------
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import libvirt
 from oslo_log import log as logging
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
@@ -21,6 +21,11 @@ from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
 LOG = logging.getLogger(__name__)
+
+# What users are shown of an agent that didn't do it.
+_AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
+          libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
+          libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: 'the guest has no port for an agent'}
 
 
 class Guests:
@@ -97,6 +102,22 @@ class Guests:
         self._domains.forget_if_made(instance.uuid)
         if destroy_disks:
             self._disks.remove(instance.uuid)
+
+    @translated
+    def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None or guest.power_state() != PowerState.RUNNING:
+            raise errors.AdminPasswordNotSet(instance=instance.uuid, reason='it does not run')
+        try:
+            guest.set_password(user, password)
+        except libvirt.libvirtError as error:
+            code = error.get_error_code()
+            if code == libvirt.VIR_ERR_NO_SUPPORT:
+                raise errors.AdminPasswordNotSupported from None
+            # The agent's words aren't repeated, nor kept as the cause.
+            LOG.warning('The password of %s was not set: error %d of libvirt', user, code, instance_uuid=instance.uuid)
+            raise errors.AdminPasswordNotSet(
+                instance=instance.uuid, reason=_AGENT.get(code, 'error setting admin password')) from None
 
     def get_console_output(self, instance: objects.Instance) -> str:
         return self._disks.directory(instance.uuid).console()

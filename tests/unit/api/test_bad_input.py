@@ -30,6 +30,7 @@ BODIES = {
     'os-start': {'os-start': None}, 'os-stop': {'os-stop': None}, 'reboot': {'reboot': {'type': 'HARD'}},
     'pause': {'pause': None}, 'unpause': {'unpause': None}, 'suspend': {'suspend': None}, 'resume': {'resume': None},
     'trigger_crash_dump': {'trigger_crash_dump': None}, 'unrescue': {'unrescue': None},
+    'changePassword': {'changePassword': {'adminPass': 'x'}},
     'rescue': {'rescue': {'adminPass': 'x', 'rescue_image_ref': IMAGE}},
     'rebuild': {'rebuild': {
         'imageRef': IMAGE, 'name': 'n', 'adminPass': 'p', 'metadata': {'a': 'b'}, 'preserve_ephemeral': True,

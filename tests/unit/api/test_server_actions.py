@@ -69,6 +69,8 @@ def test_power(site, statements, action, body, values, kind, task, args, story):
                             ('suspend', 'stopped'), ('resume', 'active'), ('resume', 'paused'),
                             ('rescue', 'paused'), ('rescue', 'resized'), ('unrescue', 'active'),
                             ('trigger_crash_dump', 'stopped'), ('trigger_crash_dump', 'suspended'))),
+    ('changePassword', {'adminPass': 'x'}, {'vm_state': 'stopped'},
+     "Cannot 'changePassword' instance {} while it is in vm_state stopped"),
     ('trigger_crash_dump', None, {'task_state': 'rebooting'},
      "Cannot 'trigger_crash_dump' instance {} while it is in task_state rebooting")])
 def test_wrong_states(site, action, body, values, message):
@@ -80,7 +82,8 @@ def test_wrong_states(site, action, body, values, message):
 @pytest.mark.parametrize(('action', 'body'), [
     ('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('resize', {'flavorRef': 'x'}),
     ('migrate', None), ('confirmResize', None), ('revertResize', None), ('pause', None), ('unpause', None),
-    ('suspend', None), ('resume', None), ('trigger_crash_dump', None), ('rescue', None), ('unrescue', None)])
+    ('suspend', None), ('resume', None), ('trigger_crash_dump', None), ('rescue', None), ('unrescue', None),
+    ('changePassword', {'adminPass': 'x'})])
 def test_build_requests_can_only_be_deleted(site, action, body):
     waiting = site.create()
     assert refused(site, waiting, action, body)[0] == 409
@@ -120,6 +123,31 @@ def test_rescue_without_a_body(site):
     assert site.opened(server).admin_password == password
     for body in ('x', {'rescue_image_ref': 'no-uuid'}, {'adminPass': 5}, {'other': 'x'}):
         assert refused(site, server, 'rescue', body)[0] == 400
+
+
+def test_change_password(site):
+    """It travels sealed, and is in no other place."""
+    server = site.server()
+    body = {'adminPass': 'for-the-agent'}
+    assert refused(site, server, 'changePassword', body) == (409, 'QEMU guest agent is not enabled')
+    with site.cell1.write() as conn:
+        instances.set_system_metadata(conn, server, {'image_hw_qemu_guest_agent': 'yes'})
+    site.conductor.calls.clear()
+    assert act(site, server, 'changePassword', body, user='bob').status_int == 202
+    (row,) = site.rows(server)
+    assert (row['kind'], site.row(server)['task_state']) == ('set_admin_password', 'updating_password')
+    assert site.ok('GET', f'/servers/{server}')['server']['status'] == 'PASSWORD'
+    assert site.opened(server).admin_password == 'for-the-agent' and 'for-the-agent' not in str(row)
+    assert site.conductor.calls == [('run_operation', {'operation': row['uuid']})]
+
+
+def test_change_password_needs_keys(make_site):
+    site = make_site(secrets__key_file='')
+    server = site.server()
+    with site.cell1.write() as conn:
+        instances.set_system_metadata(conn, server, {'image_hw_qemu_guest_agent': 'yes'})
+    assert refused(site, server, 'changePassword', {'adminPass': ''})[0] == 503
+    assert site.rows(server) == []
 
 
 def test_locked_servers(site):

@@ -16,7 +16,7 @@ INTERFACES = {'compute': compute.Compute, 'conductor': conductor.Conductor, 'com
 NEWER: dict[str, set[str]] = {
     'compute': {
         'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance', 'trigger_crash_dump',
-        'rescue_instance', 'unrescue_instance',
+        'rescue_instance', 'unrescue_instance', 'set_admin_password',
         'rebuild_instance', 'check_can_live_migrate_source', 'check_can_live_migrate_destination',
         'pre_live_migration', 'live_migration', 'post_live_migration_at_destination', 'post_live_migration',
         'undo_live_migration', 'rollback_live_migration_at_destination',

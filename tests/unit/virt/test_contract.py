@@ -225,6 +225,21 @@ def test_a_crash_dump_leaves_the_guest_running(rig: Any) -> None:
     assert rig.here.guests.get_info(instance) == PowerState.PAUSED
 
 
+def test_a_password_is_set_in_a_guest_that_runs_alone(rig: Any) -> None:
+    instance = spawn(rig)
+    for _again in range(2):
+        rig.here.guests.set_admin_password(instance, 'root', 'secret-word')
+    rig.here.power.pause(instance)
+    for state in ('paused', 'off', 'gone'):
+        if state == 'off':
+            rig.here.power.power_off(instance)
+        elif state == 'gone':
+            rig.here.guests.destroy(instance)
+        with pytest.raises(errors.AdminPasswordNotSet, match='does not run') as caught:
+            rig.here.guests.set_admin_password(instance, 'root', 'secret-word')
+        assert 'secret-word' not in str(caught.value)
+
+
 def test_a_suspended_guest_can_be_destroyed(rig: Any) -> None:
     instance = spawn(rig)
     rig.here.power.suspend(instance, lambda: None)
