@@ -114,13 +114,16 @@ def test_tests_of_a_line() -> None:
 
 
 def test_tests_that_a_break_is_shown_to() -> None:
-    """Of each file those that run through few lines; no more seconds than allowed, but at least one test."""
+    """The fastest, and of each file those that run through few lines; no more seconds than allowed, but one test."""
     wide, narrow, other, slow = (covers.Test(name, seconds, lines) for name, seconds, lines in (
         ('a.py::wide', 1.0, 900), ('a.py::narrow', 2.0, 10), ('b.py::other', 3.0, 50), ('c.py::slow', 60.0, 5)))
-    assert covers.select([wide, narrow, other, slow], 5, 'x.py') == [narrow, other]
+    assert covers.select([wide, narrow, other, slow], 5, 'x.py') == [wide, narrow]
     assert covers.select([wide, narrow, other, slow], 100, 'x.py') == [wide, narrow, other, slow]
     assert covers.select([slow], 5, 'x.py') == [slow]
     assert covers.select([], 5, 'x.py') == []
+    # Half of the time is for the fastest; the file that is named after the path comes first.
+    fast = [covers.Test(f'd/test_x.py::{number}', 0.5, 800) for number in range(5)]
+    assert covers.select([wide, narrow, other, slow, *fast], 5, 'x.py') == [*fast, narrow]
 
 
 SMALL = """LIMIT = [3]
@@ -128,7 +131,14 @@ SMALL = """LIMIT = [3]
 
 class Small:
     def f(self):
-        return LIMIT[0]
+        return LIMIT[0] + ZERO
+
+
+def zero():
+    return 0
+
+
+ZERO = zero()
 """
 TEST = """from kilonova_small import LIMIT, Small
 
@@ -174,8 +184,8 @@ def test_breaks_are_shown_to_tests(small: Path, monkeypatch: pytest.MonkeyPatch)
     known = covers.Map()
     names = [f'test_small.py::{name}' for name in ('test_it', 'test_row[3]', 'test_that_fails_always')]
     known.add({'tests': [[name, 0.0, True] for name in names],
-               'lines': {'kilonova_small.py': {'1': [0, 1], '6': [0, 2]}}})
-    text = 'return LIMIT[0]'
+               'lines': {'kilonova_small.py': {'1': [0, 1], '6': [0, 2], '10': [-1, 0]}}})
+    text = 'return LIMIT[0] + ZERO'
     with by_chance.Judge(small, known, 10, {}) as judge:
         word, why = judgement(judge, text, 'return 4')
         assert word == 'died' and why.endswith('test_small.py::test_it')
@@ -193,6 +203,8 @@ def test_breaks_are_shown_to_tests(small: Path, monkeypatch: pytest.MonkeyPatch)
         word, why = judgement(judge, '[3]', '[3, 3, 8]')
         assert word == 'died' and 'test_small.py::test_row[8]' in why
         assert judgement(judge, '[3]', 'None[3]')[0] == 'died'
+        # A function that makes a table when its file is imported, and is called by tests beside that.
+        assert judgement(judge, 'return 0', 'return 1')[0] == 'died'
         assert (small / 'kilonova_small.py').read_text() == SMALL
 
 

@@ -217,6 +217,16 @@ def test_a_device_without_numa_cell_is_told(caplog: pytest.LogCaptureFixture) ->
     assert f'Assigning a pci device without numa affinity to instance {A} which has numa topology' in caplog.text
 
 
+def test_one_device_without_numa_cell_among_others_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    made = ledger([found(G0, numa=None), found(G1, numa=0)])
+    assert len(made._take(A, RUN, [request(2)], [0])) == 2
+    assert 'Assigning a pci device without numa affinity' in caplog.text
+    caplog.clear()
+    made = ledger([found(G0, numa=0), found(G1, numa=0)])
+    assert len(made._take(A, RUN, [request(2)], [0])) == 2
+    assert 'without numa affinity' not in caplog.text
+
+
 def test_devices_that_are_handed_out_are_copies() -> None:
     made = gpus()
     one = plan(made, A, request(1))

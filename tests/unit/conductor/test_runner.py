@@ -229,6 +229,23 @@ def test_a_cancelled_row_that_is_given_back_does_not_wait(make, databases):
         assert operations.get(conn, 'o').not_before <= engine.now(conn)
 
 
+@pytest.mark.parametrize('delay', [0.0, 3600.0])
+def test_a_row_that_is_added_may_wait(make, databases, delay):
+    """One of its kind is there once."""
+    _, cell = databases
+    runner = make()
+    runner.leases.renew(cell)
+    add(cell, 'o', owner=runner.leases.owner_in(cell), instance_uuid='s')
+    for uuid in ('p', 'q'):
+        other = operations.Operation(uuid=uuid, kind='release', instance_uuid='s', request_id='r', context=CONTEXT,
+                                     slot=uuid)
+        assert work_of(runner, cell).add(other, lambda row: row.kind == 'release', delay, None)
+    with cell.read() as conn:
+        assert operations.get(conn, 'q') is None
+        waits = operations.get(conn, 'p').not_before - (engine.now(conn) if delay else 0.0)
+    assert waits == 0.0 if not delay else waits > delay / 2
+
+
 def test_a_hand_over_takes_no_row_from_somebody_living(databases):
     """Finding 1.11, rule 19."""
     _, cell = databases

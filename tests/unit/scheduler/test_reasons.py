@@ -147,6 +147,21 @@ def test_the_text_is_short_and_its_counts_add_up(hosts, room):
     assert int(first) == len(hosts) == sum(map(int, others))
 
 
+def test_administrators_read_of_each_host_what_lacks():
+    """Those first that lack least; a host that fails no check lost its claim, or has no room for all servers."""
+    checks = [Check('disabled', 'disabled', np.array([False, True, True])),
+              Check('memory', '{have} less than 8 MB', np.array([False, False, True]), np.array([9, 9, 5]), ' MB')]
+    report = Report({0: 'a', 1: 'b', 2: 'c'}, 2, checks)
+    first, second, third = report.hosts(5)
+    assert first == {'host': 'a', 'turned_away_by': ['claim'],
+                     'why': ['could take one of the servers, not all of them']}
+    assert second == {'host': 'b', 'turned_away_by': ['disabled'], 'why': ['disabled']}
+    assert (third['host'], third['turned_away_by']) == ('c', ['disabled', 'memory'])
+    assert third['why'][0] == 'disabled' and 'has less than 8 MB' in third['why'][1] and '5 MB' in third['why'][1]
+    assert [found['host'] for found in report.hosts(2)] == ['a', 'b']
+    assert Report({0: 'a'}, 1, []).hosts(1)[0]['why'] == ['taken by others at the same moment']
+
+
 HOST = st.fixed_dictionaries({'gpus': st.integers(0, 2), 'memory': st.sampled_from((1000, 262144)),
                               'disabled': st.booleans(), 'down': st.booleans()})
 
