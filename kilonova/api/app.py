@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -48,6 +49,10 @@ class OlderRequestId:
         return self._application(environ, start)
 
 
+# The token of a console is the last part of its address.
+_TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
+
+
 class FaultWrapper:
     """Whatever comes out of the applications inside, webob's own pages and unexpected exceptions included, leaves as a
     fault; and each request is a line of the log."""
@@ -70,6 +75,8 @@ class FaultWrapper:
     @staticmethod
     def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
         path = quote((environ.get('SCRIPT_NAME', '') + environ.get('PATH_INFO', '')).encode('latin-1', 'replace'))
+        # Whoever reads logs must not open consoles.
+        path = _TOKEN.sub(r'\1***', path)
         query = environ.get('QUERY_STRING')
         REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
                       environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,

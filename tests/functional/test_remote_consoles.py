@@ -1,6 +1,7 @@
 """Consoles through the front door, down to the host: what an address opens, for how long, and for whom."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -38,6 +39,19 @@ def found(cloud: Cloud, token: str) -> Access:
     access = authority(cloud).find(token)
     assert access is not None
     return access
+
+
+@pytest.mark.parametrize('user', ['admin', 'bob'])
+def test_tokens_are_in_no_log(consoles: Cloud, caplog: pytest.LogCaptureFixture, user: str) -> None:
+    """A token that was looked at opens a console still."""
+    cloud = consoles
+    token = opened(cloud, cloud.boot(cloud.flavor(), user='bob'))
+    with caplog.at_level(logging.DEBUG):
+        caplog.clear()
+        assert cloud.request('GET', f'/os-console-auth-tokens/{token}', user=user).status_int == (
+            200 if user == 'admin' else 403)
+    assert '/os-console-auth-tokens/*** status: ' in caplog.text.replace('"', '')
+    assert token not in caplog.text
 
 
 def test_an_address_opens_the_servers_console_once(consoles: Cloud) -> None:
