@@ -218,7 +218,9 @@ FIELDS = Fields(
     *_extended('OS-EXT-SRV-ATTR:kernel_id', _attribute(column('kernel_id', '')), since=3),
     *_extended('OS-EXT-SRV-ATTR:ramdisk_id', _attribute(column('ramdisk_id', '')), since=3),
     *_extended('OS-EXT-SRV-ATTR:root_device_name', _attribute(column('root_device_name')), since=3),
-    *_extended('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3),
+    Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3, kinds=_LATER),
+    # Rebuild's answer has user_data instead.
+    Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=75, kinds=frozenset((CHANGED,))),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89,
           kinds=_ACTED),
