@@ -32,6 +32,10 @@ bootstrap-test:
 bootstrap-guests:
 	@$(PYTHON) -m tools.bootstrap --guests
 
+.PHONY: bootstrap-tempest
+bootstrap-tempest:
+	@$(PYTHON) -m tools.bootstrap --tempest
+
 .PHONY: demo
 demo: bootstrap ## up, then boot and resize GPU servers with the openstack command, every result checked
 	@$(CLOUD) demo $(CHOSEN)
@@ -108,6 +112,10 @@ integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driv
 .PHONY: test-qemu
 test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root)
 	@$(TESTS) qemu
+
+.PHONY: tempest
+tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some
+	@$(PYTHON) -m tools.acceptance $(ONLY)
 
 .PHONY: routes
 routes: bootstrap ## print the API's routes: method, path, versions, rule, handler

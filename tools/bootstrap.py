@@ -1,4 +1,4 @@
-"""What a fresh machine lacks: system packages and the two virtual environments.
+"""What a fresh machine lacks: system packages and the virtual environments.
 
 ``python3 -m tools.bootstrap`` makes them; when all is there it ends at once. ``--test`` adds what only the tests
 need. Assumes git, make and Python 3.11 or newer, and apt for the system packages.
@@ -22,6 +22,7 @@ from tools.cloud.layout import ROOT, CloudError, Layout
 OLDEST = (3, 11)
 POLICY = Path('/usr/sbin/policy-rc.d')
 REQUIREMENTS = ROOT / 'tools' / 'cloud' / 'requirements-services.txt'
+ACCEPTANCE = ROOT / 'tools' / 'acceptance' / 'requirements.txt'
 _ENTRY = re.compile(r'^(?P<name>[a-z0-9][a-z0-9+.-]*)\s*(?:\[(?P<profiles>[^\]]*)\])?$')
 
 
@@ -129,15 +130,17 @@ def _pip(argv: Sequence[str]) -> None:
         raise CloudError(f'{" ".join(argv)} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}')
 
 
-def environments(layout: Layout, *, services: bool) -> None:
-    """The project's environment and, where ``services``, that of Keystone, Glance and Placement, side by side.
-    One that KILONOVA_VENV or KILONOVA_SERVICES_VENV names is somebody else's to keep."""
+def environments(layout: Layout, *, services: bool, tempest: bool = False) -> None:
+    """The project's environment and, where asked for, that of Keystone, Glance and Placement and that of Tempest, side
+    by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
     jobs = []
     if not os.environ.get('KILONOVA_VENV'):
         jobs.append((layout.venv, 'Kilonova', ['-e', '.[test]'], [ROOT / 'setup.cfg', ROOT / 'pyproject.toml']))
     if services and not os.environ.get('KILONOVA_SERVICES_VENV'):
         jobs.append((layout.services_venv, 'Keystone, Glance and Placement', ['-r', str(REQUIREMENTS)],
                      [REQUIREMENTS]))
+    if tempest and not os.environ.get('KILONOVA_TEMPEST_VENV'):
+        jobs.append((layout.tempest_venv, 'Tempest', ['-r', str(ACCEPTANCE)], [ACCEPTANCE]))
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(ensure_environment, *job) for job in jobs]:
             future.result()
@@ -162,6 +165,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument('--test', action='store_true',
                         help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU')
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
+    parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
     args = parser.parse_args(argv)
     if sys.version_info < OLDEST:
@@ -171,7 +175,7 @@ def main(argv: list[str]) -> int:
     try:
         install_packages([name for name, asked in (('test', args.test), ('guests', args.guests)) if asked])
         layout = Layout.at()
-        environments(layout, services=not args.no_services)
+        environments(layout, services=not args.no_services, tempest=args.tempest)
         if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:
             say(f'WARNING: {wrong}')
     except CloudError as error:

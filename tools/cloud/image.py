@@ -29,12 +29,12 @@ def make_disk(path: Path) -> None:
     aside.replace(path)
 
 
-def ensure_image(url: str, token: str, layout: Layout) -> bool:
-    """Upload the image unless it is there; says whether it had to."""
+def ensure_image(url: str, token: str, layout: Layout, name: str = NAME) -> bool:
+    """Upload the disk as an image of this name unless it is there; says whether it had to."""
     disk = layout.data('glance') / 'demo.qcow2'
     if not disk.exists():
         make_disk(disk)
-    return _ensure(url, token, NAME, disk, disk_format='qcow2', min_disk=1, min_ram=64)[1]
+    return _ensure(url, token, name, disk, disk_format='qcow2', min_disk=1, min_ram=64)[1]
 
 
 def ensure_guest(url: str, token: str, guest: Guest) -> bool:

@@ -27,15 +27,17 @@ class Layout:
     var: Path
     venv: Path
     services_venv: Path
+    tempest_venv: Path
 
     @classmethod
     def at(cls, var: Path | None = None) -> Layout:
         """The layout under ``var`` (default ``var/`` of this tree); the environments may be named by the
-        environment variables KILONOVA_VENV and KILONOVA_SERVICES_VENV."""
+        environment variables KILONOVA_VENV, KILONOVA_SERVICES_VENV and KILONOVA_TEMPEST_VENV."""
         return cls(
             var=Path(os.path.abspath(var or ROOT / 'var')),
             venv=environment_dir('KILONOVA_VENV', '.venv'),
             services_venv=environment_dir('KILONOVA_SERVICES_VENV', '.venv-services'),
+            tempest_venv=environment_dir('KILONOVA_TEMPEST_VENV', '.venv-tempest'),
         )
 
     @property

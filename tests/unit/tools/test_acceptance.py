@@ -1,0 +1,105 @@
+"""The list of what the acceptance suite leaves out, its configuration, and what its run came to."""
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from tools import bootstrap
+from tools.acceptance import __main__ as acceptance
+from tools.acceptance import exclusions, settings
+from tools.acceptance.exclusions import ExclusionsError
+from tools.cloud import ports, services
+from tools.cloud.layout import SECRET_NAMES, Layout
+
+A = 'tempest.api.compute.servers.test_a.ATest'
+TEXT = f"""
+# a comment
+[networks] there is no network service
+{A}.*
+[lacks] what is missing
+tempest.api.compute.test_b.BTest.test_b     # guests can't sing
+"""
+TESTS = [f'{A}.test_one[id-1,smoke]', f'{A}.test_two[id-2]', f'{A}More.test_one[id-3]',
+         'tempest.api.compute.test_b.BTest.test_b[id-4]', 'tempest.api.compute.test_b.BTest.test_b2[id-5]']
+
+
+def test_entries_have_a_section_and_a_reason():
+    assert [(entry.test, entry.below, entry.section, entry.reason) for entry in exclusions.parse(TEXT)] == [
+        (A, True, 'networks', 'there is no network service'),
+        ('tempest.api.compute.test_b.BTest.test_b', False, 'lacks', "guests can't sing")]
+
+
+@pytest.mark.parametrize(('text', 'says'), [
+    (f'{A}.test_one  # why', 'cannot read'),
+    ('[lacks]\n', 'cannot read'),
+    ('[lacks] x\nother.suite.Test.test_a  # why', 'cannot read'),
+    (f'[lacks] x\n{A}.test_one', 'what is missing'),
+    (f'[lacks] x\n{A}.*  # why', 'names one test'),
+    (f'[networks] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
+])
+def test_a_line_that_does_not_say_what_it_must(text, says):
+    with pytest.raises(ExclusionsError, match=says):
+        exclusions.parse(text)
+
+
+def test_what_runs_and_what_is_left_out():
+    run, left = exclusions.split(TESTS, exclusions.parse(TEXT))
+    assert run == [TESTS[2], TESTS[4]]
+    assert {name: entry.section for name, entry in left.items()} == {
+        TESTS[0]: 'networks', TESTS[1]: 'networks', TESTS[3]: 'lacks'}
+
+
+@pytest.mark.parametrize('gone', ['tempest.api.compute.test_b.BTest.test_b3', 'tempest.api.compute.test_b.BTest.test'])
+def test_an_entry_that_leaves_no_test_out(gone):
+    with pytest.raises(ExclusionsError, match=f'{gone}$'):
+        exclusions.split(TESTS, exclusions.parse(TEXT + f'{gone}  # why'))
+
+
+def test_the_list_of_the_tree_is_one():
+    found = exclusions.parse(exclusions.PATH.read_text())
+    assert {entry.section for entry in found} == {'networks', 'volumes', 'lacks'}
+
+
+def test_outcomes_of_tests_and_of_whole_classes():
+    table = ('test,status,start,stop\r\n'
+             f'"{TESTS[0]}",success,,\r\n"{TESTS[1]}",success,,\r\n'
+             f'tearDownClass ({A}),failure,,\r\n'
+             f'setUpClass ({A}More),skip,,\r\n'
+             f'"{TESTS[3]}",success,,\r\n')
+    assert list(acceptance.outcomes(table, TESTS).values()) == ['failure', 'failure', 'skip', 'success', 'missing']
+
+
+@pytest.mark.parametrize(('status', 'code'), [('success', 0), ('failure', 1), ('skip', 1), ('missing', 1)])
+def test_only_what_passed_is_good(status, code, capsys):
+    _, left = exclusions.split(TESTS, exclusions.parse(TEXT))
+    assert acceptance.report({TESTS[2]: 'success', TESTS[4]: status}, left) == code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f'{2 - code} passed, {code} failed, 3 excluded (lacks 1, networks 2)'
+
+
+def test_nothing_that_ran_is_no_success():
+    assert acceptance.report({}, {}) == 1
+
+
+def test_configuration_names_the_cloud(tmp_path):
+    layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path)
+    hosts = {'gpu1': Path('a.xml'), 'gpu2': Path('b.xml')}
+    numbers = {name: 20000 + number for number, name in enumerate(ports.names_for(hosts))}
+    cloud = services.Cloud(layout, numbers, dict.fromkeys(SECRET_NAMES, 'secret'), hosts, None)
+    text = settings.tempest_conf(cloud, settings.Seen(('one', 'two'), ('small', 'large'), '2.104'), tmp_path)
+    read = configparser.ConfigParser(interpolation=None)
+    read.read_string(text)
+    assert read['identity']['uri_v3'] == f'http://127.0.0.1:{numbers["keystone"]}/v3'
+    assert dict(read['compute']).items() >= {
+        'image_ref': 'one', 'image_ref_alt': 'two', 'flavor_ref': 'small', 'flavor_ref_alt': 'large',
+        'min_microversion': '2.1', 'max_microversion': '2.104', 'min_compute_nodes': '2'}.items()
+    on = {name for name, value in read['compute-feature-enabled'].items() if value == 'true'}
+    assert on >= {'resize', 'rescue', 'shelve', 'live_migration', 'cold_migration', 'pause', 'suspend', 'snapshot'}
+    assert read['service_available']['cinder'] == 'false'
+
+
+def test_tempest_is_pinned():
+    lines = [line for line in bootstrap.ACCEPTANCE.read_text().splitlines() if line and not line.startswith('#')]
+    assert 'tempest' in {line.split('==')[0] for line in lines} and all('==' in line for line in lines)

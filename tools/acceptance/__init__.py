@@ -1,0 +1,1 @@
+"""The acceptance suite of the field (Tempest) against the one-machine cloud: ``make tempest``."""

@@ -1,0 +1,156 @@
+"""``python3 -m tools.acceptance [regex …]``: Tempest's tests of compute against a one-machine cloud of its own.
+
+Starts the cloud in a new directory with ports of its own, writes tempest.conf, runs all tests of tempest.api.compute
+but those that exclusions.txt leaves out, and takes the cloud away. With words, only tests in whose name one of these
+regular expressions is found. The last line counts; the exit code is 0 only if all that ran passed: a test that Tempest
+skipped by itself counts as failed, as it belongs into exclusions.txt with its reason.
+"""
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.acceptance import exclusions, settings
+from tools.cloud import control
+from tools.cloud.layout import ROOT, CloudError, Layout, write_private
+from tools.cloud.services import Cloud
+
+RESULTS = ROOT / 'build' / 'tempest'
+# Workers of the suite; each test works on a server or two.
+AT_ONCE = 2
+
+
+def program(name: str) -> str:
+    """A program of Tempest's environment."""
+    return str(Layout.at().tempest_venv / 'bin' / name)
+
+
+def ask(argv: Sequence[str]) -> str:
+    """What a command prints; CloudError when it fails."""
+    done = subprocess.run(list(argv), cwd=RESULTS, env=environment(), capture_output=True, check=False)
+    if done.returncode:
+        raise CloudError(f'{argv[0]} ended with {done.returncode}: {done.stderr[-2000:].decode(errors="replace")}')
+    return done.stdout.decode(errors='replace')
+
+
+def environment() -> dict[str, str]:
+    """The environment of Tempest's processes: nothing of the caller's OS_* reaches them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(('OS_', 'PYTHON'))}
+    return kept | {'TEMPEST_CONFIG_DIR': str(RESULTS), 'TEMPEST_CONFIG': 'tempest.conf'}
+
+
+def prepare_results() -> None:
+    """An empty ``build/tempest`` with stestr's configuration."""
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    RESULTS.mkdir(parents=True)
+    where = subprocess.run([program('python'), '-c', 'import tempest; print(tempest.__path__[0])'], cwd='/',
+                           capture_output=True, text=True, check=False)
+    if where.returncode:
+        raise CloudError(f'{program("python")} has no Tempest; make tempest installs it')
+    package = Path(where.stdout.strip())
+    (RESULTS / '.stestr.conf').write_text(
+        f'[DEFAULT]\ntest_path={package / "test_discover"}\ntop_dir={package.parent}\n'
+        # The tests of a class share what their class made: they stay together.
+        'group_regex=([^\\.]*\\.)*\n')
+    ask([program('stestr'), 'init'])
+
+
+def listed() -> list[str]:
+    """The identifiers of all tests of the compute API, sorted."""
+    lines = ask([program('stestr'), 'list', '^' + re.escape(exclusions.PREFIX)]).splitlines()
+    found = sorted(line for line in lines if line.startswith(exclusions.PREFIX))
+    if not found:
+        raise CloudError(f'Tempest lists no test of {exclusions.PREFIX}')
+    return found
+
+
+@contextmanager
+def cloud() -> Iterator[Cloud]:
+    """A cloud of the shipped hosts; nothing of it is left."""
+    directory = Path(tempfile.mkdtemp(prefix='kilonova-tempest-'))
+    layout = Layout.at(directory / 'var')
+    try:
+        extra = directory / 'extra.conf'
+        extra.write_text(settings.EXTRA)
+        yield control.up(layout, extra=extra)
+    finally:
+        control.down(layout)
+        # What the daemons said is wanted after a failure.
+        if (layout.var / 'log').is_dir():
+            shutil.copytree(layout.var / 'log', RESULTS / 'log', dirs_exist_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def outcomes(lines: str, wanted: Sequence[str]) -> dict[str, str]:
+    """{identifier: success, failure, skip, missing} of what should have run, from subunit2csv's table. A class that
+    failed or was skipped as a whole is one row, ``setUpClass (CLASS)``, for all its tests."""
+    rows = list(csv.DictReader(io.StringIO(lines)))
+    single = {row['test']: row['status'] for row in rows}
+    whole = {found[1]: row['status'] for row in rows if (found := re.match(r'setUpClass \((.+)\)$', row['test']))}
+    of_class = {identifier: exclusions.plain(identifier).rpartition('.')[0] for identifier in wanted}
+    torn = {found[1] for row in rows if row['status'] != 'success'
+            and (found := re.match(r'tearDownClass \((.+)\)$', row['test']))}
+    return {identifier: 'failure' if name in torn else single.get(identifier) or whole.get(name, 'missing')
+            for identifier, name in of_class.items()}
+
+
+def suite(wanted: Sequence[str]) -> dict[str, str]:
+    """Run these tests; their outcomes."""
+    chosen = RESULTS / 'chosen.txt'
+    chosen.write_text('\n'.join(wanted) + '\n')
+    subprocess.run([program('stestr'), 'run', '--concurrency', str(AT_ONCE), '--load-list', str(chosen)], cwd=RESULTS,
+                   env=environment(), check=False)
+    return outcomes(table(), wanted)
+
+
+def table() -> str:
+    """What the last run came to, as lines of CSV. Both programs end with 1 where a test failed: that is no error here,
+    and a test without a line is missing."""
+    stream = subprocess.run([program('stestr'), 'last', '--subunit'], cwd=RESULTS, env=environment(),
+                            capture_output=True, check=False).stdout
+    return subprocess.run([program('subunit2csv'), '--no-passthrough'], cwd=RESULTS, env=environment(), input=stream,
+                          capture_output=True, check=False).stdout.decode(errors='replace')
+
+
+def report(found: dict[str, str], left: dict[str, exclusions.Exclusion]) -> int:
+    """Print what didn't pass and the counts; the exit code."""
+    bad = {identifier: status for identifier, status in found.items() if status != 'success'}
+    for identifier, status in bad.items():
+        print(f'{status}: {exclusions.plain(identifier)}')
+    sections = Counter(entry.section for entry in left.values())
+    shares = ', '.join(f'{name} {count}' for name, count in sorted(sections.items()))
+    print(f'{len(found) - len(bad)} passed, {len(bad)} failed, {len(left)} excluded' + (f' ({shares})' if left else ''))
+    return 1 if bad or not found else 0
+
+
+def main(words: Sequence[str]) -> int:
+    try:
+        prepare_results()
+        run, left = exclusions.split(listed(), exclusions.parse(exclusions.PATH.read_text()))
+        if words:
+            run = [identifier for identifier in run if any(re.search(word, identifier) for word in words)]
+            left = {}
+        if not run:
+            raise CloudError(f'no test to run is called so: {" ".join(words)}')
+        with cloud() as started:
+            write_private(RESULTS / 'tempest.conf',
+                          settings.tempest_conf(started, settings.prepare(started), RESULTS))
+            found = suite(run)
+    except (CloudError, exclusions.ExclusionsError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
+    return report(found, left)
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Which tests of the suite are left out, and why: ``exclusions.txt``.
+
+    [networks] there is no network service
+    tempest.api.compute.floating_ips.*
+    [lacks] what an entry needs that isn't built
+    tempest.api.compute.servers.test_x.SomeTest.test_y     # the reason of this one
+
+Under ``networks`` and ``volumes`` an entry may end in ``.*`` (all below a package, module or class); elsewhere it names
+one test and says its reason after ``#``.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PATH = Path(__file__).with_name('exclusions.txt')
+PREFIX = 'tempest.api.compute.'
+# Sections whose title is the reason of all their entries.
+WHOLE = ('networks', 'volumes')
+_SECTION = re.compile(r'^\[(?P<name>[a-z]+)\] (?P<title>\S.*)$')
+_ENTRY = re.compile(r'^(?P<test>tempest\.api\.compute\.[\w.]+?(?P<all>\.\*)?)(?:\s+#\s*(?P<why>\S.*))?$')
+
+
+class ExclusionsError(Exception):
+    """The list can't stand as it is; says which line or entry."""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """``test``: a test's whole name, or what all names begin with when ``below``. ``section``: networks, volumes …"""
+
+    test: str
+    below: bool
+    section: str
+    reason: str
+
+    def matches(self, name: str) -> bool:
+        """``name``: without the attributes in brackets."""
+        return name.startswith(f'{self.test}.') if self.below else name == self.test
+
+
+def plain(identifier: str) -> str:
+    """A test's name without the attributes that Tempest puts after it: ``…test_x[id-…,smoke]``."""
+    return identifier.partition('[')[0]
+
+
+def parse(text: str) -> list[Exclusion]:
+    """The entries in order. ExclusionsError: a line that is neither, an entry twice or without its reason."""
+    found: dict[str, Exclusion] = {}
+    section = title = ''
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line.startswith('#'):
+            continue
+        if head := _SECTION.match(line):
+            section, title = head['name'], head['title']
+            continue
+        entry = _ENTRY.match(line)
+        if entry is None or not section:
+            raise ExclusionsError(f'line {number}: cannot read {line!r}')
+        if section not in WHOLE and (entry['all'] or not entry['why']):
+            raise ExclusionsError(f'line {number}: outside of {" and ".join(WHOLE)} an entry names one test, and '
+                                  'after # what is missing')
+        test = entry['test'].removesuffix('.*')
+        if test in found:
+            raise ExclusionsError(f'line {number}: {test} stands here twice')
+        found[test] = Exclusion(test, bool(entry['all']), section, entry['why'] or title)
+    return list(found.values())
+
+
+def split(identifiers: Iterable[str], exclusions: Iterable[Exclusion]) -> tuple[list[str], dict[str, Exclusion]]:
+    """What is to run, and what is left out with its entry. ExclusionsError: an entry matches no test."""
+    run, left, used = [], {}, set()
+    exclusions = list(exclusions)
+    for identifier in identifiers:
+        found = next((entry for entry in exclusions if entry.matches(plain(identifier))), None)
+        if found is None:
+            run.append(identifier)
+        else:
+            left[identifier] = found
+            used.add(found)
+    if idle := [entry.test for entry in exclusions if entry not in used]:
+        raise ExclusionsError(f'no test is left out by: {", ".join(idle)}')
+    return run, left

@@ -1,0 +1,120 @@
+"""tempest.conf for a one-machine cloud, as text, and the images and flavors that it names.
+
+    seen = prepare(cloud)
+    text = tempest_conf(cloud, seen, Path('build/tempest'))
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cloud import identity, image, render
+from tools.cloud.http import call, send
+from tools.cloud.layout import CloudError
+from tools.cloud.services import Cloud
+
+# What the tests need beside the cloud's own configuration: filters of hints, and guests that can be migrated live,
+# which serial consoles on ports of their host forbid.
+EXTRA = render.ini({
+    'filter_scheduler': {'enabled_filters': (
+        'ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,'
+        'ServerGroupAffinityFilter,PciPassthroughFilter,NUMATopologyFilter,SameHostFilter,DifferentHostFilter')},
+    'serial_console': {'enabled': 'false'},
+})
+
+# Flavors by name: MiB of memory, GiB of disk. A resize goes from the first to the second.
+FLAVORS = {'tempest-small': (128, 1), 'tempest-large': (256, 2)}
+OTHER_IMAGE = 'demo-alt'
+# Seconds in which a server has to reach a state; the machine may be busy.
+PATIENCE = 300
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the tests boot from: ids of two images and of two flavors, and the newest microversion."""
+
+    images: tuple[str, str]
+    flavors: tuple[str, str]
+    newest: str
+
+
+def prepare(cloud: Cloud) -> Seen:
+    """Make the second image and both flavors, unless they are there. CloudError where a service refuses one."""
+    keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
+    compute, glance = render.url(cloud.ports, 'api'), render.url(cloud.ports, 'glance')
+    image.ensure_image(glance, keystone.token, cloud.layout, OTHER_IMAGE)
+    images = {row['name']: str(row['id'])
+              for row in call('GET', f'{glance}/v2/images', token=keystone.token).data['images']}
+    for name, (ram, disk) in FLAVORS.items():
+        reply = send('GET', f'{compute}/flavors/{name}', headers={'X-Auth-Token': keystone.token})
+        if reply.status == 404:
+            call('POST', f'{compute}/flavors', {'flavor': {'id': name, 'name': name, 'vcpus': 1, 'ram': ram,
+                                                           'disk': disk}}, token=keystone.token)
+        elif reply.status != 200:
+            raise CloudError(f'flavor {name}: {reply.status} {reply.body[:300].decode(errors="replace")}')
+    catalog_network(keystone, compute)
+    small, large = FLAVORS
+    version = call('GET', f'{compute}/', token=keystone.token).data['version']['version']
+    return Seen((images[image.NAME], images[OTHER_IMAGE]), (small, large), str(version))
+
+
+def catalog_network(keystone: identity.Keystone, url: str) -> None:
+    """Put a network service into the catalog whose every path answers 404.
+
+    Tempest skips whole classes of tests that need no network (deletes, images, live migrations) unless a network
+    service is said to be there. It asks that one about security groups of projects that it deletes, and takes 404 for
+    none; tests that need more of it fail, and are left out by name.
+    """
+    if any(row['type'] == 'network' for row in keystone.rows('services')):
+        return
+    service = keystone.create('services', name='none', type='network')
+    for interface in identity.INTERFACES:
+        keystone.create('endpoints', service_id=service['id'], interface=interface, region_id='RegionOne',
+                        url=f'{url}/no-network-service')
+
+
+def tempest_conf(cloud: Cloud, seen: Seen, directory: Path) -> str:
+    """The file: all that Kilonova has is switched on; there is no volume or object service, and
+    no network (see catalog_network).
+    ``directory`` takes logs and locks."""
+    return render.ini(_sections(cloud, seen, directory))
+
+
+def _sections(cloud: Cloud, seen: Seen, directory: Path) -> Mapping[str, render.Section]:
+    keystone = render.url(cloud.ports, 'keystone')
+    return {
+        'DEFAULT': {'log_dir': str(directory), 'log_file': 'tempest.log'},
+        'oslo_concurrency': {'lock_path': str(directory / 'lock')},
+        'auth': {'use_dynamic_credentials': 'true', 'create_isolated_networks': 'false', 'admin_username': 'admin',
+                 'admin_password': cloud.secrets['admin'], 'admin_project_name': 'admin',
+                 'admin_domain_name': 'Default'},
+        'identity': {'auth_version': 'v3', 'uri_v3': keystone, 'region': 'RegionOne',
+                     'v3_endpoint_type': 'public'},
+        'identity-feature-enabled': {'api_v2': 'false', 'api_v3': 'true'},
+        'service_available': {'nova': 'true', 'glance': 'true', 'neutron': 'true', 'cinder': 'false',
+                              'swift': 'false', 'horizon': 'false'},
+        # See catalog_network.
+        'network-feature-enabled': {'api_extensions': ''},
+        'enforce_scope': {'nova': 'true'},
+        'validation': {'run_validation': 'false'},
+        'image': {'build_timeout': PATIENCE},
+        'compute': {'image_ref': seen.images[0], 'image_ref_alt': seen.images[1], 'flavor_ref': seen.flavors[0],
+                    'flavor_ref_alt': seen.flavors[1], 'min_microversion': '2.1', 'max_microversion': seen.newest,
+                    'min_compute_nodes': len(cloud.hosts), 'hypervisor_type': 'QEMU', 'build_timeout': PATIENCE,
+                    # [DEFAULT]shelved_offload_time of Kilonova is 0 by default, as here.
+                    'shelved_offload_time': 0},
+        'compute-feature-enabled': _features(),
+    }
+
+
+def _features() -> dict[str, str]:
+    on = ('disk_config', 'hostname_fqdn_sanitization', 'console_output', 'resize', 'pause', 'shelve',
+          'shelve_migrate', 'suspend', 'cold_migration', 'live_migration', 'live_migrate_back_and_forth',
+          'metadata_service', 'block_migration_for_live_migration', 'can_migrate_between_any_hosts', 'vnc_console',
+          'rescue', 'stable_rescue', 'enable_instance_password', 'snapshot', 'personality',
+          'config_drive', 'ide_bus')
+    off = ('change_password', 'serial_console', 'spice_console', 'interface_attach', 'attach_encrypted_volume',
+           'swap_volume', 'volume_backed_live_migration', 'volume_multiattach', 'unified_limits', 'vtpm_live_migration')
+    return dict.fromkeys(on, 'true') | dict.fromkeys(off, 'false') | {
+        'scheduler_enabled_filters': 'all', 'nova_policy_roles': 'admin,manager,member,reader'}
