@@ -697,6 +697,9 @@ def test_periodic_tasks_and_their_spacing(cloud):
     assert manager.timers.spacing == {
         'report_state': 10, 'look_again': 5, 'update_available_resource': 60, 'cleanup_running_deleted_instances': 1800,
         'run_pending_deletes': 300, 'run_image_cache_manager_pass': 2400}
+    other = cloud.host('gpu2', periodic_enable=True)
+    other.stop()
+    assert other.timers.spacing == {**manager.timers.spacing, 'sync_power_states': 600}
 
 
 def test_usage_is_audited_where_it_is_asked_for(cloud):
