@@ -291,6 +291,13 @@ class Cancelled(KilonovaError):
     msg_fmt = 'Operation %(key)s was cancelled.'
 
 
+class LiveMigrationAborted(KilonovaError):
+    """A user ended a live migration."""
+
+    msg_fmt = 'The live migration was aborted.'
+    safe = True
+
+
 class BuildTimedOut(KilonovaError):
     """A server was in BUILD for longer than [DEFAULT]instance_build_timeout."""
 

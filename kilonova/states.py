@@ -231,6 +231,9 @@ TRANSITIONS: dict[str, Rule] = {
     'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
     'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
+    # Beside the migration, which goes on to its end or back.
+    'live_migrate.force': _rule(_V.ACTIVE, _T.MIGRATING, None, _T.MIGRATING, 'force_complete'),
+    'live_migrate.abort': _rule(ANY, _T.MIGRATING, None, _T.MIGRATING, 'abort live migration'),
     'confirm.start':   _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
     'confirm.active':  _rule(_V.RESIZED, IDLE, _V.ACTIVE, None, 'confirmResize'),
     'confirm.stopped': _rule(_V.RESIZED, IDLE, _V.STOPPED, None, 'confirmResize'),

@@ -183,12 +183,14 @@ class LiveMigrationOrder(KilonovaObject):
 @register
 class LiveMigrationUndo(KilonovaObject):
     """A live migration was ended. To the source: ``resume``: no other host has the guest any more, so one that is held
-    goes on. To the destination: ``gone``: whether the source has it no longer (None: look whether it came)."""
+    goes on; ``aborted``: a user ended it, and it is to be said here. To the destination: ``gone``: whether the source
+    has it no longer (None: look whether it came)."""
 
     VERSION = '1.0'
     fields = {
         'instance': fields.ObjectField('Instance'),
         'migration': fields.ObjectField('Migration'),
         'resume': fields.BooleanField(default=False),
+        'aborted': fields.BooleanField(default=False),
         'gone': fields.BooleanField(nullable=True),
     }

@@ -151,6 +151,9 @@ class Compute(Interface):
     @long_call('6.13')
     def post_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
 
+    @call('6.13')
+    def live_migration_force_complete(self, ctxt: RequestContext, instance: Instance) -> Any: ...
+
     @long_call('6.13')
     def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo, key: str) -> Any: ...
 

@@ -120,6 +120,8 @@ _TABLE: list[Notification] = [
     *_action('start end', 'live_migration_pre', 'live_migration.pre'),
     *_action('start end', 'live_migration_post', 'live_migration._post'),
     *_action('start end', 'live_migration_post_dest', 'live_migration.post.dest'),
+    *_action('start end', 'live_migration_abort', 'live.migration.abort'),
+    *_action('start end', 'live_migration_force_complete', 'live.migration.force.complete'),
     *_action('start end', 'live_migration_rollback', 'live_migration._rollback'),
     *_action('start end', 'live_migration_rollback_dest', 'live_migration.rollback.dest'),
     Notification('instance.exists', COMPUTE, payloads.InstanceExistsPayload, 'compute.instance.exists', legacy.exists),

@@ -484,11 +484,16 @@ class LiveMigrations(Protocol):
         raised: the guest is still here.
         """
 
+    def force_complete(self, instance: objects.Instance) -> None:
+        """Source: beside ``migrate``: the guest stands still until it is at the destination, where it runs on, so that
+        it writes no memory faster than it is carried. errors.MigrationError: no migration of it runs."""
+
     def abort(self, instance: objects.Instance) -> bool:
         """Source: end a migration that runs and wait for its end; whether the guest is (still) active here."""
 
     def go_on(self, instance: objects.Instance) -> None:
-        """Source: let a guest that a failed migration left held go on. Only when no other host has it."""
+        """Source: let a guest that a failed migration, or one forced to its end, left held go on; one of a server that
+        is paused stays paused. Only when no other host has it."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
         """Destination: whether the guest is here, and not only on its way."""

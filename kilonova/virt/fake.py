@@ -453,6 +453,11 @@ class FakeMoves(_Part):
 class FakeLiveMigrations(_Part):
     """``driver.LiveMigrations``: a guest arrives at once, whole."""
 
+    def __init__(self, fake: FakeDriver) -> None:
+        super().__init__(fake)
+        # Guests that are on their way.
+        self._giving: set[str] = set()
+
     @_scripted
     def describe(self, instance: objects.Instance) -> driver.LiveGuest:
         self._active(instance)
@@ -484,11 +489,24 @@ class FakeLiveMigrations(_Part):
             return
         domain, disk = self._active(instance), self.fake.disk(instance)
         size = disk.root_gb << 30
-        told({'memory_total': domain.memory_mb << 20, 'memory_processed': domain.memory_mb << 20,
-              'memory_remaining': 0, 'disk_total': size, 'disk_processed': size, 'disk_remaining': 0})
+        self._giving.add(instance.uuid)
+        try:
+            self._tell(told, domain, size)
+        finally:
+            self._giving.discard(instance.uuid)
         machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
         machine.arrived[there][instance.uuid] = replace(domain)
         domain.state = PowerState.SHUTDOWN
+
+    @staticmethod
+    def _tell(told: driver.LiveTold, domain: FakeDomain, size: int) -> None:
+        told({'memory_total': domain.memory_mb << 20, 'memory_processed': domain.memory_mb << 20,
+              'memory_remaining': 0, 'disk_total': size, 'disk_processed': size, 'disk_remaining': 0})
+
+    @_scripted
+    def force_complete(self, instance: objects.Instance) -> None:
+        if instance.uuid not in self._giving:
+            raise errors.MigrationError(reason='no migration of the guest runs')
 
     @_scripted
     def abort(self, instance: objects.Instance) -> bool:

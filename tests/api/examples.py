@@ -148,6 +148,9 @@ EXAMPLES: dict[str, Example] = {
     'DELETE /servers/{server_id}/os-server-password': NOTHING,
     'GET /servers/{server_id}/migrations': Example(prepare=World.moving),
     'GET /servers/{server_id}/migrations/{migration_id}': Example(prepare=World.moving),
+    'DELETE /servers/{server_id}/migrations/{migration_id}': Example(prepare=World.aborting),
+    'POST /servers/{server_id}/migrations/{migration_id}/action force_complete': say(
+        {'force_complete': None}, loose=frozenset(('migration_id',)), prepare=World.forcing),
     'POST /os-server-external-events': say(
         {'events': [{'name': 'network-changed', 'server_uuid': '{server}', 'status': 'completed', 'tag': 'port'}]},
         (76, {'events': [{'name': 'power-update', 'server_uuid': '{server}', 'tag': 'POWER_OFF'}]}),

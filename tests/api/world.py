@@ -22,7 +22,16 @@ import webob
 
 from kilonova import objects
 from kilonova.api import auth
-from kilonova.db.queries import aggregates, cells, compute_nodes, console_tokens, instances, migrations, services
+from kilonova.db.queries import (
+    aggregates,
+    cells,
+    compute_nodes,
+    console_tokens,
+    instances,
+    migrations,
+    operations,
+    services,
+)
 from kilonova.errors import ImageNotFound
 from tests.unit.api import conftest as site_module
 from tests.unit.api.conftest import IMAGE, Recorder, Site, moment
@@ -133,7 +142,7 @@ def console(console_type: str, **_: Any) -> Any:
 # What the daemons answer to calls.
 REPLIES = {
     **{f'get_{protocol}_console': console for protocol in ('vnc', 'spice', 'serial')},
-    'get_console_output': 'login:\n', 'get_instance_diagnostics': diagnostics,
+    'live_migration_force_complete': None, 'get_console_output': 'login:\n', 'get_instance_diagnostics': diagnostics,
     'get_host_uptime': ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05',
     'get_diagnostics': {'cpu0_time': 17300000000, 'memory': 524288, 'vda_errors': -1, 'vda_read': 262144,
                         'vnet1_rx': 2070139, 'vnet1_tx': 140208},
@@ -403,6 +412,19 @@ class World(Site):
                 'disk_total': 0, 'disk_processed': 0, 'disk_remaining': 0,
                 'created_at': moment(2025, 11, 21, 13), 'updated_at': moment(2025, 11, 21, 13)})
         self.names['migration_id'] = str(row['id'])
+
+    def aborting(self) -> None:
+        """The same, and the operation of it that can be cancelled."""
+        self.moving()
+        self.become(task_state='migrating')
+        with self.cell1.write() as conn:
+            operations.insert(conn, [operations.Operation(
+                uuid='77777777-dddd-4eee-8fff-000000000001', kind='live_migrate', instance_uuid=self.names['server'])])
+
+    def forcing(self) -> None:
+        """The same, of which nothing is asked but the host."""
+        self.moving()
+        self.become(task_state='migrating')
 
     def become(self, **columns: Any) -> None:
         """Columns of the server's row, whatever they were."""

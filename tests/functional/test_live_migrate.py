@@ -283,3 +283,189 @@ def test_no_console_is_opened_on_the_way(cloud: Cloud, held: Held) -> None:
     held.end()
     assert cloud.status(server) == 'ACTIVE'
     cloud.assert_clean()
+
+
+def actions(cloud: Cloud, server: str, name: str) -> list[tuple[str | None, list[tuple[str, str, str]]]]:
+    """(message, events) of the server's actions of that name."""
+    found = []
+    for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']:
+        if one['action'] == name:
+            path = f"/servers/{server}/os-instance-actions/{one['request_id']}"
+            whole = cloud.ok('GET', path)['instanceAction']
+            found.append((whole['message'], [(each['event'], each['result'], each['host'])
+                                             for each in whole['events'] if each['finish_time']]))
+    return found
+
+
+def abort(cloud: Cloud, server: str, number: str, version: str = '2.104') -> tuple[int, str]:
+    response = cloud.request('DELETE', f'/servers/{server}/migrations/{number}', version=version)
+    return response.status_int, '' if response.status_int == 202 else next(iter(response.json.values()))['message']
+
+
+def force(cloud: Cloud, server: str, number: str, version: str = '2.104') -> tuple[int, str]:
+    response = cloud.request('POST', f'/servers/{server}/migrations/{number}/action', {'force_complete': None},
+                             version=version)
+    return response.status_int, '' if response.status_int == 202 else next(iter(response.json.values()))['message']
+
+
+@pytest.mark.parametrize('version', ['2.24', '2.104'])
+def test_one_that_runs_is_aborted(cloud: Cloud, held: Held, version: str) -> None:
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    number = held.start(server)
+    assert abort(cloud, server, number, version) == (202, '')
+    cloud.settle()
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    assert [one[1] for one in migrations(cloud, server)] == ['cancelled']
+    assert actions(cloud, server, 'live_migration_cancel') == [
+        (None, [('compute_live_migration_abort', 'Success', source)])]
+    assert events(cloud, server)['conductor_live_migrate_instance'][0] == 'Error'
+    assert 'fault' not in cloud.show(server)
+    cloud.assert_clean()
+    # Its end is known: nothing is aborted any more, and it can go once more.
+    assert abort(cloud, server, number)[0] == 409
+    held.go.set()
+    migrated(cloud, server, AUTO)
+    assert cloud.host_of(server) != source
+    cloud.assert_clean()
+
+
+def test_an_abort_that_comes_too_late_leaves_it_at_the_destination(cloud: Cloud,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    server = cloud.boot(cloud.flavor())
+    source, answers = cloud.host_of(server), []
+    live = cloud.computes[source].host.driver.live_migrations
+    real = live.migrate
+
+    def migrate(instance: Any, offer: Any, told: Any) -> None:
+        real(instance, offer, told)
+        if not answers:
+            (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
+            answers.append(abort(cloud, server, str(row['id'])))
+    monkeypatch.setattr(live, 'migrate', migrate)
+    migrated(cloud, server, AUTO)
+    assert answers == [(202, '')]
+    assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source
+    assert [one[1] for one in migrations(cloud, server)] == ['completed']
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize('step', ['check_can_live_migrate_destination', 'pre_live_migration', 'live_migration'])
+@pytest.mark.parametrize('lost', [False, True])
+def test_one_that_has_not_begun_is_aborted_from_2_65_on(cloud: Cloud, step: str, lost: bool) -> None:
+    """``lost``: the casts that say so to hosts and conductors are."""
+    server = cloud.boot(cloud.flavor())
+    source, answers = cloud.host_of(server), []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        if method == step and not answers:
+            if step == 'check_can_live_migrate_destination':
+                deliver()
+            (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
+            assert row['status'] == 'preparing'
+            answers.extend(abort(cloud, server, str(row['id']), version) for version in ('2.64', '2.65'))
+        if lost and answers and method in ('cancel', 'run_operation'):
+            return None
+        return deliver()
+    cloud.on_message = on_message
+    migrated(cloud, server, AUTO)
+    cloud.on_message = None
+    assert [answer[0] for answer in answers] == [400, 202]
+    assert answers[0][1].endswith('is preparing. Cannot abort live migration while the migration is in this state.')
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    assert [one[1] for one in migrations(cloud, server)] == ['cancelled']
+    cloud.assert_clean()
+
+
+def test_one_that_is_queued_is_aborted(cloud: Cloud, held: Held) -> None:
+    one, two = (cloud.boot(cloud.flavor()) for _ in range(2))
+    if cloud.host_of(one) != cloud.host_of(two):
+        held.go.set()
+        migrated(cloud, two, AUTO)
+        held.go.clear()
+        held.reached.clear()
+    source = cloud.host_of(one)
+    held.start(one)
+    assert ask(cloud, two, AUTO).status_int == 202
+    end = time.monotonic() + WAIT
+    while not (rows := [row for row in cloud.ok('GET', f'/servers/{two}/migrations')['migrations']
+                        if row['status'] == 'queued']):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    number = str(rows[0]['id'])
+    assert abort(cloud, two, number, '2.64')[0] == 400 and force(cloud, two, number) == (
+        400, (f'Migration {number} state of instance {two} is queued. Cannot force complete while the migration is in '
+             'this state.'))
+    assert abort(cloud, two, number) == (202, '')
+    while cloud.status(two) != 'ACTIVE':
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert cloud.status(one) == 'MIGRATING'
+    held.end()
+    assert (cloud.host_of(two), migrations(cloud, two)[0][1]) == (source, 'cancelled')
+    assert cloud.host_of(one) != source
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize('version', ['2.22', '2.104'])
+def test_one_that_runs_is_forced_to_its_end(cloud: Cloud, held: Held, monkeypatch: pytest.MonkeyPatch,
+                                            version: str) -> None:
+    server, asked = cloud.boot(cloud.flavor()), []
+    source = cloud.host_of(server)
+    number = held.start(server)
+    live = cloud.computes[source].host.driver.live_migrations
+
+    def force_complete(instance: Any) -> None:
+        asked.append(instance.uuid)
+        held.go.set()
+    with monkeypatch.context() as patch:
+        # The guest stands outside of its driver until then: that has no migration that could be forced.
+        status, text = force(cloud, server, number, version)
+        assert (status, text) != (202, '') and cloud.status(server) == 'MIGRATING'
+        patch.setattr(live, 'force_complete', force_complete)
+        assert force(cloud, server, number, version) == (202, '')
+        cloud.settle()
+    assert asked == [server] and cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source
+    event = 'compute_live_migration_force_complete'
+    assert sorted(actions(cloud, server, 'live_migration_force_complete'), key=str) == [
+        ('Error: Migration error: no migration of the guest runs', [(event, 'Error', source)]),
+        (None, [(event, 'Success', source)])]
+    cloud.assert_clean()
+
+
+def test_what_can_not_be_aborted_or_forced(cloud: Cloud, held: Held) -> None:
+    server = cloud.boot(cloud.flavor())
+    assert abort(cloud, server, '1') == (
+        409, f"Cannot 'abort live migration' instance {server} while it is in task_state None")
+    assert force(cloud, server, '1') == (
+        409, f"Cannot 'force_complete' instance {server} while it is in task_state None")
+    cloud.action(server, 'pause')
+    number = held.start(server)
+    assert force(cloud, server, number) == (
+        409, f"Cannot 'force_complete' instance {server} while it is in vm_state paused")
+    for other in ('0', '999999', 'x', '9' * 30):
+        assert abort(cloud, server, other) == (404, f'Migration {other} not found for instance {server}')
+    for version in ('2.22', '2.23'):
+        assert abort(cloud, server, number, version)[0] == 404
+    assert force(cloud, server, number, '2.21')[0] == 404
+    held.end()
+    assert cloud.status(server) == 'PAUSED'
+    active = cloud.boot(cloud.flavor())
+    held.go.clear()
+    held.reached.clear()
+    held.start(active)
+    assert force(cloud, active, '999999') == (400, f'Migration 999999 not found for instance {active}')
+    assert force(cloud, active, number) == (400, f'Migration {number} not found for instance {active}')
+    assert abort(cloud, active, number) == (404, f'Migration {number} not found for instance {active}')
+    held.end()
+    cloud.assert_clean()
+
+
+def test_a_delete_beside_an_abort_wins(cloud: Cloud, held: Held) -> None:
+    server = cloud.boot(cloud.flavor())
+    number = held.start(server)
+    assert abort(cloud, server, number)[0] == 202
+    assert cloud.request('DELETE', f'/servers/{server}').status_int == 204
+    cloud.settle()
+    assert cloud.status(server) == 'GONE'
+    cloud.assert_clean()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 
 import pytest
 
@@ -351,6 +352,35 @@ def test_nothing_is_built_when_nobody_asked(cloud, monkeypatch):
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
     assert cloud.status(server) == 'GONE'
+
+
+def test_an_abort_and_a_forced_end_are_told_by_the_source(telling, monkeypatch):
+    cloud, recorder = telling()
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    live = cloud.computes[source].host.driver.live_migrations
+
+    def migrate(instance, offer, told):
+        (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
+        path = f"/servers/{server}/migrations/{row['id']}"
+        assert cloud.request('POST', f'{path}/action', {'force_complete': None}).status_int == 202
+        assert cloud.request('DELETE', path).status_int == 202
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
+                                'disk_remaining'), 0))
+            time.sleep(0.02)
+    monkeypatch.setattr(live, 'migrate', migrate)
+    monkeypatch.setattr(live, 'force_complete', lambda instance: None)
+    recorder.sent.clear()
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    names = [f'live_migration_{what}.{phase}' for what in ('force_complete', 'abort') for phase in ('start', 'end')]
+    told = [(event.removeprefix('instance.'), publisher.partition(':')[2]) for event, publisher in versioned(recorder)
+            if 'abort' in event or 'force' in event]
+    assert told == [(name, source) for name in names]
+    assert [event for event in old_events(recorder) if 'abort' in event or 'force' in event] == [
+        f'live.migration.{what}.{phase}' for what in ('force.complete', 'abort') for phase in ('start', 'end')]
+    assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == source
 
 
 LIVE = ['live_migration_pre.start', 'live_migration_pre.end', 'live_migration_post.start',

@@ -93,8 +93,9 @@ def test_what_is_allowed_when(event, vm, task, allowed):
     assert TRANSITIONS[event].allows(vm, task) is allowed
 
 
-# The operation that a refusal names, by the first word of its events, where it isn't that word.
-METHODS = {'live_migrate': 'os-migrateLive', 'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot',
+# The operation that a refusal names, by its event or the first word of it, where it isn't that word.
+METHODS = {'live_migrate.force': 'force_complete', 'live_migrate.abort': 'abort live migration',
+           'live_migrate': 'os-migrateLive', 'reclaim': 'delete', 'backup': 'createBackup', 'reboot_hard': 'reboot',
            'set_admin_password': 'changePassword', 'snapshot': 'createImage', 'confirm': 'confirmResize',
            'unshelve_start': 'unshelve', 'revert': 'revertResize', 'reset': 'reset_state', 'host': 'host boot'}
 
@@ -109,7 +110,7 @@ def test_a_row_of_the_table(event):
     assert rule.to_vm is None or isinstance(rule.to_vm, VmState)
     assert rule.to_task is None or isinstance(rule.to_task, TaskState)
     word = event.partition('.')[0]
-    assert rule.method == METHODS.get(word, word)
+    assert rule.method == METHODS.get(event, METHODS.get(word, word))
 
 
 def test_numbers_of_power_states():

@@ -7,17 +7,22 @@ from typing import Any
 
 from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
-from kilonova.api.services.lookup import VIEW, Found
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import live_migrations_under_way as under_way
+from kilonova.api.services.lookup import VIEW, WORK, Found
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import migrations
 from kilonova.errors import NotFound
 
 INDEX, SHOW = f'{PREFIX}servers:migrations:index', f'{PREFIX}servers:migrations:show'
 SEE_HOSTS = f'{INDEX}:host'
+ABORT, FORCE = f'{PREFIX}servers:migrations:delete', f'{PREFIX}servers:migrations:force_complete'
 RULES = (
     rule(INDEX, MANAGER, 'List the live migrations of a server that are under way.'),
     rule(SEE_HOSTS, ADMIN, 'See the hosts of the live migrations of a server.'),
     rule(SHOW, ADMIN, 'Show a live migration of a server that is under way.'),
+    rule(ABORT, MANAGER, 'Abort a live migration of a server that is under way.'),
+    rule(FORCE, MANAGER, 'Force a live migration of a server to its end.'),
 )
 
 
@@ -59,10 +64,13 @@ FIELDS = Fields(
 )
 
 
+# --- what may be said ------------------------------------------------------------------------------------------------
+FORCE_BODY = Obj(Prop('force_complete', {'type': 'null'}, required=True))
+# Before they run they can be aborted from this version on.
+_EARLY = 65
+
+
 # --- use cases -------------------------------------------------------------------------------------------------------
-LIVE = 'live-migration'
-
-
 class NotLive(NotFound):
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not live-migration.'
 
@@ -80,19 +88,15 @@ def _under_way(server: Found) -> list[dict[str, Any]]:
     if server.cell is None:
         return []
     with server.cell.read() as conn:
-        return migrations.by_instance(conn, server.uuid, statuses=migrations.LIVE_RUNNING, types=(LIVE,))
+        return migrations.by_instance(conn, server.uuid, statuses=migrations.LIVE_RUNNING, types=(under_way.LIVE,))
 
 
 def _one(server: Found, identifier: str) -> dict[str, Any]:
     """One of them by its number: Unknown, NotLive, NotUnderWay (all 404)."""
-    row = None
-    # No number of a row is longer; what is no number names none.
-    if server.cell is not None and identifier.isascii() and identifier.isdigit() and len(identifier) < 10:
-        with server.cell.read() as conn:
-            row = migrations.get(conn, migration_id=int(identifier))
-    if row is None or row['instance_uuid'] != server.uuid:
+    row = under_way.find(server, identifier)
+    if row is None:
         raise Unknown(id=identifier, uuid=server.uuid)
-    if row['migration_type'] != LIVE:
+    if row['migration_type'] != under_way.LIVE:
         raise NotLive(id=identifier, uuid=server.uuid)
     if row['status'] not in migrations.LIVE_RUNNING:
         raise NotUnderWay(id=identifier, uuid=server.uuid)
@@ -112,9 +116,23 @@ def show(call: Call) -> Any:
     return {'migration': FIELDS.render(row, Viewer(hosts=True), call.version)}
 
 
+def abort(call: Call) -> None:
+    """DELETE /servers/{server_id}/migrations/{migration_id}."""
+    statuses = under_way.ABORTED if call.version >= _EARLY else under_way.RUNNING
+    under_way.abort(call.backend, call.ctxt, call.server, call.path['migration_id'], statuses)
+
+
+def force_complete(call: Call) -> None:
+    """POST /servers/{server_id}/migrations/{migration_id}/action."""
+    under_way.force_complete(call.backend, call.ctxt, call.server, call.path['migration_id'])
+
+
 # --- routes ----------------------------------------------------------------------------------------------------------
 _PATH = f'{SERVER}/migrations'
 ROUTES = (
     Route('GET', _PATH, index, INDEX, server=VIEW, asks=(SEE_HOSTS,), since=23),
     Route('GET', f'{_PATH}/{{migration_id}}', show, SHOW, server=VIEW, since=23),
+    Route('DELETE', f'{_PATH}/{{migration_id}}', abort, ABORT, status=202, server=WORK, since=24),
+    Route('POST', f'{_PATH}/{{migration_id}}/action', force_complete, FORCE, body=FORCE_BODY, status=202,
+          action='force_complete', server=WORK, since=22),
 )

@@ -11,10 +11,12 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.compute import records
-from kilonova.compute.endpoint import order
+from kilonova.compute.endpoint import answer, order
+from kilonova.compute.host import Host
 from kilonova.compute.operation import Check, Operation, Reply, SaveFields
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
+from kilonova.context import RequestContext
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
 from kilonova.virt.driver import LiveTold
@@ -92,6 +94,14 @@ def _told(op: Operation, migration: objects.Migration) -> LiveTold:
     return lambda progress: note({name: int(value) for name, value in progress.items()})    # type: ignore[call-overload]
 
 
+@answer(Compute.live_migration_force_complete)
+def force_complete(host: Host, ctxt: RequestContext, instance: objects.Instance) -> None:
+    """Beside ``migrate``, which sees its end. MigrationError: no migration of it runs."""
+    host.notify.emit(ctxt, 'instance.live_migration_force_complete.start', instance=instance)
+    host.driver.live_migrations.force_complete(instance)
+    host.notify.emit(ctxt, 'instance.live_migration_force_complete.end', instance=instance)
+
+
 # -- 4. the destination has it -----------------------------------------------------------------------------------------
 @order(Compute.post_live_migration_at_destination)
 def arrive(op: Operation, migration: objects.Migration) -> Reply:
@@ -136,7 +146,11 @@ def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
     with op.turn():
         if not order.resume:
             op.notify('instance.live_migration_rollback.start')
+        if order.aborted:
+            op.notify('instance.live_migration_abort.start')
         active = live.abort(op.instance)
+        if order.aborted:
+            op.notify('instance.live_migration_abort.end')
         if order.resume:
             live.go_on(op.instance)
             op.notify('instance.live_migration_rollback.end')

@@ -21,7 +21,15 @@ from kilonova.conductor.row import Choice
 from kilonova.conductor.work import HostGone, Parked, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import compute_nodes, instances, migrations
-from kilonova.errors import DisksUnmovable, HostRejected, KilonovaError, LeaseLost, NoValidHost, Unanswered
+from kilonova.errors import (
+    DisksUnmovable,
+    HostRejected,
+    KilonovaError,
+    LeaseLost,
+    LiveMigrationAborted,
+    NoValidHost,
+    Unanswered,
+)
 from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +57,7 @@ def check_source(work: LiveWork) -> None:
 
 def undo_check_source(work: LiveWork) -> None:
     """The guest goes on where a migration held it; nothing of it is elsewhere any more."""
-    if work.outputs.offer is not None:
+    if work.outputs.offer is not None or _by_user(work):
         _ask_to_abort(work, resume=True)
 
 
@@ -100,8 +108,28 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
+    # Said once: by the first order that the source gets.
+    first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(instance=work.instance(fresh=True), migration=migration(work), resume=resume,
-                                     gone=gone)
+                                     aborted=first and _by_user(work), gone=gone)
+
+
+def _by_user(work: LiveWork) -> bool:
+    """Whether a user aborted it."""
+    return work.error is not None and work.error['class'] == LiveMigrationAborted.__name__
+
+
+def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
+    """The event and the end of its action, and of the one that aborted it."""
+    instances.add_events(conn, work.instance_uuid, work.request_id, [
+        work.event('conductor_live_migrate_instance', result, work.env.host)])
+    instances.finish_action(conn, work.instance_uuid, work.request_id, None if result == 'Success' else result)
+    if work.error is not None and _by_user(work):
+        request = work.error['request_id']
+        event = {**work.event('compute_live_migration_abort', host=migration(work).source_compute), 'details': None,
+                 'traceback': None}
+        instances.add_events(conn, work.instance_uuid, request, [event])
+        instances.finish_action(conn, work.instance_uuid, request)
 
 
 def pre_live_migration(work: LiveWork) -> None:
@@ -150,9 +178,7 @@ def mark_migrated(work: LiveWork) -> None:
     """The end: as before, elsewhere."""
     def end(conn: engine.Connection) -> None:
         _migrated(work, conn)
-        instances.add_events(conn, work.instance_uuid, work.request_id, [
-            work.event('conductor_live_migrate_instance', host=work.env.host)])
-        instances.finish_action(conn, work.instance_uuid, work.request_id)
+        _end_actions(work, conn, 'Success')
     work.end(end)
 
 
@@ -216,9 +242,7 @@ def settle(work: LiveWork) -> None:
         instances.put_back(conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node},
                            {moved.source_compute, host.host})
         _migrated(work, conn)
-        instances.add_events(conn, work.instance_uuid, work.request_id, [
-            work.event('conductor_live_migrate_instance', 'Error', work.env.host)])
-        instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error')
+        _end_actions(work, conn, 'Error')
     work.end(end)
 
 
@@ -279,10 +303,12 @@ class LiveMigrate(Choosing[LiveOutputs]):
         def end(conn: engine.Connection) -> None:
             uuid = work.instance_uuid
             put_back(conn)
-            if instances.transition(conn, uuid, 'live_migrate.failed'):
+            if instances.transition(conn, uuid, 'live_migrate.failed') and not _by_user(work):
                 instances.add_fault(conn, uuid, work.fault())
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
-            instances.add_events(conn, uuid, work.request_id, [
-                work.event('conductor_live_migrate_instance', 'Error', work.env.host)])
-            instances.finish_action(conn, uuid, work.request_id, 'Error')
+            migrations.update(conn, work.args['migration_uuid'],
+                              {'status': 'cancelled' if _by_user(work) else 'error'})
+            _end_actions(work, conn, 'Error')
         work.end(end)
+
+
+FLOW = LiveMigrate()

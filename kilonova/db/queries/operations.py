@@ -286,6 +286,17 @@ def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
     return True
 
 
+def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict[str, Any]) -> str | None:
+    """Cancel a server's running row of this kind, with what is to be said of it: its uuid. None: there is none, or it
+    is cancelled or failed already."""
+    mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
+                   operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
+    uuid: str | None = conn.execute(sa.select(operations.c.uuid).where(mine)).scalar()
+    done = conn.execute(operations.update().where(mine).values(
+        cancelled=True, not_before=0, error=json.dumps(reason))).rowcount
+    return uuid if done else None
+
+
 @engine.retried
 def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
     """Cancel this row, with what its server's fault shall say; False: it is gone, or was cancelled before."""

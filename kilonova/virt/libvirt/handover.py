@@ -24,11 +24,15 @@ class Handover:
 
     def __init__(self, connection: Connection, disks: ServerDisks) -> None:
         self._libvirt, self._disks = connection, disks
+        self._giving: set[str] = set()
+
+    def is_giving(self, uuid: str) -> bool:
+        """Source: whether the guest is on its way."""
+        return uuid in self._giving
 
     def give(self, uuid: str, offer: driver.LiveOffer, place: destination.Destination, told: driver.LiveTold) -> None:
         """Source: disks, then the guest."""
-        path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
-        left, guest = os.path.join(there, HANDED_OVER), self._libvirt.find(uuid)
+        left, guest = os.path.join(offer['instances_path'], uuid, HANDED_OVER), self._libvirt.find(uuid)
         if guest is None or not guest.is_active():
             if os.path.exists(left):
                 return
@@ -37,6 +41,16 @@ class Handover:
             raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'],
                                         reason="libvirt's test driver moves guests on one machine only")
         place.check()
+        self._giving.add(uuid)
+        try:
+            self._carry(guest, offer, place, told)
+        finally:
+            self._giving.discard(uuid)
+
+    def _carry(self, guest: Guest, offer: driver.LiveOffer, place: destination.Destination,
+               told: driver.LiveTold) -> None:
+        uuid = guest.uuid
+        path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
         carried = self._disks.present(uuid) if offer['block'] else ()
         total = sum(os.path.getsize(one.path) for one in carried)
         told(_numbers(total, 0))
@@ -49,7 +63,7 @@ class Handover:
         told(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
         xml = rewritten(guest.xml(), path, there, offer['listen'])
-        files.write_whole(left, json.dumps({'xml': xml, 'paused': is_paused}))
+        files.write_whole(os.path.join(there, HANDED_OVER), json.dumps({'xml': xml, 'paused': is_paused}))
         guest.destroy()
 
     def has_arrived(self, uuid: str) -> bool:

@@ -19,7 +19,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.states import PowerState
+from kilonova.states import PowerState, VmState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.connection import Connection, translated
@@ -276,6 +276,17 @@ class LiveMigrations:
         return None
 
     @translated
+    def force_complete(self, instance: objects.Instance) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is not None and self._libvirt.is_test and self._handover.is_giving(instance.uuid):
+            return
+        if guest is None or migrating.outgoing(guest) is None:
+            raise errors.MigrationError(reason='no migration of the guest runs')
+        LOG.info('Migration is forced to complete: the guest stands still until it has gone',
+                 instance_uuid=instance.uuid)
+        guest.hold()
+
+    @translated
     def abort(self, instance: objects.Instance) -> bool:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -288,7 +299,8 @@ class LiveMigrations:
     @translated
     def go_on(self, instance: objects.Instance) -> None:
         guest = self._libvirt.find(instance.uuid)
-        if guest is not None and migrating.is_held(guest):
+        if guest is not None and (migrating.is_held(guest) or (
+                migrating.was_held(guest) and instance.vm_state == VmState.ACTIVE)):
             LOG.warning('The guest was held by a migration that did not come to its end; it goes on here',
                         instance_uuid=instance.uuid)
             guest.go_on()

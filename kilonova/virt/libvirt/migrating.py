@@ -93,6 +93,11 @@ def is_held(guest: Guest) -> bool:
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 
 
+def was_held(guest: Guest) -> bool:
+    """Whether somebody held it: so does whoever forces a migration to its end."""
+    return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
+
+
 def abort(guest: Guest) -> None:
     """Ask for its end; fine if there is none, or it can't be ended any more."""
     try:

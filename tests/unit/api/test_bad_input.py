@@ -58,6 +58,7 @@ BODIES = {
     'PUT /flavors/{flavor_id}': {'flavor': {'description': 'd'}},
     'POST /flavors/{flavor_id}/os-extra_specs': {'extra_specs': {'a:b': 'c', 'hw:numa_nodes': '1'}},
     'PUT /flavors/{flavor_id}/os-extra_specs/{key}': {'key': 'v'},
+    'force_complete': {'force_complete': None},
     'addTenantAccess': {'addTenantAccess': {'tenant': 'p2'}},
     'removeTenantAccess': {'removeTenantAccess': {'tenant': 'p2'}},
     'PUT /os-services/enable': {'host': 'h1', 'binary': 'nova-compute'},

@@ -69,7 +69,7 @@ FINGERPRINTS = {
     'LibvirtVPMEMDevice': '1.0-1546aab15d681ac2',
     'LiveMigrationCheckOrder': '1.0-f475d8551597553d',
     'LiveMigrationOrder': '1.0-6d5c3acd6acba904',
-    'LiveMigrationUndo': '1.0-e8b5a50ff94f475b',
+    'LiveMigrationUndo': '1.0-d0c58142209bd4bd',
     'MemoryDiagnostics': '1.0-e00ffa92ddf27c70',
     'Migration': '1.8-4732339603f247b1',
     'MigrationContext': '1.2-b2d24d10929724dd',

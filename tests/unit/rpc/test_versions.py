@@ -19,7 +19,7 @@ NEWER: dict[str, set[str]] = {
         'rescue_instance', 'unrescue_instance', 'set_admin_password',
         'rebuild_instance', 'check_can_live_migrate_source', 'check_can_live_migrate_destination',
         'pre_live_migration', 'live_migration', 'post_live_migration_at_destination', 'post_live_migration',
-        'undo_live_migration', 'rollback_live_migration_at_destination',
+        'live_migration_force_complete', 'undo_live_migration', 'rollback_live_migration_at_destination',
         'backup_instance', 'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',
         'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
         'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port'},

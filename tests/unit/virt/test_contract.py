@@ -533,6 +533,24 @@ def test_a_live_migration_that_is_ended_leaves_the_guest_where_it_was(rig: Any) 
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [])} and rig.kept('gpu1', instance.uuid)
 
 
+def test_a_guest_that_is_forced_to_go_runs_on_there(rig: Any) -> None:
+    instance, guest, offer = live(rig)
+    rig.there.live_migrations.prepare(instance, guest, offer)
+    with pytest.raises(errors.MigrationError, match='no migration of the guest runs'):
+        rig.here.live_migrations.force_complete(instance)
+    if offer.get('boot_id') == 'of another machine':
+        return
+    forced: list[Any] = []
+
+    def told(progress: Any) -> None:
+        forced.append(rig.here.live_migrations.force_complete(instance))
+    rig.here.live_migrations.migrate(instance, offer, told)
+    rig.there.live_migrations.receive(instance)
+    assert forced and domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [])}
+    with pytest.raises(errors.MigrationError):
+        rig.here.live_migrations.force_complete(instance)
+
+
 def test_a_guest_that_is_off_is_not_migrated_live(rig: Any) -> None:
     instance, guest, offer = live(rig)
     rig.there.live_migrations.prepare(instance, guest, offer)

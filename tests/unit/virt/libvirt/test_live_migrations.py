@@ -1,11 +1,15 @@
 """What live migrations ask of libvirt and of the other host, where its test driver has no answer."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
+import libvirt
 import pytest
 
 from kilonova import errors
+from kilonova.states import VmState
 from kilonova.virt.libvirt import live_migration, migrating
 from tests.unit.virt.builders import image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
@@ -91,3 +95,42 @@ def test_a_cpu_that_guests_can_not_have_there_is_refused(libvirt_rig: LibvirtRig
     with pytest.raises(errors.MigrationPreCheckError, match='Unacceptable CPU info'):
         libvirt_rig.there.live_migrations.offer(instance, guest, None, True)
     assert asked == [(guest['cpu'], guest['arch'], guest['machine'], guest['virt_type'])]
+
+
+class Going:
+    """A guest whose migration libvirt is at, until it is over; ``held``: it stands still."""
+
+    uuid = 'u'
+
+    def __init__(self) -> None:
+        self.under_way, self.held, self.resumed = True, False, False
+
+    def call(self, name: str, *args: Any) -> Any:
+        if name == 'jobStats':
+            return {'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED if self.under_way else libvirt.VIR_DOMAIN_JOB_NONE,
+                    'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT}
+        assert name == 'state'
+        return ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER) if self.held
+                else (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED))
+
+    def hold(self) -> None:
+        self.held = True
+
+    def go_on(self) -> None:
+        self.held, self.resumed = False, True
+
+
+@pytest.mark.parametrize(('vm_state', 'resumed'), [(VmState.ACTIVE, True), (VmState.PAUSED, False)])
+def test_a_guest_that_is_forced_stands_still_and_goes_on_where_it_stays(
+        libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, vm_state: str, resumed: bool) -> None:
+    """One of a server that is paused was held by its user."""
+    live, guest = libvirt_rig.here.live_migrations, Going()
+    instance: Any = SimpleNamespace(uuid='u', vm_state=vm_state)
+    monkeypatch.setattr(live, '_libvirt', SimpleNamespace(find=lambda uuid: guest, is_test=False))
+    live.force_complete(instance)
+    assert guest.held
+    guest.under_way = False
+    with pytest.raises(errors.MigrationError, match='no migration of the guest runs'):
+        live.force_complete(instance)
+    live.go_on(instance)
+    assert (guest.resumed, guest.held) == (resumed, not resumed)
