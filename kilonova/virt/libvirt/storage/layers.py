@@ -47,7 +47,7 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
             coming.record(layer, formats[name])
     for name, layer in overlays.items():
         size = disk.look(kept.file(name), formats[name]).virtual_size
-        disk.create_overlay(coming.file(name), disk.Base(layer, formats[name], size), size)
+        disk.create_layer(coming.file(name), disk.Base(layer, formats[name], size), size)
         coming.record(name, 'qcow2')
 
 

@@ -31,6 +31,26 @@ def test_overlay(tmp_path: Path, base: disk.Base) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ['base', 'disk']
 
 
+def test_overlays_are_what_qemu_img_makes_and_it_makes_one_of_a_kind(
+        tmp_path: Path, base: disk.Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = disk.look_at_base(str(make_image(tmp_path / 'other', 'qcow2', '4M')))
+    ran: list[str] = []
+    run = command.run
+    monkeypatch.setattr(command, 'run', lambda *argv: (ran.append(argv[-1]), run(*argv))[1])
+    kinds = [(base, 1 << 30), (base, 2 << 40), (base, (1 << 30) + 512), (other, 1 << 30)]
+    for number, (each, size) in enumerate(kinds * 2):
+        path = tmp_path / f'disk{number}'
+        disk.create_overlay(str(path), each, size)
+        made = make_image(tmp_path / 'made', 'qcow2', str(size), '-b', each.path, '-F', each.format)
+        assert path.read_bytes() == made.read_bytes(), (each, size)
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert ran == [str(size) for _, size in kinds]
+    (tmp_path / 'base').unlink()
+    with pytest.raises(command.CommandFailed, match='base is not there'):
+        disk.create_overlay(str(tmp_path / 'disk'), base, 1 << 30)
+    assert not (tmp_path / 'disk').exists()
+
+
 @pytest.mark.parametrize('format_', ['raw', 'qcow2'])
 def test_copy(tmp_path: Path, format_: str) -> None:
     base = disk.look_at_base(str(make_image(tmp_path / 'base', format_, '4M')))
@@ -59,8 +79,10 @@ def test_a_qcow2_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
-    with pytest.raises(command.CommandFailed, match=r'qemu-img create -q failed: .*nowhere'):
+    with pytest.raises(command.CommandFailed, match=r'making an overlay failed: .*nowhere is not there'):
         disk.create_overlay(str(tmp_path / 'disk'), disk.Base(str(tmp_path / 'nowhere'), 'raw', 0), 1)
+    with pytest.raises(command.CommandFailed, match=r'qemu-img create -q failed: .*no-format'):
+        disk.create_empty(str(tmp_path / 'disk'), 'no-format', 1)
     assert not (tmp_path / 'disk').exists()
 
 

@@ -61,7 +61,7 @@ def test_disks(tmp_path: Path, seen: dict[str, int], maker: str, format_: str) -
     leave(tmp_path / 'disk')
     leave(tmp_path / 'disk.new')
     MAKERS[maker](str(tmp_path / 'disk'), base)
-    assert mode(tmp_path / 'disk') == 0o600 and seen == {'disk.new': 0o600}
+    assert mode(tmp_path / 'disk') == 0o600 and seen.pop('disk.new') == 0o600 and set(seen.values()) <= {0o600}
 
 
 def test_a_config_drive_is_never_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

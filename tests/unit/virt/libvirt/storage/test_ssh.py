@@ -3,6 +3,7 @@ on after a cut, what is left. The real commands between two machines: tests/inte
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt.libvirt.storage import ssh
 from kilonova.virt.libvirt.storage.move import DiskMover
-from tests.unit.virt.builders import GPU, GPU2, devices, has_marker, image_meta, new_flavor, new_instance, subprocess
+from tests.unit.virt.builders import GPU, GPU2, devices, has_marker, image_meta, new_flavor, new_instance
 
 BLOCK = 1 << 20
 CTXT = None
@@ -154,6 +155,9 @@ def test_ephemeral_disks_keep_what_was_on_them(request: pytest.FixtureRequest, r
 def test_progress_counts_what_there_is_and_ends_the_carrying(remote_rig: Any) -> None:
     rig = remote_rig
     instance = spawn(rig)
+    # As much as takes more than one look.
+    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 7 2M 8M', str(rig.file('gpu1', instance.uuid, 'disk'))],
+                   check=True, capture_output=True)
     told: list[tuple[int, int]] = []
     dest = rig.there.moves.prepare_move()
     rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2),
