@@ -29,6 +29,7 @@ from kilonova.context import RequestContext
 from kilonova.virt.fake import FakeDriver, FakeMachine
 
 NO_PAUSE = (0.0,)
+GPUS = ['0000:08:00.0', '0000:88:00.0']
 
 
 def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
@@ -286,6 +287,11 @@ class Cell:
                 if device['instance_uuid'] == uuid]
         return objects.Instance.from_row(new_context(), row, extra, metadata={}, system_metadata=dict(sysmeta),
                                          pci_devices=held)
+
+    def in_task(self, uuid: str, task_state: str, vm: str = 'active') -> objects.Instance:
+        """The server in these states, as an operation on it would be sent."""
+        self.instances[uuid].update(task_state=task_state, vm_state=vm)
+        return self.instance(uuid)
 
     def new_instance(self, gpus: int = 1, of: objects.Flavor | None = None, **values: Any) -> objects.Instance:
         uuid = str(uuidlib.uuid4())

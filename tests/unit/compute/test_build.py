@@ -9,9 +9,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.virt import driver as virt
-from tests.unit.compute.cloud import build, flavor, new_context, requests
-
-GPUS = ['0000:08:00.0', '0000:88:00.0']
+from tests.unit.compute.cloud import GPUS, build, flavor, new_context, requests
 
 
 def test_two_calls_upward_and_the_end_state(cloud, caplog):

@@ -9,16 +9,6 @@ from kilonova.virt.driver import ConsoleAddress
 from tests.unit.compute.cloud import new_context
 
 
-@pytest.fixture
-def manager(cloud):
-    return cloud.host('gpu1', ['0000:08:00.0'])
-
-
-@pytest.fixture
-def server(cloud, manager):
-    return cloud.boot(manager)
-
-
 def offer(manager, server, protocol, console_type):
     return getattr(manager.endpoint, f'get_{protocol}_console')(new_context(), instance=server,
                                                                 console_type=console_type)

@@ -14,8 +14,8 @@ from kilonova.compute.keys import Work
 from kilonova.compute.operation import Operation
 from kilonova.states import PowerState
 from kilonova.virt.driver import HypervisorUnavailable
-from tests.unit.compute.cloud import Cloud, new_context
-from tests.unit.compute.test_service import GPUS, Placement
+from tests.unit.compute.cloud import GPUS, Cloud, new_context
+from tests.unit.compute.test_service import Placement
 
 LOST = 'Connection to libvirt lost: 1'
 AUTO = f'AUTO: {LOST}'
@@ -34,11 +34,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hypervisor, 'SETTLE', 0.02)
     monkeypatch.setattr(hypervisor, 'ORDER_LOOK', 0.02)
     monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (0.02,) * 500)
-
-
-@pytest.fixture
-def manager(cloud: Cloud) -> Any:
-    return cloud.host('gpu1', GPUS)
 
 
 def by_itself(cloud: Cloud, uuid: str, state: PowerState) -> None:

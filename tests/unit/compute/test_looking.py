@@ -11,16 +11,6 @@ from tests.unit.compute.cloud import new_context
 STRANGER = '11111111-2222-3333-4444-555555555555'
 
 
-@pytest.fixture
-def manager(cloud):
-    return cloud.host('gpu1', ['0000:08:00.0'])
-
-
-@pytest.fixture
-def server(cloud, manager):
-    return cloud.boot(manager)
-
-
 @pytest.mark.parametrize(('lines', 'found'), [
     (None, 'one\ntwo\nthree[0m\n\t'), (0, ''), (1, '\t'), (2, 'three[0m\n\t'), (99, 'one\ntwo\nthree[0m\n\t')])
 def test_console_output(cloud, manager, server, lines, found):
@@ -40,7 +30,7 @@ def test_diagnostics(cloud, manager, server):
     assert flat['memory'] == 32768 * 1024 and {f'cpu{number}_time' for number in range(8)} <= set(flat)
     found = manager.endpoint.get_instance_diagnostics(new_context(), instance=server)
     assert (found.state, found.num_cpus, found.memory_details.maximum) == ('running', 8, 32768)
-    assert cloud.cell.saves[-1]['instance_uuid'] == server.uuid      # nothing but the build was saved
+    assert cloud.cell.saves == []
 
 
 @pytest.mark.parametrize('method', ['get_diagnostics', 'get_instance_diagnostics'])

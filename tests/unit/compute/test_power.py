@@ -7,33 +7,14 @@ from kilonova import errors, objects
 from kilonova.states import PowerState
 from tests.unit.compute.cloud import new_context
 
-GPUS = ['0000:08:00.0', '0000:88:00.0']
-
-
-@pytest.fixture
-def manager(cloud):
-    return cloud.host('gpu1', GPUS)
-
-
-@pytest.fixture
-def server(cloud, manager):
-    instance = cloud.boot(manager)
-    cloud.cell.saves.clear()
-    return instance
-
-
-def _task(cloud, uuid, task, vm='active'):
-    cloud.cell.instances[uuid].update(task_state=task, vm_state=vm)
-    return cloud.cell.instance(uuid)
-
 
 def _stop(cloud, manager, server, clean=True):
-    return manager.endpoint.stop_instance(new_context(), instance=_task(cloud, server.uuid, 'powering-off'),
+    return manager.endpoint.stop_instance(new_context(), instance=cloud.cell.in_task(server.uuid, 'powering-off'),
                                           clean_shutdown=clean, key='s/0.stop/1')
 
 
 def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
-    instance = _task(cloud, server.uuid, 'powering-off')
+    instance = cloud.cell.in_task(server.uuid, 'powering-off')
     timeouts = []
     cloud.drivers['gpu1'].power.power_off = lambda instance, timeout, retry: timeouts.append((timeout, retry))
     manager.endpoint.stop_instance(new_context(), instance=instance, clean_shutdown=True, key='s/0.stop_instance/1')
@@ -77,7 +58,7 @@ def test_no_start_without_all_its_devices(cloud, manager, server):
     for row in cloud.cell.rows.values():
         row.update(status='available', instance_uuid=None)
     manager = cloud.host('gpu1')
-    instance = _task(cloud, server.uuid, 'powering-on', 'stopped')
+    instance = cloud.cell.in_task(server.uuid, 'powering-on', 'stopped')
     result = manager.endpoint.start_instance(new_context(), instance=instance, key='t/0.s/1')
     assert 'asks for 1 PCI devices and holds 0' in result['error']
     assert cloud.cell.saves[-1]['transition'] == 'start.failed'
@@ -85,7 +66,7 @@ def test_no_start_without_all_its_devices(cloud, manager, server):
 
 def test_terminate_is_tried_again_under_its_key(cloud, manager, server):
     cloud.drivers['gpu1'].fail('destroy', OSError('busy'))
-    instance = _task(cloud, server.uuid, 'deleting')
+    instance = cloud.cell.in_task(server.uuid, 'deleting')
     with pytest.raises(errors.KilonovaError, match=r'^OSError on the compute host$'):
         manager.endpoint.terminate_instance(new_context(), instance=instance, key='d/0.terminate/1')
     assert cloud.cell.held(server.uuid) != {}
@@ -116,7 +97,7 @@ def test_what_keeps_the_memory(cloud, manager, server, act, fails):
     driver.domains[server.uuid].state = guest or PowerState.RUNNING
     if fails:
         driver.fail(act, errors.KilonovaError('QEMU is stuck'))
-    instance = _task(cloud, server.uuid, task, before)
+    instance = cloud.cell.in_task(server.uuid, task, before)
     result = getattr(manager.endpoint, f'{act}_instance')(new_context(), instance=instance, key='p/0.do/1')
     save, = cloud.cell.saves
     assert (save['transition'], save['end']) == (f'{act}.failed' if fails else f'{act}.done', True)
@@ -133,14 +114,14 @@ def test_no_resume_without_all_its_devices(cloud, manager, server):
     for row in cloud.cell.rows.values():
         row.update(status='available', instance_uuid=None)
     manager = cloud.host('gpu1')
-    instance = _task(cloud, server.uuid, 'resuming', 'suspended')
+    instance = cloud.cell.in_task(server.uuid, 'resuming', 'suspended')
     result = manager.endpoint.resume_instance(new_context(), instance=instance, key='t/0.s/1')
     assert 'asks for 1 PCI devices and holds 0' in result['error']
     assert cloud.cell.saves[-1]['transition'] == 'resume.failed'
 
 
 def test_a_crash_dump_is_an_event_of_its_own_name(cloud, manager, server):
-    instance = _task(cloud, server.uuid, None)
+    instance = cloud.cell.in_task(server.uuid, None)
     manager.endpoint.trigger_crash_dump(new_context(), instance=instance, key='t/0.s/1')
     assert ('trigger_crash_dump', server.uuid) in cloud.drivers['gpu1'].calls
     save, = cloud.cell.saves
@@ -149,7 +130,8 @@ def test_a_crash_dump_is_an_event_of_its_own_name(cloud, manager, server):
 
 # -- rescue -----------------------------------------------------------------------------------------------------------
 def _rescue(cloud, manager, server, vm='active', image=None):
-    order = objects.RescueOrder(instance=_task(cloud, server.uuid, 'rescuing', vm), image=image or {}, sealed=None)
+    instance = cloud.cell.in_task(server.uuid, 'rescuing', vm)
+    order = objects.RescueOrder(instance=instance, image=image or {}, sealed=None)
     return manager.endpoint.rescue_instance(new_context(), order=order, key='r/0.do/1')
 
 
@@ -166,7 +148,7 @@ def test_rescue_and_unrescue(cloud, manager, server, vm):
     assert (save['transition'], save['event']['event']) == ('rescue.done', 'compute_rescue_instance')
     row = cloud.cell.instances[server.uuid]
     assert (row['vm_state'], row['power_state']) == ('rescued', 1) and len(cloud.cell.held(server.uuid)) == 1
-    instance = _task(cloud, server.uuid, 'unrescuing', 'rescued')
+    instance = cloud.cell.in_task(server.uuid, 'unrescuing', 'rescued')
     manager.endpoint.unrescue_instance(new_context(), instance=instance, key='u/0.do/1')
     assert (row['vm_state'], driver.rescued) == ('active', set())
     assert cloud.cell.saves[-1]['event']['event'] == 'compute_unrescue_instance'

@@ -20,10 +20,8 @@ from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
 from kilonova.virt.driver import HypervisorUnavailable
-from tests.unit.compute.cloud import build, flavor, gpu, new_conf, new_context, requests
+from tests.unit.compute.cloud import GPUS, build, flavor, gpu, new_conf, new_context, requests
 from tests.unit.compute.test_moves import Resize
-
-GPUS = ['0000:08:00.0', '0000:88:00.0']
 
 
 class Placement:

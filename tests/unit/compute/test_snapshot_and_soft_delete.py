@@ -8,7 +8,6 @@ import pytest
 from kilonova import errors
 from tests.unit.compute.cloud import new_context
 
-GPUS = ['0000:08:00.0', '0000:88:00.0']
 KEY = 'i/0.snapshot_instance/1'
 
 
@@ -35,23 +34,6 @@ def images(cloud, manager):
     return made
 
 
-@pytest.fixture
-def manager(cloud):
-    return cloud.host('gpu1', GPUS)
-
-
-@pytest.fixture
-def server(cloud, manager):
-    instance = cloud.boot(manager)
-    cloud.cell.saves.clear()
-    return instance
-
-
-def task(cloud, uuid, task_state, vm='active'):
-    cloud.cell.instances[uuid].update(task_state=task_state, vm_state=vm)
-    return cloud.cell.instance(uuid)
-
-
 def state(cloud, uuid):
     row = cloud.cell.instances[uuid]
     return row['vm_state'], row['task_state']
@@ -59,11 +41,11 @@ def state(cloud, uuid):
 
 def make_image(cloud, manager, server, key=KEY):
     return manager.endpoint.snapshot_instance(new_context(), image_id='snap', key=key,
-                                              instance=task(cloud, server.uuid, 'image_snapshot_pending'))
+                                              instance=cloud.cell.in_task(server.uuid, 'image_snapshot_pending'))
 
 
 def restore(cloud, manager, server):
-    instance = task(cloud, server.uuid, 'restoring', 'soft-delete')
+    instance = cloud.cell.in_task(server.uuid, 'restoring', 'soft-delete')
     return manager.endpoint.restore_instance(new_context(), instance=instance, key='r/0.r/1')
 
 
@@ -120,7 +102,7 @@ def test_images_wait_for_a_slot(cloud, manager, server, images):
 def test_a_soft_delete_that_fails_is_tried_again(cloud, manager, server):
     """Under the same key: nothing is saved until the guest is off."""
     cloud.drivers['gpu1'].fail('power_off', errors.KilonovaError('it hangs'))
-    instance = task(cloud, server.uuid, 'soft-deleting')
+    instance = cloud.cell.in_task(server.uuid, 'soft-deleting')
     with pytest.raises(errors.KilonovaError, match='it hangs'):
         manager.endpoint.soft_delete_instance(new_context(), instance=instance, key='d/3.s/1')
     assert cloud.cell.saves == []
@@ -129,7 +111,7 @@ def test_a_soft_delete_that_fails_is_tried_again(cloud, manager, server):
 
 
 def test_a_restore_that_fails_leaves_the_server_soft_deleted(cloud, manager, server):
-    manager.endpoint.soft_delete_instance(new_context(), instance=task(cloud, server.uuid, 'soft-deleting'),
+    manager.endpoint.soft_delete_instance(new_context(), instance=cloud.cell.in_task(server.uuid, 'soft-deleting'),
                                           key='d/3.s/1')
     cloud.drivers['gpu1'].fail('power_on', errors.KilonovaError("no room in '/srv/x/disk'"))
     result = restore(cloud, manager, server)
