@@ -7,7 +7,7 @@ wrong is the answer:
 2. a body that is JSON and says so, the row of the table that path, action and version mean, the token's own project in
    the URL (415, 400, 404);
 3. query and body as the row's schemas want them (400);
-4. the server that the path names (404, also for those of other projects: nobody learns that they exist);
+4. the server that the path names (404, also for those of other projects: the answer does not show that they exist);
 5. the row's policy, which is asked about that server (403);
 6. the handler, which looks for whatever else the path names.
 
@@ -69,7 +69,7 @@ class Route:
     ``policy`` ANYBODY: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
     the policy is asked, and what for (see ``services.lookup``). ``owner``: the variable of the path that names the
     project whose right is asked for, instead of the caller's. ``action``: the one key of the body that chooses this
-    row among those of its path. ``asks``: rules besides ``policy`` that the handler asks about. Outside ``since`` …
+    row among those of its path. ``asks``: rules besides ``policy`` that the handler checks. Outside ``since`` …
     ``until`` the route doesn't exist.
     """
 
@@ -96,7 +96,7 @@ def server_action(key: str, handler: Callable[[Call], Any], policy: str, body: S
 
 
 class Policy(Protocol):
-    """Who may do what, as ``policies.Policy`` knows it."""
+    """Who may do what: ``policies.Policy``."""
 
     def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""The configuration of a program: parsed, checked, and what in its files nobody reads.
+"""The configuration of a program: parsed, checked, and what in its files is never read.
 
     conf = options.parse(argv, 'kilonova-compute')
     options.warn_unread(conf)
@@ -64,7 +64,7 @@ def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) ->
 
 def setup_logging(conf: cfg.ConfigOpts) -> None:
     """Logging as the options say; called again it opens the files anew."""
-    # Its plugins are of interest to nobody; which revisions are run is.
+    # The plugins that it loads are not worth a line each; the revisions that it runs are.
     quiet = ['alembic.runtime.plugins=WARNING', 'alembic.ddl=WARNING']
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), *quiet])
     logging.setup(conf, PROJECT, version())
@@ -116,8 +116,8 @@ def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
 
 
 def warn_unread(conf: cfg.ConfigOpts) -> None:
-    """One WARNING with the options of the configuration files that nobody reads: misspelt, or of something we lack;
-    the API has another for a paste file. Once a daemon, not once a worker."""
+    """One WARNING with the options of the configuration files that no program here reads: misspelt, or of something
+    we lack; the API has another for a paste file. Once a daemon, not once a worker."""
     names = unread(conf)
     if names:
         LOG.warning('The configuration files set options that nobody here reads: %s',

@@ -62,11 +62,11 @@ def title(name: str) -> str:
 
 
 class Channel:
-    """The worker's end: ``serving()`` tells the parent. ``told(at_once)`` is called when the parent wants this process
-    to end, or is gone. In a process that has no parent of this kind nothing is heard."""
+    """The worker's end: ``serving()`` sends to the parent. ``ending(at_once)`` is called when the parent
+    sends that this process is to end, or is gone; never in a process that has no parent of this kind."""
 
-    def __init__(self, told: Callable[[bool], None]) -> None:
-        self._told = told
+    def __init__(self, ending: Callable[[bool], None]) -> None:
+        self._ending = ending
         self._socket: socket.socket | None = None
         if is_worker():
             descriptor = int(os.environ[VARIABLE].partition(':')[2])
@@ -76,8 +76,8 @@ class Channel:
     def _watch(self, channel: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while byte := channel.recv(1):
-                self._told(byte == END_NOW)
-        self._told(False)
+                self._ending(byte == END_NOW)
+        self._ending(False)
 
     def serving(self) -> None:
         """This process does its work from now on: said to the parent, or to the service manager."""

@@ -79,7 +79,7 @@ def _columns(rows: Rows) -> Iterator[str]:
 
 
 def _request_spec(rows: Rows) -> Iterator[str]:
-    """What a server that is scheduled again asks for."""
+    """The resources that a server needs when it is scheduled again."""
     uuid, flavor = rows.server['uuid'], flavors(rows.server['flavor']).get('cur')
     if rows.spec is None:
         yield f'database: server {uuid} has no request spec'
