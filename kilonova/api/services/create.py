@@ -122,7 +122,7 @@ class Created:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Shared:
     """What all servers of one request share."""
 
     request: CreateRequest
@@ -185,11 +185,11 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
         LOG.info('max count reduced from %d to %d by the quota of project %s', request.max_count, count,
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
-    plan = _Plan(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                 destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels, group)
+    shared = _Shared(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
+                     destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels, group)
     keys = passwords.keys(backend, request.admin_password or request.personality)
     # 5. Write and wake.
-    return _accept(backend, ctxt, plan, allowed, keys)
+    return _accept(backend, ctxt, shared, allowed, keys)
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
@@ -329,38 +329,38 @@ def _host_of_node(backend: Backend, node: str) -> str:
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
-def _accept(backend: Backend, ctxt: RequestContext, plan: _Plan, allowed: quota.Limits,
+def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: quota.Limits,
             keys: sealing.Keys | None) -> Created:
-    password = passwords.choose(backend, keys, plan.request.admin_password)
-    servers = [_server(ctxt, plan, index) for index in range(plan.count)]
-    specs = [_spec(ctxt, plan, server) for server in servers]
-    tags = [TagList.from_words(ctxt, server.uuid, plan.request.tags) for server in servers]
-    devices = [plan.disks.rows(plan.image['id']) for _ in servers]
+    password = passwords.choose(backend, keys, shared.request.admin_password)
+    servers = [_server(ctxt, shared, index) for index in range(shared.count)]
+    specs = [_spec(ctxt, shared, server) for server in servers]
+    tags = [TagList.from_words(ctxt, server.uuid, shared.request.tags) for server in servers]
+    devices = [shared.disks.rows(shared.image['id']) for _ in servers]
     requests = [BuildRequest(ctxt, instance_uuid=server.uuid, project_id=ctxt.project_id, instance=server,
                              block_device_mappings=BlockDeviceMappingList.of_server(ctxt, server.uuid, rows),
                              tags=words)
                 for server, words, rows in zip(servers, tags, devices, strict=True)]
     rows = [operations.Operation.new(ctxt, 'boot', server.uuid, {
-        'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': plan.image,
-        'sealed': passwords.seal(keys, password, plan.files, server.uuid),
-        'bdms': bdms, 'tags': plan.request.tags}) for server, spec, bdms in zip(servers, specs, devices, strict=True)]
+        'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': shared.image,
+        'sealed': passwords.seal(keys, password, shared.files, server.uuid),
+        'bdms': bdms, 'tags': shared.request.tags}) for server, spec, bdms in zip(servers, specs, devices, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
             backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
             requests=[request.to_row() for request in requests],
             mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
                        'cell_id': None, 'queued_for_delete': False} for server in servers],
-            operations=rows, group=(plan.group['id'], plan.group['uuid']) if plan.group is not None else None)
+            operations=rows, group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None)
 
     def withdraw() -> bool:
         return _withdraw(backend, ctxt, [server.uuid for server in servers])
-    wanted = quota.of_servers(backend, plan.count, quota.sizes(plan.flavor, plan.image))
+    wanted = quota.of_servers(backend, shared.count, quota.sizes(shared.flavor, shared.image))
     quota.recheck(backend, allowed, wanted, withdraw)
-    server_groups.recheck(backend, allowed, plan.group, withdraw)
-    server_groups.tell_members(backend, ctxt, plan.group)
+    server_groups.recheck(backend, allowed, shared.group, withdraw)
+    server_groups.tell_members(backend, ctxt, shared.group)
     backend.conductor.schedule_and_build_instances(ctxt, operations=[row.uuid for row in rows])
     return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
-                   plan.reservation_id, password)
+                   shared.reservation_id, password)
 
 
 def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
@@ -372,30 +372,31 @@ def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
     return not gone
 
 
-def _server(ctxt: RequestContext, plan: _Plan, index: int) -> Instance:
-    request, flavor, uuid = plan.request, plan.flavor, uuidutils.generate_uuid()
-    suffix = f'-{index + 1}' if plan.count > 1 else ''
+def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
+    request, flavor, uuid = shared.request, shared.flavor, uuidutils.generate_uuid()
+    suffix = f'-{index + 1}' if shared.count > 1 else ''
     name = request.name[:255 - len(suffix)] + suffix
     hostname = (numbered(request.hostname, suffix) if request.hostname
                 else hostname_of(request.name, uuid, suffix))
     return Instance(
         ctxt, uuid=uuid, user_id=ctxt.user_id, project_id=ctxt.project_id, display_name=name,
         display_description=request.description, hostname=hostname, launch_index=index,
-        **columns_of_image(plan.image, plan.kernels), **columns_of_key(plan.key),
+        **columns_of_image(shared.image, shared.kernels), **columns_of_key(shared.key),
         power_state=int(states.PowerState.NOSTATE), vm_state=states.VmState.BUILDING.value,
         task_state=states.TaskState.SCHEDULING.value, memory_mb=flavor.memory_mb, vcpus=flavor.vcpus,
         root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id, flavor=flavor,
-        old_flavor=None, new_flavor=None, user_data=request.user_data, reservation_id=plan.reservation_id,
-        availability_zone=plan.zone, locked=False, progress=0, hidden=False,
+        old_flavor=None, new_flavor=None, user_data=request.user_data, reservation_id=shared.reservation_id,
+        availability_zone=shared.zone, locked=False, progress=0, hidden=False,
         # Files of a request come by no other way.
-        config_drive='True' if request.config_drive or plan.files else '',
+        config_drive='True' if request.config_drive or shared.files else '',
         access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
-        auto_disk_config=plan.automatic_disk, shutdown_terminate=False, disable_terminate=False,
-        metadata=request.metadata, system_metadata=_system_metadata(ctxt, plan.image),
-        numa_topology=_numa_topology(plan, uuid), pci_requests=_pci_requests(plan, uuid), created_at=instances.utcnow(),
+        auto_disk_config=shared.automatic_disk, shutdown_terminate=False, disable_terminate=False,
+        metadata=request.metadata, system_metadata=_system_metadata(ctxt, shared.image),
+        numa_topology=_numa_topology(shared, uuid), pci_requests=_pci_requests(shared, uuid),
+        created_at=instances.utcnow(),
         # Nothing would be verified against certificates: they are refused (check_request).
         trusted_certs=None,
-        keypairs=keys_of(ctxt, plan.key))
+        keypairs=keys_of(ctxt, shared.key))
 
 
 def columns_of_image(image: dict[str, Any], kernels: images.Kernels) -> dict[str, Any]:
@@ -415,25 +416,25 @@ def keys_of(ctxt: RequestContext, key: KeyPair | None) -> KeyPairList:
     return KeyPairList(ctxt, objects=[key] if key else [])
 
 
-def _pci_requests(plan: _Plan, uuid: str) -> InstancePCIRequests:
+def _pci_requests(shared: _Shared, uuid: str) -> InstancePCIRequests:
     # Servers of one request share the ids: one answer of the scheduler maps them to providers for all.
-    return InstancePCIRequests(instance_uuid=uuid, requests=plan.pci_requests)
+    return InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests)
 
 
-def _numa_topology(plan: _Plan, uuid: str) -> InstanceNUMATopology | None:
-    return None if plan.numa_topology is None else plan.numa_topology.replaced(instance_uuid=uuid)
+def _numa_topology(shared: _Shared, uuid: str) -> InstanceNUMATopology | None:
+    return None if shared.numa_topology is None else shared.numa_topology.replaced(instance_uuid=uuid)
 
 
-def _spec(ctxt: RequestContext, plan: _Plan, server: Instance) -> RequestSpec:
-    request = plan.request
+def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpec:
+    request = shared.request
     return RequestSpec.from_components(
-        ctxt, instance_uuid=server.uuid, flavor=plan.flavor, image=plan.image, scheduler_hints=request.hints,
-        num_instances=plan.count, availability_zone=plan.zone, pci_requests=server.pci_requests,
+        ctxt, instance_uuid=server.uuid, flavor=shared.flavor, image=shared.image, scheduler_hints=request.hints,
+        num_instances=shared.count, availability_zone=shared.zone, pci_requests=server.pci_requests,
         numa_topology=server.numa_topology,
-        instance_group=server_groups.as_object(ctxt, plan.group),
+        instance_group=server_groups.as_object(ctxt, shared.group),
         security_groups=SecurityGroupList.from_names(ctxt, request.security_groups),
         force_hosts=[request.force_host] if request.force_host else None,
-        force_nodes=[request.force_node] if request.force_node else None, requested_destination=plan.destination)
+        force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination)
 
 
 def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, str]:
