@@ -17,6 +17,7 @@ from kilonova.api.v2 import (
     create_backup,
     create_image,
     deferred_delete,
+    evacuate,
     extensions,
     flavors,
     gone,
@@ -55,8 +56,8 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
          availability_zones, limits, quota_sets, os_hosts, extensions, create_image, create_backup, deferred_delete,
          server_metadata, server_tags, ips, server_topology, server_diagnostics, server_password, console_output,
          remote_consoles,
-         server_migrations, lock_server, rescue, shelve, server_external_events, server_groups, keypairs,
-         quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
+         server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
+         keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
 RULES = tuple(rule for noun in NOUNS for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
 # Until 2.102 servers had a second name, from when booting from volumes was an extension.

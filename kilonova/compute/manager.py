@@ -17,6 +17,7 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
+from kilonova.compute import evacuated
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import PAUSES, ConductorClient, Host, Upcalls
@@ -29,6 +30,7 @@ from kilonova.compute.ops import (
     build,
     confirm_revert,
     consoles,
+    evacuate,
     live_migration,
     power,
     rebuild,
@@ -54,8 +56,8 @@ AUDIT_PERIOD = 60
 STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
-OPERATIONS = (answers, build, confirm_revert, consoles, live_migration, power, rebuild, resize, shelve, snapshot,
-              unshelve)
+OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, live_migration, power, rebuild, resize, shelve,
+              snapshot, unshelve)
 
 
 class ComputeManager:
@@ -87,6 +89,7 @@ class ComputeManager:
         self.host.driver.host.listen(self.hypervisor)
         self._until_answered(self.host.driver.host.init_host)
         self._until_answered(self.node.start)
+        self._until_answered(lambda: evacuated.clean_all(self.host, self._ctxt()))
         self._until_answered(self.guests.boot)
         if self.stopping.is_set():
             return

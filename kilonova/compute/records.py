@@ -106,6 +106,11 @@ def devices_of(ctxt: RequestContext, uuid: str) -> list[objects.PciDevice]:
     return list(found.pci_devices or ()) if found is not None else []
 
 
+def evacuated(ctxt: RequestContext, host: str) -> list[objects.Migration]:
+    """Evacuations from this host of which it hasn't cleared away its part."""
+    return list(objects.MigrationList.get_evacuated(ctxt, host))
+
+
 def moves(ctxt: RequestContext, host: str, nodename: str) -> list[objects.Migration]:
     """Moves from or to this node that still hold something."""
     return list(objects.MigrationList.get_in_progress_by_host_and_node(ctxt, host, nodename))

@@ -50,6 +50,7 @@ from kilonova.objects.network_request import NetworkRequest, NetworkRequestList
 from kilonova.objects.numa import NetworkMetadata, NUMACell, NUMAPagesTopology, NUMATopology, NUMATopologyLimits
 from kilonova.objects.orders import (
     BuildOrder,
+    EvacuateOrder,
     FinishResizeOrder,
     LiveMigrationCheckOrder,
     LiveMigrationOrder,
@@ -83,8 +84,8 @@ __all__ = (
     'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',
     'BuildRequestList', 'CellMapping', 'CellMappingList', 'Claim', 'ComputeNode', 'ComputeNodeList', 'ConsoleOffer',
     'CpuDiagnostics', 'Destination', 'DeviceBus', 'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata',
-    'EC2Ids', 'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList', 'ImageMeta',
-    'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
+    'EC2Ids', 'EvacuateOrder', 'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList',
+    'ImageMeta', 'ImageMetaProps', 'Instance', 'InstanceAction', 'InstanceActionEvent', 'InstanceActionEventList',
     'InstanceActionList', 'InstanceDeviceMetadata', 'InstanceExternalEvent', 'InstanceFault', 'InstanceFaultList',
     'InstanceGroup', 'InstanceGroupList', 'InstanceInfoCache', 'InstanceList', 'InstanceMapping', 'InstanceMappingList',
     'InstanceNUMACell', 'InstanceNUMATopology', 'InstancePCIRequest', 'InstancePCIRequests', 'KeyPair', 'KeyPairList',
@@ -96,4 +97,5 @@ __all__ = (
     'RebuildOrder', 'RequestGroup', 'RequestLevelParams', 'RequestSpec', 'RescueOrder', 'ResizeOrder', 'Resource',
     'ResourceList', 'ResourceMetadata', 'Save', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup',
     'SecurityGroupList', 'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts',
-    'UnshelveOrder', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology')
+    'UnshelveOrder', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology',
+)

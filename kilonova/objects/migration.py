@@ -98,7 +98,7 @@ class Migration(PersistentObject, KilonovaObject):
 
 @register
 class MigrationList(ListBase, KilonovaObject):
-    VERSION = '1.5'
+    VERSION = '1.6'
     fields = {'objects': fields.ListOfObjectsField('Migration')}
 
     @remotable_classmethod
@@ -106,3 +106,10 @@ class MigrationList(ListBase, KilonovaObject):
         """Moves from or to this node that still hold something at one of their sides."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('migrations').unended_on_host(conn, host, node))
+
+    @remotable_classmethod
+    def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
+        """Evacuations from a host of which it hasn't cleared away its part."""
+        with storage.database(ctxt).read() as conn:
+            return cls.from_rows(ctxt, storage.queries('migrations').list_migrations(conn, filters={
+                'source_compute': host, 'migration_type': 'evacuation', 'status': 'done'}))

@@ -85,6 +85,31 @@ class RescueOrder(KilonovaObject):
 
 
 @register
+class EvacuateOrder(KilonovaObject):
+    """Build a server of a dead host here. ``shared``: what the user says of its disks, whether they are on storage that
+    both hosts use (None: nothing); ``power_on``: it is to run; the rest as in ``BuildOrder``."""
+
+    VERSION = '1.0'
+    fields = {
+        'instance': fields.ObjectField('Instance'),
+        'image': fields.JsonField(),
+        'migration': fields.ObjectField('Migration'),
+        'request_spec': fields.ObjectField('RequestSpec'),
+        'sealed': fields.StringField(nullable=True),
+        'block_devices': fields.ListOfObjectsField('BlockDeviceMapping'),
+        'limits': fields.ObjectField('SchedulerLimits', nullable=True),
+        'power_on': fields.BooleanField(),
+        'shared': fields.BooleanField(nullable=True),
+    }
+
+    @property
+    def flavor(self) -> Flavor:
+        """What it claims: an evacuation changes nothing of the server."""
+        found: Flavor = self.instance.flavor
+        return found
+
+
+@register
 class PrepResizeOrder(KilonovaObject):
     """A move's destination claims; ``flavor``: the new one, ``limits`` as in ``BuildOrder``."""
 

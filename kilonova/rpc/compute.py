@@ -11,6 +11,7 @@ from typing import Any
 from kilonova.context import RequestContext
 from kilonova.objects import (
     BuildOrder,
+    EvacuateOrder,
     FinishResizeOrder,
     Instance,
     LiveMigrationCheckOrder,
@@ -61,6 +62,16 @@ class Compute(Interface):
 
     @long_call('6.13')
     def trigger_crash_dump(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration,
+                               key: str) -> Any: ...
+
+    @long_call('6.13')
+    def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
 
     @long_call('6.13')
     def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...

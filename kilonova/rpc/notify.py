@@ -137,6 +137,8 @@ _TABLE: list[Notification] = [
     Notification('compute_task.rebuild_server.error', CONDUCTOR, payloads.ComputeTaskPayload,
                  'compute_task.rebuild_server', facts=(('method', 'rebuild_server'),), **_TASK),
     # --- what the API does itself
+    Notification('instance.evacuate', API, payloads.InstanceActionPayload, 'compute.instance.evacuate',
+                 old_publisher='api'),
     Notification('instance.lock', API, payloads.InstanceActionPayload),
     Notification('instance.unlock', API, payloads.InstanceActionPayload),
     Notification('flavor.create', API, payloads.FlavorPayload),

@@ -273,8 +273,8 @@ class Guests(Protocol):
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (),
-              block_devices: Iterable[objects.BlockDeviceMapping] = ()) -> None:
-        """Make the disks and the domain and start it; returns when it runs.
+              block_devices: Iterable[objects.BlockDeviceMapping] = (), power_on: bool = True) -> None:
+        """Make the disks and the domain and start it, unless it is to stay off; returns when it runs.
 
         ``files`` are (path, base64 content) for the config drive. ``block_devices``: disks as the user asked for them,
         instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
@@ -332,6 +332,10 @@ class Power(Protocol):
 
         The request is sent again each ``retry_interval`` seconds.
         """
+
+    def define(self, instance: objects.Instance, image_meta: ImageMeta,
+               pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Build the domain afresh from what is given, and leave it off."""
 
     def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
@@ -436,6 +440,14 @@ class Moves(Protocol):
     def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                          pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo) -> None:
         """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked."""
+
+    def take_over(self, instance: objects.Instance, source: str) -> bool:
+        """Destination of an evacuation: the disks of a server of the dead host ``source`` are on storage that is this
+        host's, too, and this host's from now on. False: they aren't here, nothing is changed."""
+
+    def hand_back(self, instance: objects.Instance, source: str) -> bool:
+        """Undo of ``take_over``: the disks are the source's again, the domain goes. False: they were never taken
+        over."""
 
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
         """Source: delete the kept disks (and, unless ``same_host``, a domain that is still there)."""

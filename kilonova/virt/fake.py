@@ -221,9 +221,10 @@ class FakeGuests(_Part):
     @_scripted
     def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
-              files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = ()) -> None:
+              files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
+              power_on: bool = True) -> None:
         self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
-        self.fake.start(instance, pci_devices)
+        self.fake.define(instance, pci_devices, power_on)
 
     @_scripted
     def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
@@ -290,6 +291,11 @@ class FakePower(_Part):
     @_scripted
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
         self.fake.stop(instance)
+
+    @_scripted
+    def define(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+               pci_devices: Iterable[objects.PciDevice]) -> None:
+        self.fake.define(instance, pci_devices, False)
 
     @_scripted
     def power_on(self, instance: objects.Instance, image_meta: driver.ImageMeta,
@@ -411,6 +417,14 @@ class FakeMoves(_Part):
             disk, root_gb=max(disk.root_gb, instance.flavor.root_gb),
             ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
         self.fake.define(instance, pci_devices, power_on)
+
+    @_scripted
+    def take_over(self, instance: objects.Instance, source: str) -> bool:
+        return False
+
+    @_scripted
+    def hand_back(self, instance: objects.Instance, source: str) -> bool:
+        return False
 
     @_scripted
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:

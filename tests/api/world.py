@@ -444,6 +444,11 @@ class World(Site):
         with self.cell1.write() as conn:
             instances.set_system_metadata(conn, self.names['server'], {'image_hw_qemu_guest_agent': 'yes'})
 
+    def on_a_dead_host(self) -> None:
+        """The server's host is off, and its service forced down."""
+        self._touched.add('cell1')
+        self._files['cell1'].execute("UPDATE services SET forced_down = 1 WHERE host = 'gpu1'")
+
     def resized(self) -> None:
         """The server waits for confirmResize or revertResize."""
         self.become(vm_state='resized', host='gpu2', node='gpu2')

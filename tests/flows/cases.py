@@ -243,6 +243,37 @@ def look_again(cloud: Cloud) -> None:
         compute.guests.look_again()
 
 
+def evacuated(cloud: Cloud, server: str | None) -> str:
+    """It is off on another host; where it wasn't evacuated its own host starts it again. The dead one comes back when
+    nothing but releases waits for it."""
+    source = cloud.host_of(server or '')
+
+    def come_back() -> None:
+        if any(row['kind'] != 'release' for row in cloud.rows()):
+            return
+        disturbing, cloud.on_message = cloud.on_message, None
+        if source not in cloud.computes:
+            cloud.start_compute(source)
+        # A database whose answers are lost is asked again.
+        with contextlib.suppress(AssertionError):
+            force_down(cloud, source, False)
+            cloud.meanwhile = None
+        cloud.on_message = disturbing
+    if source in cloud.computes:
+        # It came back when the server could not be evacuated.
+        lose_host(cloud, source)
+    response = cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}})
+    assert response.status_int == 200, response.text
+    cloud.meanwhile = come_back
+    return server or ''
+
+
+def on_a_dead_host(cloud: Cloud) -> str:
+    server = booted(cloud)
+    lose_host(cloud, cloud.host_of(server))
+    return server
+
+
 def deleted_without_host(cloud: Cloud) -> str:
     """The server is gone, what its host holds is still to be given back, and the host is there again."""
     server = booted(cloud)
@@ -361,6 +392,7 @@ CASES = {
     'unrescue': Case('unrescue', after('rescue', 'RESCUE'), ask('unrescue'), 'ACTIVE', 'RESCUE'),
     'change-password': Case('set_admin_password', with_agent, ask('changePassword', {'adminPass': 'new one'}),
                             'ACTIVE', 'ACTIVE', lost='SHUTOFF'),
+    'evacuate': Case('evacuate', on_a_dead_host, evacuated, 'SHUTOFF', 'ACTIVE'),
     'release': Case('release', deleted_without_host, fall_due, 'GONE', 'GONE', status=released),
     'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
                    asks_hosts=False),

@@ -48,7 +48,7 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     cloud = shared.get()
     shared.cloud = None
     yield cloud
-    cloud.on_message = cloud.placement.before = cloud.placement.after = None
+    cloud.meanwhile = cloud.on_message = cloud.placement.before = cloud.placement.after = None
     clear(cloud)
     if len(cloud.conductors) == 1 and set(cloud.computes) == set(cloud.gpus):
         shared.cloud = cloud

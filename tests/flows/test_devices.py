@@ -129,7 +129,7 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
         return f'{status}: none'
     if owned == before:
         return f'{status}: same'
-    if not before:
+    if not set(before) & set(owned):
         return f'{status}: chosen'
     if set(before) < set(owned):
         return f'{status}: old and new'

@@ -127,6 +127,7 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch
         with told_of_transactions(monkeypatch, listener):
             server = case.act(ground, server)
             while not crashed.is_set() and ground.rows():
+                ground.go_on_with_releases()
                 crashed.wait(0.02)
         happened = crashed.is_set()
         if happened:
@@ -172,6 +173,7 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, name, moment):
         for _ in range(500):
             if gone or not ground.rows():
                 break
+            ground.go_on_with_releases()
             end.wait(0.02)
         happened = bool(gone)
         if gone:

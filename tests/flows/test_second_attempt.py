@@ -166,6 +166,7 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, name):
         try:
             server = case.act(ground, server)
             while not crashed.is_set() and ground.rows():
+                ground.go_on_with_releases()
                 crashed.wait(0.02)
         finally:
             silence()

@@ -9,10 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
+from kilonova import objects
+from kilonova.compute.guests import Guests
 from kilonova.conductor.hearing import Hearing
 from kilonova.errors import Unanswered
+from kilonova.states import PowerState
+from kilonova.virt import driver as virt_driver
 from tests.fixtures.cloud import Cloud, Crash
-from tests.flows.cases import booted, delete, force_down, offloaded, resized
+from tests.flows.cases import booted, delete, force_down, lose_host, offloaded, resized
 
 OTHER = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}
 
@@ -184,4 +188,78 @@ def test_a_stopped_server_is_reverted_at_once(ground, down):
     ground.settle(kinds_left=('release',))
     assert (ground.status(server), ground.host_of(server)) == ('SHUTOFF', OTHER[host])
     back(ground, down, host)
+    ground.assert_clean()
+
+
+# -- evacuate ----------------------------------------------------------------------------------------------------------
+def runs(driver: virt_driver.ComputeDriver, server: str) -> bool:
+    return bool(driver.guests.get_info(objects.Instance(uuid=server)) == PowerState.RUNNING)
+
+
+def evacuate(cloud: Cloud, server: str, *left: str) -> None:
+    response = cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}, version='2.94')
+    assert response.status_int == 200, response.text
+    cloud.settle(kinds_left=left)
+
+
+def test_a_host_that_was_forced_down_too_early_destroys_its_guest_before_it_is_up(ground, monkeypatch):
+    """Its hypervisor ran on. From the moment that it can be up again there is one guest."""
+    server = booted(ground)
+    source = ground.host_of(server)
+    there = ground.computes[source].host.driver
+    lose_host(ground, source)
+    evacuate(ground, server, 'release')
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[source])
+    here = ground.computes[OTHER[source]].host.driver
+    assert runs(there, server) and runs(here, server), 'the operator said that the host is off, and it was not'
+    found: list[bool] = []
+    real, boot = virt_driver.load, Guests.boot
+    monkeypatch.setattr(virt_driver, 'load', lambda conf, images: there if conf.host == source else real(conf, images))
+    monkeypatch.setattr(Guests, 'boot', lambda self: (found.append(runs(there, server)), boot(self))[1])
+    ground.start_compute(source)
+    assert found == [False], 'it looks at its guests, and reports, after that one has gone'
+    force_down(ground, source, False)
+    ground.settle()
+    assert (runs(there, server), runs(here, server)) == (False, True)
+    ground.assert_clean()
+
+
+def test_a_host_that_is_no_longer_forced_down_keeps_its_server(ground):
+    """Somebody takes the mark away while the other host is being chosen."""
+    server = booted(ground)
+    source = ground.host_of(server)
+    lose_host(ground, source)
+    taken: list[str] = []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        answer = deliver()
+        if method == 'select_destinations' and not taken:
+            taken.append(method)
+            force_down(ground, source, False)
+        return answer
+    ground.on_message = on_message
+    evacuate(ground, server)
+    assert taken and (ground.status(server), ground.host_of(server)) == ('ACTIVE', source)
+    assert 'no longer forced down' in str(ground.story(server))
+    assert not runs(ground.computes[OTHER[source]].host.driver, server)
+    ground.on_message = None
+    ground.start_compute(source)
+    ground.settle()
+    ground.assert_clean()
+
+
+def test_an_evacuation_waits_for_a_host_that_may_run_the_guest(ground, down):
+    server = booted(ground)
+    source = ground.host_of(server)
+    lose_host(ground, source)
+    lost = lose_at(ground, down, 'evacuate_instance')
+    evacuate(ground, server, 'evacuate')
+    (host,) = lost
+    assert host == OTHER[source] and [(row['kind'], row['failed']) for row in ground.rows()] == [('evacuate', True)]
+    back(ground, down, host)
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', source)
+    assert not runs(ground.computes[host].host.driver, server)
+    ground.start_compute(source)
+    force_down(ground, source, False)
+    ground.settle()
     ground.assert_clean()

@@ -46,7 +46,7 @@ POINTS = ('build.done', 'snapshot.done', 'rebuild.spawning')
 # What hosts are told to undo.
 ORDERS = ('undo_build', 'undo_prep_resize', 'undo_resize_instance', 'undo_finish_resize', 'undo_snapshot_instance',
           'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
-          'undo_live_migration', 'rollback_live_migration_at_destination')
+          'undo_evacuate_instance', 'undo_live_migration', 'rollback_live_migration_at_destination')
 # The step that fails of a flow of which nothing is undone any more at its end.
 FAILING = {'live_migrate': 'live_migration'}
 
@@ -174,6 +174,7 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch
             try:
                 server = case.act(ground, server)
                 while not crashed.is_set() and ground.rows():
+                    ground.go_on_with_releases()
                     crashed.wait(0.02)
             finally:
                 silence()

@@ -91,20 +91,23 @@ def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
 
 
 # -- the destination's claim -------------------------------------------------------------------------------------------
-def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder, task_state: TaskState,
-          **columns: str) -> None:
-    """Destination: claim for the server as it is after the move; ``columns`` of the migration are written with it."""
+def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
+          task_state: TaskState, host_of_server: list[str] | None = None, **columns: str) -> list[objects.PciDevice]:
+    """Destination: claim for the server as it is after the move, and return its devices; ``columns`` of the migration
+    are written with it. ``host_of_server``: the server is on one of these (None: the source)."""
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
     old = _old_devices(op, migration)
     # A server that stays on its host changes nothing for its group.
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
-        'expect': {'host': migration.source_compute, 'task_state': [task_state.value]}, 'values': {}, 'group': group,
+        'expect': {'host': host_of_server or migration.source_compute, 'task_state': [task_state.value]},
+        'values': {}, 'group': group,
         'migration': {'uuid': migration.uuid, 'dest_compute': host.name, 'dest_node': host.tracker.nodename,
                       'dest_compute_id': host.tracker.node.id, 'dest_host': host.conf.my_ip, **columns}}
-    op.claim(side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
-             order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
+    return op.claim(
+        side_of(migration), order.flavor, requests, spec.numa_topology if 'numa_topology' in spec else None,
+        order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
 
 
 def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:

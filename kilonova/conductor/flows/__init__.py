@@ -9,6 +9,7 @@ from kilonova.conductor.flows import (
     beside,
     boot,
     delete,
+    evacuate,
     live_migrate,
     one_step,
     rebuild,
@@ -20,10 +21,9 @@ from kilonova.conductor.flows import (
 from kilonova.conductor.row import Chosen
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
-    boot.FLOW, rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(), live_migrate.FLOW,
-    delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS, *unshelve.FLOWS,
-    beside.Release(),
-    beside.Mirror())}
+    boot.FLOW, evacuate.Evacuate(), rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(),
+    live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
+    *unshelve.FLOWS, beside.Release(), beside.Mirror())}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

@@ -106,6 +106,12 @@ def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[st
     return found
 
 
+def get_bdms(conn: sa.Connection, uuid: str) -> list[dict[str, Any]]:
+    """The disks that a server's user asked for, by id."""
+    return [dict(row) for row in conn.execute(sa.select(bdm_table).where(
+        bdm_table.c.instance_uuid == uuid, bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings()]
+
+
 def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[str, Any],
            system_metadata: Mapping[str, str | None], metadata: Mapping[str, str | None], tags: Iterable[str] = (),
            bdms: Iterable[dict[str, Any]] = ()) -> tuple[int, bool]:

@@ -56,6 +56,24 @@ class Moves:
         self._disks.grow(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on)
 
+    def take_over(self, instance: objects.Instance, source: str) -> bool:
+        directory = self._disks.directory(instance.uuid)
+        if not directory.exists() or source not in (directory.owner(), directory.taken_from()):
+            return False
+        directory.take_from(source)
+        directory.own(self._libvirt.name)
+        return True
+
+    @translated
+    def hand_back(self, instance: objects.Instance, source: str) -> bool:
+        directory = self._disks.directory(instance.uuid)
+        if directory.taken_from() != source:
+            return False
+        self._domains.forget(instance.uuid)
+        directory.own(source)
+        directory.take_from(None)
+        return True
+
     @translated
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
         if not same_host:

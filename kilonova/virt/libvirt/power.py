@@ -35,6 +35,11 @@ class Power:
         self._domains.show(guest)
 
     @translated
+    def define(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+               pci_devices: Iterable[objects.PciDevice]) -> None:
+        self._domains.build(instance, image_meta, pci_devices, power_on=False)
+
+    @translated
     def power_on(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         self._domains.build(instance, image_meta, pci_devices, power_on=True)

@@ -32,6 +32,7 @@ BODIES = {
     'trigger_crash_dump': {'trigger_crash_dump': None}, 'unrescue': {'unrescue': None},
     'changePassword': {'changePassword': {'adminPass': 'x'}},
     'rescue': {'rescue': {'adminPass': 'x', 'rescue_image_ref': IMAGE}},
+    'evacuate': {'evacuate': {'host': 'h2', 'adminPass': 'p'}},
     'rebuild': {'rebuild': {
         'imageRef': IMAGE, 'name': 'n', 'adminPass': 'p', 'metadata': {'a': 'b'}, 'preserve_ephemeral': True,
         'accessIPv4': '192.0.2.1', 'accessIPv6': '2001:db8::1', 'description': 'd', 'user_data': 'eA==',

@@ -272,6 +272,9 @@ class Cell:
     def _instancelist_get_uuids_with_operations(self, ctxt: Any, host: str) -> list[str]:
         return sorted(self.busy)
 
+    def _migrationlist_get_evacuated(self, ctxt: Any, host: str) -> Any:
+        return objects.MigrationList.of(ctxt, [])
+
     def _migrationlist_get_in_progress_by_host_and_node(self, ctxt: Any, host: str, node: str) -> Any:
         return objects.MigrationList.of(ctxt, [
             migration for migration in self.migrations.values()

@@ -105,6 +105,8 @@ class RemoteRig(LibvirtRig):
 class SharedRig(LibvirtRig):
     """Both hosts use one directory."""
 
+    one_storage = True
+
     def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
         return super().driver(host, **{'instances_path': str(self.file(host)), **overrides})
 

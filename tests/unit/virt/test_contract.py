@@ -288,6 +288,53 @@ def test_resize_carries_the_disk_and_confirm_leaves_one(rig: Any, times: int) ->
 
 
 @pytest.mark.parametrize('times', [1, 2])
+def test_disks_of_a_dead_host_are_taken_over_where_both_hosts_have_them(rig: Any, times: int) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    taken = {rig.there.moves.take_over(instance, 'gpu1') for _again in range(times)}
+    assert taken == {hasattr(rig, 'one_storage')}
+    if True not in taken:
+        assert rig.there.disks.list_directories() == []
+        return
+    rig.there.power.power_on(instance, image_meta(), devices(GPU2))
+    # What the dead host does when it is back.
+    rig.here.guests.destroy(instance)
+    assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [GPU2])} and rig.kept('gpu2', instance.uuid)
+    assert (rig.here.disks.list_directories(), rig.there.disks.list_directories()) == ([], [instance.uuid])
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_disks_that_were_taken_over_are_handed_back(rig: Any, times: int) -> None:
+    instance = spawn(rig)
+    rig.write('gpu1', instance.uuid)
+    assert not rig.there.moves.hand_back(instance, 'gpu1'), 'they were never taken over'
+    if rig.there.moves.take_over(instance, 'gpu1'):
+        rig.there.power.power_on(instance, image_meta(), devices(GPU2))
+        assert rig.there.moves.hand_back(instance, 'gpu1')
+    for _again in range(times):
+        assert not rig.there.moves.hand_back(instance, 'gpu1')
+    assert domains(rig.there) == {} and rig.kept('gpu1', instance.uuid)
+    assert (rig.here.disks.list_directories(), rig.there.disks.list_directories()) == ([instance.uuid], [])
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_define_leaves_a_guest_off_with_the_devices_given(rig: Any, times: int) -> None:
+    instance = spawn(rig)
+    rig.here.power.power_off(instance)
+    for _again in range(times):
+        rig.here.power.define(instance, image_meta(), devices(GPU2))
+        assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU2])}
+
+
+def test_spawn_can_leave_the_guest_off(rig: Any) -> None:
+    instance = new_instance()
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU), power_on=False)
+    assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
+    rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+@pytest.mark.parametrize('times', [1, 2])
 def test_revert_brings_the_disk_back_as_it_was(rig: Any, times: int) -> None:
     instance = spawn(rig)
     old = instance.flavor

@@ -18,7 +18,7 @@ from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
 __all__ = ('ASKED', 'COMING', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KEPT', 'KERNEL', 'MOVE', 'OWNER',
            'RAMDISK', 'SWAP', 'InstanceDirectory')
-INFO, ASKED, OWNER = 'disk.info', 'disk.asked', 'owner'
+INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
 # Suffixes of a server's other directories: the originals of a move, and a copy that is on its way.
@@ -124,6 +124,18 @@ class InstanceDirectory:
 
     def is_of(self, host: str) -> bool:
         return self.owner() in (None, host)
+
+    def take_from(self, host: str | None) -> None:
+        """Note from whom another host takes the directory over; None: nobody."""
+        if host is None:
+            files.remove(self.file(TAKEN))
+        else:
+            files.write_whole(self.file(TAKEN), host)
+
+    def taken_from(self) -> str | None:
+        with contextlib.suppress(FileNotFoundError), open(self.file(TAKEN), encoding='utf-8') as stream:
+            return stream.read() or None
+        return None
 
     # -- the console ---------------------------------------------------------------------------------
 

@@ -1,0 +1,39 @@
+"""The action evacuate: a server of a dead host is built on another one."""
+from __future__ import annotations
+
+from typing import Any
+
+from oslo_utils import strutils
+
+from kilonova.api.rules import ADMIN, PREFIX, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import evacuate as evacuating
+from kilonova.api.wsgi import Call, Reply, server_action
+
+EVACUATE = f'{PREFIX}os-evacuate'
+RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
+
+# Until then a host was taken without asking the scheduler; from the last of these on it never is.
+ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95
+BODY = Obj(Prop('evacuate', Obj(
+    Prop('host', t.HOST), Prop('adminPass', t.PASSWORD),
+    Prop('onSharedStorage', t.BOOLEAN, required=True, until=PASSWORD_UNTIL),
+    Prop('force', t.BOOLEAN, since=ASKED_SINCE, until=FORCED_UNTIL)), required=True))
+
+
+def evacuate(call: Call) -> Any:
+    """evacuate. Before 2.14 the password is answered."""
+    body = call.body['evacuate']
+    shared = body.get('onSharedStorage')
+    password = evacuating.evacuate(call.backend, call.ctxt, call.server, evacuating.EvacuateRequest(
+        host=body.get('host'), admin_password=body.get('adminPass'), stays_off=call.version >= OFF_SINCE,
+        force=call.version < ASKED_SINCE or strutils.bool_from_string(body.get('force')),
+        shared=None if shared is None else strutils.bool_from_string(shared)))
+    if call.version > PASSWORD_UNTIL:
+        return None
+    shown = password is not None and call.backend.options.enable_instance_password
+    return Reply({'adminPass': password} if shown else {})
+
+
+ROUTES = (server_action('evacuate', evacuate, EVACUATE, BODY, status=200),)

@@ -1,0 +1,124 @@
+"""Evacuate: a server of a dead host built here. Claim · take its disks over, or make them anew · save that it is here.
+
+The claim is that of an arriving server (``move.claim``): CPU, memory, disk, NUMA place and devices for the same
+flavor, under the migration's side. What the dead host has goes when that is back: ``compute.evacuated``.
+"""
+from __future__ import annotations
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.compute import evacuated, records
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of
+from kilonova.compute.operation import Check, Extra, Operation, Reply
+from kilonova.compute.ops import build, move
+from kilonova.compute.tracker import side_of
+from kilonova.rpc.compute import Compute
+from kilonova.states import TaskState
+
+LOG = logging.getLogger(__name__)
+
+
+class SharedStorageDiffers(errors.BuildAbort):
+    msg_fmt = 'Invalid state of instance files on shared storage'
+
+
+def verdict(op: Operation, error: Exception) -> Exception:
+    """As ``build.verdict`` has it, but that silence is asked again."""
+    return error if isinstance(error, errors.Unanswered) else build.verdict(op, error)
+
+
+@order(Compute.evacuate_instance, checks=Check.WRITE, verdict=verdict)
+def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
+    """Build the order's server, which still is the dead host's. Errors: see ``verdict``."""
+    host, instance, migration = op.host, op.instance, order.migration
+    side, both = side_of(migration), [migration.source_compute, host.name]
+    op.begin('compute_rebuild_instance')
+    with op.turn(), host.build_slots.hold(op.check), op.undoing('evacuate'):
+        # 1. A place. Nothing to undo when this fails.
+        op.check()
+        op.undo(_failed, op)
+        devices = move.claim(op, order, TaskState.REBUILDING, both)
+        op.undo(_put_back, op, migration)
+        op.check()
+        host.check_present(instance, devices)
+        op.notify('instance.exists')
+        op.notify('instance.rebuild.start', image_name=order.image.get('name') or '')
+        # 2. The guest.
+        extra = _become_here(op, order)
+        _build(op, order, devices)
+        op.check()
+        # 3. From here on it is this host's.
+        values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id,
+                  'power_state': host.driver.guests.get_info(instance)}
+        with host.tracker.writing(op.ctxt):
+            plan = host.tracker.plan_allocate(instance.uuid, side)
+            op.save(plan, usage=host.tracker.usage(plan), expect={'host': both}, values=values, extra=extra,
+                    event=op.event(), migration={'uuid': migration.uuid, 'status': 'post-migrating'})
+    return {'power_state': values['power_state']}
+
+
+def _become_here(op: Operation, order: objects.EvacuateOrder) -> Extra:
+    """Make the object the server on this host; the instance_extra columns that say so."""
+    instance, spec = op.instance, order.request_spec
+    instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
+    instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(order.migration))
+    return instance.extra_values({'pci_requests', 'numa_topology'})
+
+
+def _build(op: Operation, order: objects.EvacuateOrder, devices: list[objects.PciDevice]) -> None:
+    driver, instance, image = op.host.driver, op.instance, image_of(op.instance, order.image)
+    shared = driver.moves.take_over(instance, order.migration.source_compute)
+    if order.shared is not None and order.shared != shared:
+        raise SharedStorageDiffers
+    LOG.info('disk on shared storage, evacuating using existing disk' if shared else
+             'disk not on shared storage, evacuating from the image', instance_uuid=instance.uuid)
+    if not shared:
+        secrets = build.opened(op, order.sealed)
+        driver.guests.spawn(instance, image, pci_devices=devices, admin_password=secrets.admin_password,
+                            files=secrets.files, block_devices=order.block_devices, power_on=order.power_on)
+    elif order.power_on:
+        driver.power.power_on(instance, image, devices)
+    else:
+        driver.power.define(instance, image, devices)
+
+
+def _failed(op: Operation) -> None:
+    """The action says so. What was silent is asked again under the same key."""
+    if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
+        return
+    op.notify('instance.rebuild.error', fault=op.error)
+    op.save(undo=True, event=op.event(op.error), undone=op.undone)
+
+
+def _put_back(op: Operation, migration: objects.Migration) -> None:
+    """The guest goes, the disks too unless they are the source's, and the server is the dead host's again."""
+    if not op.host.driver.moves.hand_back(op.instance, migration.source_compute):
+        op.host.driver.guests.destroy(op.instance)
+    fresh = records.instance(op.ctxt, op.instance.uuid)
+    context = move.context_of(fresh, migration) if fresh is not None else None
+    if fresh is None or context is None or fresh.host != op.host.name:
+        op.give_back(move.of_destination(migration), undo=True, undone=op.undone)
+        return
+    op.give_back(move.of_destination(migration), undo=True, undone=op.undone, expect={'host': op.host.name},
+                 extra=fresh.go_back(context), values={
+                     'host': migration.source_compute, 'node': migration.source_node, 'compute_id': None})
+
+
+@order(Compute.undo_evacuate_instance, checks=Check.UNDO, forward=True)
+def undo_evacuate(op: Operation, migration: objects.Migration) -> Reply:
+    """The flow's undo: safe when this host claimed nothing."""
+    with op.turn():
+        if migration.dest_compute == op.host.name:
+            move.learn(op.host, op.instance, migration)
+            _put_back(op, migration)
+    return {}
+
+
+@order(Compute.clean_evacuated, checks=Check.UNDO, forward=True)
+def clean_evacuated(op: Operation, migration: objects.Migration) -> Reply:
+    """The source's part, when it is heard again: what it has of the server goes."""
+    with op.turn():
+        evacuated.clean(op, migration)
+    return {}

@@ -1,0 +1,145 @@
+"""Evacuate: create_migration · select · claim_and_move · evacuate_instance · mark_evacuated. A server of a dead host is
+built on another one.
+
+The dead host is fenced: an operator said that nothing runs there. What it has of the server is a pending release, and
+goes before it is up again (``compute.evacuated``). A failure leaves the server as it was, on the dead host.
+"""
+from __future__ import annotations
+
+from kilonova import objects
+from kilonova.conductor.flows import beside
+from kilonova.conductor.flows.resize import (
+    Choosing,
+    ResizeOutputs,
+    ResizeWork,
+    allocated_spec,
+    as_before,
+    chosen,
+    claim_and_move,
+    create_migration,
+    image,
+    migration,
+    request_spec,
+    select,
+    undo_claim_and_move,
+)
+from kilonova.conductor.work import GuestMayRun, Step
+from kilonova.db import engine
+from kilonova.db.queries import instances, migrations
+from kilonova.db.queries import metadata as pairs
+from kilonova.db.queries.operations import Operation, insert
+from kilonova.errors import Conflict, NoValidHost
+
+EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
+
+
+class NotFenced(Conflict):
+    msg_fmt = ('The compute service of host %(host)s is no longer forced down: its hypervisor may run the server, so '
+               'it is not started anywhere else.')
+
+
+def evacuate_instance(work: ResizeWork) -> None:
+    """The chosen host claims for the server and builds it, with what its user asked for besides the image."""
+    host, moved = chosen(work), migration(work)
+    _check_fenced(work, moved.source_compute)
+    with engine.silence(), work.db.write() as conn:
+        instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
+    instance = work.instance(fresh=True)
+    with engine.silence(), work.db.read() as conn:
+        # For the config drive and the disks.
+        instance.metadata = pairs.get(conn, work.instance_uuid)
+        rows = instances.get_bdms(conn, work.instance_uuid)
+    work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=instance)
+    work.ask(host.host, 'evacuate_instance', order=objects.EvacuateOrder(
+        instance=instance, image=image(work), migration=moved, request_spec=allocated_spec(work),
+        sealed=work.args.get('sealed'), limits=host.scheduler_limits, power_on=not _stays_off(work),
+        shared=work.args.get('shared'), block_devices=list(objects.BlockDeviceMappingList.of_server(
+            work.ctxt, work.instance_uuid, rows))))
+    work.changed()
+
+
+def _check_fenced(work: ResizeWork, source: str) -> None:
+    """NotFenced: somebody says since the request that the host is up."""
+    with engine.silence():
+        if not work.env.hearing.is_fenced(work.db, source):
+            raise NotFenced(host=source)
+
+
+def _stays_off(work: ResizeWork) -> bool:
+    return bool(work.args['stays_off']) or work.instance_row()['vm_state'] == 'stopped'
+
+
+def undo_evacuate_instance(work: ResizeWork) -> None:
+    """The host destroys the guest and gives back what it claimed. One that is down and may run the guest is waited
+    for: another host, or a later evacuation, would start a second one."""
+    if work.outputs.select is None:
+        return
+    instance, moved = work.instance(fresh=True), migration(work)
+
+    def may_run(host: str) -> Exception | None:
+        # No claim of this attempt is accepted any more: a host that has none can't have gone further.
+        if moved.dest_compute != host or work.cancelled:
+            return None
+        with engine.silence():
+            return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+    beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
+                       migration=moved)
+    work.changed()
+
+
+def mark_evacuated(work: ResizeWork) -> None:
+    """ACTIVE or SHUTOFF on the new host. What the dead one has, and the allocation there, go later."""
+    moved, instance = migration(work), work.instance(fresh=True)
+    event = 'rebuild.stopped' if _stays_off(work) else 'rebuild.active'
+    ours = objects.base.Serializer()
+    source = Operation.new(work.ctxt, 'release', work.instance_uuid, {
+        'host': moved.source_compute, 'method': 'clean_evacuated',
+        'kwargs': {name: ours.serialize_entity(work.ctxt, value)
+                   for name, value in (('instance', instance), ('migration', moved))}},
+        beside=True, host=moved.source_compute)
+    held = Operation.new(work.ctxt, 'release', work.instance_uuid, {'consumer': moved.uuid}, beside=True)
+
+    def end(conn: engine.Connection) -> None:
+        uuid = work.instance_uuid
+        if not instances.transition(conn, uuid, event, {'launched_at': instances.utcnow()}):
+            raise instances.refuse(conn, uuid, event)
+        instances.update_extra(conn, uuid, {'migration_context': None})
+        migrations.update(conn, moved.uuid, {'status': 'done'})
+        insert(conn, [source, held])
+        instances.finish_action(conn, uuid, work.request_id)
+    work.end(end)
+    work.env.runner.wake(work.db, [held.uuid], urgent=True)
+    work.env.notify.emit(work.ctxt, 'instance.rebuild.end', instance=instance, moved=event, host=instance.host)
+
+
+class Evacuate(Choosing[ResizeOutputs]):
+    name, outputs = 'evacuate', ResizeOutputs
+    steps = (
+        Step('create_migration', create_migration, saved=False),
+        Step('select', select),
+        Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
+        Step('evacuate_instance', evacuate_instance, undo_evacuate_instance, again_from='claim_and_move'),
+        Step('mark_evacuated', mark_evacuated, saved=False),
+    )
+
+    def ended_badly(self, work: ResizeWork) -> None:
+        """The server is as it was; its fault and events say why."""
+        put_back = as_before(work)
+        row = work.instance_row()
+
+        def end(conn: engine.Connection) -> None:
+            uuid = work.instance_uuid
+            put_back(conn)
+            instances.update(conn, uuid, {'power_state': work.args['power_state']})
+            if instances.transition(conn, uuid, 'rebuild.failed'):
+                instances.add_fault(conn, uuid, work.fault())
+            migrations.update(conn, work.args['migration_uuid'], {'status': 'error'})
+            for event in (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,):
+                instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', work.env.host))
+            instances.finish_action(conn, uuid, work.request_id, 'Error')
+        work.end(end)
+        if (work.error or {}).get('class') == NoValidHost.__name__:
+            work.env.notify.emit(work.ctxt, 'compute_task.rebuild_server.error', instance_uuid=work.instance_uuid,
+                                 request_spec=request_spec(work), state=row['vm_state'], record=work.error)
+
+
