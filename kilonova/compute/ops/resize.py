@@ -74,7 +74,8 @@ def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
 
 def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
     """The action says so, and the end of the preparation is told even so, as the field has it."""
-    if isinstance(op.error, errors.KeyGone):
+    if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
+        # The operation goes on elsewhere, or asks again: nothing has failed yet.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)

@@ -269,6 +269,17 @@ def test_a_row_that_is_gone_undoes(request, where, number):
     resize.as_before()
 
 
+@pytest.mark.parametrize('silent', [True, False])
+def test_a_preparation_that_waits_for_an_answer_has_not_failed(two, monkeypatch, silent):
+    """It is asked again under its key: the action has no event that says Error."""
+    def refuse():
+        raise errors.Unanswered(who='glance', reason='timed out') if silent else errors.KilonovaError('no room')
+    monkeypatch.setattr(two.dest.host.driver.moves, 'prepare_move', refuse)
+    with pytest.raises(errors.KilonovaError):
+        two.prep()
+    assert [result for _, result in two.cell.events()] == ([] if silent else ['Error'])
+
+
 def test_shrinking_is_refused_with_a_running_guest(cloud):
     source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
     resize = Resize(cloud, cloud.boot(source), source, dest, to=flavor(3, 16, 65536, 8))
