@@ -64,4 +64,4 @@ class Rescues:
         kernel, ramdisk = found.kernel(directory)
         guest = self._domains.spec(instance, image_meta, found.disks(directory, self._disks.present(instance.uuid)),
                                    pci_devices)
-        return replace(guest, kernel=kernel, ramdisk=ramdisk)
+        return replace(guest, kernel=kernel, ramdisk=ramdisk, command_line=found.command_line)

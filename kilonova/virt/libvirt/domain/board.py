@@ -99,8 +99,8 @@ class OsConfigurator:
         if guest.kernel is None:
             return None
         root = next((place.target for place in places(guest)), 'vda')
-        return Kernel(guest.kernel, guest.ramdisk,
-                      guest.image_property('os_command_line') or f'root=/dev/{root} {_CONSOLES}')
+        said = guest.image_property('os_command_line') if guest.command_line is None else guest.command_line
+        return Kernel(guest.kernel, guest.ramdisk, said or f'root=/dev/{root} {_CONSOLES}')
 
 
 class FeaturesConfigurator:

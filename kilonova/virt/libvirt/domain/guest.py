@@ -111,6 +111,8 @@ class GuestSpec:
     # Files of the host to start from; the second without the first means nothing.
     kernel: str | None = None
     ramdisk: str | None = None
+    # What the kernel is given in place of what the image says; '': nothing but the usual.
+    command_line: str | None = None
 
     @property
     def flavor(self) -> objects.Flavor:

@@ -27,19 +27,21 @@ NOTE = 'rescued.json'
 _SUFFIX = '.rescue'
 _DISK = 'disk' + _SUFFIX
 # Properties of the image service's record that a rescue looks at.
-_PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id')
+_PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id', 'os_command_line')
 
 
 @dataclass(frozen=True)
 class Rescue:
     """How a rescue system starts. ``stable``: the server's disks keep their names and its own comes last; else it is
-    the first disk. ``files``: which of config drive, kernel and ramdisk it has of its own."""
+    the first disk. ``files``: which of config drive, kernel and ramdisk it has of its own. ``command_line``: what its
+    image says for its kernel, '' if nothing; None: the note is older than that."""
 
     format: str
     device: str = 'disk'
     bus: str | None = None
     stable: bool = False
     files: tuple[str, ...] = ()
+    command_line: str | None = None
 
     def disks(self, directory: InstanceDirectory, own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
         """The guest's disks, made from the server's ``own``."""
@@ -103,7 +105,8 @@ class RescueFiles:
                    if image_id}
         device, bus = properties.get('hw_rescue_device'), properties.get('hw_rescue_bus')
         made = tuple(kernels) + ((CONFIG,) if configdrive.required(self._conf, instance, image_meta) else ())
-        return Prepared(base, kernels, Rescue(self._disks.format, device or 'disk', bus, bool(device or bus), made))
+        return Prepared(base, kernels, Rescue(self._disks.format, device or 'disk', bus, bool(device or bus), made,
+                                             properties.get('os_command_line') or ''))
 
     def make(self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared,
              admin_password: str | None) -> None:

@@ -398,3 +398,18 @@ def test_what_a_rescue_starts(rig: Any) -> None:
         assert started.pop(0) == wanted
         assert shown(rig, instance).findtext('os/kernel', '').endswith('/kernel.rescue')
         started.clear()
+
+
+def test_a_rescue_systems_kernel_is_given_what_its_own_image_says(rig: Any) -> None:
+    """Not what the server's image says; at the next start too."""
+    own = image_meta(properties={'os_command_line': 'console=own'})
+    for properties, wanted in (({'kernel_id': 'k', 'os_command_line': 'console=rescue'}, 'console=rescue'),
+                               ({'kernel_id': 'k'}, 'root=/dev/vda console=tty0 console=ttyS0 console=hvc0')):
+        instance = new_instance()
+        rig.here.guests.spawn(instance, own, pci_devices=())
+        rig.here.rescues._files._cache.kernel = lambda image_id, download: str(rig.images.path)
+        rig.here.rescues.rescue(instance, own, image_meta(id='image-2', properties=properties), ())
+        assert shown(rig, instance).findtext('os/cmdline') == wanted
+        rig.here.rescues.restart(instance, own, ())
+        assert shown(rig, instance).findtext('os/cmdline') == wanted
+        rig.here.guests.destroy(instance)
