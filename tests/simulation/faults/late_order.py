@@ -18,10 +18,11 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def _claim(op: Operation, order: objects.PrepResizeOrder, task_state: TaskState,
-               **columns: str) -> None:
+    def _claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
+               task_state: TaskState, host_of_server: list[str] | None = None,
+               **columns: str) -> list[objects.PciDevice]:
         op.undo(move.free, op, order.migration)
-        claim(op, order, task_state, **columns)
+        return claim(op, order, task_state, host_of_server, **columns)
 
     def _check_attempt(conn: Any, key: str) -> None:
         pass
