@@ -172,6 +172,9 @@ def requests(dice: random.Random, world: Any, count: int) -> Iterator[Asked]:
         version = dice.choice(versions)
         example = examples.of(route)
         if dice.random() < 0.3:
+            # What a preparation adds may be there already, of the same or of another request.
+            if example.prepare:
+                world.restore()
             examples.ready(world, example)
         path = examples.path_of(world, route, example, version).partition('?')[0]
         if dice.random() < 0.15:
