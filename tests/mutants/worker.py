@@ -43,8 +43,8 @@ class Worker:
         """Instead of running what was collected: once for each request."""
         items: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
-            items[item.nodeid].append(item)
-            items[item.nodeid.partition('[')[0]].append(item)
+            for name in {item.nodeid, item.nodeid.partition('[')[0]}:
+                items[name].append(item)
         self._say(collected=0 if session.testsfailed else len(session.items))
         live = functions()
         # What is here already is left alone by the collector, or each fork would copy all of it.

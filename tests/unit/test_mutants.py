@@ -146,8 +146,9 @@ TEST = """from kilonova_small import LIMIT, Small
 import pytest
 
 
-def test_it():
-    assert Small().f() == 3
+def test_it(tmp_path):
+    assert Small().f() == 3 and not list(tmp_path.iterdir())
+    (tmp_path / 'once').touch()
 
 
 @pytest.mark.parametrize('row', LIMIT)
@@ -195,7 +196,7 @@ def test_breaks_are_shown_to_tests(small: Path, monkeypatch: pytest.MonkeyPatch)
         assert judgement(judge, text, 'import os; os._exit(9)')[0] == 'ERROR'
         # Nothing is left of a break.
         assert judgement(judge, text, 'return sum(LIMIT)')[0] == 'SURVIVED'
-        word, why = judgement(judge, text, 'import os, signal; os.kill(os.getppid(), signal.SIGKILL); return 4')
+        word, why = judgement(judge, text, 'import os, signal; os.kill(os.getppid(), signal.SIGKILL); os._exit(1)')
         assert word == 'ERROR'
         assert judgement(judge, text, 'return 5')[0] == 'died'
         # At import: cases that are made of what was broken have other names; a file that can't be imported.
