@@ -331,7 +331,7 @@ class Tracker:
                     'memory_mb_used': used.memory_mb, 'local_gb_used': used.local_gb,
                     'free_ram_mb': node.memory_mb - used.memory_mb, 'free_disk_gb': node.local_gb - used.local_gb,
                     'running_vms': sum(map(bool, entries.values())), 'current_workload': under_way,
-                    'pci_stats': devices.pools.to_pool_list().to_json(),
+                    'pci_stats': devices.pools_text,
                     'stats': json.dumps({'failed_builds': str(self.failed_builds), 'io_workload': str(under_way)}),
                     'numa_topology': self.cells.text(_places(entries))}
 

@@ -176,6 +176,8 @@ class HostDevices:
     def given(self, owners: Mapping[str, Owner | None], instance_uuid: str) -> tuple[HostDevices, list[Change]]:
         """({address: new owner} of devices that this server gets or gives back; None: nobody) as it is once the row
         changes are written, and these."""
+        if not owners and not _following(self.entries):
+            return self, []
         given = {address: self.entries[address].given(owner) for address, owner in owners.items()}
         after = _settled(self, {**self.entries, **given})
         changes = [after.entries[address].change(instance_uuid) for address in owners]
@@ -197,6 +199,12 @@ class HostDevices:
         """What is free; take from a copy. A device without a row isn't offered yet."""
         return PciPools.from_devices([(entry.device, entry.keys) for entry in self.entries.values() if entry.keys
                                       and entry.stored is not None and not entry.gone], self.sockets)
+
+    @functools.cached_property
+    def pools_text(self) -> str:
+        """The pools as ``compute_nodes.pci_stats`` stores them. Most claims and saves change no device, and each sends
+        it."""
+        return self.pools.to_pool_list().to_json()
 
 
 def _kind(kinds: Iterable[Kind], device: PciDevice) -> Kind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 from tools.cloud import process
@@ -21,11 +22,18 @@ def cpu_seconds(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:
     for pid, name in process.marked(var, proc).items():
         try:
             stat = (proc / str(pid) / 'stat').read_text()
+            own = time.clock_gettime(_clock_of(pid))
         except OSError:
             continue
-        # proc(5): utime, stime and those of waited-for children, behind the command in parentheses.
-        found[name] = found.get(name, 0.0) + sum(map(int, stat.rpartition(')')[2].split()[11:15])) / _TICKS
+        # proc(5): times of waited-for children, in ticks, behind the command in parentheses.
+        found[name] = found.get(name, 0.0) + own + sum(map(int, stat.rpartition(')')[2].split()[13:15])) / _TICKS
     return found
+
+
+def _clock_of(pid: int) -> int:
+    """The clock of a process' own CPU time, all its threads together, as clock_getcpuclockid(3) makes it: it counts
+    nanoseconds, where proc(5) has ticks of 10 ms, more than a report of a host costs."""
+    return (~pid << 3) | 2
 
 
 def resident_mib(var: Path, proc: Path = Path('/proc')) -> dict[str, float]:

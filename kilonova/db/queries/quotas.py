@@ -31,6 +31,7 @@ operations = cell_models.Operation.__table__
 DEFAULT_CLASS = 'default'
 # Whose limits and usage: statements of each create are built once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
+_BESIDES = sa.bindparam('besides', expanding=True)
 # What servers use, and the column that says how much (None: each counts one).
 COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
@@ -130,10 +131,8 @@ def usage(conn: Connection, project_id: str, user_id: str | None = None, besides
     A server that is being resized to more counts with what it will have; one that waits for its deletion (soft-delete)
     doesn't count until it is being restored; those ``besides`` (uuids) were counted elsewhere. One statement.
     """
-    query = _usage(conn.dialect.name, user_id is not None)
-    if besides:
-        query = query.where(instances.c.uuid.not_in(list(besides)))
-    return _parts(conn.execute(query, {'project_id': project_id, 'user_id': user_id}).one())
+    return _parts(conn.execute(_usage(conn.dialect.name, user_id is not None), {
+        'project_id': project_id, 'user_id': user_id, 'besides': list(besides)}).one())
 
 
 @functools.cache
@@ -144,7 +143,7 @@ def _usage(dialect: str, of_user: bool) -> sa.Select[Any]:
         for name, column in COUNTED.items()}
     return sa.select(*_sums(amounts, instances.c.user_id, of_user)).select_from(instances.outerjoin(
         operations, sa.and_(operations.c.instance_uuid == instances.c.uuid, operations.c.kind == 'resize'))).where(
-        instances.c.project_id == _PROJECT, instances.c.deleted == 0, COUNTS)
+        instances.c.project_id == _PROJECT, instances.c.deleted == 0, COUNTS, instances.c.uuid.not_in(_BESIDES))
 
 
 def _larger(present: sa.ColumnElement[int], wanted: sa.ColumnElement[int]) -> Any:

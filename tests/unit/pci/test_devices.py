@@ -164,6 +164,9 @@ def test_stored_statuses_that_do_not_fit_are_mended() -> None:
     assert not saved(again).unwritten()
     assert {change['address']: (change['from'], change['to']) for change in again.unwritten().statuses} == {
         VF0: ('unclaimable', 'available'), PF0: ('unavailable', 'available')}
+    settled, changes = again.given({}, A)
+    assert {change['address']: change['to'] for change in changes} == {VF0: 'available', PF0: 'available'}
+    assert settled.given({}, A) == (settled, [])
     _, changes = again.given({PF0: Owner('claimed', A, 'r')}, A)
     assert {change['address']: (change['from'], change['to']) for change in changes} == {
         PF0: ('unavailable', 'claimed'), VF1: ('available', 'unclaimable')}
@@ -179,6 +182,14 @@ def test_rows_that_contradict_each_other_offer_nothing() -> None:
     with pytest.raises(PciDeviceRequestFailed):
         made.pools.copy().consume_requests([request(1, vendor_id='10de', dev_type='type-VF')])
     assert statuses(given(made, A, PF0)) == statuses(made)
+
+
+def test_what_changes_no_device_leaves_all_as_it_is() -> None:
+    """Its pools are counted and written once."""
+    made = host(FAMILY)
+    after, changes = made.given({}, A)
+    assert after is made and not changes
+    assert made.pools_text == made.pools.to_pool_list().to_json() != given(made, A, VF0).pools_text
 
 
 def test_new_functions_of_a_held_pf() -> None:
