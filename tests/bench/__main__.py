@@ -2,7 +2,8 @@
 
 Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
 (their ratio tells whether anything grows with what is there), of reads (list, detail, show, flavors) by users who
-have ten, a hundred and a thousand servers, and of clouds of two and of twenty hosts in which nobody asks for anything.
+have ten, a hundred and a thousand servers, and of idle clouds: two hosts without servers, two with a hundred each, and
+twenty.
 """
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ AT_ONCE = 8
 LISTED = (10, 100, 1000)
 READS = 15
 NOBODY = 'bench-nobody'
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 60.0
 IDLE_HOSTS = 20
 OFTEN, RARE = ([f'{kind}{number}' for number in range(IDLE_HOSTS // 2)] for kind in ('often', 'seldom'))
 # A cloud has settled when Placement, where hosts tell what they have, needs less than so much in so many seconds.
@@ -191,8 +192,8 @@ def table(title: str, columns: dict[str, dict[str, float]], ratio: bool = False)
         print(line + (f'{values[-1] / values[0]:>10.2f}' if ratio and values[0] else ''))
 
 
-def run(site: BenchSite) -> dict[str, float]:
-    """Boots and reads; what the cloud cost before them."""
+def run(site: BenchSite) -> tuple[dict[str, float], dict[str, float]]:
+    """Boots and reads; what the idle cloud cost before the boots, and after them."""
     site.up()
     site.flavor('bench')
     site.flavor('bench-gpu', gpus=1)
@@ -203,6 +204,7 @@ def run(site: BenchSite) -> dict[str, float]:
     idle = measure_idle(site)
     first = site.meter(lambda: boot(site, 0, SERVERS))
     second = site.meter(lambda: boot(site, SERVERS, SERVERS))
+    full = measure_idle(site)
     fill(site, max(LISTED) - 2 * SERVERS)
     reads = measure_reads(site)
 
@@ -215,7 +217,7 @@ def run(site: BenchSite) -> dict[str, float]:
                               for name, spent in (('first 100', first), ('second 100', second))}, ratio=True)
     table_of_reads(reads)
     table('resident MiB', {'after start': started, 'at the end': meter.resident_mib(site.layout.var)})
-    return idle
+    return idle, full
 
 
 def measure_idle(site: BenchSite) -> dict[str, float]:
@@ -224,14 +226,16 @@ def measure_idle(site: BenchSite) -> dict[str, float]:
     return {service: 1000 * seconds / spent.wall for service, seconds in spent.cpu.items()}
 
 
-def table_of_idle(few: dict[str, float], many: dict[str, float]) -> None:
-    """Print both clouds, and what one report costs: a conductor by what the hosts in addition cost it, a host by what
-    those that report each REPORT_INTERVAL cost more than those that report each SELDOM."""
+def table_of_idle(few: dict[str, float], full: dict[str, float], many: dict[str, float]) -> None:
+    """Print the clouds of two hosts, without servers and with them, and of many; and what one report costs: a conductor
+    by what the hosts in addition cost it, a host by what those that report each REPORT_INTERVAL cost more than those
+    that report each SELDOM."""
     hosts = len(HOSTS), IDLE_HOSTS
-    together = [{name: spent for name, spent in one.items() if not name.startswith('compute-')} for one in (few, many)]
-    table(f'idle: CPU ms per second, {hosts[0]} and {hosts[1]} hosts without servers; they report each '
-          f'{REPORT_INTERVAL:g} s, every second one of the {hosts[1]} each {SELDOM:g} s',
-          {f'{count} hosts': one for count, one in zip(hosts, together, strict=True)})
+    together = [{name: spent for name, spent in one.items() if not name.startswith('compute-')}
+                for one in (few, full, many)]
+    table(f'idle: CPU ms per second; hosts report each {REPORT_INTERVAL:g} s, every second one of the {hosts[1]} each '
+          f'{SELDOM:g} s',
+          dict(zip((f'{hosts[0]} hosts', f'{SERVERS} a host', f'{hosts[1]} hosts'), together, strict=True)))
     often, seldom = (statistics.mean(many[f'compute-{name}'] for name in names) for names in (OFTEN, RARE))
     rates = len(HOSTS) / REPORT_INTERVAL, len(OFTEN) / REPORT_INTERVAL + len(RARE) / SELDOM
     conductor = (many['conductor'] - few['conductor']) / (rates[1] - rates[0])
@@ -255,12 +259,12 @@ def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = ()) -> Iterator[
 def main() -> int:
     began = time.monotonic()
     with cloud() as site:
-        few = run(site)
+        few, full = run(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
             print('the hosts still tell what they have')
-        table_of_idle(few, measure_idle(site))
+        table_of_idle(few, full, measure_idle(site))
     print(f'\nmeasured in {time.monotonic() - began:.0f} s')
     return 0
 

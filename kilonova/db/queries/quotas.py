@@ -31,7 +31,7 @@ operations = cell_models.Operation.__table__
 DEFAULT_CLASS = 'default'
 # Whose limits and usage: statements of each create are built once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
-_BESIDES = sa.bindparam('besides', expanding=True)
+_BESIDES: sa.BindParameter[list[str]] = sa.bindparam('besides', expanding=True)
 # What servers use, and the column that says how much (None: each counts one).
 COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
