@@ -1,23 +1,25 @@
-"""The WSGI application of the compute API, put together.
+"""The WSGI application of the compute API, put together: what a request meets before the dispatcher, and who asks.
 
     app = make_app(conf, databases=databases, cells=cells, conductor=client, image_client=images)
 """
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import webob
+from keystonemiddleware import auth_token
 from oslo_config import cfg
 from oslo_middleware import cors, healthcheck, http_proxy_to_wsgi, request_id, sizelimit
 
-from kilonova.api import auth, faults, versions
+from kilonova.api import faults, versions
 from kilonova.api.policies import Policy
 from kilonova.api.routes import ROUTES
 from kilonova.api.services.backend import Backend, Options
@@ -25,6 +27,7 @@ from kilonova.api.wsgi import Dispatcher, Paths
 from kilonova.clients.image import ImageClient
 from kilonova.clients.limits import LimitsClient
 from kilonova.clients.placement import PlacementClient
+from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries.cells import Cells
 from kilonova.pci.request import Aliases
@@ -34,42 +37,41 @@ from kilonova.rpc.notify import OFF, Notifications
 REQUESTS = logging.getLogger('kilonova.api.requests')
 
 
-class OlderRequestId:
-    """The request's id under its older name, too. As in the field documents about versions carry the newer one only."""
-
-    HEADER = 'x-compute-request-id'
-
-    def __init__(self, application: WSGIApplication) -> None:
-        self._application = application
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            told = [] if environ.get(versions.DOCUMENT) else [(self.HEADER, environ[request_id.ENV_REQUEST_ID])]
-            return start_response(status, [*headers, *told], *more)
-        return self._application(environ, start)
-
-
 # The token of a console is the last part of its address.
 _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
-class FaultWrapper:
-    """Whatever comes out of the applications inside, webob's own pages and unexpected exceptions included, leaves as a
-    fault; and each request is a line of the log."""
+class Front:
+    """What every request meets behind its id: the application that the first segment of its path names, or ``default``
+    ('/v2.1' and '/v2.1/' themselves are documents).
 
-    def __init__(self, application: WSGIApplication) -> None:
-        self._application = application
+    Whatever comes out of these, webob's own pages and unexpected exceptions included, leaves as a fault; each request
+    is a line of the log, and its id is in the answer under its older name, too. As in the field documents about
+    versions carry the newer one only.
+    """
+
+    OLDER_ID = 'x-compute-request-id'
+
+    def __init__(self, applications: Mapping[str, WSGIApplication], default: WSGIApplication) -> None:
+        self._applications, self._default = applications, default
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         started = time.monotonic()
-        request = webob.Request(environ)
+        _, _, rest = environ.get('PATH_INFO', '').partition('/')
+        name, _, tail = rest.partition('/')
+        application = self._applications.get(name) if tail else None
+        if application is not None:
+            environ['SCRIPT_NAME'] = f'{environ.get("SCRIPT_NAME", "")}/{name}'
+            environ['PATH_INFO'] = f'/{tail}'
         try:
-            response = request.get_response(self._application)
+            response = webob.Request(environ).get_response(application or self._default)
         except Exception as error:  # noqa: BLE001 - nothing may reach the server's own error page
             response = faults.of_error(error)
         if response.status_int >= 400 and response.content_type != 'application/json' and not environ.get(faults.AS_IS):
             response = faults.of_response(response)
         self._log(environ, response, time.monotonic() - started)
+        if not environ.get(versions.DOCUMENT):
+            response.headers.add(self.OLDER_ID, environ[request_id.ENV_REQUEST_ID])
         return response(environ, start_response)
 
     @staticmethod
@@ -81,23 +83,6 @@ class FaultWrapper:
         REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
                       environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
                       response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)
-
-
-class Mount:
-    """Applications by the first segment of the path; '/v2.1' and '/v2.1/' themselves are documents."""
-
-    def __init__(self, applications: dict[str, WSGIApplication], default: WSGIApplication) -> None:
-        self._applications, self._default = applications, default
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        _, _, rest = environ.get('PATH_INFO', '').partition('/')
-        name, _, tail = rest.partition('/')
-        application = self._applications.get(name)
-        if application is None or not tail:
-            return self._default(environ, start_response)
-        environ['SCRIPT_NAME'] = f'{environ.get("SCRIPT_NAME", "")}/{name}'
-        environ['PATH_INFO'] = f'/{tail}'
-        return application(environ, start_response)
 
 
 class Healthcheck:
@@ -113,6 +98,53 @@ class Healthcheck:
         return (self._check if wanted else self._rest)(environ, start_response)
 
 
+# --- who asks --------------------------------------------------------------------------------------------------------
+# Seconds that Keystone may take to validate a token, and how often it is asked again, unless the file says otherwise.
+# keystonemiddleware itself waits for ever: a Keystone that hangs would hold all requests.
+KEYSTONE_DEFAULTS = {'http_connect_timeout': 10, 'http_request_max_retries': 1}
+_UNAUTHORIZED = 'The request you have made requires authentication.'
+
+
+def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestContext | webob.Response:
+    """The identity that keystonemiddleware found and put into headers; or the answer to a request without one."""
+    if not environ.get('HTTP_X_USER_ID'):
+        return faults.fault(401, _UNAUTHORIZED)
+    try:
+        catalog = json.loads(environ.get('HTTP_X_SERVICE_CATALOG') or '[]')
+    except ValueError:
+        return faults.fault(500, 'Invalid service catalog json.')
+    ctxt: RequestContext = RequestContext.from_environ(environ, remote_address=environ.get('REMOTE_ADDR'),
+                                                       service_catalog=catalog)
+    # policy.yaml may say otherwise than the role's name.
+    ctxt.is_admin = policy.allows(ctxt, 'context_is_admin')
+    return ctxt
+
+
+def identity_of_token(environ: WSGIEnvironment) -> RequestContext | webob.Response:
+    """noauth2: the token ``user:project`` is believed; the user ``admin`` is an administrator."""
+    token = environ.get('HTTP_X_AUTH_TOKEN')
+    if not token:
+        return faults.fault(401, _UNAUTHORIZED)
+    user, _, project = token.partition(':')
+    roles = ['member', 'reader']
+    if user == 'admin':
+        roles = ['admin', 'manager', *roles]
+    return RequestContext(
+        user_id=user, project_id=project or user, user_name=user, project_name=project or user, roles=roles,
+        is_admin=user == 'admin', auth_token=token, remote_address=environ.get('REMOTE_ADDR'),
+        request_id=environ.get(request_id.ENV_REQUEST_ID), global_request_id=environ.get(request_id.GLOBAL_REQ_ID))
+
+
+def validated(application: WSGIApplication, conf: cfg.ConfigOpts) -> WSGIApplication:
+    """The application behind keystonemiddleware, which validates tokens."""
+    for group, options in auth_token.list_opts():
+        conf.register_opts(options, group=group)
+    for name, value in KEYSTONE_DEFAULTS.items():
+        conf.set_default(name, value, group='keystone_authtoken')
+    found: WSGIApplication = auth_token.AuthProtocol(application, {'oslo_config_config': conf})
+    return found
+
+
 @functools.cache
 def _paths() -> Paths:
     """Made once: compiling the patterns of all routes takes longer than all else here."""
@@ -123,8 +155,8 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
              compute: Client | None = None, placement: PlacementClient | None = None,
              limits: LimitsClient | None = None, policy: Policy | None = None,
              notify: Notifications = OFF) -> WSGIApplication:
-    """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, faults and log, size limit,
-    versions, auth.
+    """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, the front (versions, faults
+    and log), size limit, tokens, dispatcher.
 
     ``databases``: db.engine.Databases; ``cells``: db.queries.cells.Cells; ``conductor``, ``compute``: rpc clients of
     the compute tasks and of hosts; ``placement``: a PlacementClient, for the providers of deleted services; ``limits``:
@@ -135,16 +167,15 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
     backend = Backend(api_db=databases.api(), cells=cells, conductor=conductor, images=image_client,
                       aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement,
                       limits=limits, notify=notify)
-    dispatchers = {name: Dispatcher(_paths(), backend, policy, legacy=name == 'v2') for name in ('v2.1', 'v2')}
-
-    def dispatch(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        found: Iterable[bytes] = dispatchers[environ['SCRIPT_NAME'].rpartition('/')[2]](environ, start_response)
-        return found
-    protected = auth.authenticated(dispatch, conf, policy)
-    app: WSGIApplication = Mount(dict.fromkeys(dispatchers, protected), versions.Discovery(options.compute_link_prefix))
-    app = sizelimit.RequestBodySizeLimiter(app, conf)
-    app = FaultWrapper(app)
-    app = request_id.RequestId(OlderRequestId(app), conf)
+    served: WSGIApplication
+    if conf.api.auth_strategy == 'noauth2':
+        served = Dispatcher(_paths(), backend, policy, identity_of_token)
+    else:
+        served = validated(Dispatcher(_paths(), backend, policy, functools.partial(identity_of_keystone, policy)), conf)
+    served = sizelimit.RequestBodySizeLimiter(served, conf)
+    documents = sizelimit.RequestBodySizeLimiter(versions.Discovery(options.compute_link_prefix), conf)
+    app: WSGIApplication = Front({'v2.1': served, 'v2': served}, documents)
+    app = request_id.RequestId(app, conf)
     app = Healthcheck(app, conf)
     app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)
     return cors.CORS(app, conf)

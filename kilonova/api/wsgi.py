@@ -217,21 +217,29 @@ def _segments(route: Route) -> list[bool]:
     return ['{' in segment for segment in route.path.split('/')]
 
 
-class Dispatcher:
-    """The WSGI application behind /v2.1, and with ``legacy`` the one behind /v2."""
+# Who asks; or the answer to a request that doesn't say.
+Identify = Callable[[WSGIEnvironment], RequestContext | webob.Response]
 
-    def __init__(self, paths: Paths, backend: Backend, policy: Policy, legacy: bool = False) -> None:
-        self._backend, self._policy, self._legacy = backend, policy, legacy
+
+class Dispatcher:
+    """The WSGI application behind /v2.1 and /v2 (the 2.0 API, which has no microversions)."""
+
+    def __init__(self, paths: Paths, backend: Backend, policy: Policy, identify: Identify) -> None:
+        self._backend, self._policy, self._identify = backend, policy, identify
         self._rows, self._mapper = paths.rows, paths.mapper
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        ctxt = self._identify(environ)
+        if isinstance(ctxt, webob.Response):
+            return ctxt(environ, start_response)
         request = webob.Request(environ)
+        legacy = environ['SCRIPT_NAME'].endswith('/v2')
         headers: list[tuple[str, str]] = []
         try:
             found = self._match(request)
             if found is None:
                 return faults.no_route(environ)(environ, start_response)
-            if self._legacy:
+            if legacy:
                 version = versions.MIN
             else:
                 # What is asked for is echoed even when it is refused.
@@ -239,14 +247,14 @@ class Dispatcher:
                 version = versions.negotiate(request.headers)
                 headers = versions.headers(versions.text(version))
             environ['kilonova.microversion'] = versions.text(version)
-            response = self._answer(request, version, *found)
+            response = self._answer(request, ctxt, version, legacy, *found)
         except Exception as error:  # noqa: BLE001 - one table turns all of them into answers
             response = faults.of_error(error)
         response.headers.extend(headers)
         return response(environ, start_response)
 
-    def _answer(self, request: webob.Request, version: int, path: dict[str, str], rows: list[Route]) -> webob.Response:
-        ctxt = request.environ['kilonova.context']
+    def _answer(self, request: webob.Request, ctxt: RequestContext, version: int, relaxed: bool,
+                path: dict[str, str], rows: list[Route]) -> webob.Response:
         project = path.pop('project_id', None)
         if project is not None and project != ctxt.project_id:
             raise Invalid(f"Malformed request URL: URL's project_id '{project}' doesn't match Context's project_id "
@@ -258,7 +266,7 @@ class Dispatcher:
                     policy=self._policy, application_url=request.application_url)
         route.query.check(call.query, version)
         if route.body is not None:
-            call.body = route.body.check(body, version, relaxed=self._legacy)
+            call.body = route.body.check(body, version, relaxed=relaxed)
         if route.server:
             call.found = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
         if route.policy is not None:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import webob
 
 from kilonova import objects
-from kilonova.api import auth
+from kilonova.api import app as api_app
 from kilonova.db.queries import (
     aggregates,
     cells,
@@ -164,7 +164,7 @@ class World(Site):
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
         with mock.patch.object(site_module, 'Recorder', Answering), \
                 mock.patch.object(site_module, 'Images', Images), \
-                mock.patch.object(auth.auth_token, 'AuthProtocol', lambda app, conf: app):
+                mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app):
             # Nobody reports any more once it stands, however long a file's tests take.
             super().__init__(directory, templates, **{'api__auth_strategy': 'keystone', 'service_down_time': 86400,
                                                       **options})

@@ -332,8 +332,7 @@ def test_a_broker_that_stands_still(tmp_path: Path) -> None:
 # --- Placement, the image service, Keystone --------------------------------------------------------------------------
 HUNG_WEB = """
     import webob
-    from kilonova.api import auth
-    from kilonova.api.policies import Policy
+    from kilonova.api import app
     from kilonova.cmd import options, parts
     from kilonova.errors import Unanswered
 
@@ -346,7 +345,7 @@ HUNG_WEB = """
         return 'silence' if isinstance(error, Unanswered) else repr(error)
 
     service, keystone = configured(sys.argv[2]), configured(sys.argv[3])
-    checked = auth.authenticated(lambda environ, start_response: [], keystone, Policy(keystone))
+    checked = app.validated(lambda environ, start_response: [], keystone)
     asked = webob.Request.blank('/servers', headers={'X-Auth-Token': 'token'})
     tell(at_once(
         read=lambda: parts.placement(service).get_allocations('uuid'),

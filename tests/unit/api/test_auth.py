@@ -8,7 +8,7 @@ import webob
 from keystonemiddleware import auth_token
 
 from kilonova import conf as kilonova_conf
-from kilonova.api import auth, policies
+from kilonova.api import app, policies
 from kilonova.context import RequestContext
 
 
@@ -21,25 +21,12 @@ def configured(**options):
     return conf
 
 
-def seen(application):
-    """An application that notes the context which it is given."""
-    def app(environ, start_response):
-        application.append(environ[auth.ENVIRON_KEY])
-        start_response('200 OK', [])
-        return [b'']
-    return app
-
-
 def test_the_identity_that_keystone_vouches_for():
-    found = []
-    conf = configured()
-    app = auth.KeystoneContext(seen(found), policies.Policy(conf))
     request = webob.Request.blank('/', headers={
         'X-User-Id': 'u', 'X-Project-Id': 'p', 'X-Roles': 'member, reader', 'X-User-Name': 'un', 'X-Project-Name': 'pn',
         'X-Auth-Token': 't', 'X-Service-Catalog': json.dumps([{'type': 'image', 'endpoints': []}, {'type': 'dns'}])})
     request.environ['openstack.request_id'] = 'req-1'
-    assert request.get_response(app).status_int == 200
-    (ctxt,) = found
+    ctxt = app.identity_of_keystone(policies.Policy(configured()), request.environ)
     assert (ctxt.user_id, ctxt.project_id, ctxt.roles, ctxt.is_admin) == ('u', 'p', ['member', 'reader'], False)
     assert (ctxt.user_name, ctxt.auth_token, ctxt.request_id) == ('un', 't', 'req-1')
     assert [entry['type'] for entry in ctxt.service_catalog] == ['image']
@@ -50,31 +37,23 @@ def test_the_identity_that_keystone_vouches_for():
 def test_what_makes_an_administrator(tmp_path, rule, roles, is_admin):
     policy = tmp_path / 'policy.yaml'
     policy.write_text(f'"context_is_admin": "{rule}"\n' if rule else '')
-    found = []
     conf = configured()
     made = policies.Policy(conf)
     conf.set_override('policy_file', str(policy), 'oslo_policy')
     made = policies.Policy(conf)
     request = webob.Request.blank('/', headers={'X-User-Id': 'u', 'X-Project-Id': 'p', 'X-Roles': roles})
-    request.get_response(auth.KeystoneContext(seen(found), made))
-    assert found[0].is_admin is is_admin
+    assert app.identity_of_keystone(made, request.environ).is_admin is is_admin
 
 
-def test_without_an_identity_nothing_is_answered():
-    conf = configured()
-    app = auth.KeystoneContext(seen([]), policies.Policy(conf))
-    response = webob.Request.blank('/').get_response(app)
+def test_without_an_identity_nothing_is_answered(make_site):
+    policy = policies.Policy(configured())
+    response = app.identity_of_keystone(policy, webob.Request.blank('/').environ)
     assert response.status_int == 401 and 'unauthorized' in response.json
     broken = webob.Request.blank('/', headers={'X-User-Id': 'u', 'X-Service-Catalog': '{'})
-    assert broken.get_response(app).status_int == 500
-
-
-def test_the_strategy_is_an_option():
-    policy = policies.Policy(configured())
-    made = auth.authenticated(seen([]), configured(keystone_authtoken__auth_type='none'), policy)
-    assert isinstance(made, auth_token.AuthProtocol)
-    assert isinstance(auth.authenticated(seen([]), configured(api__auth_strategy='noauth2'), policy),
-                      auth.BelievedContext)
+    assert app.identity_of_keystone(policy, broken.environ).status_int == 500
+    refused = make_site().request('GET', '/servers', headers={'X-Auth-Token': ''})
+    assert refused.status_int == 401 and 'unauthorized' in refused.json
+    assert 'OpenStack-API-Version' not in refused.headers
 
 
 @pytest.mark.parametrize(('line', 'seconds'), [('', 10), ('http_connect_timeout = 3', 3)])
@@ -84,7 +63,7 @@ def test_a_token_is_not_validated_for_ever(tmp_path, line, seconds):
     path.write_text(f'[keystone_authtoken]\nauth_type = none\n{line}\n')
     conf = kilonova_conf.new()
     conf(['--config-file', str(path)], project='kilonova')
-    auth.authenticated(seen([]), conf, policies.Policy(conf))
+    assert isinstance(app.validated(lambda environ, start_response: [], conf), auth_token.AuthProtocol)
     assert conf.keystone_authtoken.http_connect_timeout == seconds
     assert conf.keystone_authtoken.http_request_max_retries == 1
 
@@ -99,9 +78,8 @@ def test_keystone_refuses_requests_without_a_token(make_site):
 @pytest.mark.parametrize(('token', 'user', 'project', 'is_admin'), [
     ('bob:p', 'bob', 'p', False), ('admin:p', 'admin', 'p', True), ('admin', 'admin', 'admin', True)])
 def test_believed_tokens(token, user, project, is_admin):
-    found = []
-    webob.Request.blank('/', headers={'X-Auth-Token': token}).get_response(auth.BelievedContext(seen(found)))
-    assert (found[0].user_id, found[0].project_id, found[0].is_admin) == (user, project, is_admin)
+    ctxt = app.identity_of_token(webob.Request.blank('/', headers={'X-Auth-Token': token}).environ)
+    assert (ctxt.user_id, ctxt.project_id, ctxt.is_admin) == (user, project, is_admin)
 
 
 # --- policies --------------------------------------------------------------------------------------------------------

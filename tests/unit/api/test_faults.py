@@ -10,7 +10,7 @@ from sqlalchemy import exc
 
 from kilonova import errors
 from kilonova.api import faults
-from kilonova.api.app import FaultWrapper
+from kilonova.api.app import Front
 
 
 def answer(result):
@@ -18,7 +18,7 @@ def answer(result):
         if isinstance(result, webob.Response):
             return result(environ, start_response)
         raise result
-    return webob.Request.blank('/a%0Ab?x=1').get_response(FaultWrapper(app))
+    return webob.Request.blank('/a%0Ab?x=1', {'openstack.request_id': 'req-1'}).get_response(Front({}, app))
 
 
 @pytest.mark.parametrize(('code', 'name'), [
