@@ -29,9 +29,9 @@ import webob
 
 from kilonova.api import faults, versions
 from kilonova.api.schemas.base import Query, Schema
-from kilonova.api.schemas.keywords import Json
+from kilonova.api.schemas.types import Json
+from kilonova.api.services.accept import WORK, Found, find_server
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import WORK, Found, find_server
 from kilonova.context import RequestContext
 from kilonova.errors import Invalid, KilonovaError, NotFound
 
@@ -67,7 +67,7 @@ class Route:
     """One row of the table.
 
     ``policy`` ANYBODY: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
-    the policy is asked, and what for (see ``services.lookup``). ``owner``: the variable of the path that names the
+    the policy is asked, and what for (see ``services.accept``). ``owner``: the variable of the path that names the
     project whose right is asked for, instead of the caller's. ``action``: the one key of the body that chooses this
     row among those of its path. ``asks``: rules besides ``policy`` that the handler checks. Outside ``since`` …
     ``until`` the route doesn't exist.

@@ -10,7 +10,7 @@ _forbidden: str | None = None
 
 
 def forbid(binary: str | None) -> None:
-    """From now on each access of this process raises DBNotAllowed for ``binary``; None allows it again."""
+    """From now on each database that this process opens raises DBNotAllowed for ``binary``; None allows it again."""
     global _forbidden  # noqa: PLW0603 - what a process may do
     _forbidden = binary
 

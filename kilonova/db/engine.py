@@ -81,6 +81,7 @@ class Database:
     """
 
     def __init__(self, url: str, name: str, options: Options | None = None) -> None:
+        access.check()
         self.url = url
         self.name = name
         self.cell: Any = None
@@ -105,7 +106,6 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that only reads; SQLite shows it one state, servers the newest to each statement."""
-        access.check()
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
 
@@ -115,7 +115,6 @@ class Database:
 
         It can't be nested: a second connection would wait for the first one's locks for ever.
         """
-        access.check()
         with self._turn(), self._writer.begin() as connection:
             connection.info.pop(_AFTER, None)
             yield connection
@@ -248,26 +247,21 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     # SQLite's own busy handler sleeps in C and would stop all green threads of this process while another
     # process writes: so it is told not to wait, and the waiting is done here.
     driver.execute('PRAGMA busy_timeout = 0')
+    deadline, pause = time.monotonic() + SQLITE_BUSY, 0.001
     try:
-        _begin_immediate(driver)
+        while True:
+            try:
+                driver.execute('BEGIN IMMEDIATE')
+                return
+            except sqlite3.OperationalError as error:
+                if 'locked' not in str(error):
+                    raise
+                if time.monotonic() >= deadline:
+                    raise _locked() from error
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
     finally:
         driver.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
-
-
-def _begin_immediate(driver: sqlite3.Connection) -> None:
-    deadline = time.monotonic() + SQLITE_BUSY
-    pause = 0.001
-    while True:
-        try:
-            driver.execute('BEGIN IMMEDIATE')
-            return
-        except sqlite3.OperationalError as error:
-            if 'locked' not in str(error):
-                raise
-            if time.monotonic() >= deadline:
-                raise _locked() from error
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.01)
 
 
 class Databases:
@@ -275,42 +269,31 @@ class Databases:
 
     def __init__(self, api_url: str | None, main_url: str | None, *, api_options: Options | None = None,
                  main_options: Options | None = None) -> None:
-        self._main_options = main_options or Options()
+        self.options = main_options or Options()
         self.main_url = main_url
         self._opened: dict[str, Database] = {}
         self._opening = threading.Lock()
         self._api = Database(api_url, 'api', api_options) if api_url else None
         self._main = self.open(main_url, 'main') if main_url else None
 
-    @property
-    def max_retries(self) -> int:
-        return self._main_options.max_retries
-
-    @property
-    def statement_timeout(self) -> float:
-        return self._main_options.statement_timeout
-
     def api(self) -> Database:
         """The API database; raises NotConfigured without [api_database]connection."""
-        access.check()
         if self._api is None:
             raise NotConfigured(group='api_database')
         return self._api
 
     def main(self) -> Database:
         """The main database; raises NotConfigured without [database]connection."""
-        access.check()
         if self._main is None:
             raise NotConfigured(group='database')
         return self._main
 
     def open(self, url: str, name: str | None = None) -> Database:
         """The database at ``url`` with the settings of [database]; a name given later replaces 'main'."""
-        access.check()
         with self._opening:
             database = self._opened.get(url)
             if database is None:
-                database = Database(url, name or url.rpartition('/')[2], self._main_options)
+                database = Database(url, name or url.rpartition('/')[2], self.options)
                 self._opened[url] = database
             elif name and database.name == 'main':
                 database.name = name
@@ -396,8 +379,21 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
     """
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        chosen = _installed or Options
-        return failures.retry(function, chosen.max_retries, chosen.statement_timeout, *args, **kwargs)
+        options = _installed.options if _installed else Options
+        # Waiting for locks takes long.
+        until = time.monotonic() + options.statement_timeout if options.statement_timeout else float('inf')
+        mark, number = failures.REPEATED.set(False), 0
+        try:
+            while True:
+                try:
+                    return function(*args, **kwargs)
+                except exc.DBAPIError as error:
+                    if number == options.max_retries or not is_retriable(error) or time.monotonic() >= until:
+                        raise
+                    failures.before_repeating(function, number, error)
+                number += 1
+        finally:
+            failures.REPEATED.reset(mark)
     return wrapper
 
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import itertools
 import logging
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
 
 from sqlalchemy import exc
 
@@ -26,10 +24,8 @@ from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-_repeated: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', default=False)
-
-P = ParamSpec('P')
-R = TypeVar('R')
+# Whether what runs now is repeated after a connection was lost (``engine.retried``).
+REPEATED: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', default=False)
 
 # 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (Galera's certification
 # too).
@@ -106,37 +102,24 @@ def is_unreachable(error: BaseException) -> bool:
     return state.startswith(_POSTGRESQL_SILENT)
 
 
-def pauses(retries: int) -> Iterator[float]:
-    """The waits in seconds between attempts: doubling from 10 ms to 1 s, spread; endless below 0."""
-    numbers = itertools.count() if retries < 0 else range(retries)
-    return (min(0.01 * 2 ** min(number, 10), 1.0) * random.uniform(0.5, 1.5) for number in numbers)
+def pause(number: int) -> float:
+    """The wait in seconds after the attempt of this number (from 0): doubling from 10 ms to 1 s, spread."""
+    longest: float = min(0.01 * 2 ** min(number, 10), 1.0)
+    return longest * random.uniform(0.5, 1.5)
 
 
-def retry(function: Callable[P, R], retries: int, seconds: float, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call ``function`` until it ends without a retriable error, at most ``retries`` times more, and not again once
-    ``seconds`` (0: no limit) have gone by: waiting for locks takes long."""
-    mark = _repeated.set(False)
-    deadline = time.monotonic() + seconds if seconds else float('inf')
-    try:
-        for pause in pauses(retries):
-            try:
-                return function(*args, **kwargs)
-            except exc.DBAPIError as error:
-                if not is_retriable(error) or time.monotonic() >= deadline:
-                    raise
-                LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
-                if error.connection_invalidated:
-                    _repeated.set(True)
-                time.sleep(pause)
-        return function(*args, **kwargs)
-    finally:
-        _repeated.reset(mark)
+def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
+    """``function`` ended with an error that ``is_retriable``: wait before it is called again."""
+    LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
+    if error.connection_invalidated:
+        REPEATED.set(True)
+    time.sleep(pause(number))
 
 
 def repeated() -> bool:
-    """Whether the function that asks is called again by ``retry`` after a connection was lost: what it did may have
-    been committed, and only the answer lost."""
-    return _repeated.get()
+    """Whether the function that asks is called again by ``engine.retried`` after a connection was lost: what it did may
+    have been committed, and only the answer lost."""
+    return REPEATED.get()
 
 
 @contextlib.contextmanager

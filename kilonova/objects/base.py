@@ -198,9 +198,8 @@ class KilonovaObject(ovo.VersionedObject):
     # -- primitives ----------------------------------------------------------------------------------------------------
     def primitive_data(self) -> dict[str, Any]:
         """{field: primitive} of the fields that are set."""
-        state = self.__dict__
-        return {name: state[attr] if write is None else write(self, name, state[attr])
-                for name, attr, write in self._writers if attr in state}
+        found: dict[str, Any] = self.obj_to_primitive()[_DATA]
+        return found
 
     def columns(self, left_out: Set[str], changed_only: bool = False) -> dict[str, Any]:
         """{column: value} of the fields that are set (or changed), for a table whose columns are its fields."""
@@ -212,8 +211,11 @@ class KilonovaObject(ovo.VersionedObject):
                          version_manifest: dict[str, str] | None = None) -> dict[str, Any]:
         if version_manifest or target_version not in (None, self.VERSION):
             return super().obj_to_primitive(target_version, version_manifest)
+        state = self.__dict__
+        data = {name: state[attr] if write is None else write(self, name, state[attr])
+                for name, attr, write in self._writers if attr in state}
         envelope = {_NAME: self.obj_name(), _NAMESPACE: self.OBJ_PROJECT_NAMESPACE, _VERSION: self.VERSION,
-                    _DATA: self.primitive_data()}
+                    _DATA: data}
         changes = self.obj_what_changed()
         if changes:
             envelope[_CHANGES] = sorted(changes)

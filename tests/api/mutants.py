@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kilonova.api.schemas import base as schemas
-from kilonova.api.schemas import keywords
 
 # Longer than what has no bound of its own may be.
 LONG = 70000
@@ -46,7 +45,7 @@ class Place(NamedTuple):
 
 def validator(schema: dict[str, Any]) -> Any:
     """What the API itself judges bodies with."""
-    return keywords.VALIDATOR(schema, format_checker=schemas.FORMATS)
+    return schemas.VALIDATOR(schema, format_checker=schemas.FORMATS)
 
 
 def shapes(schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 
 import kilonova
 from kilonova.api.routes import ROUTES
-from kilonova.api.schemas import base, extra_specs, keywords
+from kilonova.api.schemas import base, extra_specs
 from tests.api import table
 from tests.unit.patterns import weakness
 
@@ -27,7 +27,7 @@ MADE = {
     ('api/schemas/extra_specs.py', 'pattern'): 'those of SPECS, which are looked at here',
     ('api/schemas/extra_specs.py', 'spec.name'): 'those of SPECS, which are looked at here',
     ('api/schemas/extra_specs.py', "'|'.join((f'({name})' for name in (_NAMESPACES, *theirs)))"): 'of the whole table',
-    ('api/schemas/keywords.py', "pattern[:-1] + '\\\\Z' if pattern.endswith('$') else pattern"): 'those of schemas',
+    ('api/schemas/base.py', "pattern[:-1] + '\\\\Z' if pattern.endswith('$') else pattern"): 'those of schemas',
     ('api/v2/instance_actions.py', "f'(?<![\\\\w-])(?:{known})(?![\\\\w-])'"): 'words that are escaped',
     ('objects/fields.py', 'self.PATTERN'): 'fixed',
     ('objects/image_meta.py', "f'{name}\\\\.([0-9]{{1,9}})'"): 'a word and a number',
@@ -92,7 +92,7 @@ def test_patterns_of_schemas_end_with_the_text():
     """Finding 6.10: a key of metadata could end with a line feed."""
     for pattern in OF_SCHEMAS:
         assert '$' not in pattern[:-1].replace(r'\$', ''), pattern
-        assert not keywords.compiled(pattern).pattern.endswith('$')
+        assert not base.compiled(pattern).pattern.endswith('$')
     body = base.Obj(base.Prop('a', {'type': 'string', 'pattern': '^[a-z]*$', 'maxLength': 9}),
                     patternProperties={'^[0-9]+$': {}})
     body.check({'a': 'x', '1': 1}, 1)

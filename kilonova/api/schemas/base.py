@@ -7,23 +7,19 @@ An older version is what is left when the rows outside their window are gone; no
 """
 from __future__ import annotations
 
-import binascii
+import functools
+import itertools
+import json
 import re
-import unicodedata
-from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import netaddr
-from jsonschema import FormatChecker
+import jsonschema
 from jsonschema.protocols import Validator
-from oslo_utils import timeutils, uuidutils
 
-from kilonova.api.schemas import keywords
-from kilonova.api.schemas.keywords import Json
+from kilonova.api.schemas.types import FORMATS, BadName, Json
 from kilonova.api.versions import MAX, MIN
-from kilonova.db import expressions
 from kilonova.errors import Invalid
 
 # From this version on a query parameter that a list doesn't know is refused …
@@ -36,10 +32,6 @@ MOST_SAID = 2048
 
 class ValidationError(Invalid):
     msg_fmt = '%(detail)s'
-
-
-class BadName(ValueError):
-    """What a name must be is the whole refusal where it is called that."""
 
 
 class Prop(NamedTuple):
@@ -64,74 +56,121 @@ class Window(NamedTuple):
     until: int = MAX
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
-FORMATS = FormatChecker(formats=())
+# --- keywords --------------------------------------------------------------------------------------------------------
+# What a check costs is bounded by the schema and not by who sends the value. Bounds come first: a text that is longer
+# than ``maxLength`` meets neither pattern nor format, the items of a list that has more than ``maxItems`` of them are
+# not looked at. What is repeated in a list is found in one pass, and only the first errors of a value are compared.
+# ``$`` in a pattern is the end of the text, as JSON Schema has it: in Python it also stands before a line feed there.
+
+# Errors of one value that are compared for the one that is told.
+MOST_ERRORS = 50
+
+Errors = Iterator[jsonschema.ValidationError]
 
 
-@FORMATS.checks('uuid')
-def _uuid(value: Json) -> bool:
-    return not isinstance(value, str) or uuidutils.is_uuid_like(value)
+@functools.cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern of a schema, to be searched."""
+    return re.compile(pattern[:-1] + r'\Z' if pattern.endswith('$') else pattern)
 
 
-@FORMATS.checks('base64', raises=ValueError)
-def _base64(value: Json) -> bool:
-    if isinstance(value, str):
-        try:
-            b64decode(re.sub(r'\s', '', value).encode('ascii'), validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            return False
-    return True
+def first_of(validator: Validator, value: object) -> jsonschema.ValidationError | None:
+    """The error that says most about a value."""
+    return jsonschema.exceptions.best_match(itertools.islice(validator.iter_errors(value), MOST_ERRORS))
 
 
-@FORMATS.checks('date-time')
-def _datetime(value: Json) -> bool:
-    if not isinstance(value, str):
-        return True
-    try:
-        # The databases hold naive UTC: a time that has none there is no time here.
-        timeutils.normalize_time(timeutils.parse_isotime(value))
-    except (ValueError, OverflowError):
-        return False
-    return True
+_BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProperties'}
 
 
-@FORMATS.checks('regex', raises=ValueError)
-def _regex(value: Json) -> bool:
-    if isinstance(value, str):
-        try:
-            expressions.compiled(value)
-        except expressions.BadExpression as error:
-            raise ValueError(f"{value!r} is not a 'regex': {error}") from None
-    return True
+def _is_long(value: Any, schema: dict[str, Any]) -> bool:
+    """Whether a bound refuses the value already."""
+    bound = _BOUNDS.get(type(value))
+    return bound is not None and bound in schema and len(value) > schema[bound]
 
 
-def _address(version: int) -> Any:
-    def check(value: Json) -> bool:
-        return not isinstance(value, str) or (netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4
-                                              else netaddr.valid_ipv6(value))
+def _bounds_first(keyword: Callable[..., Any]) -> Callable[..., Errors]:
+    def check(validator: Validator, argument: Any, value: Json, schema: dict[str, Any]) -> Errors:
+        if not _is_long(value, schema):
+            yield from keyword(validator, argument, value, schema) or ()
     return check
 
 
-FORMATS.checks('ipv4')(_address(4))
-FORMATS.checks('ipv6')(_address(6))
+def _pattern(validator: Validator, pattern: str, value: Json, schema: dict[str, Any]) -> Errors:
+    if isinstance(value, str) and not compiled(pattern).search(value):
+        yield jsonschema.ValidationError(f'{value!r} does not match {pattern!r}')
 
 
-def _printable(value: str, also: str = '') -> bool:
-    return all(char in also or unicodedata.category(char) not in ('Cc', 'Cf', 'Cs', 'Cn', 'Zl', 'Zp')
-               for char in value)
+def _unique(validator: Validator, wanted: bool, value: Json, schema: dict[str, Any]) -> Errors:
+    if not wanted or not isinstance(value, list):
+        return
+    if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
+        yield jsonschema.ValidationError(f'{value!r} has non-unique elements')
 
 
-@FORMATS.checks('name', raises=BadName)
-def _name(value: Json) -> bool:
-    if isinstance(value, str) and (value != value.strip() or not value.strip() or not _printable(value)):
-        raise BadName("An invalid 'name' value was provided. The name must be: printable characters. "
-                      'Can not start or end with whitespace.')
-    return True
+def is_known(name: str, schema: dict[str, Any]) -> bool:
+    """Whether a schema names a property, or has a pattern for its name."""
+    return name in schema.get('properties', ()) or any(
+        compiled(pattern).search(name) for pattern in schema.get('patternProperties', ()))
 
 
-@FORMATS.checks('text')
-def _text(value: Json) -> bool:
-    return not isinstance(value, str) or _printable(value, '\t\n\r')
+def _by_pattern(validator: Validator, patterns: dict[str, Any], value: Json, schema: dict[str, Any]) -> Errors:
+    if not isinstance(value, dict):
+        return
+    for pattern, of_pattern in patterns.items():
+        for name, item in value.items():
+            if compiled(pattern).search(name):
+                yield from validator.descend(item, of_pattern, path=name, schema_path=pattern)
+
+
+def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[str, Any]) -> Errors:
+    if allowed or not isinstance(value, dict):
+        return
+    extras = sorted(name for name in value if not is_known(name, schema))
+    if not extras:
+        return
+    listed = ', '.join(map(repr, extras))
+    if 'patternProperties' in schema:
+        patterns = ', '.join(map(repr, sorted(schema['patternProperties'])))
+        yield jsonschema.ValidationError(
+            f'{listed} {"does" if len(extras) == 1 else "do"} not match any of the regexes: {patterns}')
+    else:
+        yield jsonschema.ValidationError(f'Additional properties are not allowed ({listed} '
+                                         f'{"was" if len(extras) == 1 else "were"} unexpected)')
+
+
+def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
+    """minimum and maximum also hold for numbers that are written as text."""
+    def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
+        try:
+            number = float(value) if isinstance(value, str) else value
+        except ValueError:
+            return
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and not compare(number, limit):
+            yield jsonschema.ValidationError(f'{value!r} is {word} of {limit!r}')
+    return check
+
+
+def _largest(validator: Validator, bound: int, value: Json, schema: dict[str, Any]) -> Errors:
+    """A bound for numbers alone, where a text may be anything."""
+    if isinstance(value, (int, float)) and abs(value) > bound:
+        yield jsonschema.ValidationError(f'{value!r} is greater than the maximum of {bound!r}')
+
+
+def _bytes(validator: Validator, limit: int, value: Json, schema: dict[str, Any]) -> Errors:
+    """MySQL's columns of long text are bounded in bytes."""
+    if isinstance(value, str) and len(value.encode()) > limit:
+        yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')
+
+
+_THEIRS = jsonschema.Draft4Validator.VALIDATORS
+VALIDATOR = jsonschema.validators.extend(jsonschema.Draft4Validator, {
+    'pattern': _bounds_first(_pattern), 'format': _bounds_first(_THEIRS['format']),
+    'items': _bounds_first(_THEIRS['items']), 'uniqueItems': _bounds_first(_unique),
+    'properties': _bounds_first(_THEIRS['properties']), 'patternProperties': _bounds_first(_by_pattern),
+    'additionalProperties': _bounds_first(_additional), 'maxBytes': _bounds_first(_bytes),
+    'largest': _largest,
+    'minimum': _bounds_first(_limit(lambda number, limit: number >= limit, 'less than the minimum')),
+    'maximum': _bounds_first(_limit(lambda number, limit: number <= limit, 'greater than the maximum'))})
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
@@ -164,7 +203,7 @@ class Schema:
     def _validator(self, version: int) -> Any:
         cache = self.__dict__.setdefault('_cache', {})
         if version not in cache:
-            cache[version] = keywords.VALIDATOR(self.at(version), format_checker=FORMATS)
+            cache[version] = VALIDATOR(self.at(version), format_checker=FORMATS)
         return cache[version]
 
 
@@ -218,12 +257,12 @@ class Query:
         if not values:
             return
         if version not in self._validators:
-            self._validators[version] = keywords.VALIDATOR(self.at(version), format_checker=FORMATS)
+            self._validators[version] = VALIDATOR(self.at(version), format_checker=FORMATS)
         _raise(self._validators[version], values, 'query parameters')
 
 
 def _raise(validator: Validator, value: object, what: str) -> None:
-    error = keywords.first_of(validator, value)
+    error = first_of(validator, value)
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
@@ -250,7 +289,7 @@ def _relax(value: Any, schema: Any) -> Any:
     if not isinstance(value, dict) or properties is None:
         return value
     kept = value if schema.get('additionalProperties', True) else {
-        key: item for key, item in value.items() if keywords.is_known(key, schema)}
+        key: item for key, item in value.items() if is_known(key, schema)}
     return {key: _relax(item, properties[key]) if key in properties else item for key, item in kept.items()}
 
 

@@ -1,4 +1,4 @@
-"""The words that schemas are made of: names, numbers, booleans, ids.
+"""The words that schemas are made of: names, numbers, booleans, ids; and what their formats allow.
 
     Prop('host', t.HOST, required=True), Prop('count', t.integer(1))
 
@@ -7,11 +7,21 @@ pattern costs depends on it.
 """
 from __future__ import annotations
 
+import binascii
 import datetime
-from typing import Any
+import re
+import unicodedata
+from base64 import b64decode
+from typing import Any, TypeAlias
 
-from oslo_utils import timeutils
+import netaddr
+from jsonschema import FormatChecker
+from oslo_utils import timeutils, uuidutils
 
+from kilonova.db import expressions
+
+# What a request's body is made of.
+Json: TypeAlias = 'bool | int | float | str | list[Json] | dict[str, Json] | None'
 MAX_INT = 0x7FFFFFFF
 MAX_FLOAT = 3.40282e+38
 # Keys with values that one request brings; quotas are smaller, where there are any.
@@ -65,3 +75,77 @@ def one_of(*values: str) -> dict[str, Any]:
 def when(value: str) -> datetime.datetime:
     """A time of a query (checked by its schema), naive UTC."""
     return timeutils.normalize_time(timeutils.parse_isotime(value))
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+class BadName(ValueError):
+    """What a name must be is the whole refusal where it is called that."""
+
+
+FORMATS = FormatChecker(formats=())
+
+
+@FORMATS.checks('uuid')
+def _uuid(value: Json) -> bool:
+    return not isinstance(value, str) or uuidutils.is_uuid_like(value)
+
+
+@FORMATS.checks('base64', raises=ValueError)
+def _base64(value: Json) -> bool:
+    if isinstance(value, str):
+        try:
+            b64decode(re.sub(r'\s', '', value).encode('ascii'), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            return False
+    return True
+
+
+@FORMATS.checks('date-time')
+def _datetime(value: Json) -> bool:
+    if not isinstance(value, str):
+        return True
+    try:
+        # The databases hold naive UTC: a time that has none there is no time here.
+        timeutils.normalize_time(timeutils.parse_isotime(value))
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+@FORMATS.checks('regex', raises=ValueError)
+def _regex(value: Json) -> bool:
+    if isinstance(value, str):
+        try:
+            expressions.compiled(value)
+        except expressions.BadExpression as error:
+            raise ValueError(f"{value!r} is not a 'regex': {error}") from None
+    return True
+
+
+def _address(version: int) -> Any:
+    def check(value: Json) -> bool:
+        return not isinstance(value, str) or (netaddr.valid_ipv4(value, netaddr.core.INET_PTON) if version == 4
+                                              else netaddr.valid_ipv6(value))
+    return check
+
+
+FORMATS.checks('ipv4')(_address(4))
+FORMATS.checks('ipv6')(_address(6))
+
+
+def _printable(value: str, also: str = '') -> bool:
+    return all(char in also or unicodedata.category(char) not in ('Cc', 'Cf', 'Cs', 'Cn', 'Zl', 'Zp')
+               for char in value)
+
+
+@FORMATS.checks('name', raises=BadName)
+def _name(value: Json) -> bool:
+    if isinstance(value, str) and (value != value.strip() or not value.strip() or not _printable(value)):
+        raise BadName("An invalid 'name' value was provided. The name must be: printable characters. "
+                      'Can not start or end with whitespace.')
+    return True
+
+
+@FORMATS.checks('text')
+def _text(value: Json) -> bool:
+    return not isinstance(value, str) or _printable(value, '\t\n\r')

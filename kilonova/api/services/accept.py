@@ -1,14 +1,93 @@
-"""What accepting an operation on one server has in common: its row, its action, the transaction, the wake-up."""
+"""The server that a request names: found wherever it stands (in a cell, or still as a build request), checked, and an
+operation on it accepted: its row, its action, the transaction, the wake-up."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from kilonova import states
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found, check_lock, check_ready
+from kilonova.api.services.silence import is_silence
 from kilonova.context import RequestContext
-from kilonova.db.queries import operations
-from kilonova.errors import InstanceInvalidState
+from kilonova.db.engine import Database
+from kilonova.db.queries import instances, operations, servers
+from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
+
+# What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted; to be
+# shown though its cell doesn't answer.
+VIEW, WORK, HISTORY, PARTIAL = 'view', 'work', 'history', 'partial'
+# Servers whose cell doesn't answer can be shown from this version on.
+PARTIAL_SINCE = 69
+# Stories of deleted servers can be read from this version on.
+HISTORY_SINCE = 21
+
+
+@dataclass(frozen=True)
+class Found:
+    """A server. ``cell`` is its database, None while it is a build request; ``row`` as the queries give it. ``silent``:
+    the cell doesn't answer, the row is what the API database knows (``servers.known``)."""
+
+    uuid: str
+    cell: Any
+    row: dict[str, Any]
+    silent: bool = False
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """What policies are asked about."""
+        return {'project_id': self.row['project_id'], 'user_id': self.row['user_id']}
+
+
+def find_server(backend: Backend, ctxt: RequestContext, uuid: str, *, purpose: str = VIEW, version: int = 1) -> Found:
+    """InstanceNotFound also for servers of other projects: nobody learns that they exist. Two statements."""
+    with backend.api_db.read() as conn:
+        place = servers.find(conn, uuid)
+    if place is not None and (ctxt.is_admin or place['project_id'] == ctxt.project_id):
+        if place['cell_id'] is not None:
+            cell = backend.cells.by_id(place['cell_id'])
+            try:
+                with cell.read() as conn:
+                    row = instances.get(conn, uuid) if purpose == WORK else servers.get(
+                        conn, uuid, deleted=purpose == HISTORY and version >= HISTORY_SINCE)
+            except Exception as error:
+                if purpose != PARTIAL or version < PARTIAL_SINCE or not is_silence(error):
+                    raise
+                return _known(backend, cell, uuid)
+            if row is not None:
+                return Found(uuid, cell, row)
+        elif place['request'] is not None:
+            return Found(uuid, None, place['request'])
+    raise InstanceNotFound(instance_id=uuid)
+
+
+def _known(backend: Backend, cell: Database, uuid: str) -> Found:
+    with backend.api_db.read() as conn:
+        row = servers.known(conn, uuid)
+    if row is None:
+        raise InstanceNotFound(instance_id=uuid)
+    return Found(uuid, cell, row, silent=True)
+
+
+def check_lock(ctxt: RequestContext, server: Found) -> None:
+    """InstanceIsLocked unless an administrator asks."""
+    if server.row.get('locked') and not ctxt.is_admin:
+        raise InstanceIsLocked(instance_uuid=server.uuid)
+
+
+def check_ready(server: Found) -> None:
+    """InstanceNotReady while nobody but the scheduler can do anything with it."""
+    if server.cell is None or not server.row.get('host'):
+        raise InstanceNotReady(instance_id=server.uuid)
+
+
+def check_editable(server: Found, method: str) -> None:
+    """InstanceInvalidState (409, ``method`` names the act) where metadata and tags can't be changed; InstanceNotReady
+    while no cell has the server. The row in hand is asked: the writing transaction asks once more."""
+    state = server.row['vm_state']
+    if state not in states.EDITABLE:
+        raise InstanceInvalidState(method=method, instance_uuid=server.uuid, attr='vm_state', state=state)
+    if server.cell is None:
+        raise InstanceNotReady(instance_id=server.uuid)
 
 
 def action(ctxt: RequestContext, name: str) -> dict[str, Any]:

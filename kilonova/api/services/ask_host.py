@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.api.services.accept import Found, check_ready
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found, check_ready
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, services
 from kilonova.errors import Conflict, Unavailable

@@ -4,8 +4,8 @@ from __future__ import annotations
 from oslo_utils import strutils
 
 from kilonova.api.services import accept, passwords
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances
 from kilonova.db.queries.operations import Operation

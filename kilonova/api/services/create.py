@@ -29,8 +29,8 @@ from kilonova.api.services import (
     refusals,
     server_groups,
 )
+from kilonova.api.services.accept import WORK, find_server
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import WORK, find_server
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.context import RequestContext
 from kilonova.db.engine import Database

@@ -5,8 +5,8 @@ from typing import Any
 
 from kilonova import states
 from kilonova.api.services import accept, images, quota
+from kilonova.api.services.accept import WORK, Found, check_lock, find_server
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import WORK, Found, check_lock, find_server
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, operations, withdrawals
 from kilonova.db.queries.operations import Operation

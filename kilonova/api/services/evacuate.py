@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from oslo_utils import uuidutils
 
 from kilonova.api.services import accept, images, passwords, resize
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries import cells, services
 from kilonova.db.queries.operations import Operation

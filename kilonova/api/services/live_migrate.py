@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from oslo_utils import uuidutils
 
 from kilonova.api.services import accept, create, images, resize
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Invalid, UnableToMigrateToSelf

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kilonova.api.services import accept, ask_host
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, operations

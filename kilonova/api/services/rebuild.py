@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova.api.services import accept, create, images, keypairs, passwords, personality, quota
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, metadata, rebuilds, request_specs
 from kilonova.db.queries.operations import Operation

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from kilonova.api.services import accept, images, passwords
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 
 EVENT = 'rescue.start'

@@ -8,8 +8,8 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova.api.services import accept, create, images, quota, refusals
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances, migrations, request_specs, withdrawals
 from kilonova.db.queries.operations import Operation

@@ -6,8 +6,8 @@ from typing import Any
 
 from kilonova import states
 from kilonova.api.services import accept, create, hosts, images, resize, snapshot
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid

@@ -12,8 +12,8 @@ from oslo_utils import uuidutils
 
 from kilonova import states
 from kilonova.api.services import accept, images, refusals
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.context import RequestContext
 from kilonova.db.queries import instances
 from kilonova.db.queries.operations import Operation

@@ -7,7 +7,7 @@ from typing import Any
 from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import FORMATS, Obj, Prop
+from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import aggregates as service
 from kilonova.api.wsgi import Call, Route
 
@@ -28,7 +28,7 @@ RULES = (
 
 
 # --- what may be said ------------------------------------------------------------------------------------------------
-@FORMATS.checks('zone_name', raises=ValueError)
+@t.FORMATS.checks('zone_name', raises=ValueError)
 def _zone_name(value: object) -> bool:
     # In a create ZONE:HOST:NODE forces a host.
     if isinstance(value, str) and ':' in value:

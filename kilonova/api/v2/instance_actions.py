@@ -11,8 +11,8 @@ from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.services.accept import HISTORY
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import HISTORY
 from kilonova.api.v2.servers.show import host_id
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.api.rules import PREFIX, READER, rule
-from kilonova.api.services.lookup import VIEW
+from kilonova.api.services.accept import VIEW
 from kilonova.api.v2.servers.show import addresses
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.errors import NotFound

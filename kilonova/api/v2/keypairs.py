@@ -8,8 +8,8 @@ from typing import Any
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
-from kilonova.api.schemas.base import FORMATS, Obj, Prop, Query
-from kilonova.api.schemas.keywords import Json
+from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.schemas.types import Json
 from kilonova.api.services import keypairs as service
 from kilonova.api.services.key_material import SSH
 from kilonova.api.wsgi import Call, Route
@@ -38,8 +38,8 @@ def _safe(characters: frozenset[str]) -> Any:
     return check
 
 
-FORMATS.checks('keypair_name', raises=ValueError)(_safe(_PLAIN))
-FORMATS.checks('keypair_name_292', raises=ValueError)(_safe(_WITH_ADDRESS))
+t.FORMATS.checks('keypair_name', raises=ValueError)(_safe(_PLAIN))
+t.FORMATS.checks('keypair_name_292', raises=ValueError)(_safe(_WITH_ADDRESS))
 
 _NAME = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name', 'maxLength': 255}]}
 _NAME_292 = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name_292', 'maxLength': 255}]}

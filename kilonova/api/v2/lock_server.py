@@ -6,7 +6,7 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.services import accept
 from kilonova.api.wsgi import Call, server_action
-from kilonova.db.queries import locks
+from kilonova.db.queries import instances
 from kilonova.errors import InstanceNotReady
 from kilonova.rpc import updates
 
@@ -35,7 +35,7 @@ def lock(call: Call) -> None:
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
     kind = _kind(call)
-    locks.lock(server.cell, server.uuid, locked_by=kind, reason=(body or {}).get('locked_reason'),
+    instances.lock(server.cell, server.uuid, locked_by=kind, reason=(body or {}).get('locked_reason'),
                again=kind != 'owner', action=accept.action(call.ctxt, 'lock'), host=backend.options.host)
     updates.server_changed(backend.notify, call.ctxt, server.cell, server.uuid, 'instance.lock')
 
@@ -49,7 +49,7 @@ def unlock(call: Call) -> None:
         call.authorise(UNLOCK_OVERRIDE)
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
-    locks.unlock(server.cell, server.uuid, locked_by=locked_by, action=accept.action(call.ctxt, 'unlock'),
+    instances.unlock(server.cell, server.uuid, locked_by=locked_by, action=accept.action(call.ctxt, 'unlock'),
                  host=backend.options.host)
     updates.server_changed(backend.notify, call.ctxt, server.cell, server.uuid, 'instance.unlock')
 

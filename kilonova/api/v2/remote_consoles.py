@@ -9,7 +9,7 @@ from kilonova import states
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.services import ask_host
-from kilonova.api.services.lookup import WORK, check_ready
+from kilonova.api.services.accept import WORK, check_ready
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.api.wsgi import ANYBODY, SERVER, Call, Route, server_action
 from kilonova.db.engine import Database

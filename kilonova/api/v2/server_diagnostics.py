@@ -5,7 +5,7 @@ from typing import Any
 
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.services import ask_host
-from kilonova.api.services.lookup import WORK
+from kilonova.api.services.accept import WORK
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.objects import Diagnostics
 from kilonova.objects.base import KilonovaObject

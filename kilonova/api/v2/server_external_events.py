@@ -17,8 +17,8 @@ from kilonova.api.rules import PREFIX, SERVICE, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import accept
+from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import Found
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import instance_mappings, instances

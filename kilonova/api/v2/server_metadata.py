@@ -8,8 +8,8 @@ from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import quota
+from kilonova.api.services.accept import VIEW, Found, check_editable, check_lock
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import VIEW, Found, check_editable, check_lock
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import metadata

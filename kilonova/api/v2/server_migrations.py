@@ -9,7 +9,7 @@ from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import live_migrations_under_way as under_way
-from kilonova.api.services.lookup import VIEW, WORK, Found
+from kilonova.api.services.accept import VIEW, WORK, Found
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.queries import migrations
 from kilonova.errors import NotFound

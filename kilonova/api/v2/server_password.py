@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
-from kilonova.api.services.lookup import VIEW, Found
+from kilonova.api.services.accept import VIEW, Found
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db import engine
 from kilonova.db.queries import instances

@@ -6,8 +6,8 @@ from typing import Any
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, ValidationError, Window, Windows
+from kilonova.api.services.accept import VIEW, Found, check_editable
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import VIEW, Found, check_editable
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import tags

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.api.rules import ADMIN, READER, rule
-from kilonova.api.services.lookup import WORK
+from kilonova.api.services.accept import WORK
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.objects import InstanceNUMACell
 from kilonova.objects.base import KilonovaObject

@@ -60,7 +60,7 @@ def unshelve_instance(work: UnshelveWork) -> None:
     """The host claims and builds the guest from the image."""
     host, instance = chosen(work), work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:
-        disks = instances.get_block_devices(conn, work.instance_uuid)
+        disks = instances.get_bdms(conn, work.instance_uuid)
         instance.metadata = metadata.get(conn, work.instance_uuid)
     instance.availability_zone = host.availability_zone
     spec = resize.allocated_spec(work)

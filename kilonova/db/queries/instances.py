@@ -1,6 +1,6 @@
-"""Statements on one server: read, create, compare-and-swap its state, its events and faults.
+"""Statements on one server: read, create, compare-and-swap its state, its lock, its events and faults.
 
-Every function works inside the caller's transaction (``conn`` first). ``transition`` (for a new server ``create``) is
+Functions with ``conn`` first work inside the caller's transaction. ``transition`` (for a new server ``create``) is
 the only writer of vm_state and task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
 """
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from kilonova import states
+from kilonova.db import engine
 from kilonova.db.clock import db_age
 from kilonova.db.models import cell as models
 from kilonova.db.queries import state_changes
-from kilonova.errors import InstanceInvalidState, InstanceNotFound
+from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound
 
 instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
@@ -31,6 +32,8 @@ operations_table = models.Operation.__table__
 
 EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context', 'trusted_certs', 'resources',
                  'vcpu_model', 'keypairs', 'device_metadata')
+# The key of the system metadata that says why a server is locked.
+LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
 EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
 
@@ -138,13 +141,6 @@ def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[
     return new_id, True
 
 
-def get_block_devices(conn: sa.Connection, uuid: str) -> list[dict[str, Any]]:
-    """The disks that were asked for, as columns of ``block_device_mapping``."""
-    rows = conn.execute(sa.select(bdm_table).where(
-        bdm_table.c.instance_uuid == uuid, bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings()
-    return [dict(row) for row in rows]
-
-
 def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
     """Plain columns (no states), if those of ``expect`` are as it says (see ``transition``); rows hit."""
     if not values:
@@ -249,6 +245,56 @@ def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) 
     if state is None:
         raise InstanceNotFound(instance_id=uuid)
     raise InstanceInvalidState(method=method, instance_uuid=uuid, attr='vm_state', state=state.vm_state)
+
+
+@engine.retried
+def lock(database: engine.Database, uuid: str, *, locked_by: str, reason: str | None, again: bool,
+         action: dict[str, Any], host: str) -> bool:
+    """Lock a server for ``locked_by`` ('owner' or 'admin'), with its action and event.
+
+    ``again`` False: a locked server stays as it is, and the answer is False. Raises InstanceNotFound.
+    """
+    conditions = [] if again else [sa.func.coalesce(instances.c.locked, sa.false()) == sa.false()]
+    with database.write() as conn:
+        if not _set_lock(conn, uuid, conditions, locked=True, locked_by=locked_by):
+            _living(conn, uuid)
+            return False
+        set_system_metadata(conn, uuid, {LOCKED_REASON: reason})
+        _note_lock(conn, uuid, action, 'api_lock', host)
+    return True
+
+
+@engine.retried
+def unlock(database: engine.Database, uuid: str, *, locked_by: str | None, action: dict[str, Any], host: str) -> None:
+    """Unlock a server that is locked by ``locked_by`` as the caller has seen it.
+
+    Raises InstanceNotFound; InstanceIsLocked when somebody else has locked it meanwhile.
+    """
+    same = instances.c.locked_by.is_(None) if locked_by is None else instances.c.locked_by == locked_by
+    with database.write() as conn:
+        if not _set_lock(conn, uuid, [same], locked=False, locked_by=None):
+            _living(conn, uuid)
+            raise InstanceIsLocked(instance_uuid=uuid)
+        set_system_metadata(conn, uuid, {LOCKED_REASON: None})
+        _note_lock(conn, uuid, action, 'api_unlock', host)
+
+
+def _set_lock(conn: sa.Connection, uuid: str, conditions: list[Any], **values: Any) -> bool:
+    statement = instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0, *conditions)
+    return conn.execute(statement.values(updated_at=utcnow(), **values)).rowcount == 1
+
+
+def _living(conn: sa.Connection, uuid: str) -> None:
+    query = sa.select(instances.c.id).where(instances.c.uuid == uuid, instances.c.deleted == 0)
+    if conn.execute(query).first() is None:
+        raise InstanceNotFound(instance_id=uuid)
+
+
+def _note_lock(conn: sa.Connection, uuid: str, action: dict[str, Any], event: str, host: str) -> None:
+    now = utcnow()
+    start_action(conn, uuid, {**action, 'finish_time': now})
+    add_events(conn, uuid, action['request_id'], [
+        {'event': event, 'result': 'Success', 'host': host, 'start_time': now, 'finish_time': now}])
 
 
 def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:

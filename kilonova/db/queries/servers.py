@@ -22,6 +22,7 @@ from kilonova.db.engine import Database
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import owners, patterns
+from kilonova.db.queries.instances import LOCKED_REASON
 from kilonova.db.queries.owners import Owner
 
 instances = cell_models.Instance.__table__
@@ -37,8 +38,6 @@ requests = api_models.BuildRequest.__table__
 specs = api_models.RequestSpec.__table__
 
 IMAGE_PREFIX = 'image_'
-# The key of the system metadata that says why a server is locked.
-LOCKED_REASON = 'locked_reason'
 _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
 # Long, and seen by few.
 _BULKY = frozenset(('user_data', 'key_data'))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.db.queries import locks
+from kilonova.db.queries import instances
 
 
 def act(site, server, name, body=None, **kwargs):
@@ -63,12 +63,12 @@ def test_what_an_administrator_locked_takes_a_right_of_its_own(site):
 def test_the_loser_of_a_race_to_unlock(site, monkeypatch):
     server = site.server()
     act(site, server, 'lock', user='bob')
-    unlock = locks.unlock
+    unlock = instances.unlock
 
     def late(database, uuid, **kwargs):
         act(site, server, 'lock', project='ops')
         return unlock(database, uuid, **kwargs)
-    monkeypatch.setattr(locks, 'unlock', late)
+    monkeypatch.setattr(instances, 'unlock', late)
     assert site.fault('POST', f'/servers/{server}/action', {'unlock': None}, user='bob') == (
         409, f'Instance {server} is locked')
     assert shown(site, server)[2] == 'admin'

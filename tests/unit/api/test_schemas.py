@@ -6,7 +6,7 @@ import time
 import jsonschema
 import pytest
 
-from kilonova.api.schemas import keywords
+from kilonova.api.schemas import base
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import FORMATS, Obj, Prop, Query, ValidationError, Window, Windows
 
@@ -46,7 +46,7 @@ def test_windows_of_bodies():
       'additionalProperties': False}, {'a': 1, 'b': 2})])
 def test_bounds_come_first(schema, value):
     """Findings 6.2, 6.3: what is too long is not looked at further."""
-    found = list(keywords.VALIDATOR(schema, format_checker=FORMATS).iter_errors(value))
+    found = list(base.VALIDATOR(schema, format_checker=FORMATS).iter_errors(value))
     assert [error.validator for error in found] == [word for word in schema if word.startswith('max')]
 
 
@@ -54,13 +54,13 @@ def test_bounds_come_first(schema, value):
     ([1, 'a', {'a': [1]}, {'a': [2]}, None, True, '1'], True), ([{'a': 1, 'b': 2}, {'b': 2, 'a': 1}], False),
     ([[1, 'a'], [1, 'a']], False), ([None, None], False), ([1, True, 'True'], True)])
 def test_what_is_unique(items, unique):
-    validator = keywords.VALIDATOR({'type': 'array', 'uniqueItems': True, 'maxItems': 9})
+    validator = base.VALIDATOR({'type': 'array', 'uniqueItems': True, 'maxItems': 9})
     assert validator.is_valid(items) is unique
 
 
 def test_lists_are_looked_at_once():
     """Finding 6.3: the time for 40,000 items that can't be sorted; each with each would be minutes."""
-    validator = keywords.VALIDATOR({'type': 'array', 'uniqueItems': True, 'maxItems': 50000})
+    validator = base.VALIDATOR({'type': 'array', 'uniqueItems': True, 'maxItems': 50000})
     items = [value for number in range(10000) for value in (number, str(number), {'a': number}, [number])]
     begun = time.process_time()
     assert validator.is_valid(items)
@@ -71,11 +71,11 @@ def test_few_errors_of_many_are_compared(monkeypatch):
     """A list of a hundred thousand wrong items is no list of as many errors."""
     made = []
     schema = {'type': 'array', 'items': {'type': 'string'}, 'maxItems': 100000}
-    validator = keywords.VALIDATOR(schema)
+    validator = base.VALIDATOR(schema)
     monkeypatch.setattr(type(validator), 'iter_errors', lambda self, value: (
         made.append(1) or jsonschema.ValidationError('x') for _ in value))
-    assert keywords.first_of(validator, [1] * 100000) is not None
-    assert len(made) <= keywords.MOST_ERRORS
+    assert base.first_of(validator, [1] * 100000) is not None
+    assert len(made) <= base.MOST_ERRORS
 
 
 def test_a_refusal_is_no_copy_of_a_large_body():

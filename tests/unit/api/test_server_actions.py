@@ -158,9 +158,9 @@ def test_locked_servers(site):
 
 
 def test_the_loser_of_a_race_gets_409(site, monkeypatch):
-    from kilonova.api.services import lookup
+    from kilonova.api.services import accept
     server = site.server()
-    stale = lookup.find_server
+    stale = accept.find_server
 
     def late(backend, ctxt, uuid, **kwargs):
         found = stale(backend, ctxt, uuid, **kwargs)

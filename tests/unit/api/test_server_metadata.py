@@ -91,8 +91,8 @@ def test_what_is_refused(site, server, method, tail, body, act):
 @pytest.mark.parametrize(('method', 'tail', 'body', 'act'), WRITES)
 def test_a_server_that_goes_meanwhile_keeps_nothing(site, server, monkeypatch, method, tail, body, act):
     """The writing transaction looks at the state once more."""
-    from kilonova.api.services import lookup
-    stale = lookup.find_server
+    from kilonova.api.services import accept
+    stale = accept.find_server
 
     def late(backend, ctxt, uuid, **kwargs):
         found = stale(backend, ctxt, uuid, **kwargs)

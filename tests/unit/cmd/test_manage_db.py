@@ -62,7 +62,7 @@ def test_what_works_through_whole_tables_has_no_limit_of_time(cloud, arguments, 
     monkeypatch.setattr(engine, 'configure', lambda *given, **changed: seen.append(configure(*given, **changed))
                         or seen[-1])
     cloud(*arguments)
-    assert [databases.statement_timeout for databases in seen] == [limit]
+    assert [databases.options.statement_timeout for databases in seen] == [limit]
 
 
 @pytest.mark.parametrize(('arguments', 'code'), [

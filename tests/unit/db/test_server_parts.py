@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from kilonova.db.models import cell as models
-from kilonova.db.queries import locks, metadata, servers, tags
+from kilonova.db.queries import instances, metadata, servers, tags
 from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound
 from tests.fixtures.servers import put_server, set_state
 
@@ -97,18 +97,19 @@ def locked(database):
 
 
 def test_locks(here):
-    assert locks.lock(here, UUID, locked_by='owner', reason='r', again=False, action=ACTION, host='api1')
+    assert instances.lock(here, UUID, locked_by='owner', reason='r', again=False, action=ACTION, host='api1')
     assert locked(here) == (True, 'owner', 'r')
-    assert not locks.lock(here, UUID, locked_by='owner', reason='s', again=False, action=ACTION, host='api1')
-    assert locks.lock(here, UUID, locked_by='admin', reason=None, again=True, action=ACTION, host='api1')
+    assert not instances.lock(here, UUID, locked_by='owner', reason='s', again=False, action=ACTION, host='api1')
+    assert instances.lock(here, UUID, locked_by='admin', reason=None, again=True, action=ACTION, host='api1')
     assert locked(here) == (True, 'admin', None)
     with pytest.raises(InstanceIsLocked):
-        locks.unlock(here, UUID, locked_by='owner', action=ACTION, host='api1')
-    locks.unlock(here, UUID, locked_by='admin', action=ACTION, host='api1')
+        instances.unlock(here, UUID, locked_by='owner', action=ACTION, host='api1')
+    instances.unlock(here, UUID, locked_by='admin', action=ACTION, host='api1')
     assert locked(here) == (False, None, None)
-    locks.unlock(here, UUID, locked_by=None, action=ACTION, host='api1')
-    for act in (lambda: locks.lock(here, NOBODY, locked_by='owner', reason=None, again=False, action=ACTION, host='h'),
-                lambda: locks.unlock(here, NOBODY, locked_by=None, action=ACTION, host='h')):
+    instances.unlock(here, UUID, locked_by=None, action=ACTION, host='api1')
+    for act in (lambda: instances.lock(here, NOBODY, locked_by='owner', reason=None, again=False, action=ACTION,
+                                       host='h'),
+                lambda: instances.unlock(here, NOBODY, locked_by=None, action=ACTION, host='h')):
         with pytest.raises(InstanceNotFound):
             act()
     with here.read() as conn:

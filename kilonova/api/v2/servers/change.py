@@ -8,8 +8,8 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import delete as deletion
 from kilonova.api.services import images
+from kilonova.api.services.accept import VIEW, WORK, Found
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.lookup import VIEW, WORK, Found
 from kilonova.api.v2.servers import show
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.context import RequestContext

@@ -8,7 +8,7 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.schemas.keywords import Json
+from kilonova.api.schemas.types import Json
 from kilonova.api.services import block_devices
 from kilonova.api.services import create as creation
 from kilonova.api.wsgi import Call, Reply, Route

@@ -7,7 +7,7 @@ from kilonova.api.rules import MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import rebuild as rebuilding
-from kilonova.api.services.lookup import find_server
+from kilonova.api.services.accept import find_server
 from kilonova.api.v2.servers import show
 from kilonova.api.v2.servers.create import CERTIFICATES, HOSTNAME, PERSONALITY, USER_DATA, boolean, has_password
 from kilonova.api.wsgi import Call, Reply, server_action

@@ -15,7 +15,7 @@ from kilonova import states
 from kilonova.api.fields import ABSENT, Field, Fields, column, micro, zulu
 from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.services import server_groups
-from kilonova.api.services.lookup import PARTIAL, Found
+from kilonova.api.services.accept import PARTIAL, Found
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
