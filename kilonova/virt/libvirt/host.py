@@ -75,7 +75,13 @@ class Host:
 
     @functools.cached_property
     def capabilities(self) -> HostCapabilities:
-        return parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
+        """HypervisorUnavailable: libvirt has no emulator for the host's architecture. That may be because its first
+        look at one failed: it looks again when it is asked for its capabilities again, only then."""
+        found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
+        if found.arch not in dict(found.guests):
+            raise driver.HypervisorUnavailable(host=self._libvirt.name,
+                                               reason=f'libvirt found no emulator that runs guests of {found.arch}')
+        return found
 
     @functools.cached_property
     def guest_capabilities(self) -> GuestCapabilities:

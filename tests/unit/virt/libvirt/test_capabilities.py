@@ -4,8 +4,10 @@ from __future__ import annotations
 import libvirt
 import pytest
 
+from kilonova.virt.driver import HypervisorUnavailable
 from kilonova.virt.libvirt import capabilities, inventory
 from kilonova.virt.libvirt.capabilities import GuestCapabilities
+from kilonova.virt.libvirt.host import Host
 
 KVM = """<capabilities><host><uuid>u-1</uuid><cpu><arch>x86_64</arch><model>EPYC</model><vendor>AMD</vendor>
   <feature name='svm'/><feature name='aes'/></cpu>
@@ -25,6 +27,22 @@ def test_a_kvm_host() -> None:
     assert (found.arch, found.cpu_model, found.cpu_vendor, found.cpu_features, found.uuid) == (
         'x86_64', 'EPYC', 'AMD', ('aes', 'svm'), 'u-1')
     assert found.supported() == [['x86_64', 'qemu', 'hvm'], ['x86_64', 'kvm', 'hvm']]
+
+
+def test_a_look_at_the_emulators_that_failed_is_no_answer() -> None:
+    """libvirt keeps it until it is asked for its capabilities again: so they aren't kept here either."""
+    failed = KVM.replace("<arch name='x86_64'>", "<arch name='i686'>")
+
+    class Libvirt:
+        name, is_test, answers = 'gpu1', False, [failed, KVM]
+
+        def capabilities_xml(self) -> str:
+            return self.answers.pop(0)
+    host = Host(None, Libvirt(), None, None)    # type: ignore[arg-type]
+    with pytest.raises(HypervisorUnavailable, match='no emulator that runs guests of x86_64'):
+        host.capabilities  # noqa: B018
+    assert host.capabilities.supported() == [['x86_64', 'qemu', 'hvm'], ['x86_64', 'kvm', 'hvm']]
+    assert host.capabilities.arch == 'x86_64' and not Libvirt.answers
 
 
 def test_numa_cells() -> None:
