@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tools.cloud import databases, http, identity, machine, ports, process, render, services
 from tools.cloud.image import ensure_guest, ensure_image
@@ -289,23 +290,26 @@ class Compute:
         self.url = render.url(cloud.ports, 'api')
         self._keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
 
-    def services(self) -> list[dict[str, str]]:
-        rows: list[dict[str, str]] = self._get('/os-services')['services']
-        return rows
+    def services(self) -> list[dict[str, Any]]:
+        # The first version that says which are forced down.
+        return self._get('/os-services', '2.11')['services']
 
     def hypervisors(self) -> set[str]:
         return {row['hypervisor_hostname'] for row in self._get('/os-hypervisors')['hypervisors']}
 
-    def _get(self, path: str) -> dict[str, list[dict[str, str]]]:
-        found: dict[str, list[dict[str, str]]] = http.call('GET', self.url + path, token=self._keystone.token).data
+    def _get(self, path: str, version: str = '2.1') -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = http.call(
+            'GET', self.url + path, token=self._keystone.token,
+            headers={'OpenStack-API-Version': f'compute {version}'}).data
         return found
 
 
-def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, str]]) -> list[str]:
+def silent(cloud: Cloud, wanted: Iterable[Service], rows: Iterable[dict[str, Any]]) -> list[str]:
     """The services of the table that haven't reported up since they were started. A compute also says itself that it
-    serves: the last report of the process before may be written after this one has started."""
+    serves: the last report of the process before may be written after this one has started. One that is forced down
+    reports, and is shown as down until an administrator takes the mark away."""
     names = []
-    up_now = [row for row in rows if row['state'] == 'up']
+    up_now = [row for row in rows if row['state'] == 'up' or row.get('forced_down')]
     for service in wanted:
         if service.reports is None:
             continue

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,9 @@ def test_flavor_properties_of_old_and_new_clients(shown):
     assert demo.properties(shown) == {'pci_passthrough:alias': 'QuadroM4000-video:2'}
 
 
-def row(binary: str, host: str, *, state: str = 'up', at: str | None = '2026-01-01T00:00:10.000000') -> dict[str, str]:
-    return {'binary': binary, 'host': host, 'state': state, 'updated_at': at}
+def row(binary: str, host: str, *, state: str = 'up', at: str | None = '2026-01-01T00:00:10.000000',
+        forced_down: bool = False) -> dict[str, Any]:
+    return {'binary': binary, 'host': host, 'state': state, 'updated_at': at, 'forced_down': forced_down}
 
 
 # 2026-01-01T00:00:09Z, one second before the rows above.
@@ -60,6 +62,8 @@ STARTED = 1767225609.0
     ([row('nova-compute', 'gpu1')], False, ['compute-gpu1']),
     ([row('nova-compute', 'gpu2')], True, ['compute-gpu1']),
     ([row('nova-compute', 'gpu1', state='down')], True, ['compute-gpu1']),
+    ([row('nova-compute', 'gpu1', state='down', forced_down=True)], True, []),
+    ([row('nova-compute', 'gpu1', state='down', forced_down=True)], False, ['compute-gpu1']),
     ([row('nova-compute', 'gpu1', at=None)], True, ['compute-gpu1']),
     ([row('nova-compute', 'gpu1', at='2026-01-01T00:00:08.000000')], True, ['compute-gpu1']),
     ([], True, ['compute-gpu1']),
