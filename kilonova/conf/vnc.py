@@ -17,7 +17,8 @@ OPTS = [
                             "host's own."),
     cfg.URIOpt('novncproxy_base_url', default='http://127.0.0.1:6080/vnc_auto.html', schemes=['http', 'https'],
                max_length=255,
-               help='Address of noVNC as browsers see it; the token is added. Read by the computes.'),
+               help='Address of noVNC as browsers see it; the token is added. From noVNC 1.0 on vnc_auto.html shows a '
+                    'button by which the user connects, and vnc_lite.html connects at once. Read by the computes.'),
     cfg.HostAddressOpt('novncproxy_host', default='0.0.0.0',  # noqa: S104 - the field's default
                        help='Address at which kilonova-novncproxy listens.'),
     cfg.PortOpt('novncproxy_port', default=6080, min=1, help='Port on which kilonova-novncproxy listens.'),

@@ -189,7 +189,7 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},
         'vnc': {'novncproxy_host': '127.0.0.1', 'novncproxy_port': ports['novncproxy'],
-                'novncproxy_base_url': f'http://127.0.0.1:{ports["novncproxy"]}/vnc_auto.html'},
+                'novncproxy_base_url': f'http://127.0.0.1:{ports["novncproxy"]}/vnc_lite.html'},
         'serial_console': {'enabled': 'true', 'serialproxy_host': '127.0.0.1', 'serialproxy_port': ports['serialproxy'],
                            'base_url': f'ws://127.0.0.1:{ports["serialproxy"]}/'},
         'quota': {'instances': 1000, 'cores': 10000, 'ram': 64 * 1024 * 1024},
