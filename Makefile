@@ -110,8 +110,8 @@ integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driv
 	@$(TESTS) integration
 
 .PHONY: test-qemu
-test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root)
-	@$(TESTS) qemu
+test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root); FULL=1: many more kills
+	@KILONOVA_FULL=$(FULL) $(TESTS) qemu
 
 .PHONY: tempest
 tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some

@@ -71,8 +71,9 @@ APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
-# QEMU guests on two machines of namespaces: make test-qemu.
-REAL_GUESTS = Run('integration-qemu', paths=('tests/integration/test_real_guests.py',), waits=True, seconds=480)
+# QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
+REAL_GUESTS = Run('integration-qemu', paths=tuple(f'tests/integration/test_real_{name}.py' for name in (
+    'guests', 'kills')), waits=True, seconds=480)
 # Each about half of the unit tests.
 UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
 T = TypeVar('T')

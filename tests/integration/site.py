@@ -311,10 +311,17 @@ class Site:
 
     def last_migration(self, server: str) -> dict[str, Any]:
         """The newest migration's row, as the database has it."""
+        return self._row('SELECT * FROM migrations WHERE instance_uuid = ? ORDER BY id DESC', server)
+
+    def task_state(self, server: str) -> str | None:
+        """As the database has it: more looks than the API could answer, and answers while that is gone."""
+        found: str | None = self._row('SELECT task_state FROM instances WHERE uuid = ?', server)['task_state']
+        return found
+
+    def _row(self, statement: str, server: str) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(self.layout.data('kilonova') / 'cell1.sqlite', timeout=30)) as database:
             database.row_factory = sqlite3.Row
-            row = database.execute('SELECT * FROM migrations WHERE instance_uuid = ? ORDER BY id DESC', [server])
-            return dict(row.fetchone() or {})
+            return dict(database.execute(statement, [server]).fetchone() or {})
 
     def assert_nothing_held(self) -> None:
         """Devices, allocations, directories: all given back."""
