@@ -216,7 +216,7 @@ class KilonovaObject(ovo.VersionedObject):
                 for name, attr, write in self._writers if attr in state}
         envelope = {_NAME: self.obj_name(), _NAMESPACE: self.OBJ_PROJECT_NAMESPACE, _VERSION: self.VERSION,
                     _DATA: data}
-        changes = self.obj_what_changed()
+        changes = self.obj_what_changed() if self._nested else self._changed_fields
         if changes:
             envelope[_CHANGES] = sorted(changes)
         return envelope

@@ -103,8 +103,7 @@ class DateTime(ovo.DateTime):
             raise ValueError(f'A datetime is required in field {attr}, not a {type(value).__name__}')
         return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
 
-    def from_primitive(self, obj: object, attr: str, value: object) -> datetime.datetime:
-        return self.coerce(obj, attr, value)
+    from_primitive = coerce
 
     def to_primitive(self, obj: object, attr: str, value: datetime.datetime) -> str:
         if value.tzinfo is not datetime.UTC:
@@ -126,8 +125,7 @@ class NetworkModel(ovo.FieldType[list[dict[str, Any]]]):
             raise ValueError(f'A list of VIFs is required in field {attr}, not a {type(value).__name__}')
         return value
 
-    def from_primitive(self, obj: object, attr: str, value: object) -> list[dict[str, Any]]:
-        return self.coerce(obj, attr, value)
+    from_primitive = coerce
 
     def to_primitive(self, obj: object, attr: str, value: list[dict[str, Any]]) -> str:
         return json.dumps(value)

@@ -73,7 +73,11 @@ class ImageMetaProps(KilonovaObject):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The property, or the default when it is unset. A name that is no property is an AttributeError."""
-        return getattr(self, name) if self.obj_attr_is_set(name) else default
+        if f'_obj_{name}' in self.__dict__:
+            return getattr(self, name)
+        if name not in self.fields:
+            raise AttributeError(f"{self.obj_name()} object has no attribute '{name}'")
+        return default
 
 
 _TRAIT = re.compile('[A-Z0-9_]{1,255}')
@@ -118,16 +122,16 @@ def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, parse in (('hw_numa_cpus', _cpus), ('hw_numa_mem', _mib)):
         numbers = [int(match[1]) for key in properties if (match := re.fullmatch(rf'{name}\.([0-9]{{1,9}})', key))]
+        if not numbers:
+            continue
         if sorted(numbers) != list(range(len(numbers))):
             raise InvalidImageProperty(name=name, reason='cells must be numbered from 0 without a gap')
         if len(numbers) > MOST_CELLS:
             raise InvalidImageProperty(name=name, reason=f'no guest has more than {MOST_CELLS} cells')
         try:
-            cells = parse([str(properties[f'{name}.{number}']) for number in range(len(numbers))])
+            found[name] = parse([str(properties[f'{name}.{number}']) for number in range(len(numbers))])
         except ValueError as exc:
             raise InvalidImageProperty(name=name, reason=exc) from exc
-        if cells:
-            found[name] = cells
     return found
 
 
@@ -182,7 +186,9 @@ class ImageMeta(KilonovaObject):
         values = {name: image[name] for name in cls.fields
                   if name != 'properties' and image.get(name) not in (None, '')}
         values['properties'] = ImageMetaProps.from_dict(image.get('properties') or {})
-        return cls.loaded(None, values.items())
+        self = cls()
+        self.load(values.items())
+        return self
 
     @classmethod
     def from_system_metadata(cls, system_metadata: Mapping[str, str | None], image_ref: str | None = None) -> Self:

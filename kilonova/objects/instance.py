@@ -211,7 +211,9 @@ class Instance(PersistentObject, KilonovaObject):
         names = set(names)
         extra: dict[str, str | None] = {}
         if names.intersection(FLAVOR_FIELDS):
-            extra['flavor'] = json.dumps({key: self._stored(name) for name, key in FLAVOR_FIELDS.items()})
+            flavors = {key: getattr(self, name) if name in self else None for name, key in FLAVOR_FIELDS.items()}
+            extra['flavor'] = json.dumps({key: None if flavor is None else flavor.stored_primitive()
+                                          for key, flavor in flavors.items()})
         if 'pci_requests' in names:
             requests = self.pci_requests
             extra['pci_requests'] = None if requests is None else requests.to_column()
@@ -220,10 +222,6 @@ class Instance(PersistentObject, KilonovaObject):
                 value = getattr(self, name)
                 extra[name] = None if value is None else value.to_json()
         return extra
-
-    def _stored(self, name: str) -> dict[str, Any] | None:
-        value = getattr(self, name) if name in self else None
-        return None if value is None else value.stored_primitive()
 
     # -- remote --------------------------------------------------------------------------------------------------------
     @remotable_classmethod

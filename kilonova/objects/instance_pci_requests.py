@@ -31,12 +31,10 @@ class InstancePCIRequest(KilonovaObject):
         """FLAVOR_ALIAS or NEUTRON_PORT."""
         return self.FLAVOR_ALIAS if 'alias_name' in self and self.alias_name is not None else self.NEUTRON_PORT
 
-    def to_dict(self) -> dict[str, Any]:
-        """The stored form: every field, unset ones as null."""
-        data = self.primitive_data()
-        return {'count': data['count'], 'spec': data['spec'], 'alias_name': data.get('alias_name'),
-                'is_new': data.get('is_new', False), 'numa_policy': data.get('numa_policy'),
-                'request_id': data.get('request_id'), 'requester_id': data.get('requester_id')}
+
+# A request that says nothing, as it is stored.
+_UNSET = {'count': None, 'spec': None, 'alias_name': None, 'is_new': False, 'numa_policy': None, 'request_id': None,
+          'requester_id': None}
 
 
 @register
@@ -52,13 +50,14 @@ class InstancePCIRequests(KilonovaObject):
     @classmethod
     def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: RequestContext | None = None) -> Self:
         """From the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
-        made = [InstancePCIRequest.loaded(ctxt, ((name, value) for name, value in request.items()
-                                                 if name in InstancePCIRequest.fields)) for request in requests]
-        return cls.loaded(ctxt, (('instance_uuid', instance_uuid), ('requests', made)))
-
-    def to_list(self) -> list[dict[str, Any]]:
-        """The stored form."""
-        return [request.to_dict() for request in self.requests]
+        self = cls(ctxt)
+        made = []
+        for request in requests:
+            one = InstancePCIRequest(ctxt)
+            one.load((name, value) for name, value in request.items() if name in one.fields)
+            made.append(one)
+        self.load((('instance_uuid', instance_uuid), ('requests', made)))
+        return self
 
     @classmethod
     def from_column(cls, text: str | None, instance_uuid: str, ctxt: RequestContext | None = None) -> Self | None:
@@ -66,8 +65,8 @@ class InstancePCIRequests(KilonovaObject):
         return cls.from_list(json.loads(text), instance_uuid, ctxt) if text else None
 
     def to_column(self) -> str:
-        """For ``instance_extra.pci_requests``."""
-        return json.dumps(self.to_list())
+        """For ``instance_extra.pci_requests``: the stored form, every field of each request, unset ones as null."""
+        return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
         """A copy whose specs name no Placement provider: what a RequestSpec stores."""

@@ -27,17 +27,30 @@ from kilonova.objects import (
 from kilonova.rpc.interface import Interface, call, cast, long_call
 
 
-class Compute(Interface):
-    """Everything that a conductor asks of a host."""
-
-    topic = 'compute'
-    version = '6.13'
+class Life(Interface):
+    """A server is made, made anew and ended."""
 
     @long_call('6.11')
     def build_and_run_instance(self, ctxt: RequestContext, order: BuildOrder, key: str) -> Any: ...
 
     @long_call('6.11')
+    def undo_build(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...
+
+    @long_call('6.11')
     def terminate_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.11')
+    def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.11')
+    def restore_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+
+class Power(Interface):
+    """A guest starts, runs and stops where it is."""
 
     @long_call('6.11')
     def stop_instance(self, ctxt: RequestContext, instance: Instance, clean_shutdown: bool, key: str) -> Any: ...
@@ -64,19 +77,6 @@ class Compute(Interface):
     def trigger_crash_dump(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
     @long_call('6.13')
-    def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder, key: str) -> Any: ...
-
-    @long_call('6.13')
-    def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration,
-                               key: str) -> Any: ...
-
-    @long_call('6.13')
-    def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
-
-    @long_call('6.13')
-    def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...
-
-    @long_call('6.13')
     def rescue_instance(self, ctxt: RequestContext, order: RescueOrder, key: str) -> Any: ...
 
     @long_call('6.13')
@@ -85,11 +85,9 @@ class Compute(Interface):
     @long_call('6.13')
     def set_admin_password(self, ctxt: RequestContext, instance: Instance, sealed: str, key: str) -> Any: ...
 
-    @long_call('6.11')
-    def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
-    @long_call('6.11')
-    def restore_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+class Images(Interface):
+    """A server becomes an image, and a shelved one comes back from it."""
 
     @long_call('6.11')
     def snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
@@ -107,28 +105,41 @@ class Compute(Interface):
     def shelve_offload_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
     @long_call('6.13')
-    def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder, key: str) -> Any: ...
-
-    @long_call('6.13')
-    def start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
-
-    @long_call('6.13')
     def undo_shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder, key: str) -> Any: ...
 
     @long_call('6.13')
     def undo_unshelve_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
     @long_call('6.13')
+    def start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+    @long_call('6.13')
     def undo_start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+
+
+class Moves(Interface):
+    """A server goes to another host, cold, in three steps or after its host was lost; each step has its undo."""
 
     @long_call('6.11')
     def prep_resize(self, ctxt: RequestContext, order: PrepResizeOrder, key: str) -> Any: ...
 
     @long_call('6.11')
+    def undo_prep_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+
+    @long_call('6.11')
     def resize_instance(self, ctxt: RequestContext, order: ResizeOrder, key: str) -> Any: ...
 
     @long_call('6.11')
+    def undo_resize_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+
+    @long_call('6.11')
     def finish_resize(self, ctxt: RequestContext, order: FinishResizeOrder, key: str) -> Any: ...
+
+    @long_call('6.11')
+    def undo_finish_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
 
     @long_call('6.11')
     def confirm_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
@@ -141,6 +152,20 @@ class Compute(Interface):
 
     @long_call('6.11')
     def finish_revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration,
+                               key: str) -> Any: ...
+
+    @long_call('6.13')
+    def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+
+
+class LiveMigrations(Interface):
+    """A guest goes to another host while it runs."""
 
     @long_call('6.13')
     def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
@@ -172,17 +197,35 @@ class Compute(Interface):
     def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo,
                                                key: str) -> Any: ...
 
-    @long_call('6.11')
-    def undo_build(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
 
-    @long_call('6.11')
-    def undo_prep_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+class Questions(Interface):
+    """What only the host of a guest can answer."""
 
-    @long_call('6.11')
-    def undo_resize_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    @call('6.11')
+    def get_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any: ...
 
-    @long_call('6.11')
-    def undo_finish_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    @call('6.11')
+    def get_instance_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any: ...
+
+    @call('6.11')
+    def get_console_output(self, ctxt: RequestContext, instance: Instance, tail_length: int | None) -> Any: ...
+
+    @call('6.13')
+    def get_vnc_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+
+    @call('6.13')
+    def get_spice_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+
+    @call('6.13')
+    def get_serial_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+
+    @call('6.13')
+    def validate_console_port(self, ctxt: RequestContext, instance: Instance, console_type: str,
+                              target: str) -> Any: ...
+
+
+class Service(Interface):
+    """What the service of a host itself is asked."""
 
     @cast('6.11')
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> Any: ...
@@ -197,29 +240,14 @@ class Compute(Interface):
     def describe_host(self, ctxt: RequestContext) -> Any: ...
 
     @call('6.11')
-    def get_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any: ...
-
-    @call('6.11')
-    def get_instance_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any: ...
-
-    @call('6.11')
-    def get_console_output(self, ctxt: RequestContext, instance: Instance, tail_length: int | None) -> Any: ...
+    def get_host_uptime(self, ctxt: RequestContext) -> Any: ...
 
     @cast('6.11')
     def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any: ...
 
-    @call('6.11')
-    def get_host_uptime(self, ctxt: RequestContext) -> Any: ...
 
-    @call('6.13')
-    def get_vnc_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+class Compute(Life, Power, Images, Moves, LiveMigrations, Questions, Service):
+    """Everything that a host is asked, by subjects."""
 
-    @call('6.13')
-    def get_spice_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
-
-    @call('6.13')
-    def get_serial_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
-
-    @call('6.13')
-    def validate_console_port(self, ctxt: RequestContext, instance: Instance, console_type: str,
-                              target: str) -> Any: ...
+    topic = 'compute'
+    version = '6.13'

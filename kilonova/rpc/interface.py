@@ -14,6 +14,7 @@ are newer.
 """
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,16 +62,18 @@ def long_call(since: str, **args_since: str) -> Callable[..., Any]:
 
 
 class Interface:
-    """Base of every interface; subclasses hold decorated, bodiless methods."""
+    """Base of every interface; subclasses hold decorated, bodiless methods. A large one is put together from several,
+    each of one subject."""
 
     topic: ClassVar[str]
     namespace: ClassVar[str | None] = None
     version: ClassVar[str]
 
     @classmethod
+    @functools.cache
     def methods(cls) -> dict[str, Callable[..., Any]]:
-        """Every declared method by name."""
-        return {name: func for name, func in vars(cls).items() if hasattr(func, 'rpc')}
+        """Every declared method by name, those of its bases too. Shared: don't change it."""
+        return {name: func for base in cls.__mro__ for name, func in vars(base).items() if hasattr(func, 'rpc')}
 
     @classmethod
     def arguments(cls, method: str) -> frozenset[str]:

@@ -34,24 +34,22 @@ class RoutedTransport:
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         """As every transport; Unanswered also when nobody can tell where the host is."""
-        return self._to(topic, server).send(kind, topic, namespace, server, version, ctxt, method, args)
+        transport = self._of_host(server) if topic == HOSTS and server is not None else self._local
+        return transport.send(kind, topic, namespace, server, version, ctxt, method, args)
 
-    def _to(self, topic: str, server: str | None) -> Any:
-        url = self._ask(server) if topic == HOSTS and server is not None else None
+    def _of_host(self, host: str) -> Any:
+        try:
+            url = self._url_of(host)
+        except Exception as error:
+            if not is_unreachable(error):
+                raise
+            raise Unanswered(who='the database', reason=f'where {host} is: {error}') from error
         if url is None or url == self._local_url:
             return self._local
         with self._lock:
             if url not in self._opened:
                 self._opened[url] = self._open(url)
             return self._opened[url]
-
-    def _ask(self, host: str) -> str | None:
-        try:
-            return self._url_of(host)
-        except Exception as error:
-            if not is_unreachable(error):
-                raise
-            raise Unanswered(who='the database', reason=f'where {host} is: {error}') from error
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
         """Servers listen on the local queue."""

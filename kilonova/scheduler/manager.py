@@ -12,8 +12,8 @@ import json
 import logging
 import random
 import time
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -111,7 +111,7 @@ class SchedulerManager:
         alternates = self._conf.scheduler.max_attempts - 1 if return_alternates and return_objects else 0
         trace = self._decisions.trace()
         try:
-            plan = self._plan(self._select(spec_obj, alternates, trace), uuids, claim, asker)
+            plan = self._select(spec_obj, alternates, trace).run(uuids, claim, asker)
         except errors.NoValidHost as error:
             self._decisions.record(ctxt, spec_obj, uuids, trace, failure=error)
             raise
@@ -123,15 +123,11 @@ class SchedulerManager:
 
     def try_out(self, spec_obj: RequestSpec, uuids: Sequence[str], trace: Trace) -> Plan:
         """What select_destinations would choose now. Nothing is claimed, told or written down. NoValidHost."""
-        select = self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace)
-        return self._plan(select, list(uuids), False, Asker())
+        return self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace).run(list(uuids), False, Asker())
 
     def candidates(self, spec_obj: RequestSpec) -> Candidates:
         """Everything that Placement would offer for the request, uncut, with the hosts as they stand. NoValidHost."""
-        try:
-            return self._select(spec_obj, 0, None).candidates()
-        except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
-            raise errors.NoValidHost(reason=str(error)) from error
+        return self._select(spec_obj, 0, None).candidates()
 
     @property
     def filters(self) -> list[Any]:
@@ -142,12 +138,14 @@ class SchedulerManager:
         return _Request(self._conf, self._snapshot, self._placement, self._qualified, self._filters, self._weighers,
                         self._prefilters, spec_obj, alternates, trace)
 
-    @staticmethod
-    def _plan(select: _Request, uuids: list[str], claim: bool, asker: Asker) -> Plan:
-        try:
-            return select.rebuild() if select.is_rebuild else select.run(uuids, claim, asker)
-        except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
-            raise errors.NoValidHost(reason=str(error)) from error
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """What nobody can have is NoValidHost."""
+    try:
+        yield
+    except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
+        raise errors.NoValidHost(reason=str(error)) from error
 
 
 class _Request:
@@ -160,11 +158,14 @@ class _Request:
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # Who names no host is no rebuild, whatever the hints say: it would get its host without an allocation.
-        self._trace, self.is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
+        self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
 
+    @_refused()
     def run(self, uuids: list[str], claim: bool, asker: Asker) -> Plan:
         """1. read what changed of the hosts  2. choose among them and claim, or else  3. ask Placement who might do."""
+        if self._is_rebuild:
+            return self._rebuild()
         silent = self._snapshot.refresh()
         self._look_at_group(uuids)
         query = self._query()
@@ -174,7 +175,9 @@ class _Request:
                         host_of=self._host_of)
         try:
             if not silent:
-                plan = self._from_own_view(query, uuids, claims)
+                # Placement is asked only about the hosts that are chosen.
+                offers = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
+                plan = self._choose(offers, uuids, claims) if offers is not None else None
                 if plan is not None:
                     return plan
                 claims.give_back()
@@ -195,11 +198,6 @@ class _Request:
 
     def _look_at_group(self, uuids: list[str]) -> None:
         groups.prepare(self._spec, uuids, self._snapshot, self._filters, self._weighers)
-
-    def _from_own_view(self, query: queries.Query, uuids: list[str], claims: Claims) -> Plan | None:
-        """Placement is asked only about the hosts that are chosen."""
-        offers = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
-        return None if offers is None else self._choose(offers, uuids, claims)
 
     def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> Plan | None:
         """A plan for all servers, each claimed; None: there are not enough hosts, and what was claimed stands."""
@@ -261,6 +259,7 @@ class _Request:
             f'{name}: {amount}' for name, amount in sorted(query.resources().items())), text)
         return errors.NoValidHost(reason=text)
 
+    @_refused()
     def candidates(self) -> Candidates:
         """All that Placement offers, however much that is."""
         self._snapshot.refresh()
@@ -303,7 +302,7 @@ class _Request:
                 answer.late |= roots
         found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
-    def rebuild(self) -> Plan:
+    def _rebuild(self) -> Plan:
         """The server stays on its host: no allocation, and only filters that look at rebuilds."""
         destination = self._spec.requested_destination if 'requested_destination' in self._spec else None
         self._snapshot.refresh()

@@ -211,7 +211,7 @@ class Select:
         if host.allocation_candidates is not None:
             for one in self._exact:
                 guard = Guard('Filter', one, self._spec)
-                passes = guard.call(one._filter_one, host, self._spec, default=False)  # noqa: SLF001
+                passes = guard.call(one.host_passes, host, self._spec, default=False)
                 guard.report()
                 if not passes:
                     return []

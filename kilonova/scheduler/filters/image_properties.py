@@ -6,7 +6,7 @@ from typing import Any
 
 from oslo_utils import versionutils
 
-from kilonova.objects import ImageMetaProps, RequestSpec
+from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
 from kilonova.scheduler.filters.compute_capabilities import address_bits_fit
 from kilonova.scheduler.host_state import HostState
@@ -23,39 +23,28 @@ class ImagePropertiesFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        wanted, version = self._wanted(spec_obj)
+        wanted, version, bits = self._wanted(spec_obj)
         if any(wanted) and not any(self._fits(wanted, kind) for kind in host_state.supported_instances):
             LOG.debug('%(host)s does not support the image properties %(wanted)s',
                       {'host': host_state, 'wanted': wanted})
             return False
-        return self._version_fits(host_state, version) and address_bits_fit(host_state, self._bits(spec_obj))
+        return self._version_fits(host_state, version) and address_bits_fit(host_state, bits)
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        wanted, version = self._wanted(spec_obj)
-        if version or self._bits(spec_obj) is not None:
+        wanted, version, bits = self._wanted(spec_obj)
+        if version or bits is not None:
             return LOOP
         return look.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
 
-    def _wanted(self, spec_obj: RequestSpec) -> tuple[tuple[Any, ...], str | None]:
-        """(architecture, hypervisor type, mode), and the predicate of the hypervisor's version."""
-        properties = self._properties(spec_obj)
-        return (self._get(properties, 'hw_architecture')
-                or self.conf.filter_scheduler.image_properties_default_architecture,
-                self._get(properties, 'img_hv_type'), self._get(properties, 'hw_vm_mode')), self._get(
-                    properties, 'img_hv_requested_version')
-
-    def _bits(self, spec_obj: RequestSpec) -> int | None:
-        found: int | None = self._get(self._properties(spec_obj), 'hw_maxphysaddr_bits')
-        return found
-
-    @staticmethod
-    def _properties(spec_obj: RequestSpec) -> Any:
+    def _wanted(self, spec_obj: RequestSpec) -> tuple[tuple[Any, ...], str | None, int | None]:
+        """(architecture, hypervisor type, mode), the predicate of the hypervisor's version, bits of an address."""
+        default = self.conf.filter_scheduler.image_properties_default_architecture
         image = spec_obj.image if 'image' in spec_obj else None
-        return image.properties if image is not None and 'properties' in image else None
-
-    @staticmethod
-    def _get(properties: ImageMetaProps | None, name: str) -> Any:
-        return properties.get(name) if properties is not None else None
+        if image is None or 'properties' not in image:
+            return (default, None, None), None, None
+        get = image.properties.get
+        return ((get('hw_architecture') or default, get('img_hv_type'), get('hw_vm_mode')),
+                get('img_hv_requested_version'), get('hw_maxphysaddr_bits'))
 
     @staticmethod
     def _fits(wanted: tuple[Any, ...], kind: list[str]) -> bool:

@@ -143,7 +143,9 @@ def of(flavor: Any, properties: Any = None) -> InstanceNUMATopology | None:
     dedicated = _dedicated(specs, policy, flavor.vcpus)
     emulator = emulator_threads_policy(specs)
     size = page_size(specs, properties)
-    check_locked_memory(specs, properties, size)
+    if locked_memory(specs, properties) and size is None:
+        # The host would count memory that it has given away twice.
+        raise LockMemoryForbidden
     if not dedicated:
         if thread_policy is not None:
             raise CPUThreadPolicyConfigurationInvalid
@@ -295,12 +297,6 @@ def locked_memory(specs: Mapping[str, str], properties: Any = None) -> bool:
     if wanted is not None and image is not None and wanted != image:
         raise FlavorImageLockedMemoryConflict(image=image, flavor=flavor)
     return bool(wanted or image)
-
-
-def check_locked_memory(specs: Mapping[str, str], properties: Any, size: int | None) -> None:
-    """LockMemoryForbidden: without a page size the host would count memory that it has given away twice."""
-    if locked_memory(specs, properties) and size is None:
-        raise LockMemoryForbidden
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------

@@ -97,6 +97,8 @@ class Connection:
 
     def __init__(self, uri: str, name: str, keepalive: int = 5) -> None:
         self.uri, self.name = uri, name
+        # Whether libvirt's test driver plays the host.
+        self.is_test = uri.startswith('test:')
         self._keepalive = keepalive
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(CALLS)
@@ -108,11 +110,6 @@ class Connection:
         self._listener: driver.Listener | None = None
         self._telling: libvirt.virConnect | None = None
 
-    @property
-    def is_test(self) -> bool:
-        """Whether libvirt's test driver plays the host."""
-        return self.uri.startswith('test:')
-
     # -- calls ---------------------------------------------------------------------------------------
 
     def connect(self) -> None:
@@ -122,28 +119,27 @@ class Connection:
         if self._listener is not None and self._telling is None and not self.is_test:
             self._telling = self._opened(_Opening(self.uri, self._keepalive, self._watcher()))
 
-    def do(self, act: Callable[[libvirt.virConnect], T]) -> T:
-        """``act(connection)`` without stopping other threads; once more on a new one when its connection was lost."""
+    def do(self, act: Callable[[libvirt.virConnect], T], again: bool = True) -> T:
+        """``act(connection)`` without stopping other threads; once more on a new one when its connection was lost.
+
+        ``again`` False: a lost connection raises HypervisorUnavailable at once, whether the daemon did it isn't known.
+        """
         lost_at = self._lost_at
         try:
-            return self.do_once(act)
+            with self._borrowed() as connection:
+                try:
+                    found: T = concurrency.native(act, connection)
+                    return found
+                except libvirt.libvirtError as error:
+                    if self.is_test or (_is_alive(connection) and (error.get_error_code() not in _LOST
+                                                                   or error.get_error_domain() not in _FROM_WIRE)):
+                        raise
+                    self._lost_at = time.monotonic()
+                    raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
         except driver.HypervisorUnavailable:
-            if self._lost_at == lost_at:      # it never had one
+            if not again or self._lost_at == lost_at:      # it never had one
                 raise
-            return self.do_once(act)
-
-    def do_once(self, act: Callable[[libvirt.virConnect], T]) -> T:
-        """The same once. A lost connection raises HypervisorUnavailable: nobody knows whether the daemon did it."""
-        with self._borrowed() as connection:
-            try:
-                found: T = concurrency.native(act, connection)
-                return found
-            except libvirt.libvirtError as error:
-                if self.is_test or (_is_alive(connection) and (error.get_error_code() not in _LOST
-                                                               or error.get_error_domain() not in _FROM_WIRE)):
-                    raise
-                self._lost_at = time.monotonic()
-                raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
+            return self.do(act, again=False)
 
     @contextlib.contextmanager
     def _borrowed(self) -> Iterator[libvirt.virConnect]:

@@ -35,15 +35,11 @@ POWER_STATES = {
 class Connected(Protocol):
     """What a guest asks of libvirt (``connection.Connection``)."""
 
-    @property
-    def is_test(self) -> bool:
-        """Whether libvirt's test driver plays the host."""
+    # Whether libvirt's test driver plays the host.
+    is_test: bool
 
-    def do(self, act: Callable[[libvirt.virConnect], T]) -> T:
-        """``act(connection)``, once more when the connection was lost."""
-
-    def do_once(self, act: Callable[[libvirt.virConnect], T]) -> T:
-        """The same once."""
+    def do(self, act: Callable[[libvirt.virConnect], T], again: bool = True) -> T:
+        """``act(connection)``, once more when the connection was lost, unless ``again`` is False."""
 
 
 class Guest:
@@ -60,7 +56,7 @@ class Guest:
 
     def call_once(self, method: str, *args: str | int | dict[str, Any] | None) -> Any:
         """The same once: HypervisorUnavailable when nobody knows whether it was done."""
-        return self._host.do_once(lambda connection: getattr(self._on(connection), method)(*args))
+        return self._host.do(lambda connection: getattr(self._on(connection), method)(*args), again=False)
 
     def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
         """The domain, as this connection knows it."""

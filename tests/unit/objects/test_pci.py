@@ -36,7 +36,7 @@ def test_requests_are_stored_as_a_plain_list() -> None:
 def test_requests_made_in_the_code_are_stored_with_every_key() -> None:
     request = InstancePCIRequest(count=2, spec=[{'vendor_id': '10de', 'product_id': None}], alias_name='gpu')
     requests = InstancePCIRequests(instance_uuid=UUID, requests=[request])
-    assert requests.to_list() == [{
+    assert json.loads(requests.to_column()) == [{
         'count': 2, 'spec': [{'vendor_id': '10de', 'product_id': None}], 'alias_name': 'gpu', 'is_new': False,
         'numa_policy': None, 'request_id': None, 'requester_id': None}]
 

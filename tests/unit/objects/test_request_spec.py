@@ -269,8 +269,8 @@ def test_hydration_takes_objects_and_envelopes(ctxt: RequestContext, spec: Reque
 
 def test_hydration_takes_the_stored_list_of_requests(ctxt: RequestContext, spec: RequestSpec, flavor: Flavor) -> None:
     again = RequestSpec.from_primitives(ctxt, {'instance_type': flavor, 'instance_properties': {
-        'uuid': UUID, 'pci_requests': spec.pci_requests.to_list()}}, {})
-    assert again.pci_requests.to_list() == spec.pci_requests.to_list()
+        'uuid': UUID, 'pci_requests': json.loads(spec.pci_requests.to_column())}}, {})
+    assert json.loads(again.pci_requests.to_column()) == json.loads(spec.pci_requests.to_column())
 
 
 def test_a_selection_knows_its_allocation() -> None:

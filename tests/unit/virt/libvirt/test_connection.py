@@ -164,7 +164,7 @@ def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Libvirt, d
         return lost()
     daemon += [Connection(getLibVersion=replaced), new]
     with pytest.raises(driver.HypervisorUnavailable):
-        host.do_once(lambda connection: connection.getLibVersion())
+        host.do(lambda connection: connection.getLibVersion(), again=False)
     assert host.kind() == 'QEMU' and new.asked == ['getType'] * 2
 
 

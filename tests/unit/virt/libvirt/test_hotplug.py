@@ -107,10 +107,8 @@ class Libvirt:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
 
-    def do(self, act: Any) -> Any:
+    def do(self, act: Any, again: bool = True) -> Any:
         return act(None)
-
-    do_once = do
 
     def find(self, uuid: str) -> Guest:
         return Guest(self, self.domain)     # type: ignore[arg-type]
