@@ -3,20 +3,9 @@
     from kilonova.objects import Instance, RequestSpec
 """
 from kilonova.objects.aggregate import Aggregate, AggregateList
-from kilonova.objects.block_device_mapping import BlockDeviceMapping, BlockDeviceMappingList
 from kilonova.objects.build_request import BuildRequest, BuildRequestList
-from kilonova.objects.cell_mapping import CellMapping, CellMappingList
-from kilonova.objects.claim import Claim, Save
 from kilonova.objects.compute_node import ComputeNode, ComputeNodeList, HVSpec
 from kilonova.objects.console import ConsoleOffer
-from kilonova.objects.device_metadata import (
-    DeviceBus,
-    DeviceMetadata,
-    DiskMetadata,
-    InstanceDeviceMetadata,
-    NetworkInterfaceMetadata,
-    PCIDeviceBus,
-)
 from kilonova.objects.diagnostics import (
     CpuDiagnostics,
     Diagnostics,
@@ -27,29 +16,59 @@ from kilonova.objects.diagnostics import (
 from kilonova.objects.ec2_ids import EC2Ids
 from kilonova.objects.external_event import InstanceExternalEvent
 from kilonova.objects.flavor import Flavor, FlavorList
-from kilonova.objects.host_mapping import HostMapping, HostMappingList
 from kilonova.objects.image_meta import ImageMeta, ImageMetaProps
 from kilonova.objects.instance import Instance, InstanceList
-from kilonova.objects.instance_action import (
+from kilonova.objects.instance_extra import (
+    DeviceBus,
+    DeviceMetadata,
+    DiskMetadata,
+    InstanceDeviceMetadata,
+    InstanceNUMACell,
+    InstanceNUMATopology,
+    InstancePCIRequest,
+    InstancePCIRequests,
+    LibvirtVPMEMDevice,
+    MigrationContext,
+    NetworkInterfaceMetadata,
+    PCIDeviceBus,
+    Resource,
+    ResourceList,
+    ResourceMetadata,
+    TrustedCerts,
+    VirtCPUFeature,
+    VirtCPUModel,
+    VirtCPUTopology,
+)
+from kilonova.objects.instance_group import InstanceGroup, InstanceGroupList
+from kilonova.objects.instance_tables import (
+    BlockDeviceMapping,
+    BlockDeviceMappingList,
     InstanceAction,
     InstanceActionEvent,
     InstanceActionEventList,
     InstanceActionList,
+    InstanceFault,
+    InstanceFaultList,
+    InstanceInfoCache,
+    Tag,
+    TagList,
 )
-from kilonova.objects.instance_fault import InstanceFault, InstanceFaultList
-from kilonova.objects.instance_group import InstanceGroup, InstanceGroupList
-from kilonova.objects.instance_info_cache import InstanceInfoCache
-from kilonova.objects.instance_mapping import InstanceMapping, InstanceMappingList
-from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
-from kilonova.objects.instance_pci_requests import InstancePCIRequest, InstancePCIRequests
 from kilonova.objects.keypair import KeyPair, KeyPairList
+from kilonova.objects.mappings import (
+    CellMapping,
+    CellMappingList,
+    HostMapping,
+    HostMappingList,
+    InstanceMapping,
+    InstanceMappingList,
+)
 from kilonova.objects.migration import Migration, MigrationList
-from kilonova.objects.migration_context import MigrationContext
 from kilonova.objects.monitor_metric import MonitorMetric, MonitorMetricList
-from kilonova.objects.network_request import NetworkRequest, NetworkRequestList
+from kilonova.objects.network_request import NetworkRequest, NetworkRequestList, SecurityGroup, SecurityGroupList
 from kilonova.objects.numa import NetworkMetadata, NUMACell, NUMAPagesTopology, NUMATopology, NUMATopologyLimits
 from kilonova.objects.orders import (
     BuildOrder,
+    Claim,
     EvacuateOrder,
     FinishResizeOrder,
     LiveMigrationCheckOrder,
@@ -59,6 +78,7 @@ from kilonova.objects.orders import (
     RebuildOrder,
     RescueOrder,
     ResizeOrder,
+    Save,
     UnshelveOrder,
 )
 from kilonova.objects.pci_device import PciDevice, PciDeviceList
@@ -71,14 +91,9 @@ from kilonova.objects.request_spec import (
     SchedulerLimits,
     SchedulerRetries,
 )
-from kilonova.objects.resource import LibvirtVPMEMDevice, Resource, ResourceList, ResourceMetadata
-from kilonova.objects.security_group import SecurityGroup, SecurityGroupList
 from kilonova.objects.selection import Selection
 from kilonova.objects.service import Service, ServiceList
-from kilonova.objects.tag import Tag, TagList
 from kilonova.objects.task_log import TaskLog
-from kilonova.objects.trusted_certs import TrustedCerts
-from kilonova.objects.vcpu_model import VirtCPUFeature, VirtCPUModel, VirtCPUTopology
 
 __all__ = (
     'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',

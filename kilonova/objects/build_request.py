@@ -6,9 +6,8 @@ from typing import Any, Self
 from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, register
-from kilonova.objects.block_device_mapping import BlockDeviceMappingList
 from kilonova.objects.instance import Instance
-from kilonova.objects.tag import TagList
+from kilonova.objects.instance_tables import BlockDeviceMappingList, TagList
 
 
 @register

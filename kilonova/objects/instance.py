@@ -26,8 +26,7 @@ from kilonova.objects.base import (
     remotable_classmethod,
 )
 from kilonova.objects.flavor import Flavor
-from kilonova.objects.instance_pci_requests import InstancePCIRequests
-from kilonova.objects.migration_context import MigrationContext
+from kilonova.objects.instance_extra import InstancePCIRequests, MigrationContext
 from kilonova.objects.pci_device import PciDeviceList
 
 if TYPE_CHECKING:

@@ -16,12 +16,10 @@ from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.compute_node import ComputeNode, ComputeNodeList
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.image_meta import ImageMeta
+from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology, InstancePCIRequests
 from kilonova.objects.instance_group import InstanceGroup
-from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
-from kilonova.objects.instance_pci_requests import InstancePCIRequests
-from kilonova.objects.network_request import NetworkRequestList
+from kilonova.objects.network_request import NetworkRequestList, SecurityGroupList
 from kilonova.objects.numa import NetworkMetadata
-from kilonova.objects.security_group import SecurityGroupList
 
 # What belongs to one scheduling only: never stored.
 NOT_STORED = ('id', 'network_metadata', 'requested_networks', 'requested_resources', 'requested_destination', 'retry',

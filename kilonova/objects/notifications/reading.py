@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from kilonova.context import RequestContext
 from kilonova.objects import storage
 from kilonova.objects.instance import Instance
-from kilonova.objects.tag import TagList
+from kilonova.objects.instance_tables import TagList
 
 if TYPE_CHECKING:
     from kilonova.db.engine import Database

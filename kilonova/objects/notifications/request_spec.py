@@ -7,8 +7,7 @@ from kilonova.objects import fields
 from kilonova.objects.base import register
 from kilonova.objects.image_meta import ImageMeta
 from kilonova.objects.image_properties import PROPERTIES
-from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
-from kilonova.objects.instance_pci_requests import InstancePCIRequests
+from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology, InstancePCIRequests
 from kilonova.objects.notifications.base import About, InstanceStateField, Payload, value
 from kilonova.objects.notifications.exception import ExceptionPayload
 from kilonova.objects.notifications.flavor import FlavorPayload

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from kilonova.objects import cpuset
-from kilonova.objects.instance_numa import InstanceNUMACell, InstanceNUMATopology
+from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology
 from kilonova.virt.hardware import constraints, topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune

@@ -1,0 +1,274 @@
+"""What the columns of ``instance_extra`` hold of a server."""
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from kilonova.context import RequestContext
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
+from kilonova.objects.fields import DictProxyField
+
+
+# --- the NUMA cells that a guest is given (instance_extra.numa_topology) ---------------------------------------------
+@register
+class InstanceNUMACell(KilonovaObject):
+    """``memory`` in MiB, ``pagesize`` in KiB; ``cpuset`` shared and ``pcpuset`` dedicated guest CPUs of the cell."""
+
+    VERSION = '1.6'
+    fields = {
+        'id': fields.IntegerField(),
+        'cpuset': fields.SetOfIntegersField(),
+        'pcpuset': fields.SetOfIntegersField(),
+        'cpuset_reserved': fields.SetOfIntegersField(nullable=True),
+        'memory': fields.IntegerField(),
+        'pagesize': fields.IntegerField(nullable=True),
+        'cpu_topology': fields.ObjectField('VirtCPUTopology', nullable=True),
+        'cpu_pinning_raw': fields.DictOfIntegersField(nullable=True),
+        'cpu_policy': fields.CPUAllocationPolicyField(nullable=True),
+        'cpu_thread_policy': fields.CPUThreadAllocationPolicyField(nullable=True),
+    }
+    cpu_pinning = DictProxyField('cpu_pinning_raw')
+
+    @property
+    def total_cpus(self) -> set[int]:
+        return set(self.cpuset) | set(self.pcpuset)
+
+
+@register
+class InstanceNUMATopology(KilonovaObject):
+    VERSION = '1.3'
+    fields = {
+        'id': fields.IntegerField(),
+        'instance_uuid': fields.UUIDField(),
+        'cells': fields.ListOfObjectsField('InstanceNUMACell'),
+        'emulator_threads_policy': fields.CPUEmulatorThreadsPolicyField(nullable=True),
+    }
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+# --- the passthrough devices that a server asks for ------------------------------------------------------------------
+@register
+class InstancePCIRequest(KilonovaObject):
+    """``count`` devices, each matching one of ``spec``. Without an alias name the request comes from a port."""
+
+    VERSION = '1.4'
+    fields = {
+        'count': fields.IntegerField(),
+        'spec': fields.ListOfDictOfNullableStringsField(),
+        'alias_name': fields.StringField(nullable=True),
+        'is_new': fields.BooleanField(default=False),
+        'request_id': fields.UUIDField(nullable=True),
+        'requester_id': fields.StringField(nullable=True),
+        'numa_policy': fields.PCINUMAAffinityPolicyField(nullable=True),
+    }
+    FLAVOR_ALIAS = 0
+    NEUTRON_PORT = 1
+
+    @property
+    def source(self) -> int:
+        """FLAVOR_ALIAS or NEUTRON_PORT."""
+        return self.FLAVOR_ALIAS if 'alias_name' in self and self.alias_name is not None else self.NEUTRON_PORT
+
+
+# A request that says nothing, as it is stored.
+_UNSET = {'count': None, 'spec': None, 'alias_name': None, 'is_new': False, 'numa_policy': None, 'request_id': None,
+          'requester_id': None}
+
+
+@register
+class InstancePCIRequests(KilonovaObject):
+    """All requests of one server."""
+
+    VERSION = '1.1'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'requests': fields.ListOfObjectsField('InstancePCIRequest'),
+    }
+
+    @classmethod
+    def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: RequestContext | None = None) -> Self:
+        """From the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
+        self = cls(ctxt)
+        made = []
+        for request in requests:
+            one = InstancePCIRequest(ctxt)
+            one.load((name, value) for name, value in request.items() if name in one.fields)
+            made.append(one)
+        self.load((('instance_uuid', instance_uuid), ('requests', made)))
+        return self
+
+    @classmethod
+    def from_column(cls, text: str | None, instance_uuid: str, ctxt: RequestContext | None = None) -> Self | None:
+        """From ``instance_extra.pci_requests``; an empty column is None."""
+        return cls.from_list(json.loads(text), instance_uuid, ctxt) if text else None
+
+    def to_column(self) -> str:
+        """For ``instance_extra.pci_requests``: the stored form, every field of each request, unset ones as null."""
+        return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
+
+    def without_providers(self) -> InstancePCIRequests:
+        """A copy whose specs name no Placement provider: what a RequestSpec stores."""
+        return self.replaced(requests=[request.replaced(spec=[
+            {key: value for key, value in spec.items() if key != 'rp_uuids'} for spec in request.spec])
+            for request in self.requests])
+
+
+# --- what a server has at both sides of a move (instance_extra.migration_context) ------------------------------------
+# The fields of an instance that a move changes; the context has each as old_ and new_.
+MOVED = ('numa_topology', 'pci_devices', 'pci_requests', 'resources')
+
+
+@register
+class MigrationContext(PersistentObject, KilonovaObject):
+    VERSION = '1.2'
+    fields = {
+        'instance_uuid': fields.UUIDField(),
+        'migration_id': fields.IntegerField(),
+        'new_numa_topology': fields.ObjectField('InstanceNUMATopology', nullable=True),
+        'old_numa_topology': fields.ObjectField('InstanceNUMATopology', nullable=True),
+        'new_pci_devices': fields.ObjectField('PciDeviceList', nullable=True),
+        'old_pci_devices': fields.ObjectField('PciDeviceList', nullable=True),
+        'new_pci_requests': fields.ObjectField('InstancePCIRequests', nullable=True),
+        'old_pci_requests': fields.ObjectField('InstancePCIRequests', nullable=True),
+        'new_resources': fields.ObjectField('ResourceList', nullable=True),
+        'old_resources': fields.ObjectField('ResourceList', nullable=True),
+    }
+
+    def side(self, prefix: str) -> dict[str, Any]:
+        """{instance field: value} of one side, ``old_`` or ``new_``, as far as the context carries it."""
+        return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
+
+    def pci_mapping(self, revert: bool = False) -> dict[str, Any]:
+        """{address at the side one comes from: PciDevice at the side one goes to}, paired by request id."""
+        come, go = ('new_', 'old_') if revert else ('old_', 'new_')
+        targets: dict[str | None, list[Any]] = {}
+        for device in getattr(self, f'{go}pci_devices') or ():
+            targets.setdefault(device.request_id, []).append(device)
+        mapping = {}
+        for device in getattr(self, f'{come}pci_devices') or ():
+            if targets.get(device.request_id):
+                mapping[device.address] = targets[device.request_id].pop(0)
+        return mapping
+
+
+# --- one device-like resource that Placement gave a server (instance_extra.resources) --------------------------------
+@register
+class ResourceMetadata(KilonovaObject):
+    """Base of what a driver knows of a resource."""
+
+    VERSION = '1.0'
+    fields = {}
+
+
+@register
+class LibvirtVPMEMDevice(ResourceMetadata):
+    VERSION = '1.0'
+    fields = {
+        'label': fields.StringField(),
+        'name': fields.StringField(),
+        'size': fields.IntegerField(),
+        'devpath': fields.StringField(),
+        'align': fields.IntegerField(),
+    }
+
+
+@register
+class Resource(KilonovaObject):
+    VERSION = '1.0'
+    fields = {
+        'provider_uuid': fields.UUIDField(),
+        'resource_class': fields.ResourceClassField(),
+        'identifier': fields.StringField(),
+        'metadata': fields.ObjectField('ResourceMetadata', subclasses=True),
+    }
+
+
+@register
+class ResourceList(ListBase, KilonovaObject):
+    VERSION = '1.0'
+    fields = {'objects': fields.ListOfObjectsField('Resource')}
+
+
+# --- ids of the certificates that may sign a server's image (instance_extra.trusted_certs) ---------------------------
+@register
+class TrustedCerts(KilonovaObject):
+    VERSION = '1.0'
+    fields = {'ids': fields.ListOfStringsField()}
+
+
+# --- a guest's CPU as the driver described it (instance_extra.vcpu_model) --------------------------------------------
+@register
+class VirtCPUTopology(KilonovaObject):
+    VERSION = '1.0'
+    fields = {
+        'sockets': fields.IntegerField(nullable=True, default=1),
+        'cores': fields.IntegerField(nullable=True, default=1),
+        'threads': fields.IntegerField(nullable=True, default=1),
+    }
+
+
+@register
+class VirtCPUFeature(KilonovaObject):
+    VERSION = '1.0'
+    fields = {'policy': fields.CPUFeaturePolicyField(nullable=True), 'name': fields.StringField()}
+
+
+@register
+class VirtCPUModel(KilonovaObject):
+    VERSION = '1.0'
+    fields = {
+        'arch': fields.ArchitectureField(nullable=True),
+        'vendor': fields.StringField(nullable=True),
+        'topology': fields.ObjectField('VirtCPUTopology', nullable=True),
+        'features': fields.ListOfObjectsField('VirtCPUFeature', default=[]),
+        'mode': fields.CPUModeField(nullable=True),
+        'model': fields.StringField(nullable=True),
+        'match': fields.CPUMatchField(nullable=True),
+    }
+
+
+# --- tags of a guest's devices with the place where the guest sees them ----------------------------------------------
+@register
+class DeviceBus(KilonovaObject):
+    VERSION = '1.0'
+    fields = {}
+
+
+@register
+class PCIDeviceBus(DeviceBus):
+    VERSION = '1.0'
+    fields = {'address': fields.PCIAddressField()}
+
+
+@register
+class DeviceMetadata(KilonovaObject):
+    VERSION = '1.0'
+    fields = {
+        'bus': fields.ObjectField('DeviceBus', subclasses=True),
+        'tags': fields.ListOfStringsField(),
+    }
+
+
+@register
+class NetworkInterfaceMetadata(DeviceMetadata):
+    VERSION = '1.2'
+    fields = {
+        'mac': fields.MACAddressField(),
+        'vlan': fields.IntegerField(),
+        'vf_trusted': fields.BooleanField(default=False),
+    }
+
+
+@register
+class DiskMetadata(DeviceMetadata):
+    VERSION = '1.0'
+    fields = {'serial': fields.StringField(nullable=True), 'path': fields.StringField(nullable=True)}
+
+
+@register
+class InstanceDeviceMetadata(KilonovaObject):
+    VERSION = '1.0'
+    fields = {'devices': fields.ListOfObjectsField('DeviceMetadata', subclasses=True)}

@@ -1,0 +1,73 @@
+"""The mappings of the API database: cells, and the cell of each host and server."""
+from __future__ import annotations
+
+from kilonova.objects import fields
+from kilonova.objects.base import KilonovaObject, ListBase, register
+
+# --- a cell's uuid, database and message queue (API table cell_mappings) ---------------------------------------------
+CELL0_UUID = '00000000-0000-0000-0000-000000000000'
+
+
+@register
+class CellMapping(KilonovaObject):
+    VERSION = '1.1'
+    uuid: str
+    fields = {
+        'id': fields.IntegerField(),
+        'uuid': fields.UUIDField(),
+        'name': fields.StringField(nullable=True),
+        'transport_url': fields.StringField(),
+        'database_connection': fields.StringField(),
+        'disabled': fields.BooleanField(default=False),
+    }
+
+    def is_cell0(self) -> bool:
+        """Whether this is where servers lie that never found a host."""
+        return self.uuid == CELL0_UUID
+
+
+@register
+class CellMappingList(ListBase, KilonovaObject):
+    VERSION = '1.1'
+    fields = {'objects': fields.ListOfObjectsField('CellMapping')}
+
+
+# --- the cell of a host (API table host_mappings) --------------------------------------------------------------------
+@register
+class HostMapping(KilonovaObject):
+    """From a row that holds its ``cell_mapping`` object."""
+
+    VERSION = '1.0'
+    fields = {
+        'id': fields.IntegerField(),
+        'host': fields.StringField(),
+        'cell_mapping': fields.ObjectField('CellMapping'),
+    }
+
+
+@register
+class HostMappingList(ListBase, KilonovaObject):
+    VERSION = '1.1'
+    fields = {'objects': fields.ListOfObjectsField('HostMapping')}
+
+
+# --- the cell of a server (API table instance_mappings) --------------------------------------------------------------
+@register
+class InstanceMapping(KilonovaObject):
+    """``cell_mapping`` is None until a cell was chosen."""
+
+    VERSION = '1.2'
+    fields = {
+        'id': fields.IntegerField(),
+        'instance_uuid': fields.UUIDField(),
+        'cell_mapping': fields.ObjectField('CellMapping', nullable=True),
+        'project_id': fields.StringField(),
+        'user_id': fields.StringField(),
+        'queued_for_delete': fields.BooleanField(default=False),
+    }
+
+
+@register
+class InstanceMappingList(ListBase, KilonovaObject):
+    VERSION = '1.3'
+    fields = {'objects': fields.ListOfObjectsField('InstanceMapping')}
