@@ -72,7 +72,7 @@ class Node:
         self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
         host.tracker.serial = max(host.tracker.serial, int((stats or {}).get(SERIAL) or 0))
-        host.tracker.cells = Cells(objects.NUMATopology.from_column(resources['numa_topology']))
+        host.tracker.cells = Cells(objects.NUMATopology.from_json(resources['numa_topology']))
         if 'service_id' not in self.record or self.record.service_id != self.service.id:
             self.record.service_id = self.service.id
         self._fill_ledger(ctxt)
@@ -171,7 +171,7 @@ class Node:
         inventory = self._inventory()
         tracker.capacity = Capacity.of(inventory)
         self._save_record(resources, inventory)
-        tracker.cells = Cells(objects.NUMATopology.from_column(resources['numa_topology']), numa.CellLimits(
+        tracker.cells = Cells(objects.NUMATopology.from_json(resources['numa_topology']), numa.CellLimits(
             self.record.cpu_allocation_ratio, self.record.ram_allocation_ratio,
             self._host.conf.compute.packing_host_numa_cells_allocation_strategy))
         providers = {}

@@ -170,7 +170,8 @@ class Instance(PersistentObject, KilonovaObject):
                 elif name != 'flavor':
                     values[name] = None
         if 'pci_requests' in extra:
-            values['pci_requests'] = InstancePCIRequests.from_column(extra['pci_requests'], self.uuid, ctxt)
+            text = extra['pci_requests']
+            values['pci_requests'] = InstancePCIRequests.from_list(json.loads(text), self.uuid, ctxt) if text else None
         for name in ENVELOPES:
             if name in extra:
                 values[name] = KilonovaObject.from_json(extra[name], ctxt)

@@ -100,11 +100,6 @@ class InstancePCIRequests(KilonovaObject):
         self.load((('instance_uuid', instance_uuid), ('requests', made)))
         return self
 
-    @classmethod
-    def from_column(cls, text: str | None, instance_uuid: str, ctxt: RequestContext | None = None) -> Self | None:
-        """From ``instance_extra.pci_requests``; an empty column is None."""
-        return cls.from_list(json.loads(text), instance_uuid, ctxt) if text else None
-
     def to_column(self) -> str:
         """For ``instance_extra.pci_requests``: the stored form, every field of each request, unset ones as null."""
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])

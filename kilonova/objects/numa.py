@@ -1,9 +1,6 @@
 """NUMATopology: the host's NUMA cells (``compute_nodes.numa_topology``) and the limits a claim keeps."""
 from __future__ import annotations
 
-from typing import Self
-
-from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
 
@@ -73,11 +70,6 @@ class NUMACell(KilonovaObject):
 class NUMATopology(KilonovaObject):
     VERSION = '1.2'
     fields = {'cells': fields.ListOfObjectsField('NUMACell')}
-
-    @classmethod
-    def from_column(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
-        """From ``compute_nodes.numa_topology``."""
-        return cls.from_json(text, ctxt)
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -63,18 +63,15 @@ class Pool:
         """A pool to try things on; the keys are shared, nobody changes them."""
         return Pool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
-    @property
-    def dev_type(self) -> str | None:
-        return self.keys.get('dev_type')
-
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
         """Whether each key of a request's spec is there and equal, case aside."""
-        return all(name in self.keys and _fold(self.keys[name]) == _fold(value)
-                   for name, value in wanted.items() if name not in PLACEMENT_KEYS)
-
-
-def _fold(value: str | int | None) -> str | int | None:
-    return value.lower() if isinstance(value, str) else value
+        for name, value in wanted.items():
+            has = self.keys.get(name)
+            if name in PLACEMENT_KEYS or (has == value and name in self.keys):
+                continue
+            if not isinstance(has, str) or not isinstance(value, str) or has.lower() != value.lower():
+                return False
+        return True
 
 
 class PciPools:
@@ -171,7 +168,7 @@ class PciPools:
         trial.pools = [pool for pool in trial.pools if pool.rp_uuid is not None]
         for request in as_list(requests):
             index = 0
-            for pool in trial._filter(request, Counter(), set()) or ():  # noqa: SLF001 - a copy of one's own
+            for pool in trial._filter(request, numa_policy_of(request), Counter(), set()) or ():  # noqa: SLF001 - a copy of one's own
                 if pool not in trial.pools:
                     continue
                 number = min(request.count - index, pool.count)
@@ -190,7 +187,7 @@ class PciPools:
         taken: list[tuple[PciDevice, str]] = []
         for request in requests:
             providers: Counter[str | None] = Counter(allocated_providers(request, mapping))
-            pools = self._filter(request, providers, cells)
+            pools = self._filter(request, numa_policy_of(request), providers, cells)
             if pools is None:
                 raise PciDeviceRequestFailed(requests=requests)
             taken.extend(self._serve(request, pools, providers))
@@ -220,31 +217,32 @@ class PciPools:
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
         # A physical function and the functions below it can't both be given out: they share the pool address.
-        gone = CHILD_TYPES if pool.dev_type == PF else {PF} if pool.dev_type in CHILD_TYPES else ()
+        kind = pool.keys.get('dev_type')
+        gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
         if gone and address is not None:
             self.pools = [other for other in self.pools
-                          if other.dev_type not in gone or other.keys.get('address') != address]
+                          if other.keys.get('dev_type') not in gone or other.keys.get('address') != address]
         return devices
 
-    def _filter(self, request: InstancePCIRequest, providers: Counter[str | None],
+    def _filter(self, request: InstancePCIRequest, numa_policy: str, providers: Counter[str | None],
                 cells: set[int]) -> list[Pool] | None:
         """The pools that may serve the request, best first; None when they can't."""
         specs, count = request.spec, request.count
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
         if _total(pools) < count:
             return None
-        pools = self._filter_numa(pools, numa_policy_of(request), cells, count)                     # 2
+        pools = self._filter_numa(pools, numa_policy, cells, count)                     # 2
         if _total(pools) < count:
             return None
         if not _asks(specs, 'dev_type', PF):                                                     # 3
-            pools = [pool for pool in pools if pool.dev_type != PF]
+            pools = [pool for pool in pools if pool.keys.get('dev_type') != PF]
         if _total(pools) < count:
             return None
         if not _asks(specs, 'dev_type', VDPA):                                                   # 4
-            pools = [pool for pool in pools if pool.dev_type != VDPA]
+            pools = [pool for pool in pools if pool.keys.get('dev_type') != VDPA]
         if not _asks(specs, 'remote_managed', 'true'):                                           # 5
-            pools = [pool for pool in pools if _fold(pool.keys.get('remote_managed')) != 'true']
+            pools = [pool for pool in pools if not pool.matches({'remote_managed': 'true'})]
         if providers:                                                                            # 6
             pools = [pool for pool in pools if pool.rp_uuid in providers]
         for answer in ('true', 'false'):                                                         # 7
@@ -293,7 +291,7 @@ def _total(pools: Iterable[Pool]) -> int:
 
 
 def _asks(specs: Iterable[Mapping[str, str | None]], key: str, value: str) -> bool:
-    return any(_fold(one.get(key)) == value.lower() for one in specs)
+    return any((one.get(key) or '').lower() == value.lower() for one in specs)
 
 
 def _covers(pools: list[Pool], providers: Counter[str | None], count: int) -> bool:

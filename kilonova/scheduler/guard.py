@@ -2,6 +2,8 @@
 
     guard = Guard('Filter', one, spec)
     passing = [host for host in hosts if guard.call(one.host_passes, host, spec, default=False)]
+    with guard:
+        found = one.mask(look, spec)        # not set where it raised
     guard.report()                          # one line in the log, however many hosts it was
 
 A database that doesn't answer is no fault of a plug-in's: ``Unanswered`` goes through.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
@@ -36,16 +39,23 @@ class Guard:
         self._count = 0
         self._first: Exception | None = None
 
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None,
+                 _traceback: TracebackType | None) -> bool:
+        """Whatever a plug-in raised ends the block."""
+        if not isinstance(error, Exception) or isinstance(error, errors.Unanswered):
+            return False
+        self._count += 1
+        self._first = self._first or error
+        return True
+
     def call(self, function: Callable[[*Ts], R], *args: *Ts, default: D) -> R | D:
         """What the function returns; ``default`` where it raised."""
-        try:
+        with self:
             return function(*args)
-        except errors.Unanswered:
-            raise
-        except Exception as error:  # noqa: BLE001 - other people's code runs here
-            self._count += 1
-            self._first = self._first or error
-            return default
+        return default
 
     def report(self) -> None:
         """Say once a request what was raised, with the first error's traceback."""

@@ -29,7 +29,7 @@ ServersOf = Callable[[str], list[dict[str, Any]]]
 def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
     """What the two columns say, to be copied. From one select to the next few hosts change theirs."""
     return PciPools.from_pool_list(objects.PciDevicePoolList.from_column(stored),
-                                   sockets_of(objects.NUMATopology.from_column(topology)))
+                                   sockets_of(objects.NUMATopology.from_json(topology)))
 
 
 def less(pools: PciPools, taken: Iterable[Reservation]) -> None:
@@ -63,7 +63,7 @@ def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[
 @lru_cache(maxsize=2048)
 def parsed_topology(text: str | None) -> objects.NUMATopology | None:
     """What ``compute_nodes.numa_topology`` says; nobody changes it."""
-    return objects.NUMATopology.from_column(text)
+    return objects.NUMATopology.from_json(text)
 
 
 class Answers(Protocol):

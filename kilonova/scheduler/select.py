@@ -210,8 +210,9 @@ class Select:
         """Those that the filters, asked about this very host, leave."""
         if host.allocation_candidates is not None:
             for one in self._exact:
-                guard = Guard('Filter', one, self._spec)
-                passes = guard.call(one.host_passes, host, self._spec, default=False)
+                passes, guard = False, Guard('Filter', one, self._spec)
+                with guard:
+                    passes = one.host_passes(host, self._spec)
                 guard.report()
                 if not passes:
                     return []

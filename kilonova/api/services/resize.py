@@ -11,7 +11,7 @@ from kilonova.api.services import accept, create, images, quota, refusals
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
-from kilonova.db.queries import instances, migrations, request_specs, withdrawals
+from kilonova.db.queries import instances, migrations, operations, request_specs, withdrawals
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
@@ -176,7 +176,8 @@ def _accept(backend: Backend, ctxt: RequestContext, server: Found, move: _Move) 
         'migration_uuid': uuidutils.generate_uuid(), 'migration_type': move.kind, 'host': move.host,
         'flavor': move.flavor.stored_primitive(), 'request_spec': move.spec.obj_to_primitive(),
         'old_request_spec': move.old_spec.obj_to_primitive(), 'image': move.image, 'clean_shutdown': True})
-    accept.accept(ctxt, server, move.event, row, move.action, values=move.values or None)
+    operations.accept(server.cell, instance_uuid=server.uuid, event=move.event, operation=row,
+                      action=accept.action(ctxt, move.action), values=move.values or None)
     if move.allowed is not None:
         quota.recheck(backend, move.allowed, move.more, lambda: withdrawals.operation(
             server.cell, uuid=row.uuid, instance_uuid=server.uuid, event='resize.failed',

@@ -9,8 +9,12 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
-from kilonova.api.services import accept, change_password, delete, live_migrate, resize
+from kilonova.api.services import accept, delete, live_migrate, passwords, resize
 from kilonova.api.wsgi import Call, server_action
+from kilonova.db.queries import instances
+from kilonova.db.queries.operations import Operation
+from kilonova.errors import GuestAgentNotEnabled
+from kilonova.objects.image_meta import SYSMETA_PREFIX
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 START, STOP, REBOOT = (f'{PREFIX}servers:{verb}' for verb in ('start', 'stop', 'reboot'))
@@ -163,8 +167,22 @@ def revert(call: Call) -> None:
 
 
 def change_admin_password(call: Call) -> None:
-    """changePassword: the agent in the guest sets it."""
-    change_password.change_password(call.backend, call.ctxt, call.server, call.body['changePassword']['adminPass'])
+    """changePassword: the agent in the guest sets it; one that doesn't answer is seen in the event of the action.
+
+    InstanceInvalidState, InstanceIsLocked, InstanceNotReady, GuestAgentNotEnabled (the image doesn't say that its
+    guests have one): 409. NothingToSealWith: 503.
+    """
+    server, event = call.server, 'set_admin_password.start'
+    accept.check(call.ctxt, server, event)
+    with server.cell.read() as conn:
+        kept = instances.get_system_metadata(conn, server.uuid)
+    if not strutils.bool_from_string(kept.get(f'{SYSMETA_PREFIX}hw_qemu_guest_agent')):
+        raise GuestAgentNotEnabled
+    password = call.body['changePassword']['adminPass']
+    sealed = passwords.seal(passwords.keys(call.backend, True), password, (), server.uuid)
+    row = Operation.new(call.ctxt, 'set_admin_password', server.uuid, {'sealed': sealed})
+    accept.accept(call.ctxt, server, event, row, 'changePassword')
+    call.backend.conductor.run_operation(call.ctxt, operation=row.uuid)
 
 
 def reset_state(call: Call) -> None:

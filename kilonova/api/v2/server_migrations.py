@@ -8,11 +8,12 @@ from typing import Any
 from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, MANAGER, PREFIX, rule
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import live_migrations_under_way as under_way
+from kilonova.api.services import accept, ask_host
 from kilonova.api.services.accept import VIEW, WORK, Found
 from kilonova.api.wsgi import SERVER, Call, Route
-from kilonova.db.queries import migrations
-from kilonova.errors import NotFound
+from kilonova.db import engine
+from kilonova.db.queries import instances, migrations, operations
+from kilonova.errors import Invalid, KilonovaError, LiveMigrationAborted, NotFound
 
 INDEX, SHOW = f'{PREFIX}servers:migrations:index', f'{PREFIX}servers:migrations:show'
 SEE_HOSTS = f'{INDEX}:host'
@@ -24,6 +25,12 @@ RULES = (
     rule(ABORT, MANAGER, 'Abort a live migration of a server that is under way.'),
     rule(FORCE, MANAGER, 'Force a live migration of a server to its end.'),
 )
+
+
+LIVE = 'live-migration'
+# What may be aborted, in each version and from 2.65 on.
+RUNNING = ('running',)
+ABORTED = ('queued', 'preparing', *RUNNING)
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -79,6 +86,19 @@ class NotUnderWay(NotFound):
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not in progress.'
 
 
+class MigrationNotFound(NotFound):
+    msg_fmt = 'Migration %(migration_id)s not found for instance %(instance_id)s'
+
+
+class NoMigrationToForce(Invalid):
+    msg_fmt = MigrationNotFound.msg_fmt
+
+
+class InvalidMigrationState(Invalid):
+    msg_fmt = ('Migration %(migration_id)s state of instance %(instance_uuid)s is %(state)s. Cannot %(method)s while '
+               'the migration is in this state.')
+
+
 class Unknown(NotFound):
     msg_fmt = 'In-progress live migration %(id)s is not found for server %(uuid)s.'
 
@@ -88,19 +108,35 @@ def _under_way(server: Found) -> list[dict[str, Any]]:
     if server.cell is None:
         return []
     with server.cell.read() as conn:
-        return migrations.by_instance(conn, server.uuid, statuses=migrations.LIVE_RUNNING, types=(under_way.LIVE,))
+        return migrations.by_instance(conn, server.uuid, statuses=migrations.LIVE_RUNNING, types=(LIVE,))
+
+
+def _find(server: Found, identifier: str) -> dict[str, Any] | None:
+    """A move of the server by its number; None: it has none of that."""
+    row = None
+    # No number of a row is longer; what is no number names none.
+    if server.cell is not None and identifier.isascii() and identifier.isdigit() and len(identifier) < 10:
+        with server.cell.read() as conn:
+            row = migrations.get(conn, migration_id=int(identifier))
+    return row if row is not None and row['instance_uuid'] == server.uuid else None
 
 
 def _one(server: Found, identifier: str) -> dict[str, Any]:
     """One of them by its number: Unknown, NotLive, NotUnderWay (all 404)."""
-    row = under_way.find(server, identifier)
+    row = _find(server, identifier)
     if row is None:
         raise Unknown(id=identifier, uuid=server.uuid)
-    if row['migration_type'] != under_way.LIVE:
+    if row['migration_type'] != LIVE:
         raise NotLive(id=identifier, uuid=server.uuid)
     if row['status'] not in migrations.LIVE_RUNNING:
         raise NotUnderWay(id=identifier, uuid=server.uuid)
     return row
+
+
+def _check(row: Mapping[str, Any], statuses: tuple[str, ...], method: str) -> None:
+    if row['migration_type'] != LIVE or row['status'] not in statuses:
+        raise InvalidMigrationState(migration_id=row['id'], instance_uuid=row['instance_uuid'], state=row['status'],
+                                    method=method)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -117,14 +153,62 @@ def show(call: Call) -> Any:
 
 
 def abort(call: Call) -> None:
-    """DELETE /servers/{server_id}/migrations/{migration_id}."""
-    statuses = under_way.ABORTED if call.version >= _EARLY else under_way.RUNNING
-    under_way.abort(call.backend, call.ctxt, call.server, call.path['migration_id'], statuses)
+    """DELETE /servers/{server_id}/migrations/{migration_id}: it is cancelled; whoever has it takes it back, unless the
+    guest has gone. MigrationNotFound (404), InvalidMigrationState (400), InstanceInvalidState (409)."""
+    backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
+    accept.check(ctxt, server, 'live_migrate.abort')
+    row = _find(server, identifier)
+    if row is None:
+        raise MigrationNotFound(migration_id=identifier, instance_id=server.uuid)
+    _check(row, ABORTED if call.version >= _EARLY else RUNNING, 'abort live migration')
+    error = LiveMigrationAborted()
+    reason = {'class': type(error).__name__, 'message': str(error), 'code': error.code, 'details': None,
+              'request_id': ctxt.request_id}
+    cancelled: list[str] = []
+
+    def cancel(conn: engine.Connection) -> None:
+        uuid = operations.cancel_kind(conn, server.uuid, 'live_migrate', reason)
+        if uuid is None:
+            found = migrations.get(conn, migration_id=row['id']) or row
+            raise InvalidMigrationState(migration_id=row['id'], instance_uuid=server.uuid, state=found['status'],
+                                        method='abort live migration')
+        cancelled[:] = [uuid]
+    operations.accept(server.cell, instance_uuid=server.uuid, event='live_migrate.abort', operation=None,
+                      action=accept.action(ctxt, 'live_migration_cancel'), write=cancel)
+    # Only so that they needn't wait for a conductor to look at its rows.
+    for uuid in cancelled:
+        for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
+            if backend.compute is not None:
+                backend.compute.cancel(ctxt, server=host, key_prefix=f'{uuid}/')
+        backend.conductor.run_operation(ctxt, operation=uuid)
 
 
 def force_complete(call: Call) -> None:
-    """POST /servers/{server_id}/migrations/{migration_id}/action."""
-    under_way.force_complete(call.backend, call.ctxt, call.server, call.path['migration_id'])
+    """POST /servers/{server_id}/migrations/{migration_id}/action: the source is asked to bring it to its end, in the
+    request. NoMigrationToForce, InvalidMigrationState (400); InstanceInvalidState, HostDown, HostTooOld (409); what the
+    host says."""
+    backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
+    accept.check(ctxt, server, 'live_migrate.force')
+    row = _find(server, identifier)
+    if row is None:
+        raise NoMigrationToForce(migration_id=identifier, instance_id=server.uuid)
+    _check(row, RUNNING, 'force complete')
+    operations.accept(server.cell, instance_uuid=server.uuid, event='live_migrate.force', operation=None,
+                      action=accept.action(ctxt, 'live_migration_force_complete'))
+    began, problem = instances.utcnow(), 'Unknown error'
+    try:
+        ask_host.ask(backend, ctxt, server, 'live_migration_force_complete')
+        problem = ''
+    except KilonovaError as error:
+        problem = str(error)
+        raise
+    finally:
+        event = {'event': 'compute_live_migration_force_complete', 'result': 'Error' if problem else 'Success',
+                 'host': row['source_compute'], 'start_time': began, 'finish_time': instances.utcnow(),
+                 'details': problem or None, 'traceback': None}
+        with server.cell.write() as conn:
+            instances.add_events(conn, server.uuid, ctxt.request_id, [event])
+            instances.finish_action(conn, server.uuid, ctxt.request_id, 'Error' if problem else None)
 
 
 # --- routes ----------------------------------------------------------------------------------------------------------

@@ -106,7 +106,9 @@ def mask_of(one: BaseFilter, look: Look, spec_obj: RequestSpec, guard: Guard) ->
         return LOOP
     if is_rebuild(spec_obj) and not getattr(one, 'RUN_ON_REBUILD', False):
         return None
-    return guard.call(form, look, spec_obj, default=LOOP)
+    with guard:
+        return form(look, spec_obj)
+    return LOOP
 
 
 def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard: Guard) -> list[Any] | None:

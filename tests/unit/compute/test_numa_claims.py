@@ -113,7 +113,7 @@ def test_the_filter_and_the_claim_agree(devices: int, asked: Any) -> None:
 
 
 def _check(made: Tracker, held: list[str]) -> None:
-    host = objects.NUMATopology.from_column(made.usage()['numa_topology'])
+    host = objects.NUMATopology.from_json(made.usage()['numa_topology'])
     assert host is not None
     places = [place for uuid in held if (place := made.topology(uuid, RUN)) is not None]
     for cell in host.cells:

@@ -84,6 +84,7 @@ def test_a_row_alone_leaves_the_rest_unset(instance_row: dict[str, Any]) -> None
 def test_extra_columns_become_objects(instance_row: dict[str, Any], extra: dict[str, str | None]) -> None:
     instance = Instance.from_row(None, instance_row, extra, metadata={'a': 'b'}, system_metadata={'image_x': None})
     assert instance.flavor.extra_specs == {'hw:a': 'b'}
+    assert Instance.from_row(None, instance_row, {'pci_requests': None}).pci_requests is None
     assert (instance.old_flavor.id, instance.new_flavor) == (2, None)
     assert instance.pci_requests.requests[0].request_id == OLD
     assert instance.migration_context.new_pci_devices[0].address == '0000:82:00.0'

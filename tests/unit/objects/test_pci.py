@@ -27,7 +27,7 @@ def device(address: str, **values: Any) -> PciDevice:
 
 
 def test_requests_are_stored_as_a_plain_list() -> None:
-    requests = InstancePCIRequests.from_column(json.dumps([STORED]), UUID)
+    requests = InstancePCIRequests.from_list([STORED], UUID)
     assert json.loads(requests.to_column()) == [STORED]
     assert requests.instance_uuid == UUID
     assert requests.obj_what_changed() == set()
@@ -39,11 +39,6 @@ def test_requests_made_in_the_code_are_stored_with_every_key() -> None:
     assert json.loads(requests.to_column()) == [{
         'count': 2, 'spec': [{'vendor_id': '10de', 'product_id': None}], 'alias_name': 'gpu', 'is_new': False,
         'numa_policy': None, 'request_id': None, 'requester_id': None}]
-
-
-@pytest.mark.parametrize('text', [None, ''])
-def test_no_column_no_requests(text: str | None) -> None:
-    assert InstancePCIRequests.from_column(text, UUID) is None
 
 
 def test_a_request_without_alias_is_a_ports() -> None:

@@ -387,7 +387,7 @@ def test_devices_whose_address_is_not_told_are_no_relatives():
     for dev_type, other in (('type-VF', 'type-PF'), ('type-PF', 'type-VF')):
         pools = PciPools.from_pool_list(stored)
         pools.apply_requests([request(1, vendor_id='10de', dev_type=dev_type)])
-        assert {pool.dev_type: pool.count for pool in pools.pools} == {dev_type: 1, other: 2}
+        assert {pool.keys['dev_type']: pool.count for pool in pools.pools} == {dev_type: 1, other: 2}
 
 
 device_lists = st.lists(

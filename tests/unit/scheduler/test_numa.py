@@ -110,7 +110,7 @@ def test_what_was_just_given_away_counts_until_the_host_says_so() -> None:
 
 
 def test_packing_is_an_option() -> None:
-    used = numa.used(objects.NUMATopology.from_column(HOST), [])    # type: ignore[arg-type]
+    used = numa.used(objects.NUMATopology.from_json(HOST), [])    # type: ignore[arg-type]
     used.cells[0].pinned_cpus = {2}
     for pack, cpu in ((False, 6), (True, 3)):
         seen, asked = state(numa_topology=used.to_json()), request(PINNED, vcpus=1)

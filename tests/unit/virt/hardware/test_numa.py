@@ -78,7 +78,7 @@ def test_envelope() -> None:
         {'size_kb': 4, 'total': 262144, 'used': 0, 'reserved': 0},
         {'size_kb': 2048, 'total': 512, 'used': 0, 'reserved': 3},
         {'size_kb': 1048576, 'total': 2, 'used': 0, 'reserved': 0}]
-    assert objects.NUMATopology.from_column(json.dumps(topology)).to_json() == json.dumps(topology)  # type: ignore[union-attr]
+    assert objects.NUMATopology.from_json(json.dumps(topology)).to_json() == json.dumps(topology)  # type: ignore[union-attr]
 
 
 def test_a_host_that_tells_of_no_cells() -> None:
