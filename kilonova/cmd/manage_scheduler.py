@@ -159,11 +159,11 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
 
 def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
     """What isn't there of ZONE:HOST. The API refuses an unknown zone, too, so that no such request gets here."""
-    from kilonova.db.queries import zones
+    from kilonova.db.queries import aggregates
     zone, host = [*(az or '').split(':'), ''][:2]
     if zone:
         with cloud.databases.api().read() as connection:
-            known = {*zones.zones(connection), cloud.conf.default_availability_zone}
+            known = {*aggregates.zones(connection), cloud.conf.default_availability_zone}
         if zone not in known:
             return f"There is no availability zone '{zone}'. There are: {', '.join(sorted(known))}"
     if host and not any(_has(database, host) for database in cloud.cells.databases()):

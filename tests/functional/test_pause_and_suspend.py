@@ -124,7 +124,7 @@ def test_a_guest_that_will_not_leaves_the_server_as_it_was(cloud, monkeypatch, v
 
     def fail(guest, *args):
         raise GuestFailed(act=verb, uuid=guest.uuid, reason='QEMU is stuck')
-    place = 'kilonova.virt.libvirt.memory.save' if method == 'save' else f'kilonova.virt.libvirt.guest.Guest.{method}'
+    place = f'kilonova.virt.libvirt.guest.Guest.{method}'
     monkeypatch.setattr(place, fail)
     cloud.action(server, verb)
     ((name, message, events), *_) = cloud.story(server)

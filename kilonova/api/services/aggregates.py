@@ -19,9 +19,8 @@ from kilonova.clients import aggregates as mirror
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import aggregates, cells, operations, servers
-from kilonova.db.queries.aggregates import AggregateNotFound
+from kilonova.db.queries.aggregates import ZONE, AggregateNotFound
 from kilonova.db.queries.servers import Filters
-from kilonova.db.queries.zones import KEY
 from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound
 
 LOG = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def get(backend: Backend, identifier: str) -> dict[str, Any]:
 
 def create(backend: Backend, ctxt: RequestContext, name: str, zone: Zone) -> dict[str, Any]:
     """A new one without hosts. AggregateNameExists (409)."""
-    uuid, metadata = uuidutils.generate_uuid(), {KEY: zone} if zone is not None else {}
+    uuid, metadata = uuidutils.generate_uuid(), {ZONE: zone} if zone is not None else {}
     backend.notify.emit(ctxt, 'aggregate.create.start', aggregate={'name': name, 'uuid': uuid, 'hosts': [],
                                                                    'metadata': metadata})
     with backend.api_db.write() as conn:
@@ -142,7 +141,7 @@ def add_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str)
         if not aggregates.lock_hosts(conn, [host]):
             raise host_service.HostNotMapped(host=host)
         row = aggregates.get(conn, number)
-        _refuse_second_zone(row, aggregates.snapshot(conn, hosts=[host]), row['metadata'].get(KEY), NotAdded)
+        _refuse_second_zone(row, aggregates.snapshot(conn, hosts=[host]), row['metadata'].get(ZONE), NotAdded)
         aggregates.add_host(conn, number, host)
         operation = _remember(conn, ctxt, row['uuid'], host)
         row = aggregates.get(conn, number)
@@ -186,17 +185,17 @@ def _number(identifier: str) -> int:
 # --- zones -----------------------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
     """The zone of a host that is in these aggregates."""
-    return next((row['metadata'][KEY] for row in rows if KEY in row['metadata']), backend.options.default_zone)
+    return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
 
 def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], error: type[Invalid]) -> None:
     """Refuse to carry hosts that have servers into another zone."""
-    if KEY not in metadata:
+    if ZONE not in metadata:
         return
     with backend.api_db.read() as conn:
         row = aggregates.get(conn, number)
         rows = aggregates.snapshot(conn, hosts=row['hosts']) if row['hosts'] else []
-    changed = {**row, 'metadata': {name: value for name, value in {**row['metadata'], KEY: metadata[KEY]}.items()
+    changed = {**row, 'metadata': {name: value for name, value in {**row['metadata'], ZONE: metadata[ZONE]}.items()
                                    if value is not None}}
     moved = []
     for host in row['hosts']:
@@ -210,18 +209,18 @@ def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], err
 
 def _change(conn: engine.Connection, number: int, metadata: Mapping[str, str | None], error: type[Invalid]) -> None:
     aggregates.lock(conn, number)
-    if metadata.get(KEY) is not None:
+    if metadata.get(ZONE) is not None:
         row = aggregates.get(conn, number)
         if row['hosts']:
             aggregates.lock_hosts(conn, row['hosts'])
-            _refuse_second_zone(row, aggregates.snapshot(conn, hosts=row['hosts']), metadata[KEY], error)
+            _refuse_second_zone(row, aggregates.snapshot(conn, hosts=row['hosts']), metadata[ZONE], error)
     aggregates.set_metadata(conn, number, dict(metadata))
 
 
 def _refuse_second_zone(row: Mapping[str, Any], neighbours: Iterable[Mapping[str, Any]], zone: Zone,
                         error: type[KilonovaError]) -> None:
     """``neighbours``: all aggregates of the hosts that are or will be in the aggregate ``row``."""
-    others = {other['metadata'][KEY] for other in neighbours if other['id'] != row['id'] and KEY in other['metadata']}
+    others = {other['metadata'][ZONE] for other in neighbours if other['id'] != row['id'] and ZONE in other['metadata']}
     if zone is not None and others - {zone}:
         raise error(aggregate_id=row['id'], reason=IN_ANOTHER_ZONE % ', '.join(sorted(others - {zone})))
 

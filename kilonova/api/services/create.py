@@ -24,7 +24,6 @@ from kilonova.api.services import (
     images,
     keypairs,
     passwords,
-    personality,
     quota,
     refusals,
     server_groups,
@@ -177,7 +176,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     # 4. Whether so much is allowed.
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
     quota.check_metadata(allowed, request.metadata)
-    files = personality.read(request.personality, allowed)
+    files = passwords.read_files(request.personality, allowed)
     count = quota.check_create(backend, allowed, quota.sizes(made, image), request.min_count, request.max_count)
     if count > backend.options.max_servers_per_request:
         raise TooManyServers(wanted=count, most=backend.options.max_servers_per_request)

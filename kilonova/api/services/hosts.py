@@ -14,7 +14,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
-from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services, zones
+from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import (
     ComputeHostNotFound,
@@ -89,7 +89,7 @@ def list_services(backend: Backend, host: str | None = None, binary: str | None 
     Cells whose database doesn't answer are added to ``silent``; without such a list that is an error.
     """
     with backend.api_db.read() as conn:
-        zone_of = _zone_of_hosts(zones.zones(conn))
+        zone_of = _zone_of_hosts(aggregates.zones(conn))
     found = []
 
     def ask(cell: Database) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def _zone_of_hosts(hosts_of: dict[str, set[str]]) -> dict[str, str]:
 def zone_of(backend: Backend, host: str) -> str:
     """The availability zone of a compute host."""
     with backend.api_db.read() as conn:
-        return _zone_of_hosts(zones.zones(conn)).get(host, backend.options.default_zone)
+        return _zone_of_hosts(aggregates.zones(conn)).get(host, backend.options.default_zone)
 
 
 def _zone(backend: Backend, row: dict[str, Any], zone_of: dict[str, str]) -> str:
@@ -205,7 +205,7 @@ def _tell(backend: Backend, ctxt: RequestContext, row: dict[str, Any]) -> None:
 def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
     """The row with the zone of its host."""
     with backend.api_db.read() as conn:
-        return {**row, 'zone': _zone(backend, row, _zone_of_hosts(zones.zones(conn)))}
+        return {**row, 'zone': _zone(backend, row, _zone_of_hosts(aggregates.zones(conn)))}
 
 
 def delete_service(backend: Backend, ctxt: RequestContext, service: InCell) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova.api.services import accept, create, images, keypairs, passwords, personality, quota
+from kilonova.api.services import accept, create, images, keypairs, passwords, quota
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -65,7 +65,7 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     # 3. Whether so much is allowed.
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     quota.check_metadata(allowed, request.given.get('metadata') or {})
-    files = personality.read(request.personality, allowed)
+    files = passwords.read_files(request.personality, allowed)
     keys = passwords.keys(backend, request.admin_password or request.personality)
     # 4. Write and wake.
     new = _changed(backend, ctxt, instance, request, image, create.columns_of_image(image, kernels))

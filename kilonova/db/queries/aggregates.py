@@ -21,6 +21,10 @@ aggregate_metadata = AggregateMetadata.__table__
 host_mappings = HostMapping.__table__
 
 
+# The key of the metadata of an aggregate that is a zone.
+ZONE = 'availability_zone'
+
+
 class AggregateNotFound(errors.NotFound):
     msg_fmt = 'Aggregate %(aggregate_id)s could not be found.'
 
@@ -162,3 +166,14 @@ def destroy(connection: sa.Connection, aggregate_id: int) -> None:
         connection.execute(sa.delete(table).where(table.c.aggregate_id == aggregate_id))
     if not connection.execute(sa.delete(aggregates).where(aggregates.c.id == aggregate_id)).rowcount:
         raise AggregateNotFound(aggregate_id=aggregate_id)
+
+
+def zones(conn: sa.Connection) -> dict[str, set[str]]:
+    """zone → its hosts, which may be none. One statement."""
+    found: dict[str, set[str]] = {}
+    member, pair = aggregate_hosts.c, aggregate_metadata.c
+    for zone, host in conn.execute(sa.select(pair.value, member.host).join_from(
+            aggregate_metadata, aggregate_hosts, member.aggregate_id == pair.aggregate_id, isouter=True).where(
+            pair.key == ZONE)):
+        found.setdefault(zone, set()).update([host] if host else [])
+    return found

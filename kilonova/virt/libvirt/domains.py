@@ -20,7 +20,6 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.virt import driver
-from kilonova.virt.libvirt import memory
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
 from kilonova.virt.libvirt.devices import pci
@@ -91,7 +90,7 @@ class Domains:
         old = self._libvirt.find(instance.uuid)
         if old is not None:
             old.destroy()
-            memory.forget(old)
+            old.forget_saved()
             if old.name != driver.guest_name(self._conf, instance):
                 old.undefine()
         guest = self._libvirt.define(xml, instance.uuid)

@@ -81,8 +81,22 @@ class Guest:
         return POWER_STATES[state]
 
     def is_saved(self) -> bool:
-        """Whether its next start goes on from saved memory (``memory``)."""
+        """Whether its next start goes on from saved memory: [libvirt's save directory]/<domain>.save."""
         return bool(self.call('hasManagedSaveImage', 0))
+
+    def save(self) -> None:
+        """Save its memory while it runs, and stop it: it ``is_saved`` then. Raises GuestFailed; it runs on then."""
+        try:
+            self.call('managedSave', 0)
+        except libvirt.libvirtError as error:
+            # Asked again after the connection was lost, it may be saved already.
+            if self.is_active() or not self.is_saved():
+                raise driver.GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
+
+    def forget_saved(self) -> None:
+        """Its next start begins anew. Fine if nothing is saved."""
+        if self.is_saved():
+            self.call('managedSaveRemove', 0)
 
     def is_active(self) -> bool:
         """Whether it holds its devices: running, paused or on its way down."""

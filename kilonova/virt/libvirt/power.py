@@ -8,7 +8,6 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt import memory
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
@@ -31,7 +30,7 @@ class Power:
         if guest.is_active() and not (timeout and guest.shut_down(timeout, retry_interval)):
             guest.destroy()
             LOG.info('Instance destroyed successfully.', instance_uuid=instance.uuid)
-        memory.forget(guest)
+        guest.forget_saved()
         self._domains.show(guest)
 
     @translated
@@ -73,7 +72,7 @@ class Power:
         if guest.is_active():
             try:
                 self._hotplug.take(guest, check)
-                memory.save(guest)
+                guest.save()
             except Exception:
                 self._hotplug.give_back(guest)
                 raise
@@ -96,7 +95,7 @@ class Power:
         except Exception:
             LOG.warning('Instance is suspended again', instance_uuid=instance.uuid)
             self._hotplug.take(guest, check)
-            memory.save(guest)
+            guest.save()
             raise
         self._domains.show(guest)
         LOG.info('Instance resumed successfully.', instance_uuid=instance.uuid)
