@@ -32,8 +32,7 @@ def test_the_tree() -> None:
 
 def test_operations(tracer: Tracer, make_cloud: Callable[..., Cloud]) -> None:
     """Each is done once before it is traced: what a process does only once, or from time to time, doesn't count."""
-    cloud = make_cloud(periodic_enable=False, report_interval=3600, service_down_time=36000,
-                       conductor__lease_time=3600, conductor__sweep_interval=3600)
+    cloud = make_cloud(periodic_enable=False, report_interval=3600, service_down_time=36000)
     one, two = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
 
     def resize(server: str) -> None:
