@@ -174,17 +174,19 @@ class Claims:
     def give_back(self, uuids: Collection[str] | None = None) -> None:
         """Drop what this select put for these servers (None: for all), unless it was written since."""
         for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
-            allocations = self._made.pop(uuid)
-            for pause in (*DROP_PAUSES, None):
-                try:
-                    self._drop(uuid, allocations)
-                    break
-                except errors.Unanswered as error:
-                    if pause is None:
-                        LOG.warning('The allocation of server %(uuid)s may stay in Placement: %(error)s',
-                                    {'uuid': uuid, 'error': error})
-                    else:
-                        time.sleep(pause)
+            self._give_back(uuid, self._made.pop(uuid))
+
+    def _give_back(self, uuid: str, allocations: Allocations) -> None:
+        for pause in (*DROP_PAUSES, None):
+            try:
+                self._drop(uuid, allocations)
+                return
+            except errors.Unanswered as error:
+                if pause is None:
+                    LOG.warning('The allocation of server %(uuid)s may stay in Placement: %(error)s',
+                                {'uuid': uuid, 'error': error})
+                else:
+                    time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
         # Whoever claims after a removal begins with the same generation, so the amounts are looked at as well.

@@ -124,10 +124,11 @@ def _frozen(base: Request) -> tuple[Any, ...]:
 
 def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
     """Up to ``most`` different ways to take so many slots of each kind: neighbours first, then others."""
-    if any(len(of_kind) < count for of_kind, count in zip(slots, counts, strict=True)):
+    number = math.prod(map(math.comb, map(len, slots), counts))
+    if not number:
         return
     seen = set()
-    for choice in itertools.chain(_neighbours(slots, counts, near), _others(slots, counts)):
+    for choice in itertools.chain(_neighbours(slots, counts, near), _others(slots, counts, number)):
         if choice is None:
             continue
         key = tuple(tuple(sorted(provider for provider, _ in of_kind)) for of_kind in choice)
@@ -158,9 +159,8 @@ def _turned(slots: list[Slot], turn: int) -> list[Slot]:
     return slots[start:] + slots[:start]
 
 
-def _others(slots: list[list[Slot]], counts: list[int]) -> Iterator[Slots | None]:
-    """All if they are few, or of one kind; else any."""
-    number = math.prod(math.comb(len(of_kind), count) for of_kind, count in zip(slots, counts, strict=True))
+def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
+    """All ``number`` if they are few, or of one kind; else any."""
     if len(slots) == 1 or number <= 16 * MAX_CHOICES:
         ways = itertools.product(*map(itertools.combinations, slots, counts))
         for choice in itertools.islice(ways, 16 * MAX_CHOICES):

@@ -94,10 +94,8 @@ class BaseFilterHandler:
         """Those that pass all of them; ``index``: of the server in its request."""
         left = list(objs)
         for one in filters_:
-            if not left:
-                break
             guard = Guard('Filter', one, spec_obj)
-            if guard.call(one.run_filter_for_index, index, default=True):
+            if left and guard.call(one.run_filter_for_index, index, default=True):
                 left = filters.passing(one, left, spec_obj, guard) or []
                 guard.report()
         return left

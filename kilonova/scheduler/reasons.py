@@ -10,10 +10,11 @@ single hosts, and Placement, are only asked about hosts that nothing else explai
 """
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -92,8 +93,8 @@ class Report:
     """``names``: {place: host} of all hosts that were considered."""
 
     names: dict[int, str]
-    servers: int = 1
-    checks: list[Check] = field(default_factory=list)
+    servers: int
+    checks: list[Check]
 
     def text(self, room: int = ROOM) -> str:
         """For the owner; at most ``room`` characters."""
@@ -339,12 +340,12 @@ class _Why:
         """Equal groups: a provider with f free serves min(f, number) of them, one if each shall have its own."""
         (name, amount), = group.resources.items()
         free: Counter[str] = Counter()
-        for times in range(1, 2 if self._query.policy == 'isolate' else len(suffixes) + 1):
-            found = self._roots(resources=f'{name}:{amount * times}', required=','.join(
-                [*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)]) or None)
+        traits = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)]) or None
+        most = 1 if self._query.policy == 'isolate' else len(suffixes)
+        # No provider has enough for so many: none has enough for more.
+        for found in itertools.takewhile(bool, (
+                self._roots(resources=f'{name}:{amount * times}', required=traits) for times in range(1, most + 1))):
             free.update(found)
-            if not found:
-                break
         has = np.zeros(len(self._considered), np.int64)
         for root, number in free.items():
             if root in self._places:

@@ -10,6 +10,7 @@ chooses meanwhile sees it gone.
 """
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -139,7 +140,8 @@ class Select:
             if len(uuids) > 1:
                 self._order = self._best(len(uuids))
             taken = {place for place, _ in chosen}
-            return Plan(choices, [self._alternates(choice, taken) for choice in choices])
+            return Plan(choices, [list(itertools.islice(self._alternates(choice, taken), self._settings.alternates))
+                                  for choice in choices])
 
     def forget(self, but: Collection[str] = ()) -> None:
         """No longer count what was chosen for servers that get nothing here."""
@@ -251,23 +253,17 @@ class Select:
             # The next server of the request is to see this one.
             group.put(uuid, host.host)
 
-    def _alternates(self, choice: Choice, taken: Collection[int | None]) -> list[Choice]:
+    def _alternates(self, choice: Choice, taken: Collection[int | None]) -> Iterator[Choice]:
         """Further hosts of the same cell that no server of this request was given."""
-        found: list[Choice] = []
         for place in self._order:
-            if len(found) == self._settings.alternates:
-                break
             host = self._state(place) if place not in taken else None
-            if host is None or host.cell_uuid != choice.host.cell_uuid:
-                continue
-            requests, room = self._requests(place, host), self._offers.room
-            if requests is None:
-                found.append(Choice(host))
-                continue
-            request = next((one for one in requests if room is None or room.fits(one)), None)
-            if request is not None:
-                found.append(Choice(host, request))
-        return found
+            if host is not None and host.cell_uuid == choice.host.cell_uuid:
+                requests, room = self._requests(place, host), self._offers.room
+                if requests is None:
+                    yield Choice(host)
+                else:
+                    fitting = (Choice(host, one) for one in requests if room is None or room.fits(one))
+                    yield from itertools.islice(fitting, 1)
 
     def _state(self, place: int) -> HostState | None:
         state = self._states.get(place)
@@ -347,9 +343,8 @@ class Select:
             if getattr(one, 'at_most', False):
                 self._exact.append(one)
             passing = steps.took(type(one).__name__, passing, passing if mask is None else passing & mask)
-        for one in single:
-            if not passing.any():
-                break
+        while single and passing.any():
+            one = single.pop(0)
             places = [place for place in np.flatnonzero(passing).tolist() if self._state(place) is not None]
             guard = Guard('Filter', one, self._spec)
             kept = filtering.passing(one, [self._states[place] for place in places], self._spec, guard)
@@ -424,8 +419,7 @@ class Select:
                 values = guard.call(form, self._look, self._spec, default=weighing.LOOP) if form else weighing.LOOP
                 if values is weighing.LOOP:
                     values = np.asarray(weighing.values_of(weigher, [
-                        weighing.WeighedHost(self._state(int(place))) for place in places], self._spec, guard),
-                        np.float64)
+                        weighing.WeighedHost(self._state(int(place))) for place in places], self._spec, guard))
                 else:
                     values = values[places]
                 total += _weights(values, multiplier, weigher)

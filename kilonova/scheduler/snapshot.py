@@ -9,6 +9,7 @@ cell and one for aggregates when nothing did. Where servers are is read when it 
 """
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -21,7 +22,7 @@ from kilonova.db import engine
 from kilonova.db.queries import cells as cell_queries
 from kilonova.db.queries import changes
 from kilonova.scheduler.aggregates import Aggregates
-from kilonova.scheduler.cells import Cells, reading
+from kilonova.scheduler.cells import Cell, Cells, reading
 from kilonova.scheduler.host_state import Answers, HostState, ServersOf
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.servers import Servers
@@ -65,35 +66,34 @@ class Snapshot:
         was sent somewhere needs nothing there any more (its boot failed, it is gone, or its host counts it). Then they
         no longer so count. One to three statements for each cell that has any, and one more for all; asked before a
         refusal is told."""
-        found, ended = False, False
         with self.table.lock:
             known = [(cell, self.table.services.down(cell.uuid), self.table.unsettled(cell.uuid))
                      for cell in self.cells.usable]
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
-        for cell, before, sent in known:
-            if not before and not sent:
-                continue
-            try:
-                with reading(cell.database) as connection:
-                    now = changes.down(connection, self._conf.service_down_time) if before else before
-                    settled = changes.settled(connection, sent) if sent else set()
-                    missing = set(sent) - coming - settled
-                    if missing:
-                        settled |= changes.unknown(connection, missing)
-            except errors.Unanswered as error:
-                LOG.warning('Cell %s does not answer: %s', cell.database.name, error)
-                continue
-            with self.table.lock:
-                if before:
-                    self.table.services.put_down(cell.uuid, now)
-                for uuid in settled:
-                    self.table.reservations.give_back(uuid)
-            found = found or not before <= now
-            ended = ended or bool(settled)
-        if ended:
+        found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
+        if any(ended for _, ended in found):
             # After that, as always: what a host took in between counts twice for a moment, never not at all.
             self.refresh()
-        return found or ended
+        return any(itertools.chain.from_iterable(found))
+
+    def _look_again(self, cell: Cell, before: set[int], sent: list[str], coming: set[str]) -> tuple[bool, bool]:
+        """Whether a host of a cell is up by now, and whether a server that was sent there needs nothing any more."""
+        try:
+            with reading(cell.database) as connection:
+                now = changes.down(connection, self._conf.service_down_time) if before else before
+                settled = changes.settled(connection, sent) if sent else set()
+                missing = set(sent) - coming - settled
+                if missing:
+                    settled |= changes.unknown(connection, missing)
+        except errors.Unanswered as error:
+            LOG.warning('Cell %s does not answer: %s', cell.database.name, error)
+            return False, False
+        with self.table.lock:
+            if before:
+                self.table.services.put_down(cell.uuid, now)
+            for uuid in settled:
+                self.table.reservations.give_back(uuid)
+        return not before <= now, bool(settled)
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def by_uuids(self, uuids: Collection[str]) -> tuple[dict[str, HostState], list[str]]:

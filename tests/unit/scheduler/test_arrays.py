@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kilonova import objects
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler import weighers as weighing
-from kilonova.scheduler.columns import COLUMNS
+from kilonova.scheduler.columns import COLUMNS, Columns, Places
 from kilonova.scheduler.filters.affinity import ServerGroupAntiAffinityFilter
 from kilonova.scheduler.filters.cidr import SimpleCIDRAffinityFilter
 from kilonova.scheduler.filters.compute import ComputeFilter
@@ -205,6 +205,19 @@ def test_a_host_that_counts_a_server_already_has_less_left():
     assert table['pci_free'][place] == 2
 
 
+def test_free_devices_of_one_of_several_specs():
+    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
+        vendor_id=vendor, product_id=product, numa_node=0, count=count, tags={'address': product})
+        for vendor, product, count in (('10de', '1', 1), ('10de', '2', 2), ('8086', '1', 4), ('8086', '3', 8))])
+    table, (place,) = filled([{**node('a', pci_stats=stored.to_json()), 'deleted': 0}])
+
+    def free(*wanted):
+        specs = [{'vendor_id': vendor, 'product_id': product} for vendor, product in wanted]
+        return int(table.devices.free(specs)[place])
+    assert free(('10de', '1')) == 1 and free(('8086', '1')) == 4 and free(('8086', '2')) == 0
+    assert free(('10de', '1'), ('8086', '3')) == 9 and free(('10de', '1'), ('10de', '1')) == 1 and free() == 0
+
+
 @pytest.mark.parametrize('policy', ['required', 'legacy', 'preferred'])
 def test_devices_near_the_cells_that_a_server_got_are_gone(policy):
     """By the code that hosts claim by."""
@@ -253,7 +266,12 @@ def test_anti_affinity_counts_what_was_just_sent():
     mask = made(ServerGroupAntiAffinityFilter).mask
     assert mask(look(table), request)[sorted(states)].all()
     table.reservations.take(uuid('s2'), Reservation(table.places.of(uuid('b')), 1, 1, 1, objects_counter(None)))
-    found = mask(look(table, **{uuid('s1'): 'a'}), request)
+    seen, asked = look(table, **{uuid('s1'): 'a'}), []
+    real = seen.snapshot.servers.hosts_of
+    seen.snapshot.servers.hosts_of = lambda uuids: asked.append(sorted(uuids)) or real(uuids)
+    found = mask(seen, request)
+    # One question for all of them.
+    assert asked == [sorted(map(uuid, ('s1', 's2', 's3')))]
     assert [bool(found[table.places.of(uuid(name))]) for name in 'ab'] == [False, False]
 
 
@@ -287,6 +305,7 @@ def test_a_subclass_that_passes_otherwise_has_no_array_form():
     ({'trait:CUSTOM_A': 'required'}, {}, False),
     ({'resources:CUSTOM_B': '1'}, {}, False),
     ({'resources1:VCPU': '1'}, {}, False),
+    ({'resources1:VGPU': '0'}, {}, True),
     ({'hw:cpu_policy': 'dedicated'}, {}, False),
     ({}, {'force_hosts': ['a']}, False),
     ({}, {'gpus': (2,)}, True),
@@ -304,3 +323,28 @@ def test_hosts_without_a_host_mapping_are_present_and_not_usable():
         table.services.put(CELL, {'id': 1, 'host': name, 'disabled': False, 'deleted': 0})
     assert table.present({CELL})[[one, other]].tolist() == [True, True]
     assert table.usable({CELL})[[one, other]].tolist() == [True, False]
+
+
+def test_places_are_there_and_free_again():
+    places = Places(2)
+    rows = [{'id': number, 'uuid': uuid(f'h{number}'), 'host': f'h{number // 2}'} for number in range(5)]
+    assert [places.add(CELL, row) for row in rows] == [0, 1, 2, 3, 4]
+    assert (places.size, len(places), places.cells) == (8, 5, [CELL])
+    assert places.add(CELL, rows[3]) == 3 and len(places) == 5
+    assert (places.of_host(CELL, 'h1'), places.of_host('elsewhere', 'h1')) == ({2, 3}, set())
+    assert places.named(['h0', 'h2', 'x']) == {0, 1, 4}
+    places.remove(CELL, rows[1])
+    assert (places.of(uuid('h1')), places.of_node(CELL, 1), places.of_host(CELL, 'h0')) == (None, None, {0})
+    assert places.of_cell(CELL) == [0, 2, 3, 4] and places.of_cell('elsewhere') == []
+    assert places.add('cell2', {**rows[1], 'id': 9}) == 1 and places.cells == [CELL, 'cell2']
+    assert places.mask([0, 4]).tolist() == [True, False, False, False, True, False, False, False]
+    assert places.these([uuid('h4'), uuid('x')]).tolist() == [False] * 4 + [True] + [False] * 3
+
+
+def test_columns_grow_and_keep_what_they_have():
+    columns = Columns({'a': np.array([1, 2]), 'b': np.array([0.5, 1.5])})
+    columns.grow(4)
+    assert columns['a'].tolist() == [1, 2, 0, 0] and columns['b'].tolist() == [0.5, 1.5, 0, 0]
+    assert columns['a'].dtype == np.int64
+    columns.clear_place(1)
+    assert columns['a'].tolist() == [1, 0, 0, 0] and columns['b'].tolist() == [0.5, 0, 0, 0]

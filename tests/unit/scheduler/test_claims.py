@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kilonova import errors
+from kilonova.clients.placement import WRITE_ATTEMPTS
 from kilonova.scheduler.claims import Asker, Claims, mappings_of
 from kilonova.scheduler.query import Group, Query
 
@@ -29,11 +30,23 @@ def test_equal_groups_in_any_order_without_a_look_at_traits():
     assert sorted(found['a'] + found['b']) == ['d1', 'd2']
 
 
+def test_groups_of_other_classes_need_no_look_at_traits():
+    query = question(a=Group(resources={'GPU': 1}), b=Group(resources={'NIC': 1}, required={'FAST'}))
+    assert mappings_of(query, amounts(root={'VCPU': 2}, d1={'GPU': 1}, d2={'NIC': 1}), never) == {
+        '': ['root'], 'a': ['d1'], 'b': ['d2']}
+
+
 def test_groups_that_differ_in_traits_get_the_provider_that_has_them():
     query = question(a=Group(resources={'GPU': 1}), b=Group(resources={'GPU': 1}, required={'FAST'}))
     given_out = amounts(root={'VCPU': 2}, d1={'GPU': 1}, d2={'GPU': 1})
     assert mappings_of(query, given_out, {'d1': {'FAST'}, 'd2': set()}.get) == {'': ['root'], 'a': ['d2'], 'b': ['d1']}
     assert mappings_of(query, given_out, {'d1': set(), 'd2': set()}.get) is None
+
+
+def test_a_group_of_two_classes_gets_the_provider_that_has_both():
+    query = question(a=Group(resources={'GPU': 1, 'VF': 1}), b=Group(resources={'GPU': 1}))
+    given_out = amounts(root={'VCPU': 2}, d1={'GPU': 1}, d2={'GPU': 1, 'VF': 1})
+    assert mappings_of(query, given_out, lambda rp: set()) == {'': ['root'], 'a': ['d2'], 'b': ['d1']}
 
 
 def test_several_groups_on_one_provider():
@@ -94,3 +107,35 @@ def test_a_refused_claim_is_the_next_hosts_turn_and_a_failure_gives_all_back():
     assert set(placement.held) == {'somebody', 's1', 's2'}
     claims.give_back()
     assert set(placement.held) == {'somebody'} and placement.taken == {'gone'}
+
+
+def test_an_allocation_that_others_keep_writing_is_no_answer():
+    class Busy(Placement):
+        def claim(self, consumer, allocations, mappings=None, generation=None, **owner):
+            error = errors.PlacementConflict(detail='consumer generation conflict')
+            error.placement_code = 'placement.concurrent_update'
+            tries.append(generation)
+            raise error
+
+    tries, placement = [], Busy()
+    placement.held['s1'] = amounts(root={'VCPU': 2})
+    claims = Claims(placement, question(), Asker(), project_id='p', user_id='u', host_of=lambda rps: 'host1')
+    with pytest.raises(errors.Unanswered, match='others write the allocation of s1 at the same time'):
+        claims.existing('s1')
+    assert tries == [1] * WRITE_ATTEMPTS
+
+
+def test_what_is_given_back_is_asked_about_once():
+    asked = []
+
+    class Watched(Placement):
+        def get_allocations(self, consumer):
+            asked.append(consumer)
+            return super().get_allocations(consumer)
+    claims = Claims(Watched(), question(), Asker(), project_id='p', user_id='u', host_of=lambda rps: None)
+    for server in ('s1', 's2'):
+        claims.claim(server, 'host1', wanting(server))
+    claims.give_back(['s2', 'unknown'])
+    assert asked == ['s2']
+    claims.give_back()
+    assert asked == ['s2', 's1']

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 
 import pytest
 
@@ -10,7 +11,9 @@ from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import decisions as rows
 from kilonova.scheduler import decisions
-from tests.unit.scheduler.builders import GPU, spec, uuid
+from kilonova.scheduler.plan import Choice, Plan
+from kilonova.scheduler.reasons import Report
+from tests.unit.scheduler.builders import GPU, conf, spec, state, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False, request_id='req-1')
 A, B = '0000:08:00.0', '0000:88:00.0'
@@ -127,6 +130,79 @@ def test_a_silent_database_costs_no_decision(rig, monkeypatch, caplog):
     assert kept(rig, S1) == []
     flush(manager)
     assert len(kept(rig, S1)) == 1
+
+
+def test_decisions_are_written_while_the_scheduler_runs(rig, monkeypatch):
+    monkeypatch.setattr(decisions, 'FLUSH_EVERY', 0.0)
+    manager, written = rig.manager(), threading.Event()
+    monkeypatch.setattr(manager._decisions, 'flush', written.set)
+    manager.start()
+    assert written.wait(30)
+    manager.stop()
+
+
+def test_many_decisions_wake_the_writer(rig, monkeypatch):
+    monkeypatch.setattr(decisions, 'FLUSH_AT', 2)
+    kept = decisions.Decisions(conf(), rig.databases)
+    for woken in (False, True):
+        kept.record(CTXT, spec(), [S1], decisions.Trace(5), failure=errors.NoValidHost(reason='full'))
+        assert kept._wake.is_set() is woken
+
+
+def test_no_more_decisions_than_the_bound_wait_for_a_database(rig, monkeypatch):
+    """The oldest are lost, also those that a write gave up."""
+    monkeypatch.setattr(decisions, 'MOST', 3)
+    kept = decisions.Decisions(conf(), rig.databases)
+
+    def record(*names):
+        for name in names:
+            kept.record(CTXT, spec(), [uuid(name)], decisions.Trace(5), failure=errors.NoValidHost(reason='full'))
+
+    def waiting():
+        return [row['instance_uuid'] for row, _ in kept._waiting]
+
+    def broken(taken):
+        record(*broken.more)
+        raise OSError
+    record('1', '2', '3', '4')
+    assert waiting() == [uuid('2'), uuid('3'), uuid('4')]
+    monkeypatch.setattr(kept, '_write', broken)
+    broken.more = ('5', '6')
+    kept.flush()
+    assert waiting() == [uuid('4'), uuid('5'), uuid('6')]
+    broken.more = ('7', '8', '9')
+    kept.flush()
+    assert waiting() == [uuid('7'), uuid('8'), uuid('9')]
+
+
+def test_what_is_told_of_one_server_of_a_request(monkeypatch):
+    clock = iter((100.0, 102.5))
+    monkeypatch.setattr(decisions.time, 'perf_counter', lambda: next(clock))
+    trace = decisions.Trace(1)
+    trace.start(7)
+    trace.start(8)
+    for name in ('a', 'b'):
+        trace.refuse(name)
+    trace.end()
+
+    def choice(name):
+        return Choice(state(name))
+    plan = Plan([choice('a'), choice('b')], [[choice('c'), choice('d')], []])
+    request = spec(gpus=(2, 1), availability_zone='east', scheduler_hints={'group': ['g']}, flavor_values={
+        'vcpus': 3, 'memory_mb': 64, 'root_gb': 5, 'ephemeral_gb': 2})
+    told = decisions.story(request, trace, 5, plan=plan)
+    assert told == {
+        'asked': {'flavor': 'tmp1', 'vcpus': 3, 'memory_mb': 64, 'disk_gb': 7, 'devices': {'gpu': 1},
+                  'availability_zone': 'east', 'hints': {'group': ['g']}},
+        'considered': 7, 'filters': [], 'weighed': {}, 'claims_refused': ['a'], 'seconds': 2.5, 'chosen': 'a',
+        'alternates': ['c', 'd']}
+    told = decisions.story(request, trace, 5, plan=plan, index=1)
+    assert (told['chosen'], told['alternates']) == ('b', [])
+    trace.restart()
+    trace.report = Report({0: 'x', 1: 'y'}, 1, [])
+    told = decisions.story(request, trace, 1, failure=errors.NoValidHost(reason='full'))
+    assert (told['chosen'], told['failure'], told['considered']) == (None, 'No valid host was found. full', 2)
+    assert [one['host'] for one in told['hosts']] == ['x'] and 'alternates' not in told
 
 
 def test_old_and_surplus_ones_are_dropped(rig, monkeypatch):

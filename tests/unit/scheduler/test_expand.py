@@ -1,6 +1,7 @@
 """Many equal device groups composed from Placement's answer for one."""
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections import Counter
@@ -53,6 +54,90 @@ def test_too_few_devices():
     query, clones = question(4)
     requests, room = answer('1', '2', '3')
     assert expand(requests, query, clones, room) == []
+
+
+def test_enough_of_one_kind_is_not_enough():
+    query = Query(groups={'': Group({'VCPU': 1}), 'a': Group({GPU: 1}), 'b': Group({'NIC': 1})},
+                  pci_groups={'a', 'a2', 'b', 'b2'})
+    summaries = {device('host1', name): {'resources': {kind: {'capacity': 1, 'used': 0}}}
+                 for name, kind in (('1', GPU), ('2', GPU), ('3', 'NIC'))}
+    requests = [{'allocations': {uuid('host1'): {'resources': {'VCPU': 1}}, device('host1', a): {'resources': {GPU: 1}},
+                                 device('host1', '3'): {'resources': {'NIC': 1}}},
+                 'mappings': {'': [uuid('host1')], 'a': [device('host1', a)], 'b': [device('host1', '3')]}}
+                for a in '12']
+    assert expand(requests, query, {'a': ['a2'], 'b': []}, Room(summaries)) != []
+    assert expand(requests, query, {'a': ['a2'], 'b': ['b2']}, Room(summaries)) == []
+
+
+def test_choices_begin_with_neighbours_and_differ():
+    query, clones = question(3)
+    addresses = ['1', '2', '3', '4']
+    cells = {device('host1', '1'): 1, device('host1', '2'): 0, device('host1', '3'): 1, device('host1', '4'): 0}
+    requests, room = answer(*addresses)
+    found = expand(requests, query, clones, room, near=cells.__getitem__)
+    # All of the first cell, then one of the other; the other way round; further ones.
+    assert [sum(cells[rp] for rp in chosen(request)) for request in found[:2]] == [1, 2]
+    assert len({tuple(chosen(request)) for request in found}) == 4
+    two, clones = question(3)
+    slots = [[one for one, in (request['mappings'][f'{NAME}-{number}'] for number in range(3))]
+             for request in expand(requests, two, clones, room, near=cells.__getitem__)]
+    # Those of one cell come first in each of them.
+    assert all([cells[rp] for rp in one] in (sorted(cells[rp] for rp in one),
+                                             sorted((cells[rp] for rp in one), reverse=True)) for one in slots)
+
+
+def kinds_of(*groups, **providers):
+    """A question of these groups, each of a kind of its own; Placement's answer to it and what is left."""
+    query = Query(groups={'': Group({'VCPU': 1}), **{name: Group(resources) for name, resources, _ in groups}},
+                  pci_groups={name for name, _, _ in groups})
+    room = Room({rp: {'resources': {name: {'capacity': amount, 'used': 0} for name, amount in amounts.items()}}
+                 for rp, amounts in providers.items()})
+    able = [[rp for rp, amounts in providers.items()
+             if all(amounts.get(name, 0) >= amount for name, amount in resources.items())]
+            for _, resources, _ in groups]
+    requests = []
+    for chosen in itertools.product(*able):
+        allocations = {'root': {'resources': {'VCPU': 1}}}
+        for rp, (_, resources, _) in zip(chosen, groups, strict=True):
+            given = allocations.setdefault(rp, {'resources': {}})['resources']
+            given.update({name: given.get(name, 0) + amount for name, amount in resources.items()})
+        requests.append({'allocations': allocations, 'mappings': {
+            '': ['root'], **{name: [rp] for rp, (name, _, _) in zip(chosen, groups, strict=True)}}})
+    clones = {name: [f'{name}{number}' for number in range(2, times + 1)] for name, _, times in groups}
+    return query, requests, clones, room
+
+
+def test_kinds_that_share_a_provider_take_no_more_than_it_has():
+    query, requests, clones, room = kinds_of(('a', {'A': 1}, 1), ('b', {'A': 2}, 1), p1={'A': 2}, p2={'A': 2})
+    found = expand([one for one in requests if room.fits(one)], query, clones, room)
+    assert sorted(chosen(request) for request in found) == [['p1', 'p2'], ['p1', 'p2']]
+    assert {request['mappings']['a'][0] for request in found} == {'p1', 'p2'}
+
+
+def test_of_very_many_choices_some_are_drawn_the_same_each_time():
+    providers = {f'{kind}{number}': {kind: 1} for kind in 'AB' for number in range(9)}
+    query, requests, clones, room = kinds_of(('a', {'A': 1}, 4), ('b', {'B': 1}, 4), **providers)
+    found = expand(requests, query, clones, room)
+    assert len({tuple(chosen(request)) for request in found}) == len(found) == MAX_CHOICES
+    assert found == expand(requests, query, clones, room)
+
+
+@pytest.mark.parametrize(('trees', 'expected'), [(1, MAX_CHOICES), (2, MAX_CHOICES), (50, 40), (1000, 8)])
+def test_of_many_hosts_few_choices_each_are_composed(trees, expected):
+    query = Query(groups={'': Group({'VCPU': 1}), 'a': Group({GPU: 1})}, pci_groups={'a', 'b'},
+                  left_out={'b': Group({'NIC': 1}, required={'FAST'})})
+    names = [f'{kind}{number}' for kind in 'ab' for number in range(9)]
+    summaries = {device('host1', name): {
+        'resources': {GPU if name < 'b' else 'NIC': {'capacity': 1, 'used': 0}}, 'traits': ['FAST'],
+        'root_provider_uuid': uuid('host1')} for name in names}
+    others = {uuid(f'other {number}'): {'resources': {}, 'traits': [], 'root_provider_uuid': uuid(f'other {number}')}
+              for number in range(trees - 1)}
+    root = {uuid('host1'): {'resources': {'VCPU': 1}}}
+    requests = [{'allocations': {**root, device('host1', a): {'resources': {GPU: 1}}},
+                 'mappings': {'': [uuid('host1')], 'a': [device('host1', a)]}} for a in names[:9]]
+    found = expand(requests, query, {'a': [], 'b': []}, Room({**summaries, **others}))
+    assert len(found) == expected
+    assert all(request['mappings'].keys() == {'', 'a', 'b'} for request in found)
 
 
 def test_a_physical_function_serves_several_functions():
@@ -164,6 +249,29 @@ def ledger(*claimed_at):
     for number, at in enumerate(claimed_at):
         made.take(str(number), Reservation(0, 0, 0, 0, Counter(), uses=uses(candidate(devices={'g': '1'})), claimed=at))
     return made
+
+
+def test_providers_beside_another_that_may_serve_a_group():
+    def provider(root, traits=(), **amounts):
+        return {'root_provider_uuid': root, 'traits': list(traits), 'resources': {
+            name: {'capacity': amount, 'used': 1} for name, amount in amounts.items()}}
+    room = Room({'root': provider('root', VCPU=9), 'both': provider('root', ['FAST'], A=3, B=2),
+                 'one': provider('root', ['FAST'], A=3), 'little': provider('root', ['FAST'], A=2, B=2),
+                 'slow': provider('root', A=3, B=2), 'old': provider('root', ['FAST', 'OLD'], A=3, B=2),
+                 'far': provider('elsewhere', ['FAST'], A=3, B=2)})
+    group = Group({'A': 2, 'B': 1}, required={'FAST'}, forbidden={'OLD'})
+    assert room.providers(group, 'root') == ['both']
+    assert room.providers(group, 'far') == ['far']
+    assert room.trees() == {'root': ['root', 'both', 'one', 'little', 'slow', 'old'], 'elsewhere': ['far']}
+
+
+def test_how_often_a_provider_can_give_what_is_asked():
+    room = Room({'rp': {'resources': {'A': {'capacity': 9, 'used': 1}, 'B': {'capacity': 5, 'used': 0}}}})
+    base = {'allocations': {'rp': {'resources': {'A': 2}}}, 'mappings': {}}
+    assert [room.times('rp', {'A': 2}, base, most) for most in (2, 3, 4)] == [2, 3, 3]
+    assert room.times('rp', {'A': 1, 'B': 2}, base, 9) == 2
+    # Of what Placement says nothing there may be enough.
+    assert room.times('unknown', {'A': 2}, base, 5) == 5
 
 
 @pytest.mark.parametrize(('claimed_at', 'fits', 'contested'), [

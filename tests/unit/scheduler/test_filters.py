@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova import objects
-from kilonova.scheduler import filters, nova_names
+from kilonova.scheduler import filters, nova_names, weighers
 from kilonova.scheduler.filters import extra_specs
 from kilonova.scheduler.filters.affinity import (
     DifferentHostFilter,
@@ -16,6 +16,7 @@ from kilonova.scheduler.filters.affinity import (
     ServerGroupAntiAffinityFilter,
 )
 from kilonova.scheduler.filters.aggregates import (
+    AggregateFilter,
     AggregateImagePropertiesIsolation,
     AggregateInstanceExtraSpecsFilter,
     AggregateMultiTenancyIsolation,
@@ -69,7 +70,8 @@ def test_compute(service, expected):
     ('["sse4_1", "avx2"]', '<all-in> avx2 sse4_1', True), ('[1, 2]', '<all-in> 1 2', True),
     # Other texts are looked at as they are.
     ('sse4_1 avx2', '<all-in> sse4 avx', True), ('[sse4_1', '<all-in> sse4', True), ('[]', '<all-in> a', False),
-    ('[f(1)]', '<all-in> f 1', True), ('avx', '<all-in> sse4', False),
+    ('[f(1)]', '<all-in> f 1', True), ('[f(1)]', '<all-in> f 2', False), ('avx', '<all-in> sse4', False),
+    ('sse4_1 avx2', '<all-in> sse4 vmx', False),
     ('kvm', '<or> qemu <or> kvm', True), ('xen', '<or> qemu <or> kvm', False), ('', '', True), ('8', '>=', False)])
 def test_comparisons(value, wanted, expected):
     assert extra_specs.match(value, wanted) == expected
@@ -96,6 +98,16 @@ def test_capabilities(given, expected):
 def test_image_properties(properties, expected):
     request = spec(image={'id': uuid(), 'properties': properties})
     assert passes(ImagePropertiesFilter, state(), request) == expected
+
+
+@pytest.mark.parametrize(('properties', 'expected'), [
+    ({'hw_architecture': 'x86_64'}, True), ({'hw_architecture': 'aarch64', 'img_hv_type': 'kvm'}, True),
+    ({'hw_architecture': 'aarch64', 'img_hv_type': 'qemu'}, False), ({'hw_architecture': 'ppc64'}, False)])
+@pytest.mark.parametrize('version', [{}, {'img_hv_requested_version': '>=8.0'}], ids=['by table', 'host by host'])
+def test_one_of_the_kinds_of_guests_of_a_host_is_enough(properties, expected, version):
+    host = state(supported_instances='[["x86_64", "qemu", "hvm"], ["aarch64", "kvm", "hvm"]]')
+    request = spec(image={'id': uuid(), 'properties': {**properties, **version}})
+    assert passes(ImagePropertiesFilter, host, request) == expected
 
 
 @pytest.mark.parametrize(('default', 'expected'), [(None, True), ('x86_64', True), ('aarch64', False)])
@@ -155,7 +167,8 @@ def test_num_instances():
     ({'aggregate_instance_extra_specs:rack': '<or> r3 <or> r1'}, True),
     ({'aggregate_instance_extra_specs:cores': '>= 8'}, True), ({'aggregate_instance_extra_specs:cores': '>= x'}, False),
     ({'aggregate_instance_extra_specs:cores': '=~ 8'}, False), ({'aggregate_instance_extra_specs:a:b': 'c'}, True),
-    ({'hw:cpu_policy': 'shared', 'capabilities:x': 'y', 'group_policy': 'none'}, True)])
+    ({'hw:cpu_policy': 'shared', 'capabilities:x': 'y', 'group_policy': 'none'}, True),
+    ({'hw:cpu_policy': 'shared', 'ssd': 'false'}, False)])
 def test_extra_specs_of_aggregates(given, expected):
     host = state(metadata={'ssd': 'true', 'rack': 'r1, r2', 'cores': '16', 'a:b': 'c'})
     assert passes(AggregateInstanceExtraSpecsFilter, host, spec(given)) == expected
@@ -188,6 +201,12 @@ def test_aggregates_of_projects(metadata, expected):
     ({'instance_type': 'tmp'}, False), ({'instance_type': ''}, False)])
 def test_aggregates_of_flavors(metadata, expected):
     assert passes(AggregateTypeAffinityFilter, state(metadata=metadata), spec()) == expected
+
+
+def test_a_host_of_several_aggregates_takes_the_flavors_of_each():
+    one = AggregateTypeAffinityFilter()
+    assert one.fits([{'instance_type': 'tmp0'}, {'instance_type': 'tmp1'}, {}], spec())
+    assert not one.fits([{'instance_type': 'tmp0'}, {}], spec())
 
 
 @pytest.mark.parametrize(('cls', 'key', 'counted'), [
@@ -223,7 +242,8 @@ def test_hosts_near_an_address(hints, expected):
 @pytest.mark.parametrize(('query', 'expected'), [
     (['>=', '$free_ram_mb', 1024], True), (['<', '$free_ram_mb', 1024], False), (['=', '$host', 'host1'], True),
     (['in', '$hypervisor_type', 'KVM', 'QEMU'], True), (['in', '$hypervisor_type', 'KVM'], False),
-    (['not', ['=', '$host', 'host1']], False),
+    (['not', ['=', '$host', 'host1']], False), (['not', False, True], False), (['not', False, False], True),
+    (['=', 5, 5, 6], False), (['<', 5, 6, 7], True),
     (['and', ['>', '$vcpus_total', 8], ['<=', '$vcpus_used', 0]], True),
     (['or', ['=', '$host', 'x'], ['=', '$cpu_info.vendor', 'Intel']], True), (['=', '$cpu_info.no.such', 1], False),
     ([], True), (['=', '$stats.rack', 'r1'], True), (['>', '$no_such', 1], False), (['>', '$host', 1], False),
@@ -232,6 +252,12 @@ def test_hosts_near_an_address(hints, expected):
 def test_json_queries(query, expected):
     host = state(cpu_info='{"vendor": "Intel"}', stats={'rack': 'r1'})
     assert passes(JsonFilter, host, spec(scheduler_hints={'query': json.dumps(query)})) == expected
+
+
+def test_a_host_passes_all_queries_of_several():
+    good, bad = json.dumps(['=', '$host', 'host1']), json.dumps(['=', '$host', 'x'])
+    assert passes(JsonFilter, state(), spec(scheduler_hints={'query': [good, good]}))
+    assert not passes(JsonFilter, state(), spec(scheduler_hints={'query': [good, bad]}))
 
 
 @pytest.mark.parametrize('garbage', [
@@ -269,6 +295,15 @@ def test_bits_of_addresses(bits, expected):
 
 A, B = '0000:08:00.0', '0000:88:00.0'
 GROUP = f'{uuid("request 0")}-0'
+
+
+def test_a_provider_may_give_devices_while_one_of_its_pools_has_some():
+    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
+        vendor_id='10de', product_id=product, numa_node=cell, count=count, tags={'rp_uuid': uuid(provider)})
+        for product, cell, count, provider in (('1', 0, 0, 'some'), ('2', 0, 1, 'some'), ('3', 1, 0, 'none'))])
+    host = state(pci_stats=stored.to_json())
+    assert [host.may_give(uuid(name)) for name in ('some', 'none', 'unknown')] == [True, False, True]
+    assert [host.cell_of(uuid(name)) for name in ('some', 'none', 'unknown')] == [0, 1, -1]
 
 
 def test_pci_without_requests():
@@ -412,6 +447,10 @@ def test_what_the_base_classes_let_a_filter_decide():
     assert list(base.filter_all(hosts, request)) == hosts and base.run_filter_for_index(7)
     with pytest.raises(TypeError, match='BaseHostFilter has no host_passes'):
         filters.BaseHostFilter().host_passes(hosts[0], request)
+    with pytest.raises(TypeError, match='AggregateFilter has no fits'):
+        AggregateFilter().fits([], request)
+    with pytest.raises(TypeError, match='BaseHostWeigher has no _weigh_object'):
+        weighers.BaseHostWeigher()._weigh_object(state(), request)
 
 
 def test_rebuild_runs_only_filters_that_look_at_rebuilds():

@@ -1,22 +1,26 @@
 """select_destinations over the real Placement service and real databases."""
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import logging
 import threading
 import time
 from types import SimpleNamespace
+from urllib import parse
 
 import pytest
 
 from kilonova import errors, objects
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
-from kilonova.scheduler import own_view
+from kilonova.scheduler import cells, own_view
+from kilonova.scheduler import manager as manager_module
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from kilonova.scheduler.query import Query
 from tests.unit.scheduler.builders import GPU, conf, spec, uuid
@@ -229,12 +233,17 @@ def test_lost_claims_are_no_refusal_while_somebody_else_may_give_up(rig, times):
     assert f'gpu1_{A}' in held(rig, S1)
 
 
-def test_claims_that_are_always_lost_end_in_a_refusal(rig):
+def test_claims_that_are_always_lost_end_in_a_refusal(rig, monkeypatch):
     rig.host('gpu1', (A,))
     manager = rig.manager()
     rig.placement.before = thief_of(rig, 1000)
+    pauses = []
+    monkeypatch.setattr('kilonova.scheduler.manager.random.uniform', lambda low, high: high)
+    monkeypatch.setattr('kilonova.scheduler.manager.time', SimpleNamespace(
+        monotonic=time.monotonic, sleep=pauses.append))
     with pytest.raises(errors.NoValidHost, match='1 host considered: 1 taken by others at the same moment'):
         select(manager, spec(gpus=(1,)))
+    assert [round(pause / manager_module.PAUSE, 6) for pause in pauses] == [1.5, 3.0, 4.5, 6.0]
     rig.placement.before = None
     assert held(rig, S1) == {}
 
@@ -694,6 +703,40 @@ def test_a_forced_host_is_asked_in_its_tree(rig):
     assert f'in_tree={uuid("gpu2")}' in rig.placement.requests[0][1]
 
 
+def questions(rig):
+    return [dict(parse.parse_qsl(parse.urlsplit(path).query)) for _, path in rig.placement.requests
+            if path.startswith('/allocation_candidates')]
+
+
+def test_how_much_of_placements_answer_is_asked_for(rig):
+    """One node by its tree; of several hosts by name, which may be far down the list, all."""
+    for name in ('gpu1', 'gpu2'):
+        rig.host(name)
+    manager = rig.manager(scheduler__max_placement_results=7)
+    rig.placement.requests.clear()
+    here = objects.Destination(host='gpu1', node='gpu1')
+    for request in (spec(BY_PLACEMENT), spec(force_hosts=['gpu1', 'gpu2']), spec(force_nodes=['gpu2']),
+                    spec(requested_destination=here), spec(requested_destination=here, force_hosts=['gpu2']),
+                    spec(requested_destination=objects.Destination(host='gpu2', node=None)),
+                    spec(requested_destination=objects.Destination(host='gpu1', node='gpu2')), spec(force_hosts=['x'])):
+        with contextlib.suppress(errors.NoValidHost):
+            select(manager, request, claim=False)
+    assert [(one.get('limit'), one.get('in_tree')) for one in questions(rig)] == [
+        ('7', None), (None, None), ('7', uuid('gpu2')), ('7', uuid('gpu1')), ('7', uuid('gpu2')), ('7', uuid('gpu2')),
+        ('7', None), ('7', None)]
+
+
+@pytest.mark.parametrize('full', [{'vcpus_used': 255}, {'memory_mb_used': 262000}, {'local_gb_used': 999}])
+def test_a_host_that_is_full_by_its_row_is_not_asked_about(rig, full):
+    """Placement doesn't know yet what the row says."""
+    rig.host('gpu1', **full)
+    rig.host('gpu2', memory_mb_used=1000)
+    manager = rig.manager(filter_scheduler__ram_weight_multiplier=-1.0 if 'memory_mb_used' in full else 1.0)
+    rig.placement.requests.clear()
+    assert hosts(select(manager, spec(), return_alternates=False)) == [['gpu2']]
+    assert sent(rig) == [('GET', f'/resource_providers/{uuid("gpu2")}/traits'), ('PUT', f'/allocations/{S1}')]
+
+
 def test_a_requested_destination(rig):
     rig.host('gpu1')
     rig.host('gpu2')
@@ -737,18 +780,27 @@ def test_an_unknown_zone(rig):
         select(rig.manager(), spec(availability_zone='mars'))
 
 
-def test_a_rebuild_asks_no_placement(rig):
+@pytest.mark.parametrize('node', ['gpu2', None])
+def test_a_rebuild_asks_no_placement(rig, node):
     """seed-map 1.22"""
     rig.host('gpu1')
     rig.host('gpu2')
     manager = rig.manager()
     rig.placement.requests.clear()
     request = spec(scheduler_hints={'_nova_check_type': ['rebuild']},
-                   requested_destination=objects.Destination(host='gpu2', node='gpu2'))
+                   requested_destination=objects.Destination(host='gpu2', node=node))
     found = select(manager, request)
     assert hosts(found) == [['gpu2']]
     assert found[0][0].allocation_request is None
     assert rig.placement.requests == []
+
+
+def test_a_rebuild_on_a_host_that_is_gone_is_refused(rig):
+    rig.host('gpu1')
+    request = spec(scheduler_hints={'_nova_check_type': ['rebuild']},
+                   requested_destination=objects.Destination(host='gpu2', node='gpu2'))
+    with pytest.raises(errors.NoValidHost, match='There are not enough hosts available'):
+        select(rig.manager(), request)
 
 
 # Cells, services, nodes
@@ -786,6 +838,25 @@ def test_a_cell_that_is_down_costs_its_hosts(rig, tmp_path, caplog):
     break_cell(rig, 'cell2', tmp_path)
     assert hosts(select(rig.manager(), spec())) == [['gpu1']]
     assert 'Cell cell2 does not answer' in caplog.text
+
+
+def test_silence_of_all_cells_is_no_refusal(rig, tmp_path):
+    for name in ('cell1', 'cell2'):
+        break_cell(rig, name, tmp_path)
+    with pytest.raises(errors.Unanswered, match='cells cell1, cell2 are silent'):
+        select(rig.manager(), spec())
+
+
+def test_an_allocation_in_a_cell_that_is_silent_is_waited_for(rig, tmp_path):
+    """An earlier select claimed there; another host would do, but the server has its place."""
+    rig.host('gpu1')
+    rig.host('gpu2', cell='cell2')
+    assert hosts(select(rig.manager(), spec(), return_alternates=False)) == [['gpu1']]
+    break_cell(rig, 'cell1', tmp_path)
+    before = rig.placement.allocations()
+    with pytest.raises(errors.Unanswered, match='cell1'):
+        select(rig.manager(), spec())
+    assert rig.placement.allocations() == before
 
 
 def test_silence_of_the_only_hosts_is_no_refusal(rig, tmp_path):
@@ -830,6 +901,38 @@ def test_aggregates_are_read_again_when_one_changed(rig):
     assert zones() == {'gpu1': None, 'gpu2': 'west'}
     write(aggregates.destroy, made)
     assert zones() == {'gpu1': None, 'gpu2': None}
+
+
+def test_aggregates_that_were_written_a_moment_ago_are_read_again(rig):
+    """Two writes within a moment may have one stamp; of those before nothing is asked."""
+    rig.host('gpu1')
+    rig.aggregate('gpu1', rack='1')
+    long_ago, manager = dt.datetime(2026, 1, 1), rig.manager()
+
+    def write(young, rack):
+        with rig.databases.api().write() as connection:
+            for model in (Aggregate, AggregateHost, AggregateMetadata):
+                now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+                connection.execute(model.__table__.update().values(
+                    created_at=long_ago, updated_at=now if young and model is Aggregate else long_ago))
+            connection.execute(AggregateMetadata.__table__.update().values(
+                value=rack, updated_at=AggregateMetadata.updated_at))
+
+    def rack():
+        manager._snapshot.aggregates.refresh()
+        return manager._snapshot.aggregates.rows[0]['metadata']['rack']
+    write(True, '1')
+    assert rack() == '1'
+    with rig.databases.api().write() as connection:
+        connection.execute(AggregateMetadata.__table__.update().values(
+            value='2', updated_at=AggregateMetadata.updated_at))
+    assert rack() == '2'
+    write(False, '3')
+    assert rack() == '3'
+    with rig.databases.api().write() as connection:
+        connection.execute(AggregateMetadata.__table__.update().values(
+            value='4', updated_at=AggregateMetadata.updated_at))
+    assert rack() == '3'
 
 
 def test_a_node_that_went_is_told_once(rig, caplog):
@@ -893,6 +996,29 @@ def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeyp
         connection.execute(Service.__table__.update().values(
             last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
     assert hosts(select(manager, spec()))[0] == ['gpu1']
+
+
+@pytest.mark.parametrize('silent', ['cell1', 'cell2'])
+def test_before_a_refusal_the_cells_that_answer_are_asked(rig, monkeypatch, silent, caplog):
+    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
+    for number in (1, 2):
+        rig.host(f'gpu{number}', cell=f'cell{number}', service=dict.fromkeys(
+            ('last_seen_up', 'created_at', 'updated_at'), dt.datetime(2026, 1, 1)))
+    manager, real = rig.manager(), cells.reading
+    with pytest.raises(errors.NoValidHost, match='2 down'):
+        select(manager, spec())
+    for cell in rig.by_name.values():
+        with cell.write() as connection:
+            connection.execute(Service.__table__.update().values(
+                last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
+
+    def reading(database):
+        if database.name == silent:
+            raise errors.Unanswered(who='the database', reason='it is gone')
+        return real(database)
+    monkeypatch.setattr('kilonova.scheduler.snapshot.reading', reading)
+    assert hosts(select(manager, spec())) == [['gpu2' if silent == 'cell1' else 'gpu1']]
+    assert f'Cell {silent} does not answer' in caplog.text
 
 
 @pytest.mark.parametrize('how', [{'vm_state': 'error'}, {'deleted': 1}, None], ids=['failed', 'deleted', 'on the way'])

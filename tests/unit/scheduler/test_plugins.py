@@ -144,6 +144,17 @@ def test_a_path_that_leads_nowhere_is_named(installed, path):
         plugins.load_filters(conf(filter_scheduler__available_filters=[path]))
 
 
+class Picked:
+    def __init__(self):
+        raise OSError('no licence')
+
+
+def test_a_plugin_that_can_not_be_made_is_named(installed):
+    with pytest.raises(plugins.PluginNotLoadable, match=r'Picked .* OSError: no licence'):
+        plugins.load_filters(conf(filter_scheduler__available_filters=[f'{__name__}.Picked'],
+                                  filter_scheduler__enabled_filters=['Picked']))
+
+
 def test_an_entry_point_that_does_not_load_is_named(installed):
     """Row 3.10."""
     installed[plugins.FILTERS].append(('Broken', 'acme_no_such_package:Broken'))
@@ -268,6 +279,11 @@ class Once(filters.BaseHostFilter):
 class Silent(filters.BaseHostFilter):
     def host_passes(self, host_state, spec_obj):
         raise errors.Unanswered(who='the database', reason='it is gone')
+
+
+class Asked(filters.BaseHostFilter):
+    def filter_all(self, filter_obj_list, spec_obj):
+        raise errors.Unanswered(who='a filter', reason='it was asked')
 
 
 def hosts():
@@ -401,6 +417,18 @@ def test_names_of_modules_that_plugins_import(namespace):
     assert isinstance(namespace['exception'].RequestFilterFailed(reason='no'), namespace['exception'].NovaException)
     with pytest.raises(ImportError):
         exec('from nova.scheduler import manager', {})
+    packages = {name for name in nova_names.MODULES if hasattr(sys.modules[name], '__path__')}
+    assert packages == {'nova', 'nova.objects', 'nova.scheduler', 'nova.scheduler.filters', 'nova.scheduler.weights'}
+
+
+def test_the_configuration_of_the_field_is_that_of_the_scheduler(monkeypatch):
+    made = nova_names.Conf()
+    monkeypatch.setattr(nova_names.Conf, '_conf', conf(host='here'))
+    assert (made.host, made['host'], 'host' in made, 'no_such' in made) == ('here', 'here', True, False)
+    monkeypatch.setattr(nova_names.Conf, '_conf', None)
+    with pytest.raises(AttributeError, match='no configuration yet, so no host'):
+        made.host  # noqa: B018 - reading it is what fails
+    assert 'host' not in made
 
 
 @pytest.mark.parametrize(('given', 'expected'), [
@@ -450,6 +478,11 @@ def test_a_handler_of_filters(namespace):
     passing = handler.get_filtered_objects([Once()], hosts(), spec(), index=1)
     assert [host.host for host in passing] == ['a', 'b', 'c']
     assert handler.get_filtered_objects([Once()], hosts(), spec()) == []
+    # Nothing is left: the next one isn't asked, as it may read what the hosts have together.
+    assert handler.get_filtered_objects([Once(), Silent()], hosts(), spec()) == []
+    with pytest.raises(errors.Unanswered):
+        handler.get_filtered_objects([Asked()], hosts(), spec())
+    assert handler.get_filtered_objects([Once(), Asked()], hosts(), spec()) == []
 
 
 def test_where_nova_is_its_names_are_left_alone(nova):

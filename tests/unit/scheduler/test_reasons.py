@@ -92,12 +92,22 @@ def test_a_zone(rig):
         '2 hosts considered: 1 wrong availability zone, 1 has fewer than 1 free gpu (best: 0 free).')
 
 
+def test_a_zone_that_placement_does_not_know_yet(rig):
+    for name in ('gpu1', 'gpu2'):
+        rig.host(name)
+    rig.aggregate('gpu1', availability_zone='east')
+    assert refusal(rig.manager(), spec(availability_zone='east')) == (
+        '2 hosts considered: 1 wrong availability zone, 1 not known to Placement as of this zone or aggregate.')
+
+
 def test_hints_and_what_is_named(rig):
     rig.host('gpu1')
     other = rig.server('other', 'gpu1')
     manager = rig.manager()
     assert refusal(manager, spec(scheduler_hints={'different_host': [other]})) == (
         '1 host considered: 1 has a server that different_host names.')
+    assert refusal(manager, spec(scheduler_hints={'same_host': [uuid('x')]})) == (
+        '1 host considered: 1 has no server that same_host names.')
     assert refusal(manager, spec(ignore_hosts=['gpu1'])) == '1 host considered: 1 left out by the request.'
     assert refusal(manager, spec(force_hosts=['no-such'])) == 'No host could be considered.'
 
@@ -160,6 +170,52 @@ def test_administrators_read_of_each_host_what_lacks():
     assert third['why'][0] == 'disabled' and 'has less than 8 MB' in third['why'][1] and '5 MB' in third['why'][1]
     assert [found['host'] for found in report.hosts(2)] == ['a', 'b']
     assert Report({0: 'a'}, 1, []).hosts(1)[0]['why'] == ['taken by others at the same moment']
+
+
+def report(*failing, servers=1, has=None):
+    checks = [Check('gpu', '{have} fewer than 3 free gpu', np.array(mask), has and np.array(has)) for mask in failing]
+    return Report({place: f'h{place}' for place in range(len(failing[0]))}, servers, checks)
+
+
+def test_the_nearest_miss_of_several_hosts_is_told():
+    found = report([True, True, True], has=[0, 2, 1])
+    assert found.text() == '3 hosts considered: 3 have fewer than 3 free gpu (best: 2 free).'
+    assert [one['why'] for one in found.hosts(9)] == [[f'has fewer than 3 free gpu (has: {number} free)']
+                                                     for number in (0, 2, 1)]
+
+
+def test_the_most_frequent_reasons_come_first_and_those_who_lack_least():
+    found = report([True, True, False, True, True, False], [True, False, True, True, True, False])
+    assert found.groups() == [((0, 1), [0, 3, 4]), ((), [5]), ((0,), [1]), ((1,), [2])]
+    assert [one['host'] for one in found.hosts(9)] == ['h5', 'h1', 'h2', 'h0', 'h3', 'h4']
+    assert [one['host'] for one in found.hosts(4)] == ['h5', 'h1', 'h2', 'h0']
+    assert found.text().startswith('6 hosts considered: 3 have')
+
+
+def test_a_race_is_lost_where_a_host_lacks_nothing_for_one_server():
+    assert report([False, True]).lost_races
+    assert not report([True, True]).lost_races
+    assert not report([False, True], servers=2).lost_races
+
+
+def test_of_a_forced_host_no_filter_is_told(rig):
+    rig.host('gpu1', service={'disabled': True})
+    for named in ({'force_hosts': ['gpu1']}, {'force_nodes': ['gpu1']}):
+        assert refusal(rig.manager(), spec(flavor_values={'memory_mb': 300000}, **named)) == (
+            '1 host considered: 1 has less than 300000 MiB free memory (best: 262144 MiB).')
+
+
+def test_no_more_is_asked_of_placement_than_there_may_be(rig):
+    rig.host('gpu1', (A, B, C))
+    providers = {row['name']: row['uuid'] for row in rig.placement.client.list_providers()}
+    rig.placement.client.claim(uuid('other'), {providers[f'gpu1_{A}']: {'resources': {GPU: 1}}}, project_id='p',
+                               user_id='u')
+    manager = rig.manager()
+    rig.placement.requests.clear()
+    refusal(manager, spec(gpus=(3,)))
+    asked = [path for _, path in rig.placement.requests if path.startswith('/resource_providers?') and GPU in path]
+    # Each device is one: none has two.
+    assert [f'resources={GPU}%3A{number}' in path for path, number in zip(asked, (1, 2), strict=True)] == [True, True]
 
 
 HOST = st.fixed_dictionaries({'gpus': st.integers(0, 2), 'memory': st.sampled_from((1000, 262144)),

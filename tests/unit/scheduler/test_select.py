@@ -346,3 +346,57 @@ def test_no_device_and_no_amount_is_given_twice(data):
             assert rp in {device(choice.host.host, address) for address in free_in_pools[choice.host.host]}
     for (rp, name), amount in given_out.items():
         assert amount <= (1 if name == GPU else {uuid(name): amount for name, amount in room.items()}[rp])
+
+
+class Once(filters.BaseHostFilter):
+    run_filter_once_per_request = True
+
+    def host_passes(self, host_state, spec_obj):
+        return True
+
+
+class OneServerAHost(filters.BaseHostFilter):
+    def host_passes(self, host_state, spec_obj):
+        return host_state.num_instances == 0
+
+
+def test_a_filter_that_runs_once_does_not_end_the_filters():
+    hosts = [host(name) for name in 'abc']
+    assert hosts_of(run(spec(), hosts, 3, filters=[Once(), OneServerAHost()])) == ['a', 'b', 'c']
+
+
+def test_no_filter_is_asked_about_no_hosts():
+    class Together(filters.BaseHostFilter):
+        def filter_all(self, filter_obj_list, spec_obj):
+            asked.append([one.host for one in filter_obj_list])
+            return filter_obj_list
+    asked = []
+    assert run(spec(), [host('a'), host('b')], filters=[Together(), Refuse(), Together()]) is None
+    assert asked == [['a', 'b']]
+
+
+def test_equal_hosts_keep_their_order():
+    hosts = [host(f'h{number:02}', memory_mb=1000 + number % 2) for number in range(40)]
+    plan = run(spec(flavor_values={'memory_mb': 1}), hosts, weighers=[RAMWeigher()], settings=Settings(alternates=99))
+    order = [*hosts_of(plan), *alternates(plan)[0]]
+    assert order == sorted(order[:20]) + sorted(order[20:])
+    assert [int(name[1:]) % 2 for name in order] == [1] * 20 + [0] * 20
+
+
+def test_hosts_that_come_late_are_taken_after_those_of_equal_weight():
+    names = [f'h{number:02}' for number in range(40)]
+    view, request = View(*(host(name) for name in names)), spec()
+    answer = view.answer()
+    answer.late = {uuid(name) for name in names[:39:2]}
+    plan = Select(view, request, (), (), Settings(alternates=99), Offered(view, request, answer, 0.0)).plan([uuid()])
+    assert [*hosts_of(plan), *alternates(plan)[0]] == [*names[1::2], *names[:39:2]]
+
+
+def test_a_weigher_of_columns_that_raises_leaves_no_host(caplog):
+    class Broken(RAMWeigher):
+        def values(self, look, weight_properties):
+            raise KeyError('no such column')
+    assert run(spec(), [host('a'), host('b')], weighers=[Broken()]) is None
+    assert 'Weigher Broken raised' in caplog.text
+    # One host needs no weight.
+    assert hosts_of(run(spec(), [host('a')], weighers=[Broken()])) == ['a']

@@ -76,6 +76,15 @@ def test_an_alias_that_is_asked_for_twice_has_its_devices_once(rig):
     assert counted(rig, request).devices == {'gpu': {'legacy': {'10de:13f1': 3}, 'preferred': {'10de:13f1': 3}}}
 
 
+def test_an_alias_of_several_devices_counts_those_of_each(rig):
+    rig.host('gpu1', (A, B, C), products={B: '0001', C: '0002'})
+    request = spec(gpus=(1,))
+    request.pci_requests.requests[0].spec = [{'vendor_id': '10de', 'product_id': product}
+                                             for product in ('13f1', '0001')]
+    assert counted(rig, request, filter_scheduler__pci_in_placement=False).devices == {
+        'gpu': {'legacy': {'10de:13f1': 1, '10de:0001': 1}}}
+
+
 def test_a_request_is_of_its_project(rig):
     row = {'id': 1, 'name': 'm', 'flavorid': '1', 'vcpus': 2, 'memory_mb': 64, 'root_gb': 1, 'ephemeral_gb': 0,
            'swap': 0, 'disabled': False, 'is_public': True, 'extra_specs': {}}
@@ -169,6 +178,23 @@ def test_a_request_is_made_as_the_api_makes_it(zone, named):
     assert [(one.alias_name, one.count) for one in request.pci_requests.requests] == [('gpu', 2)]
     assert len(request.numa_topology.cells) == 2
     assert request.get_scheduler_hint('same_host') == uuid('s')
+    assert (request.project_id, request.user_id, request.num_instances) == ('nobody', 'nobody', 1)
+    assert request.instance_group is None and request.image is None
+    assert request.pci_requests.instance_uuid == request.instance_uuid
+
+
+def test_a_request_with_image_group_and_number():
+    made = conf()
+    made.register_opts(pci.OPTS, group=pci.GROUP)
+    row = {'id': 1, 'name': 'm', 'flavorid': '1', 'vcpus': 2, 'memory_mb': 64, 'root_gb': 1, 'ephemeral_gb': 0,
+           'swap': 0, 'disabled': False, 'is_public': True, 'extra_specs': {}}
+    request = what_if.request(made, row, image={'id': uuid('image'), 'properties': {'os_distro': 'debian'}},
+                              hints={'group': uuid('group')}, project_id='p', count=3)
+    group = request.instance_group
+    assert (group.uuid, group.members, group.hosts) == (uuid('group'), [], [])
+    assert (request.project_id, request.num_instances, request.image.id) == ('p', 3, uuid('image'))
+    assert request.image.properties.os_distro == 'debian' and request.flavor.memory_mb == 64
+    assert request.availability_zone == made.default_schedule_zone
 
 
 def test_what_is_counted_no_longer_builds_when_the_next_one_comes(rig):
