@@ -311,3 +311,70 @@ def test_timers_take_its_absence_for_what_it_is(cloud: Cloud, manager: Any, capl
     (record,) = [record for record in caplog.records if 'update_available_resource' in record.message]
     assert record.levelno == logging.WARNING and record.exc_info is None
     assert isinstance(HypervisorUnavailable(host='x', reason='y'), errors.Unavailable)
+
+
+def test_a_guest_whose_operation_never_ends_is_looked_at_less_and_less(manager: Any,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (1, 2, 5))
+    look = hypervisor._Look(0.0, 0, False)
+    assert [manager.hypervisor._later(look) for _ in range(5)] == [1, 2, 5, None, None]
+
+
+def test_what_cannot_be_told_yet_is_tried_with_growing_pauses(cloud: Cloud, service: Any,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    told, pauses = cloud.managers['gpu1'].hypervisor, []
+
+    class Stopping:
+        @staticmethod
+        def is_set() -> bool:
+            return False
+
+        @staticmethod
+        def wait(seconds: float) -> bool:
+            pauses.append(seconds)
+            return False
+    monkeypatch.setattr(told, '_stopping', Stopping)
+    monkeypatch.setattr(told, '_pauses', (1.0, 2.0, 4.0))
+    cloud.cell.unanswered['Service.get_by_args'] = 5
+    told.hypervisor_lost(LOST)
+    until(lambda: shown(service) == (True, AUTO) and not told._telling)
+    assert pauses == [1.0, 2.0, 4.0, 4.0, 4.0]
+
+
+def test_a_service_record_that_is_gone_ends_the_telling(cloud: Cloud, service: Any) -> None:
+    manager = cloud.managers['gpu1']
+    del cloud.cell.services['gpu1']
+    manager.hypervisor.hypervisor_lost(LOST)
+    idle(manager)
+    assert shown(service) == (False, None)
+
+
+def test_notifications_say_that_a_host_was_disabled(cloud: Cloud, service: Any,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    manager, told = cloud.managers['gpu1'], []
+
+    class Notify:
+        @staticmethod
+        def emit(ctxt: Any, event: str, **facts: Any) -> None:
+            told.append((event, facts['service'].disabled, facts['service'].disabled_reason))
+    monkeypatch.setattr(manager.host, 'notify', Notify)
+    for _ in range(2):
+        manager.hypervisor.hypervisor_lost(LOST)
+        idle(manager)
+    manager.hypervisor.hypervisor_back()
+    idle(manager)
+    assert told == [('service.update', True, AUTO), ('service.update', False, None)]
+
+
+@pytest.mark.parametrize(('interval', 'looks'), [(600, 1), (-1, 0)])
+def test_guests_are_looked_at_once_it_is_back_unless_that_is_off(cloud: Cloud, service: Any, interval: int, looks: int,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    manager, seen = cloud.managers['gpu1'], []
+    manager.conf.set_override('sync_power_state_interval', interval)
+    monkeypatch.setattr(manager.guests, 'sync', lambda: seen.append(1))
+    manager.hypervisor.hypervisor_lost(LOST)
+    idle(manager)
+    assert seen == []
+    manager.hypervisor.hypervisor_back()
+    idle(manager)
+    assert len(seen) == looks

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import inspect
 import json
 import logging
@@ -15,10 +16,12 @@ from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.manager import OPERATIONS, ComputeManager
 from kilonova.compute.ops import move, power
 from kilonova.compute.records import InvalidNodeConfiguration
-from kilonova.compute.report import Heartbeat
+from kilonova.compute.report import Heartbeat, audit_usage
+from kilonova.compute.tracker import SERIAL
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
+from kilonova.rpc.versions import SERVICE_VERSION
 from kilonova.virt.driver import HypervisorUnavailable
 from tests.unit.compute.cloud import GPUS, build, flavor, gpu, new_conf, new_context, requests
 from tests.unit.compute.test_moves import Resize
@@ -704,3 +707,149 @@ def test_usage_is_audited_where_it_is_asked_for(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, instance_usage_audit=True)
     manager.stop()
     assert manager.timers.spacing['instance_usage_audit'] == 60
+
+
+def test_a_start_is_tried_with_growing_pauses(cloud, monkeypatch):
+    manager, pauses = cloud.host('gpu1'), []
+    answers = [errors.Unanswered(who='x', reason='y'), HypervisorUnavailable(host='h', reason='r')] * 2
+
+    def act():
+        tried.append(1)
+        if answers:
+            raise answers.pop()
+    tried = []
+    monkeypatch.setattr(manager, '_pauses', (1.0, 2.0))
+    monkeypatch.setattr(manager.stopping, 'wait', pauses.append)
+    manager._until_answered(act)
+    assert pauses == [1.0, 2.0, 2.0, 2.0] and len(tried) == 5
+    manager.stopping.set()
+    manager._until_answered(act)
+    assert len(tried) == 5
+    manager.stopping.clear()
+    with pytest.raises(ZeroDivisionError):
+        manager._until_answered(lambda: 1 / 0)
+
+
+def test_what_the_records_of_a_new_host_say(cloud):
+    cloud.host('gpu1')
+    service, (node,) = cloud.cell.services['gpu1'], cloud.cell.nodes.values()
+    assert (service.disabled, service.disabled_reason, service.forced_down, service.version) == (
+        False, None, False, SERVICE_VERSION)
+    assert (node.mapped, node.running_vms, node.current_workload) == (0, 0, 0)
+    assert (node.vcpus_used, node.memory_mb_used, node.local_gb_used) == (0, 0, 0)
+    assert node.uuid == cloud.drivers['gpu1'].host.get_available_resource()['uuid']
+    service.version = SERVICE_VERSION - 1
+    service.obj_reset_changes()
+    cloud.host('gpu1')
+    assert service.version == SERVICE_VERSION
+    cloud.cell.object_calls.clear()
+    cloud.host('gpu1')
+    # The heartbeat's is the only one.
+    assert cloud.cell.object_calls.count('Service.save') == 1
+
+
+def test_a_new_process_numbers_its_usage_on(cloud):
+    manager = cloud.host('gpu1')
+    manager.node.record.stats = {SERIAL: '41'}
+    assert cloud.host('gpu1').host.tracker.serial == 42, 'its first usage'
+    manager.node.record.stats = {}
+    assert cloud.host('gpu1').host.tracker.serial == 1
+
+
+def test_seconds_that_a_guest_gets_to_shut_down(cloud, manager, server):
+    def wait(clean=True, **metadata):
+        server.system_metadata = metadata
+        return manager.host.shutdown_wait(server, clean)
+    assert wait(image_os_shutdown_timeout='7') == (7, 10)
+    assert wait() == wait(image_os_shutdown_timeout='soon') == wait(image_os_shutdown_timeout='-1') == (60, 10)
+    assert wait(False, image_os_shutdown_timeout='7') == (0, 0)
+    assert wait(image_os_shutdown_timeout='0') == (0, 10)
+
+
+@pytest.mark.parametrize(('refresh', 'clock', 'refreshed'), [(300, 299.0, []), (300, 300.0, [True]), (0, 9999.0, [])])
+def test_now_and_then_placement_is_told_all(cloud, refresh, clock, refreshed):
+    cloud.placement, now = Placement(), [0.0]
+    manager = cloud.host('gpu1')
+    manager.conf.set_override('resource_provider_association_refresh', refresh, group='compute')
+    manager.node._clock, manager.node._refreshed = lambda: now[0], 0.0
+    cloud.placement.synced.clear()
+    for now[0] in (clock, clock):
+        manager.node.update()
+    assert [one for *_, one in cloud.placement.synced if one] == refreshed
+
+
+def test_a_compute_follows_its_record_and_writes_no_trait_twice(cloud):
+    cloud.placement, told = Placement(), []
+    manager = cloud.host('gpu1')
+    cloud.placement.set_host_disabled = lambda uuid, disabled: told.append(disabled)
+    manager.node.follow()
+    cloud.cell.services['gpu1'].disabled = True
+    manager.node.follow()
+    manager.node.follow()
+    del cloud.cell.services['gpu1']
+    manager.node.follow()
+    assert told == [True]
+
+
+def test_what_somebody_evacuated_is_cleared_away_at_the_start(cloud, monkeypatch):
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.boot(manager)
+    migration = cloud.cell.new_migration(server.uuid, manager, kind='evacuation')
+    migration.dest_compute = migration.dest_node = 'gpu2'
+    cloud.cell.instances[server.uuid]['host'] = 'gpu2'
+    monkeypatch.setattr(cloud.cell, '_migrationlist_get_evacuated',
+                        lambda ctxt, host: objects.MigrationList.of(ctxt, [migration] if host == 'gpu1' else []))
+    manager = cloud.host('gpu1')
+    assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].directories == {}
+    assert cloud.cell.held(server.uuid) == {} and manager.host.tracker.used.vcpus == 0
+    assert migration.status == 'completed' and cloud.cell.instances[server.uuid]['host'] == 'gpu2'
+
+
+# -- usage of a period ------------------------------------------------------------------------------------------------
+class Logged:
+    """In place of the objects of task_log. ``there``: the servers of the period; None: it was told before."""
+
+    there: list | None = ['one', 'two', 'gone', 'broken']
+    made: list = []
+
+    def __init__(self, ctxt, **values):
+        self.values = values
+        self.made.append(self)
+
+    def begin_task(self):
+        return self.there
+
+    def end_task(self):
+        self.values.update(errors=self.errors, message=self.message)
+
+    @staticmethod
+    def get_server(ctxt, uuid):
+        if uuid == 'broken':
+            raise ValueError(uuid)
+        return None if uuid == 'gone' else uuid
+
+
+def test_the_usage_of_a_period_is_told_once(cloud, manager, monkeypatch, caplog):
+    told = []
+
+    class Notify:
+        @staticmethod
+        def emit(ctxt, event, **facts):
+            told.append((event, facts))
+    monkeypatch.setattr('kilonova.compute.report.TaskLog', Logged)
+    monkeypatch.setattr(manager.host, 'notify', Notify)
+    monkeypatch.setattr(Logged, 'made', [])
+    ctxt, moment = new_context(), datetime.datetime(2026, 3, 15, 10, 30)
+    manager.conf.set_override('instance_usage_audit_period', 'hour')
+    assert audit_usage(manager.host, ctxt, moment) == 3
+    assert told == [('instance.exists', {'instance': name, 'whole': True}) for name in ('one', 'two')]
+    assert Logged.made[0].values == {
+        'task_name': 'instance_usage_audit', 'host': 'gpu1', 'errors': 1,
+        'period_beginning': datetime.datetime(2026, 3, 15, 9), 'period_ending': datetime.datetime(2026, 3, 15, 10),
+        'message': 'Instance usage audit ran for host gpu1, 4 instances.'}
+    assert 'The usage of instance could not be told' in caplog.text
+    monkeypatch.setattr(Logged, 'there', None)
+    assert audit_usage(manager.host, ctxt, moment) is None
+    assert len(told) == 2 and 'message' not in Logged.made[1].values
+    manager.audit_usage()
+    assert Logged.made[2].values['period_ending'] <= datetime.datetime.now(datetime.UTC).replace(tzinfo=None)

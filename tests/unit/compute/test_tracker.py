@@ -1,6 +1,7 @@
 """The ledger of a host: what servers hold, by server and side."""
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -76,13 +77,20 @@ def test_capacity_names_what_lacks() -> None:
     assert capacity.lacking(Usage(20, 20, 20)) is None
     assert capacity.lacking(Usage(21, 1, 1)) == 'vcpus 21.00 used of 20.00'
     assert capacity.lacking(Usage(1, 1, 21)) == 'disk 21.00 GB used of 20.00 GB'
+    assert capacity.lacking(Usage(1, 21, 21)) == 'memory 21.00 MB used of 20.00 MB'
     assert Capacity.of({}).lacking(Usage(10 ** 9, 10 ** 9, 10 ** 9)) is None
+    pinning = Capacity.of({'PCPU': {'total': 4, 'allocation_ratio': 1.0}})
+    assert pinning.lacking(Usage(99, 99, 99, 4)) is None
+    assert pinning.lacking(Usage(0, 0, 0, 5)) == 'pcpus 5.00 used of 4.00'
+    assert Usage(1, 2, 3, 4) + Usage(10, 20, 30, 40) == Usage(11, 22, 33, 44)
 
 
 def test_swap_counts_as_disk_in_whole_gib() -> None:
     of = flavor()
-    of.swap = 1025
-    assert Usage.of(of).local_gb == 18
+    of.ephemeral_gb = 5
+    for swap, gib in ((0, 0), (1, 1), (1024, 1), (1025, 2)):
+        of.swap = swap
+        assert Usage.of(of) == Usage(8, 32768, 16 + 5 + gib)
 
 
 def test_a_claim_that_exceeds_the_capacity_takes_nothing() -> None:
@@ -376,6 +384,67 @@ def test_threads_never_share_a_device() -> None:
     owners = {device.address: device.instance_uuid for device in made.host_devices.held()}
     assert (sorted(owners), len(set(owners.values()))) == (addresses, 16)
     assert made.usage()['running_vms'] == 16
+
+
+def test_what_the_nodes_row_says() -> None:
+    made = gpus()
+    made.node = objects.ComputeNode(id=3, memory_mb=100000, local_gb=500, hypervisor_hostname='n')
+    made.failed_builds = 2
+    claim(made, A, request(1))
+    usage = dict(made.usage())
+    pools = objects.PciDevicePoolList.from_json(usage.pop('pci_stats'))
+    assert sum(pool.count for pool in pools) == 2
+    assert json.loads(usage.pop('stats')) == {'failed_builds': '2', 'io_workload': '1'}
+    assert usage == {'compute_node_id': 3, 'vcpus_used': 8, 'memory_mb_used': 32768, 'local_gb_used': 16,
+                     'free_ram_mb': 100000 - 32768, 'free_disk_gb': 484, 'running_vms': 1, 'current_workload': 1,
+                     'numa_topology': None}
+
+
+def test_work_that_needs_no_claim_counts_while_it_lasts() -> None:
+    made = gpus()
+    claim(made, A)
+    allocate(made, A)
+    with made.at_work(A, 'move'):
+        assert made.usage()['current_workload'] == 1
+        with made.at_work(B, 'snapshot'), made.at_work(B, 'move'):
+            assert made.usage()['current_workload'] == 2, 'servers count, not what is done with them'
+        assert made.usage()['current_workload'] == 1
+    with pytest.raises(ZeroDivisionError), made.at_work(A, 'move'):
+        raise ZeroDivisionError
+    assert made.usage()['current_workload'] == 0
+
+
+def test_what_is_allocated_is_no_longer_under_way() -> None:
+    """Of the side that is meant."""
+    made = gpus()
+    claim(made, A, request(1))
+    claim(made, B, request(1))
+    claim(made, A, request(1), side=MOVE)
+    one = made.plan_allocate(A, MOVE)
+    assert (set(changed(one)), made.usage(one)['current_workload']) == ({G2}, 2)
+    made.commit(one)
+    assert made._at_work == {(A, RUN), (B, RUN)}
+    made.commit(made.plan_allocate(A))
+    assert made._at_work == {(B, RUN)} and held(made, A) == dict.fromkeys((G0, G2), 'allocated')
+    made.commit(made.plan_free(B))
+    assert made._at_work == frozenset()
+
+
+def test_a_filter_may_limit_a_claim() -> None:
+    made = gpus()
+    claim(made, A)
+    limits = objects.SchedulerLimits(vcpu=20.0, memory_mb=70000.0, disk_gb=33.0, numa_topology=None)
+
+    def wanted(of: objects.Flavor) -> Plan:
+        one = made.plan(B, RUN, of, None, None, limits)
+        made.abort(one)
+        return one
+    assert wanted(flavor(vcpus=12, memory_mb=1024)).sides
+    for of, lacks in ((flavor(vcpus=13, memory_mb=1024), 'vcpus 21.00 used of 20.00'),
+                      (flavor(memory_mb=40000), 'memory 72768.00 MB used of 70000.00 MB'),
+                      (flavor(root_gb=18), 'disk 34.00 GB used of 33.00 GB')):
+        with pytest.raises(errors.HostRejected, match=lacks.replace('.', r'\.')):
+            wanted(of)
 
 
 def test_numbers_go_up() -> None:
