@@ -24,7 +24,7 @@ from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.own_view import need
-from kilonova.scheduler.query import build
+from kilonova.scheduler.query import Group, build
 from kilonova.scheduler.reservations import FORGET_AFTER, Reservation, reserve
 from kilonova.scheduler.table import Table
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
@@ -308,12 +308,140 @@ def test_a_subclass_that_passes_otherwise_has_no_array_form():
     ({'resources1:VGPU': '0'}, {}, True),
     ({'hw:cpu_policy': 'dedicated'}, {}, False),
     ({}, {'force_hosts': ['a']}, False),
+    ({}, {'force_nodes': ['a']}, False),
+    ({}, {'ignore_hosts': ['a']}, False),
+    ({}, {'requested_destination': objects.Destination(host='a')}, False),
+    ({}, {'requested_resources': [objects.RequestGroup(requester_id='_p', resources={'A': 1})]}, False),
+    ({}, {'force_hosts': [], 'ignore_hosts': []}, True),
+    ({'trait:CUSTOM_A': 'forbidden'}, {}, False),
+    ({'hw:numa_nodes': '1'}, {'numa_topology': objects.InstanceNUMATopology(cells=[
+        objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(), memory=1, cpu_policy=None)])}, False),
     ({}, {'gpus': (2,)}, True),
+    ({'group_policy': 'isolate'}, {'gpus': (2,)}, False),
+    ({'group_policy': 'isolate'}, {}, True),
 ])
 def test_what_our_own_view_can_answer(extra_specs, values, answered):
     request = spec(extra_specs, **values)
     query = build(request, max_results=10, pci_in_placement=True)
     assert (need(request, query) is not None) is answered
+
+
+@pytest.mark.parametrize(('values', 'answered'), [
+    ({'root_required': {'OWNER_NOVA'}, 'root_forbidden': {'COMPUTE_STATUS_DISABLED'}}, True),
+    ({'root_required': {'CUSTOM_A'}}, False), ({'root_forbidden': {'CUSTOM_A'}}, False),
+    ({'same_subtree': [['']]}, False)])
+def test_what_of_a_question_our_own_view_can_answer(values, answered):
+    query = build(spec(), max_results=10)
+    for name, value in values.items():
+        setattr(query, name, value)
+    assert (need(spec(), query) is not None) is answered
+    for name, value in (('forbidden_aggregates', {'a'}), ('in_tree', uuid('a'))):
+        query = build(spec(), max_results=10)
+        setattr(query.unnamed, name, value)
+        assert need(spec(), query) is None
+
+
+@pytest.mark.parametrize(('group', 'answered'), [
+    (Group({'GPU': 1}), True), (Group({'GPU': 1}, required={'OWNER_NOVA'}), True), (Group({'GPU': 2}), False),
+    (Group({'GPU': 1, 'B': 1}), False), (Group({'GPU': 1}, required={'FAST'}), False),
+    (Group({'GPU': 1}, forbidden={'FAST'}), False), (Group({'GPU': 1}, aggregates=[['a']]), False)])
+def test_which_devices_our_own_view_knows(group, answered):
+    query = build(spec(), max_results=10)
+    query.groups['d'] = group
+    assert need(spec(), query) is None, 'it is no device'
+    query.pci_groups.add('d')
+    assert (need(spec(), query) is not None) is answered
+
+
+def test_the_allocation_of_a_host():
+    query = build(spec(flavor_values={'vcpus': 2, 'memory_mb': 64, 'root_gb': 3}), max_results=10)
+    query.groups |= {'d1': Group({'GPU': 1}), 'd2': Group({'GPU': 1}), 'd3': Group({'NIC': 1})}
+    query.pci_groups = {'d1', 'd2', 'd3'}
+    query.unnamed.aggregates = [['a', 'b'], ['c']]
+    asked = need(spec(), query)
+    assert asked.zone == (frozenset('ab'), frozenset('c'))
+    mappings = {'d1': ['rp1'], 'd2': ['rp1'], 'd3': ['rp2']}
+    assert asked.request('root', mappings) == {
+        'allocations': {'root': {'resources': {'VCPU': 2, 'MEMORY_MB': 64, 'DISK_GB': 3}},
+                        'rp1': {'resources': {'GPU': 2}}, 'rp2': {'resources': {'NIC': 1}}},
+        'mappings': {'': ['root'], **mappings}}
+
+
+@pytest.mark.parametrize(('values', 'expected'), [
+    ({}, {'free_ram_mb': 262144, 'free_disk_mb': 1000 * 1024, 'num_instances': 0, 'num_io_ops': 0}),
+    ({'free_ram_mb': 7, 'memory_mb_used': 9}, {'free_ram_mb': 7}), ({'free_ram_mb': 0}, {'free_ram_mb': 0}),
+    ({'memory_mb_used': 44}, {'free_ram_mb': 262100}), ({'local_gb_used': 10}, {'free_disk_mb': 990 * 1024}),
+    ({'free_disk_gb': 5, 'local_gb_used': 10}, {'free_disk_mb': 5 * 1024}),
+    ({'free_disk_gb': 5, 'disk_available_least': 3}, {'free_disk_mb': 3 * 1024}),
+    ({'free_disk_gb': 5, 'disk_available_least': 8}, {'free_disk_mb': 5 * 1024}),
+    ({'running_vms': 4, 'current_workload': 3}, {'num_instances': 4, 'num_io_ops': 3}),
+    ({'running_vms': None, 'current_workload': None}, {'num_instances': 0, 'num_io_ops': 0}),
+    ({'running_vms': 4, 'current_workload': 3, 'stats': '{"num_instances": "6", "io_workload": "5"}'},
+     {'num_instances': 6, 'num_io_ops': 5}),
+    ({'stats': '{"failed_builds": "2"}'}, {'failed_builds': 2}), ({'stats': None}, {'failed_builds': 0}),
+    ({'stats': '{"failed_builds": null}'}, {'failed_builds': 0})])
+def test_what_a_row_comes_to(values, expected):
+    """In the table and on a host alone."""
+    table, (place,) = filled([{**node('a', **values), 'deleted': 0}])
+    state = HostState({**table.node(place)[1]}, CELL)
+    for name, value in expected.items():
+        assert (int(table[name][place]), getattr(state, name)) == (value, value), name
+
+
+def test_rows_without_a_version_or_kinds_of_guests():
+    table, (place,) = filled([{**node('a', hypervisor_version=None, supported_instances=None), 'deleted': 0}])
+    assert table['hypervisor_version'][place] == 0
+    assert not table.kinds(lambda kinds: kinds != [])[place] and table.kinds(lambda kinds: kinds == [])[place]
+
+
+def test_a_host_of_a_place_is_another_ones_after_it_left():
+    table, _ = filled([{**node(name, pci_stats=pools('1', host=name)), 'deleted': 0} for name in 'ab'])
+    place = table.places.of(uuid('a'))
+    table.reservations.take(uuid('s'), Reservation(place, 1, 1024, 2048, Counter()))
+    table.drop(CELL, 0)
+    assert not table['live'][place] and table['pci_free'][place] == 0 and table.reservations.places() == {}
+    assert [row['host'] for _, row in table.nodes()] == ['b']
+    table.drop(CELL, 0)
+    row = {key: value for key, value in node('c').items() if key != 'service'}
+    table.put(CELL, {**row, 'id': 7, 'deleted': 0})
+    assert table.places.of(uuid('c')) == place and not table['live'][place]
+    table.put(CELL, {**row, 'id': 7, 'deleted': 7})
+    assert table.places.of(uuid('c')) is None
+
+
+def test_services_come_and_go():
+    table, (place,) = filled([{**node('a'), 'deleted': 0}])
+
+    def seen():
+        return [bool(table[name][place]) for name in ('live', 'disabled', 'up')]
+    service = {'id': 3, 'host': 'a', 'disabled': True, 'deleted': 0}
+    table.services.put(CELL, service)
+    assert seen() == [True, True, True]
+    table.services.put_down('elsewhere', {3})
+    assert seen() == [True, True, True] and table.services.down(CELL) == set()
+    table.services.put_down(CELL, {3})
+    assert seen() == [True, True, False] and table.services.down(CELL) == {3}
+    # What is written of it says nothing of its heart.
+    table.services.put(CELL, {**service, 'disabled': False})
+    assert seen() == [True, False, False]
+    table.services.put(CELL, {**service, 'id': 5, 'deleted': 5})
+    assert seen() == [True, False, False], 'an older one of the same host is gone'
+    table.services.forget_cell('elsewhere', ())
+    table.services.forget_cell(CELL, {3})
+    assert seen() == [True, False, False]
+    table.services.forget_cell(CELL, {1})
+    assert seen() == [False, False, False] and table.services.get(CELL, 'a') is None
+
+
+def test_a_cell_that_is_gone_takes_its_hosts_along():
+    table, _ = filled([{**node(name), 'deleted': 0} for name in 'xabc'])
+    table.drop(CELL, 0)
+    table.forget_cell(CELL, keep={2}, keep_services={2, 3})
+    assert [row['host'] for _, row in table.nodes()] == ['b']
+    assert table.services.get(CELL, 'c') is not None and table.services.get(CELL, 'a') is None
+    assert table.present({CELL}).sum() == 1 and not table.present(set()).any()
+    table.forget_cell(CELL)
+    assert table.nodes() == [] and table.services.get(CELL, 'b') is None
 
 
 def test_hosts_without_a_host_mapping_are_present_and_not_usable():

@@ -453,6 +453,19 @@ def test_what_the_base_classes_let_a_filter_decide():
         weighers.BaseHostWeigher()._weigh_object(state(), request)
 
 
+def test_which_filters_run_once_a_request_and_which_look_at_rebuilds():
+    """Once: those whose answer the servers before change nothing of."""
+    made = {one.__name__: one for one in filters.all_filters()}
+    assert {name for name, one in made.items() if one.run_filter_once_per_request} == {
+        'AggregateImagePropertiesIsolation', 'AggregateInstanceExtraSpecsFilter', 'AggregateMultiTenancyIsolation',
+        'AggregateTypeAffinityFilter', 'AllHostsFilter', 'ComputeCapabilitiesFilter', 'ComputeFilter',
+        'DifferentHostFilter', 'ImagePropertiesFilter', 'IsolatedHostsFilter', 'SameHostFilter',
+        'SimpleCIDRAffinityFilter'}
+    assert {name for name, one in made.items() if one.RUN_ON_REBUILD} == {
+        'AggregateImagePropertiesIsolation', 'ImagePropertiesFilter', 'IsolatedHostsFilter'}
+    assert [name for name, one in made.items() if one.at_most] == ['PciPassthroughFilter']
+
+
 def test_rebuild_runs_only_filters_that_look_at_rebuilds():
     """Rows 0.22, 1.22."""
     rebuild = spec(scheduler_hints={'_nova_check_type': ['rebuild']}, image={

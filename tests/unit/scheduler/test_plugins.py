@@ -421,6 +421,65 @@ def test_names_of_modules_that_plugins_import(namespace):
     assert packages == {'nova', 'nova.objects', 'nova.scheduler', 'nova.scheduler.filters', 'nova.scheduler.weights'}
 
 
+OF_THE_FIELD = {
+    'filters': {
+        'affinity_filter': 'DifferentHostFilter SameHostFilter ServerGroupAffinityFilter ServerGroupAntiAffinityFilter',
+        'aggregate_image_properties_isolation': 'AggregateImagePropertiesIsolation',
+        'aggregate_instance_extra_specs': 'AggregateInstanceExtraSpecsFilter',
+        'aggregate_multitenancy_isolation': 'AggregateMultiTenancyIsolation', 'all_hosts_filter': 'AllHostsFilter',
+        'compute_capabilities_filter': 'ComputeCapabilitiesFilter', 'compute_filter': 'ComputeFilter',
+        'extra_specs_ops': 'match', 'image_props_filter': 'ImagePropertiesFilter',
+        'io_ops_filter': 'AggregateIoOpsFilter IoOpsFilter', 'isolated_hosts_filter': 'IsolatedHostsFilter',
+        'json_filter': 'JsonFilter', 'metrics_filter': 'MetricsFilter',
+        'num_instances_filter': 'AggregateNumInstancesFilter NumInstancesFilter',
+        'numa_topology_filter': 'NUMATopologyFilter', 'pci_passthrough_filter': 'PciPassthroughFilter',
+        'simple_cidr_affinity_filter': 'SimpleCIDRAffinityFilter', 'type_filter': 'AggregateTypeAffinityFilter',
+        'utils': 'aggregate_metadata_get_by_host aggregate_values_from_key instance_uuids_overlap validate_num_values'},
+    'weights': {
+        'affinity': 'ServerGroupSoftAffinityWeigher ServerGroupSoftAntiAffinityWeigher',
+        'compute': 'BuildFailureWeigher', 'cpu': 'CPUWeigher', 'cross_cell': 'CrossCellWeigher', 'disk': 'DiskWeigher',
+        'hypervisor_version': 'HypervisorVersionWeigher', 'image_props': 'ImagePropertiesWeigher',
+        'io_ops': 'IoOpsWeigher', 'metrics': 'MetricsWeigher', 'num_instances': 'NumInstancesWeigher',
+        'pci': 'PCIWeigher', 'ram': 'RAMWeigher', 'utils': 'get_multiplier'}}
+ROOTS = {
+    'nova': '', 'nova.conf': 'CONF', 'nova.context': 'RequestContext get_admin_context',
+    'nova.exception': 'NovaException RequestFilterFailed NotFound', 'nova.filters': 'BaseFilter BaseFilterHandler',
+    'nova.i18n': '_ _LI _LW _LE _LC', 'nova.objects': 'Aggregate RequestSpec Instance', 'nova.scheduler': '',
+    'nova.objects.aggregate': 'Aggregate AggregateList', 'nova.objects.compute_node': 'ComputeNode ComputeNodeList',
+    'nova.objects.fields': 'StringField IntegerField', 'nova.objects.flavor': 'Flavor FlavorList',
+    'nova.objects.image_meta': 'ImageMeta ImageMetaProps', 'nova.objects.instance': 'Instance InstanceList',
+    'nova.objects.instance_group': 'InstanceGroup InstanceGroupList',
+    'nova.objects.request_spec': 'RequestSpec Destination RequestGroup SchedulerLimits',
+    'nova.objects.selection': 'Selection', 'nova.scheduler.filters': 'BaseHostFilter all_filters',
+    'nova.scheduler.host_manager': 'HostState', 'nova.scheduler.utils': 'get_multiplier', 'nova.utils': '',
+    'nova.scheduler.weights': 'BaseHostWeigher WeighedHost all_weighers',
+    'nova.weights': 'BaseWeigher WeighedObject normalize'}
+
+
+def test_where_the_field_has_its_names(namespace):
+    wanted = {**ROOTS, **{f'nova.scheduler.{kind}.{name}': names for kind, modules in OF_THE_FIELD.items()
+                          for name, names in modules.items()}}
+    assert nova_names.MODULES.keys() == wanted.keys()
+    for module, names_ in wanted.items():
+        for name in names_.split():
+            assert hasattr(sys.modules[module], name), (module, name)
+            parent, _, child = module.rpartition('.')
+            assert not parent or getattr(sys.modules[parent], child) is sys.modules[module]
+        private = [name for name in vars(sys.modules[module]) if name.startswith('_') and not name.startswith('__')]
+        assert module == 'nova.i18n' or not private, module
+    for word in ('_', '_LI', '_LW', '_LE', '_LC'):
+        assert getattr(sys.modules['nova.i18n'], word)('text') == 'text'
+    # What only these modules make use of isn't theirs.
+    assert not hasattr(sys.modules['nova.scheduler.filters.compute_filter'], 'Look')
+
+
+def test_servers_that_a_host_has(namespace):
+    overlap = namespace['utils'].instance_uuids_overlap
+    host_state = state(servers=[{'uuid': uuid('a'), 'host': 'host1', 'node': 'host1', 'deleted': 0, 'id': 1}])
+    assert overlap(host_state, uuid('a')) and overlap(host_state, [uuid('x'), uuid('a')])
+    assert not overlap(host_state, uuid('x')) and not overlap(host_state, [])
+
+
 def test_the_configuration_of_the_field_is_that_of_the_scheduler(monkeypatch):
     made = nova_names.Conf()
     monkeypatch.setattr(nova_names.Conf, '_conf', conf(host='here'))

@@ -7,7 +7,7 @@ import pytest
 from kilonova import objects
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.scheduler import prefilters
-from kilonova.scheduler.query import RequestFilterFailed, build
+from kilonova.scheduler.query import RequestFilterFailed, build, own_classes
 from tests.unit.scheduler.builders import GPU, conf, pci_requests, spec, uuid
 
 REQUEST = uuid('request 0')
@@ -53,6 +53,12 @@ def test_a_server_from_a_volume_needs_no_root_disk():
     ({'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'isolate'},
      {'resources': 'DISK_GB:16,MEMORY_MB:32768,PCPU:9'}),
     ({'hw:cpu_thread_policy': 'isolate'}, {'required': '!HW_CPU_HYPERTHREADING'}),
+    ({'hw:cpu_thread_policy': 'require'}, {'required': 'HW_CPU_HYPERTHREADING'}),
+    ({'resources:VCPU': '1', 'resources1:VCPU': '2', 'resources:MEMORY_MB': '64', 'resources:DISK_GB': '1'}, {
+        'resources': 'DISK_GB:1,MEMORY_MB:64,VCPU:1', 'resources1': 'VCPU:2'}),
+    ({'trait1:CUSTOM_A': 'required', 'trait1:CUSTOM_B': 'forbidden', 'resources1:A': '1'}, {
+        'required1': 'CUSTOM_A,!CUSTOM_B'}),
+    ({'group_policy': 'none', 'resources1:A': '1', 'resources2:A': '1'}, {'group_policy': 'none'}),
 ])
 def test_extra_specs(extra_specs, expected):
     found = pairs(spec(extra_specs))
@@ -86,7 +92,12 @@ def test_features_that_there_are_not_end_the_scheduling(extra_specs):
     ({'hw_tpm_version': '2.0', 'hw_tpm_model': 'tpm-crb'}, 'COMPUTE_SECURITY_TPM_2_0,COMPUTE_SECURITY_TPM_CRB'),
     ({'os_secure_boot': 'required'}, 'COMPUTE_SECURITY_UEFI_SECURE_BOOT'), ({'os_secure_boot': 'optional'}, None),
     ({'hw_maxphysaddr_mode': 'emulate'}, 'COMPUTE_ADDRESS_SPACE_EMULATED'),
-    ({'hw_firmware_stateless': 'true'}, 'COMPUTE_SECURITY_STATELESS_FIRMWARE')])
+    ({'hw_firmware_stateless': 'true'}, 'COMPUTE_SECURITY_STATELESS_FIRMWARE'),
+    ({'hw_cpu_thread_policy': 'isolate'}, '!HW_CPU_HYPERTHREADING'),
+    ({'hw_cpu_thread_policy': 'require'}, 'HW_CPU_HYPERTHREADING'),
+    ({'hw_cpu_thread_policy': 'prefer'}, None),
+    ({'hw_pci_numa_affinity_policy': 'socket'}, 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY'),
+    ({'hw_pci_numa_affinity_policy': 'preferred'}, None)])
 def test_features_of_the_image(properties, expected):
     assert pairs(spec(image={'id': uuid(), 'properties': properties})).get('required') == expected
 
@@ -154,10 +165,50 @@ def test_one_node_is_asked_in_its_tree():
     assert pairs(spec(), in_tree=uuid('host1'))['in_tree'] == uuid('host1')
 
 
-@pytest.mark.parametrize('how', [{'many_nodes': True}, {'hint': 'different_host'}, {'hint': 'group'}])
+@pytest.mark.parametrize('how', [{'many_nodes': True}, {'hint': 'different_host'}, {'hint': 'group'},
+                                 {'hint': 'same_host'}])
 def test_questions_that_must_not_be_cut(how):
     hints = {how.pop('hint'): [uuid()]} if 'hint' in how else {}
     assert 'limit' not in pairs(spec(scheduler_hints=hints), **how)
+    assert pairs(spec(scheduler_hints={'query': '[]', 'group': []}))['limit'] == '1000'
+
+
+def test_what_flavors_say_comes_before_images():
+    image = {'id': uuid(), 'properties': {'hw_tpm_version': '1.2', 'hw_cpu_thread_policy': 'isolate'}}
+    assert pairs(spec({'hw:tpm_version': '2.0', 'hw:cpu_thread_policy': 'require'}, image=image))['required'] == (
+        'COMPUTE_SECURITY_TPM_2_0,COMPUTE_SECURITY_TPM_TIS,HW_CPU_HYPERTHREADING')
+
+
+def test_all_that_a_group_of_others_may_ask():
+    request = spec(requested_resources=[objects.RequestGroup(
+        requester_id='_port', resources={'A': 1}, required_traits={'T'}, forbidden_traits={'F'},
+        aggregates=[['b', 'a'], ['c']], forbidden_aggregates={'e', 'd'})])
+    found = [pair for pair in build(request, max_results=1).pairs() if pair[0].endswith('_port')]
+    assert found == [('member_of_port', '!in:d,e'), ('member_of_port', 'in:a,b'), ('member_of_port', 'in:c'),
+                     ('required_port', 'T,!F'), ('resources_port', 'A:1')]
+
+
+def test_the_root_of_a_request():
+    request = spec()
+    request.root_required.update('AB')
+    request.root_forbidden.add('C')
+    query = build(request, max_results=5)
+    assert ('root_required', 'A,B,!C') in query.pairs()
+    request.root_required.clear()
+    assert ('root_required', '!C') in build(request, max_results=5).pairs()
+    assert 'root_required' not in dict(build(spec(), max_results=5).pairs())
+
+
+def test_classes_of_the_flavor_that_are_no_standard_ones():
+    extra_specs = {'resources:CUSTOM_A': '1', 'resources2:CUSTOM_B': '2', 'resources:VCPU': '1',
+                   'trait:CUSTOM_C': 'required', 'resources3:CUSTOM_D': '0', 'group_policy': 'none'}
+    assert list(own_classes(build(spec(extra_specs), max_results=1), extra_specs)) == [
+        ('resources:CUSTOM_A', 'CUSTOM_A'), ('resources2:CUSTOM_B', 'CUSTOM_B')]
+
+
+def test_amounts_of_all_groups():
+    query = build(spec({'resources1:VCPU': '2', 'resources2:A': '3', 'resources3:A': '4'}), max_results=1)
+    assert query.resources() == {'VCPU': 2, 'MEMORY_MB': 32768, 'DISK_GB': 16, 'A': 7}
 
 
 def test_three_equal_groups_are_asked_as_one():

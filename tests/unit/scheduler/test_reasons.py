@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from kilonova import errors
 from kilonova.context import RequestContext
 from kilonova.db.models.cell import ComputeNode, Service
+from kilonova.scheduler import plugins, reasons
 from kilonova.scheduler.decisions import Trace
-from kilonova.scheduler.reasons import ROOM, Check, Report
+from kilonova.scheduler.reasons import ROOM, WORDS, Check, Report
 from tests.unit.scheduler.builders import GPU, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -170,6 +171,51 @@ def test_administrators_read_of_each_host_what_lacks():
     assert third['why'][0] == 'disabled' and 'has less than 8 MB' in third['why'][1] and '5 MB' in third['why'][1]
     assert [found['host'] for found in report.hosts(2)] == ['a', 'b']
     assert Report({0: 'a'}, 1, []).hosts(1)[0]['why'] == ['taken by others at the same moment']
+
+
+def test_each_filter_has_words_of_its_own():
+    """But those that refuse nothing, or whose refusals have several reasons."""
+    assert set(plugins._Installed(plugins.FILTERS).names) - WORDS.keys() == {'AllHostsFilter', 'ComputeFilter'}
+    assert WORDS.keys() <= set(plugins._Installed(plugins.FILTERS).names)
+
+
+@pytest.mark.parametrize(('name', 'words', 'unit'), [
+    ('VCPU', '{have} fewer than 3 free vCPUs', ''), ('PCPU', '{have} fewer than 3 free dedicated CPUs', ''),
+    ('MEMORY_MB', '{have} less than 3 MiB free memory', ' MiB'), ('DISK_GB', '{have} less than 3 GB free disk', ' GB'),
+    ('CUSTOM_A', '{have} fewer than 3 free CUSTOM_A', '')])
+def test_words_of_amounts(name, words, unit):
+    assert reasons._amount(name, 3) == (words, unit)
+
+
+@pytest.mark.parametrize(('room', 'expected'), [
+    (225, '4 hosts considered: 2 down, 1 disabled, 1 full.'), (60, '4 hosts considered: 2 down, 1 disabled, 1 full.'),
+    (59, '4 hosts considered: 2 down, 2 for other reasons.'), (48, '4 hosts considered: 2 down, 2 for other reasons.'),
+    (47, '4 hosts considered: 4 for several reasons each.')])
+def test_a_text_that_is_too_long_is_cut(room, expected):
+    checks = [Check(name, name, np.array(mask)) for name, mask in (
+        ('down', [1, 1, 0, 0]), ('disabled', [0, 0, 1, 0]), ('full', [0, 0, 0, 1]))]
+    for check in checks:
+        check.failing = check.failing.astype(bool)
+    assert Report({place: f'h{place}' for place in range(4)}, 1, checks).text(room) == expected
+
+
+def test_no_host_at_all():
+    assert Report({}, 1, []).text() == 'No host could be considered.'
+    assert Report({3: 'a'}, 1, []).text() == '1 host considered: 1 taken by others at the same moment.'
+    assert Report({3: 'a', 5: 'b'}, 2, []).text() == (
+        '2 hosts considered: 2 could take one of the servers, not all of them.')
+
+
+def test_two_reasons_of_one_host_are_told_together():
+    checks = [Check('down', 'down', np.array([False, True])),
+              Check('memory', '{have} less than 8 MiB', np.array([False, True]), np.array([-1, 5]), ' MiB'),
+              Check('gpu', '{have} fewer than 2 free gpu', np.array([True, False]), np.array([0, -1]))]
+    found = Report({0: 'a', 1: 'b'}, 1, checks)
+    assert found.text() == ('2 hosts considered: 1 down and has less than 8 MiB (best: 5 MiB), 1 has fewer than 2 free '
+                            'gpu (best: 0 free).')
+    assert found.hosts(9) == [
+        {'host': 'a', 'turned_away_by': ['gpu'], 'why': ['has fewer than 2 free gpu (has: 0 free)']},
+        {'host': 'b', 'turned_away_by': ['down', 'memory'], 'why': ['down', 'has less than 8 MiB (has: 5 MiB)']}]
 
 
 def report(*failing, servers=1, has=None):

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kilonova import objects
@@ -56,6 +58,28 @@ def test_weights_are_scaled_multiplied_and_summed():
     hosts = [host('a', memory_mb=1000, vcpus_used=64), host('b', memory_mb=500)]
     assert best([RAMWeigher, CPUWeigher], hosts, filter_scheduler__ram_weight_multiplier=3.0) == [
         ('a', 3.0 + 192 / 256), ('b', 1.5 + 1.0)]
+
+
+@pytest.mark.parametrize(('cls', 'option', 'one', 'two', 'expected'), [
+    (RAMWeigher, 'ram', {'free_ram_mb': 300}, {'free_ram_mb': 100}, [1.0, 1 / 3]),
+    (CPUWeigher, 'cpu', {'vcpus': 4, 'cpu_allocation_ratio': 2.0, 'vcpus_used': 2},
+     {'vcpus': 4, 'cpu_allocation_ratio': 1.0, 'vcpus_used': 1}, [1.0, 0.5]),
+    (DiskWeigher, 'disk', {'free_disk_gb': 400}, {'free_disk_gb': 100}, [1.0, 0.25]),
+    (IoOpsWeigher, 'io_ops', {'stats': {'io_workload': 4}}, {'stats': {'io_workload': 1}}, [1.0, 0.25]),
+    (NumInstancesWeigher, 'num_instances', {'running_vms': 4}, {'running_vms': 1}, [1.0, 0.0]),
+    (HypervisorVersionWeigher, 'hypervisor_version', {'hypervisor_version': 9}, {'hypervisor_version': 8}, [1.0, 0.0]),
+    (BuildFailureWeigher, 'build_failure', {'stats': {'failed_builds': 1}}, {'stats': {'failed_builds': 3}}, [1.0, 0.0])
+])
+def test_by_how_much(cls, option, one, two, expected):
+    """Amounts are weighed from 0 on, what is like nothing else between the least and the most."""
+    hosts = [host('one', **one), host('two', **two)]
+    found = best([cls], hosts, **{f'filter_scheduler__{option}_weight_multiplier': 1.0})
+    assert found == list(zip(('one', 'two'), expected, strict=True))
+
+
+def test_more_than_so_many_free_devices_make_no_difference():
+    look = SimpleNamespace(table={'pci_free': np.array([0, 1, 98, 99, 100, 500])})
+    assert PCIWeigher().values(look, spec()).tolist() == [100, 99, 2, 1, 1, 1]
 
 
 def test_all_weighers_of_equal_hosts_come_to_nothing():

@@ -59,6 +59,28 @@ def test_by_host_zone_and_cell(rig):
     assert 'kilonova_free_devices{flavor="a\\"b",alias="gpu",numa_policy="legacy",device="10de:13f1"} 5' in lines
 
 
+def test_lines_for_node_exporter():
+    found = what_if.Capacity(3, {'b': 1, 'a': 2}, {'z': 3}, {'c\n1': 3}, {'gpu': {'legacy': {'10de:1': 4}}})
+    assert found.free_devices() == [('gpu', 'legacy', '10de:1', 4)]
+    assert what_if.prometheus(found, 'a\\"') == [
+        '# HELP kilonova_capacity_servers How many more servers of a flavor fit.',
+        '# TYPE kilonova_capacity_servers gauge',
+        r'kilonova_capacity_servers{flavor="a\\\""} 3',
+        '# HELP kilonova_capacity_servers_by_host The same by host.',
+        '# TYPE kilonova_capacity_servers_by_host gauge',
+        r'kilonova_capacity_servers_by_host{flavor="a\\\"",host="a"} 2',
+        r'kilonova_capacity_servers_by_host{flavor="a\\\"",host="b"} 1',
+        '# HELP kilonova_capacity_servers_by_availability_zone The same by availability_zone.',
+        '# TYPE kilonova_capacity_servers_by_availability_zone gauge',
+        r'kilonova_capacity_servers_by_availability_zone{flavor="a\\\"",availability_zone="z"} 3',
+        '# HELP kilonova_capacity_servers_by_cell The same by cell.',
+        '# TYPE kilonova_capacity_servers_by_cell gauge',
+        r'kilonova_capacity_servers_by_cell{flavor="a\\\"",cell="c\n1"} 3',
+        '# HELP kilonova_free_devices Free PCI devices on hosts that may take the flavor.',
+        '# TYPE kilonova_free_devices gauge',
+        r'kilonova_free_devices{flavor="a\\\"",alias="gpu",numa_policy="legacy",device="10de:1"} 4']
+
+
 @pytest.mark.parametrize(('policy', 'told'), [('required', 'required'), ('socket', 'socket'), (None, 'legacy')])
 def test_devices_are_told_with_their_numa_policy(rig, policy, told):
     """None: a request that was made without one."""
