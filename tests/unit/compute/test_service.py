@@ -626,6 +626,61 @@ def test_servers_whose_guests_somebody_paused_or_suspended(cloud, caplog, vm_sta
     assert cloud.cell.saves == []
 
 
+@pytest.mark.parametrize(('vm_state', 'power_state', 'found', 'wanted'), [
+    ('active', 1, 0, ('active', 0, 0)), ('active', 1, 1, ('active', 1, 1)), ('stopped', 4, 1, ('stopped', 4, 4)),
+    ('shelved', 4, 1, ('shelved', 4, 4)), ('soft-delete', 4, 1, ('soft-delete', 4, 4)),
+    ('stopped', 4, 3, ('stopped', 3, 3)), ('stopped', 1, 4, ('stopped', 4, 4)), ('error', 1, 4, ('error', 1, 4)),
+    ('error', 4, 1, ('error', 4, 1)), ('building', 0, 1, ('building', 0, 1)), ('rescued', 1, 4, ('rescued', 4, 4)),
+    ('resized', 1, 4, ('resized', 4, 4)), ('rescued', 1, 3, ('rescued', 3, 3))])
+@pytest.mark.parametrize('look', ['at boot', 'at one', 'now and then'])
+def test_guests_beside_what_their_servers_say(cloud, manager, server, look, vm_state, power_state, found, wanted):
+    """Row 2.16: what is to be off is stopped, a server without its guest is off, what isn't compared stays."""
+    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
+    row.update(vm_state=vm_state, power_state=power_state)
+    domain.state = found
+    if look == 'at boot':
+        manager.guests.boot()
+    if look == 'at one':
+        assert manager.guests.sync_one(server.uuid) is True
+    else:
+        manager.guests.sync()
+    assert (row['vm_state'], row['power_state'], domain.state) == wanted
+    assert all(save['expect']['host'] == 'gpu1' for save in cloud.cell.saves)
+
+
+def test_a_server_that_is_not_at_rest_or_elsewhere_is_not_compared(cloud, manager, server):
+    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
+    domain.state = 4
+    for values, busy, compared in (
+            ({'task_state': 'powering-off'}, set(), False), ({'task_state': None}, {server.uuid}, False),
+            ({'host': 'gpu2'}, set(), True)):
+        row.update(values)
+        cloud.cell.busy = busy
+        assert manager.guests.sync_one(server.uuid) is compared
+    del cloud.cell.instances[server.uuid]
+    assert manager.guests.sync_one(server.uuid) is True
+    assert cloud.cell.saves == [] and row['vm_state'] == 'active'
+
+
+def test_a_server_that_changes_meanwhile_is_left_as_it_is(cloud, manager, server, caplog):
+    cloud.drivers['gpu1'].domains[server.uuid].state = 4
+    cloud.cell.errors['save_instance'] = errors.Conflict('it is being deleted')
+    with caplog.at_level(logging.INFO):
+        manager.guests.sync()
+    assert 'Not written, the server changed meanwhile: it is being deleted' in caplog.text
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
+
+
+def test_a_host_that_boots_brings_back_each_of_its_servers(cloud):
+    """One that an operation works on doesn't keep the others waiting; one that is off stays so."""
+    manager = cloud.host('gpu1', GPUS)
+    busy, first, off, second = (cloud.boot(manager, 0, flavor(1, 1, 64, 1)).uuid for _ in range(4))
+    cloud.cell.instances[off].update(vm_state='stopped', power_state=4)
+    cloud.cell.busy.add(busy)
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert set(cloud.drivers['gpu1'].domains) == {first, second}
+
+
 @pytest.mark.parametrize('vm_state', ['paused', 'suspended'])
 def test_a_host_that_boots_does_not_resume_what_did_not_run(cloud, vm_state):
     server = cloud.boot(cloud.host('gpu1', GPUS))

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kilonova import errors, objects
+from kilonova import errors, objects, sealing
 from kilonova.compute.manager import ComputeManager
+from kilonova.conf import secrets
 from kilonova.states import PowerState
 from tests.unit.compute.cloud import GPUS, Cloud, build_order, flavor, new_context, request_spec
+from tests.unit.compute.test_keys import Semaphore
 from tests.unit.compute.test_moves import OTHER_GPUS, Resize
 from tests.unit.compute.test_snapshot_and_soft_delete import Images
 
@@ -204,6 +207,33 @@ def plain(what: str, cloud: Cloud, failing: str | None = None) -> Transcript:
     return made
 
 
+def sealed(what: str, cloud: Cloud, failing: str | None = None) -> Transcript:
+    """An order that brings a password, and files where the driver takes some."""
+    manager = cloud.host('gpu1', GPUS)
+    server, driver, task, vm = cloud.boot(manager), cloud.drivers['gpu1'], None, 'active'
+    manager.conf.register_opts(secrets.OPTS, group=secrets.GROUP)
+    with tempfile.TemporaryDirectory() as directory:
+        manager.conf.set_override('key_file', f'{directory}/keys', group=secrets.GROUP)
+        sealing.create_file(manager.conf.secrets.key_file)
+        text = sealing.Keys.read(manager.conf.secrets.key_file).seal(
+            sealing.Secrets('secret', [('/etc/motd', 'aGVsbG8=')]), server.uuid)
+        if failing:
+            driver.fail(failing, errors.KilonovaError('it hangs'))
+        if what == 'rebuild':
+            task, order = 'rebuilding', lambda sent: {'order': objects.RebuildOrder(
+                instance=sent, image={'id': 'i3', 'properties': {}}, sealed=text, preserve_ephemeral=False)}
+        elif what == 'rescue':
+            task, order = 'rescuing', lambda sent: {'order': objects.RescueOrder(
+                instance=sent, image={'id': 'i2', 'name': 'repair', 'properties': {}}, sealed=text)}
+        else:
+            task, order = 'updating_password', lambda sent: {'instance': sent, 'sealed': text}
+        cloud.cell.instances[server.uuid].update(os_type='linux', key_data=None)
+        sent, made = cloud.cell.in_task(server.uuid, task, vm), Transcript(cloud)
+        method = what if what == 'set_admin_password' else f'{what}_instance'
+        made.answer(lambda: getattr(manager.endpoint, method)(new_context(), key=KEY, **order(sent)))
+    return made
+
+
 # -- builds ------------------------------------------------------------------------------------------------------------
 def build(cloud: Cloud, gpus: int = 1, failing: str | None = None, **given: Any) -> Transcript:
     manager = cloud.host('gpu1', GPUS)
@@ -327,11 +357,13 @@ class LiveMove:
 LIVE = ('check_source', 'check_destination', 'prepare', 'migrate', 'arrive', 'leave')
 
 
-def live(cloud: Cloud, *steps: str, failing: str | None = None, **undo: Any) -> Transcript:
+def live(cloud: Cloud, *steps: str, failing: str | None = None, waits: bool = False, **undo: Any) -> Transcript:
     """``steps`` of ``LiveMove``."""
     source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
     move = LiveMove(cloud, cloud.boot(source), source, dest)
     move.undo.update(undo)
+    if waits:
+        source.host.live_migration_slots._slots = Semaphore(False, False, True)     # type: ignore[assignment]
     made = Transcript(cloud)
     if failing:
         for driver in cloud.drivers.values():
@@ -373,6 +405,10 @@ STORIES: dict[str, Callable[[Cloud], Transcript]] = {
     **{what: lambda cloud, what=what: plain(what, cloud) for what in PLAIN},        # type: ignore[misc]
     **{f'{what} fails': lambda cloud, what=what, failing=failing: plain(what, cloud, failing)   # type: ignore[misc]
        for what, failing in FAILURES.items()},
+    'set a password': lambda cloud: sealed('set_admin_password', cloud),
+    'set a password fails': lambda cloud: sealed('set_admin_password', cloud, 'set_admin_password'),
+    'rescue with a password': lambda cloud: sealed('rescue', cloud),
+    'rebuild with a password': lambda cloud: sealed('rebuild', cloud),
     'build': build,
     'build at an alternate': lambda cloud: build(cloud, attempt=2),
     'build without room': lambda cloud: build(cloud, gpus=3),
@@ -392,6 +428,7 @@ STORIES: dict[str, Callable[[Cloud], Transcript]] = {
     'resize fails at the end': lambda cloud: resize(cloud, *RESIZED, 'undo_all', failing='finish_migration'),
     'undo resize here': lambda cloud: resize(cloud, *RESIZED, 'undo_all', here=True),
     'live migration': lambda cloud: live(cloud, *LIVE),
+    'live migration waits for its turn': lambda cloud: live(cloud, *LIVE[:4], waits=True),
     'live migration is refused': lambda cloud: live(cloud, *LIVE[:2], failing='offer'),
     'live migration fails': lambda cloud: live(cloud, *LIVE[:4], 'abort', 'rollback', failing='migrate', gone=False),
     'live migration is ended': lambda cloud: live(cloud, *LIVE[:3], 'force_complete', 'abort', 'rollback',
