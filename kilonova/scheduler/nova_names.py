@@ -95,7 +95,7 @@ class BaseFilterHandler:
         left = list(objs)
         for one in filters_:
             guard = Guard('Filter', one, spec_obj)
-            if left and guard.call(one.run_filter_for_index, index, default=True):
+            if bool(left) and guard.call(one.run_filter_for_index, index, default=True):
                 left = filters.passing(one, left, spec_obj, guard) or []
                 guard.report()
         return left

@@ -41,7 +41,7 @@ class Transcript:
         self._note(cell, 'claim_instance', lambda ctxt, claim: 'claim ' + written(claim.given))
         self._note(cell, 'save_instance', lambda ctxt, save: 'save ' + written(save.given))
         for name, manager in cloud.managers.items():
-            manager.host.notify = Told(self.lines)      # type: ignore[assignment]
+            manager.host.notify = Told(self.lines)
             for part in PARTS:
                 setattr(cloud.drivers[name], part, Watched(getattr(cloud.drivers[name], part), self.lines))
 
@@ -198,10 +198,10 @@ def plain(what: str, cloud: Cloud, failing: str | None = None) -> Transcript:
     method, task, vm, state, arguments = PLAIN[what]
     manager = cloud.host('gpu1', GPUS)
     server, driver = cloud.boot(manager), cloud.drivers['gpu1']
-    driver.domains[server.uuid].state, driver.image_client = state, Images()    # type: ignore[assignment]
+    driver.domains[server.uuid].state, driver.image_client = state, Images()
     if failing:
         driver.fail(failing, errors.KilonovaError('it hangs'))
-    sent, made = cloud.cell.in_task(server.uuid, task, vm), Transcript(cloud)   # type: ignore[arg-type]
+    sent, made = cloud.cell.in_task(server.uuid, task, vm), Transcript(cloud)
     given = {'order': arguments(sent)} if callable(arguments) else {'instance': sent, **arguments}
     made.answer(lambda: getattr(manager.endpoint, method)(new_context(), key=KEY, **given))
     return made
@@ -363,7 +363,7 @@ def live(cloud: Cloud, *steps: str, failing: str | None = None, waits: bool = Fa
     move = LiveMove(cloud, cloud.boot(source), source, dest)
     move.undo.update(undo)
     if waits:
-        source.host.live_migration_slots._slots = Semaphore(False, False, True)     # type: ignore[assignment]
+        source.host.live_migration_slots._slots = Semaphore(False, False, True)
     made = Transcript(cloud)
     if failing:
         for driver in cloud.drivers.values():
@@ -382,7 +382,7 @@ def evacuate(cloud: Cloud, failing: str | None = None, shared: bool | None = Non
     row['task_state'] = 'rebuilding'
     migration = cloud.cell.new_migration(server.uuid, source, kind='evacuation')
     if found:
-        cloud.drivers['gpu2'].moves.take_over = lambda instance, host: True     # type: ignore[method-assign]
+        cloud.drivers['gpu2'].moves.take_over = lambda instance, host: True
         cloud.drivers['gpu2'].directories[server.uuid] = cloud.drivers['gpu1'].directories[server.uuid]
     if failing:
         cloud.drivers['gpu2'].fail(failing, errors.KilonovaError('it hangs'), after=True)
@@ -402,8 +402,8 @@ def evacuate(cloud: Cloud, failing: str | None = None, shared: bool | None = Non
 
 RESIZED = ('prep', 'move', 'finish')
 STORIES: dict[str, Callable[[Cloud], Transcript]] = {
-    **{what: lambda cloud, what=what: plain(what, cloud) for what in PLAIN},        # type: ignore[misc]
-    **{f'{what} fails': lambda cloud, what=what, failing=failing: plain(what, cloud, failing)   # type: ignore[misc]
+    **{what: lambda cloud, what=what: plain(what, cloud) for what in PLAIN},
+    **{f'{what} fails': lambda cloud, what=what, failing=failing: plain(what, cloud, failing)
        for what, failing in FAILURES.items()},
     'set a password': lambda cloud: sealed('set_admin_password', cloud),
     'set a password fails': lambda cloud: sealed('set_admin_password', cloud, 'set_admin_password'),
