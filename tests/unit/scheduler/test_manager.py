@@ -949,6 +949,73 @@ def test_a_node_that_went_is_told_once(rig, caplog):
     assert caplog.text.count('Removing dead compute node gpu1:gpu1 from scheduler') == 1
 
 
+def seen(manager):
+    """The hosts that get servers, as they were read now."""
+    snapshot = manager._snapshot
+    snapshot.refresh()
+    usable = snapshot.table.usable(snapshot.cells.uuids())
+    return sorted(row['host'] for place, row in snapshot.table.nodes() if usable[place])
+
+
+def written(rig, cell='cell1', host='gpu1', **values):
+    with rig.by_name[cell].write() as connection:
+        connection.execute(ComputeNode.__table__.update().where(ComputeNode.host == host).values(
+            updated_at=engine.db_utcnow(), **values))
+
+
+def test_hosts_of_a_cell_come_and_go_with_it(rig):
+    rig.host('gpu1')
+    rig.host('gpu2', cell='cell2')
+    manager, enabled = rig.manager(), rig.cells.enabled()
+    assert seen(manager) == ['gpu1', 'gpu2']
+    rig.cells.enabled = lambda: [one for one in enabled if one.name == 'cell1']
+    assert seen(manager) == ['gpu1']
+    assert [row['host'] for _, row in manager._snapshot.table.nodes()] == ['gpu1']
+    rig.cells.enabled = lambda: enabled
+    assert seen(manager) == ['gpu1', 'gpu2']
+
+
+def test_what_was_missed_is_read_with_all_again(rig, monkeypatch):
+    for name in ('gpu1', 'gpu2'):
+        rig.host(name)
+    manager = rig.manager()
+    assert seen(manager) == ['gpu1', 'gpu2']
+    with rig.by_name['cell1'].write() as connection:
+        connection.execute(ComputeNode.__table__.delete().where(ComputeNode.host == 'gpu1'))
+    # Without a stamp nobody sees it.
+    assert seen(manager) == ['gpu1', 'gpu2']
+    monkeypatch.setattr(cells, 'RELOAD_EVERY', -1.0)
+    assert seen(manager) == ['gpu2']
+
+
+def test_a_host_without_a_mapping_is_told_once(rig, caplog):
+    for name in ('gpu1', 'gpu2'):
+        rig.host(name)
+    written(rig, mapped=0)
+    manager = rig.manager()
+    for used in (1, 2):
+        assert seen(manager) == ['gpu2']
+        written(rig, mapped=0, vcpus_used=used)
+    assert caplog.text.count('No host-to-cell mapping found for host gpu1') == 1
+    written(rig, mapped=1)
+    assert seen(manager) == ['gpu1', 'gpu2']
+    written(rig, mapped=0)
+    assert seen(manager) == ['gpu2']
+    assert caplog.text.count('No host-to-cell mapping found for host gpu1') == 2
+
+
+def test_a_host_whose_row_makes_no_sense_is_left_out(rig, caplog):
+    for name in ('gpu1', 'gpu2', 'gpu3'):
+        rig.host(name)
+    manager = rig.manager()
+    assert seen(manager) == ['gpu1', 'gpu2', 'gpu3']
+    written(rig, host='gpu2', stats='{no json')
+    assert seen(manager) == ['gpu1', 'gpu3']
+    assert 'The record of compute node gpu2:gpu2 cannot be read, it is left out' in caplog.text
+    written(rig, host='gpu2', stats='{}')
+    assert seen(manager) == ['gpu1', 'gpu2', 'gpu3']
+
+
 def test_a_disabled_host_is_no_candidate(rig):
     """Row 1.23."""
     root = rig.host('gpu1')
