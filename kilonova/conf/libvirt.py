@@ -77,20 +77,38 @@ OPTS = [
                     'so it may differ from host to host.'),
     cfg.StrOpt('live_migration_scheme',
                help='How libvirts of two hosts speak with each other in a live migration: tcp, tls or ssh. Empty: tcp. '
-                    'The memory of guests goes as plain TCP with all of them.'),
+                    'It says nothing of how memory and disks go: see live_migration_with_native_tls.'),
     cfg.StrOpt('live_migration_inbound_addr',
                help='Address of this host for live migrations to it. Empty: [DEFAULT]my_ip. Set it where there is a '
                     'network for them.'),
+    cfg.BoolOpt('live_migration_with_native_tls', default=False,
+                help='QEMU encrypts memory and disks of a live migration from this host, and each side looks at the '
+                     "other's certificate. Both hosts need those of qemu.conf (migrate_tls_x509_cert_dir), with the "
+                     'address to which guests go. Without them the migration fails; nothing goes unencrypted.'),
     cfg.IntOpt('live_migration_bandwidth', default=0, min=0, max=1 << 20,
                help='MiB a second that a live migration may take of the network; 0: no limit.'),
+    cfg.IntOpt('live_migration_downtime', default=500, min=100,
+               help='Milliseconds for which a guest may stand still at the end of a live migration, at most. A guest '
+                    'that writes much needs more of them to be carried at all.'),
+    cfg.IntOpt('live_migration_downtime_steps', default=10, min=3,
+               help='It is allowed that in so many steps, from a small part of it on.'),
+    cfg.IntOpt('live_migration_downtime_delay', default=75, min=3,
+               help='Seconds for each GiB of memory and disks (for 2 GiB at least) between two such steps.'),
+    cfg.BoolOpt('live_migration_permit_post_copy', default=False,
+                help='A live migration that is forced to its end lets the guest run at the destination at once, and '
+                     'carries the rest of its memory after it. If the network breaks then and stays broken, the guest '
+                     "is lost, and starts anew from its disks. The destination's kernel must let QEMU do so (sysctl "
+                     'vm.unprivileged_userfaultfd); where it does not, guests go there without, with a WARNING.'),
     cfg.BoolOpt('live_migration_permit_auto_converge', default=False,
-                help='Slow a guest down that writes its memory faster than it is carried away.'),
+                help='Slow a guest down that writes its memory faster than it is carried away. Not in use where '
+                     'live_migration_permit_post_copy is.'),
     cfg.IntOpt('live_migration_completion_timeout', default=800, min=0,
-               help='Seconds for each GiB of memory and disks (for 2 GiB at least) until a live migration is aborted '
-                    'and the guest stays where it is. 0: it may take for ever.'),
+               help='Seconds for each GiB of memory and disks (for 2 GiB at least) until '
+                    'live_migration_timeout_action. 0: it may take for ever.'),
     cfg.StrOpt('live_migration_timeout_action', default='abort', choices=['abort', 'force_complete'],
-               help='What happens after live_migration_completion_timeout: abort. force_complete (the guest is held '
-                    'until the rest is carried) is known by name, the compute refuses it.'),
+               help='What happens after live_migration_completion_timeout: abort, and the guest stays where it is, or '
+                    'force_complete: the guest runs at the destination at once (live_migration_permit_post_copy), or '
+                    'stands still until it is there.'),
     cfg.ListOpt('disk_cachemodes', default=[],
                 deprecated_opts=was('disk_cachemodes'),
                 help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '

@@ -497,24 +497,30 @@ class LiveMigrations(Protocol):
         """
 
     def force_complete(self, instance: objects.Instance) -> None:
-        """Source: beside ``migrate``: the guest stands still until it is at the destination, where it runs on, so that
-        it writes no memory faster than it is carried. errors.MigrationError: no migration of it runs."""
+        """Source: beside ``migrate``: the guest runs at the destination at once, and the rest of its memory follows
+        (post-copy), or it stands still until it is there. errors.MigrationError: no migration of it runs."""
 
     def abort(self, instance: objects.Instance) -> bool:
         """Source: end a migration that runs and wait for its end; whether the guest is (still) active here."""
+
+    def has_switched(self, instance: objects.Instance) -> bool:
+        """Source: whether the guest runs at the destination though a part of its memory is still here. It can't come
+        back then, and if that part never gets there it is lost."""
 
     def go_on(self, instance: objects.Instance) -> None:
         """Source: let a guest that a failed migration, or one forced to its end, left held go on; one of a server that
         is paused stays paused. Only when no other host has it."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Destination: whether the guest is here, and not only on its way."""
+        """Destination: whether the guest is here, and not only on its way. From the switch to post-copy on it is."""
 
     def receive(self, instance: objects.Instance) -> None:
-        """Destination: the guest that has arrived, with its disks, is this host's; one that isn't there is off."""
+        """Destination: the guest that has arrived, with its disks, is this host's; one that isn't there is off, and so
+        is one of whose memory a part never came."""
 
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Source: forget a guest that has gone, and its disks unless the destination uses them where they are."""
+        """Source: forget a guest that has gone, and its disks unless the destination uses them where they are. Of one
+        that was switched to post-copy the rest goes after it first."""
 
 
 class Snapshots(Protocol):

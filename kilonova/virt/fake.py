@@ -526,6 +526,10 @@ class FakeLiveMigrations(_Part):
     def abort(self, instance: objects.Instance) -> bool:
         return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
 
+    def has_switched(self, instance: objects.Instance) -> bool:
+        """It is here or there, as a whole."""
+        return False
+
     @_scripted
     def go_on(self, instance: objects.Instance) -> None:
         """It is never held."""

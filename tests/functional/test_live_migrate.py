@@ -207,6 +207,26 @@ def test_a_guest_that_has_gone_stays_gone(cloud: Cloud, monkeypatch: pytest.Monk
     cloud.assert_clean()
 
 
+def test_half_a_guest_is_its_destinations(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By post-copy it ran there, and was lost: what it wrote is on the disks there, so nothing goes back."""
+    server = cloud.boot(cloud.flavor())
+    source = cloud.host_of(server)
+    live = cloud.computes[source].host.driver.live_migrations
+
+    def migrate(instance: Any, offer: Any, told: Any) -> None:
+        raise errors.MigrationError(reason='the compute was restarted')
+    for name, act in (('migrate', migrate), ('abort', lambda instance: False), ('has_switched', lambda instance: True)):
+        monkeypatch.setattr(live, name, act)
+    migrated(cloud, server, AUTO)
+    destination = cloud.host_of(server)
+    assert destination != source and migrations(cloud, server)[0][1] == 'completed'
+    assert [(cloud.directory / host / 'instances' / server).exists() for host in (source, destination)] == [False, True]
+    # It is off, and starts anew.
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.status(server) == 'ACTIVE'
+    cloud.assert_clean()
+
+
 def test_one_at_a_time_the_next_is_queued(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """[DEFAULT]max_concurrent_live_migrations: 1."""
     one, two = (cloud.boot(cloud.flavor()) for _ in range(2))

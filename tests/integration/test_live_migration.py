@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import signal
 import socket
 import threading
 import time
@@ -14,11 +17,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
+import libvirt
+import libvirt_qemu
 import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
+from kilonova.virt.libvirt import transfer
 from kilonova.virt.libvirt.driver import LibvirtDriver
+from tests.integration import certificates
 from tests.integration.libvirtd import Libvirtd
 from tests.unit.virt.builders import image_meta, new_flavor, new_instance
 
@@ -55,14 +62,17 @@ class Machines:
 
     def __init__(self, directory: Any) -> None:
         self.daemons: dict[str, Libvirtd] = {}
+        certificates.write(directory / 'pki', '127.0.0.1')
         for host in ('one', 'two'):
             daemon = self.daemons[host] = Libvirtd(directory / host)
             first = min(free_port(), 65000)
             etc = daemon.directory / 'etc' / 'libvirt'
             with (etc / 'libvirtd.conf').open('a') as conf:
                 conf.write(f'host_uuid = "{uuid4()}"\n')
+            shutil.copytree(directory / 'pki', etc / 'pki')
             with (etc / 'qemu.conf').open('a') as conf:
-                conf.write(f'migration_port_min = {first}\nmigration_port_max = {first + PORTS}\n')
+                conf.write(f'migration_port_min = {first}\nmigration_port_max = {first + PORTS}\n'
+                           'migrate_tls_x509_cert_dir = "/etc/libvirt/pki"\n')
             daemon.start()
 
     def driver(self, host: str, **options: Any) -> LibvirtDriver:
@@ -73,6 +83,15 @@ class Machines:
 
     def console(self, host: str, uuid: str) -> str:
         return self.daemons[host].console(host, uuid)
+
+    def slow_down(self, host: str, uuid: str, **limits: int) -> None:
+        """Bytes a second of QEMU's own, less than libvirt lets anybody say: a migration that surely still runs."""
+        connection = libvirt.open(self.daemons[host].uri)
+        try:
+            libvirt_qemu.qemuMonitorCommand(connection.lookupByUUIDString(uuid), json.dumps(
+                {'execute': 'migrate-set-parameters', 'arguments': limits}), 0)
+        finally:
+            connection.close()
 
     def says_more(self, host: str, uuid: str) -> None:
         """The guest runs there, and goes on."""
@@ -207,6 +226,91 @@ def test_a_compute_that_was_restarted_follows_what_goes_on(moving: Callable[...,
     move.check_arrived()
     machines.says_more('two', move.uuid)
     assert 'GUEST-BOOT' not in machines.console('two', move.uuid)
+
+
+class Switched:
+    """A guest that was forced to its end while its disk was being copied, and runs on host two by post-copy. Of its
+    memory so much a second comes after it."""
+
+    def __init__(self, move: Moving, postcopy: int = 0) -> None:
+        self.move, self.ended, forced = move, threading.Event(), threading.Event()
+
+        def told(progress: Any) -> None:
+            if progress['disk_remaining'] and not forced.is_set():
+                # Without the switch it would be on its way for days.
+                move.machines.slow_down('one', move.uuid, **{'max-bandwidth': 1024, 'max-postcopy-bandwidth': postcopy})
+                move.here.live_migrations.force_complete(move.instance)
+                forced.set()
+
+        def migrate() -> None:
+            move.here.live_migrations.migrate(move.instance, move.offer, told)
+            self.ended.set()
+        threading.Thread(target=migrate).start()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at often, and nothing is waited for that will not come."""
+    monkeypatch.setattr(transfer, 'LATER', 0.1)
+    monkeypatch.setattr(transfer, 'MENDING', 3)
+
+
+def test_forced_to_its_end_it_runs_there_before_its_memory_has_come(machines: Machines, moving: Callable[..., Moving],
+                                                                    impatient: None) -> None:
+    move = moving(live_migration_permit_post_copy=True, live_migration_bandwidth=300)
+    until(Switched(move).ended.is_set)
+    move.check_arrived()
+    machines.says_more('two', move.uuid)
+    assert 'GUEST-BOOT' not in machines.console('two', move.uuid), 'it was started anew'
+
+
+def test_half_a_guest_is_lost_with_its_qemu_and_starts_anew_there(machines: Machines, moving: Callable[..., Moving],
+                                                                  impatient: None) -> None:
+    """Its disk came before; the half that is still at the source never runs again."""
+    move = moving(live_migration_permit_post_copy=True, live_migration_bandwidth=300)
+    switched = Switched(move, 200 << 10)
+    live, there = move.here.live_migrations, move.there.live_migrations
+    until(lambda: live.has_switched(move.instance) and there.has_arrived(move.instance))
+    name = move.there.guests._libvirt.find(move.uuid).name     # type: ignore[union-attr]
+    os.kill(machines.daemons['two'].pid_of(name), signal.SIGKILL)
+    until(switched.ended.is_set)
+    assert live.has_switched(move.instance) and not live.abort(move.instance)
+    there.receive(move.instance)
+    live.leave(move.instance, move.offer)
+    assert move.uuid not in move.here.guests.list_instance_uuids() + move.here.disks.list_directories()
+    move.there.power.power_on(move.instance, image_meta(disk_format='raw'))
+    until(lambda: 'GUEST-BOOT 2' in machines.console('two', move.uuid))
+
+
+def test_with_tls_only_certificates_let_it_pass(machines: Machines, moving: Callable[..., Moving]) -> None:
+    move = moving(live_migration_with_native_tls=True)
+    pki = machines.daemons['two'].directory / 'etc' / 'libvirt' / 'pki'
+    known = {path: path.read_bytes() for path in pki.iterdir()}
+    certificates.write(pki, '127.0.0.1')
+    with pytest.raises(errors.MigrationError):
+        move.here.live_migrations.migrate(move.instance, move.offer, lambda progress: None)
+    move.check_stayed()
+    for path, content in known.items():
+        path.write_bytes(content)
+    move.prepare()
+    move.here.live_migrations.migrate(move.instance, move.offer, lambda progress: None)
+    move.check_arrived()
+    machines.says_more('two', move.uuid)
+
+
+@pytest.mark.parametrize(('cpu', 'why'), [
+    ('<model>qemu64</model>', None), ('<model>of-next-year</model>', 'of-next-year'),
+    ('<model>qemu64</model><feature name="avx512-4fmaps" policy="require"/>', 'avx512-4fmaps')])
+def test_a_cpu_that_a_host_does_not_have_is_refused_there(machines: Machines, cpu: str, why: str | None) -> None:
+    guest: Any = {'host': 'one', 'storage_id': 'of one', 'instances_path': '/one', 'disks': [], 'asked': {},
+                  'arch': 'x86_64', 'virt_type': 'qemu', 'machine': 'pc',
+                  'cpu': f'<cpu mode="custom" match="exact">{cpu}</cpu>'}
+    live = machines.driver('two').live_migrations
+    if why is None:
+        assert live.offer(new_instance(), guest, None, True)['block']
+        return
+    with pytest.raises(errors.MigrationPreCheckError, match=f'Unacceptable CPU info: .*{why}'):
+        live.offer(new_instance(), guest, None, True)
 
 
 @pytest.mark.parametrize('host', ['one', 'two'])

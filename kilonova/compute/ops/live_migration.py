@@ -141,7 +141,8 @@ def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
 # -- back --------------------------------------------------------------------------------------------------------------
 @order(Compute.undo_live_migration, checks=Check.UNDO, forward=True)
 def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
-    """Source: no migration runs any more: {'active': whether the guest is here}."""
+    """Source: no migration runs any more: {'active': whether the guest is here, 'switched': whether it runs at the
+    destination, and came as far as it ever will}."""
     live = op.host.driver.live_migrations
     with op.turn():
         if not order.resume:
@@ -154,7 +155,8 @@ def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
         if order.resume:
             live.go_on(op.instance)
             op.notify('instance.live_migration_rollback.end')
-    return {'active': active}
+        switched = live.has_switched(op.instance)
+    return {'active': active, 'switched': switched}
 
 
 @order(Compute.rollback_live_migration_at_destination, checks=Check.UNDO, forward=True)

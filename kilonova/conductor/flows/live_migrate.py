@@ -196,25 +196,30 @@ def has_gone(work: LiveWork) -> bool:
     """
     if work.outputs.gone is None:
         order = _undo(work)
-        work.outputs.gone = not _is_on_source(work, order) and _has_arrived(work, order)
+        found = _at_source(work, order)
+        # By post-copy it may have gone to a destination that has lost it since: the disks there are the newer ones.
+        work.outputs.gone = found['switched'] or (not found['active'] and _has_arrived(work, order))
         work.decide({'position': work.position}, cancelled=True)
         work.changed()
     return work.outputs.gone
 
 
-def _is_on_source(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
+def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bool]:
+    """'active', 'switched': what the source says of the guest; neither if it is away."""
+    nothing = {'active': False, 'switched': False}
     try:
         answer = work.ask(order.migration.source_compute, 'undo_live_migration', order=order)
     except (HostGone, VersionCapError):
-        return False
+        return nothing
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
         # Its hypervisor is away: after some tries the destination says all there is to know.
         if work.outputs.tries < beside.UNDO_TRIES:
             raise
-        return False
-    return bool(answer['active'])
+        return nothing
+    # A compute of the release before says nothing of the second.
+    return {**nothing, **answer}
 
 
 def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:

@@ -31,14 +31,9 @@ from kilonova.virt.libvirt.storage import command, destination, disk, files
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.transfer import LOOK, Transfers, Way
 
 LOG = logging.getLogger(__name__)
-
-# Seconds between two looks at a migration, at first and later.
-LOOK, LATER = 0.1, 1.0
-# GiB for which a migration has its time at least.
-LEAST_GIB = 2
-_NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
 
 
 class LiveMigrations:
@@ -47,16 +42,11 @@ class LiveMigrations:
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, domains: Domains, disks: ServerDisks,
                  mover: DiskMover) -> None:
         options = conf.libvirt
-        if options.live_migration_timeout_action != 'abort':
-            raise driver.DriverMisconfigured(reason='[libvirt]live_migration_timeout_action '
-                                                    f'{options.live_migration_timeout_action} is not served here')
         self._libvirt, self._host, self._domains, self._disks, self._mover = connection, host, domains, disks, mover
         self._instances_path = conf.instances_path
         self._address = options.live_migration_inbound_addr or conf.my_ip
         self._uri = options.live_migration_uri or f"qemu+{options.live_migration_scheme or 'tcp'}://%s/system"
-        self._bandwidth, self._converge = (options.live_migration_bandwidth,
-                                           options.live_migration_permit_auto_converge)
-        self._seconds_a_gib = options.live_migration_completion_timeout
+        self._transfers = Transfers(conf)
         self._listen = {'vnc': conf.vnc.server_listen, 'spice': conf.spice.server_listen}
         self._handover = Handover(connection, disks)
 
@@ -119,11 +109,12 @@ class LiveMigrations:
             raise errors.MigrationPreCheckError(
                 reason=f"guests are {guest['virt_type']} on {guest['arch']} there, {here.virt_type} on "
                        f'{self._host.capabilities.arch} here')
-        if guest['cpu'] is not None and not migrating.runs_cpu(
-                self._libvirt, guest['cpu'], guest['arch'], guest['machine'], guest['virt_type']):
+        lacks = guest['cpu'] and migrating.lacks_cpu(self._libvirt, guest['cpu'], guest['arch'], guest['machine'],
+                                                     guest['virt_type'])
+        if lacks:
             raise errors.MigrationPreCheckError(
                 reason="Unacceptable CPU info: CPU doesn't have compatibility: the guest's CPU can not be had on host "
-                       f'{self._libvirt.name}')
+                       f'{self._libvirt.name}: {lacks}')
 
     def _check_room(self, instance: objects.Instance, guest: driver.LiveGuest, over_commit: bool) -> None:
         needed = sum(one['used'] if over_commit else one['size'] for one in guest['disks'])
@@ -170,6 +161,11 @@ class LiveMigrations:
         guest = self._libvirt.find(instance.uuid)
         if guest is None and self._libvirt.is_test:
             guest = self._handover.take(instance.uuid)
+        if guest is not None and migrating.is_broken(guest):
+            LOG.error('A part of the memory of the guest never came, it is lost: the guest is off now, and starts anew '
+                      'from its disks', instance_uuid=instance.uuid)
+            guest.destroy()
+            guest = self._libvirt.find(instance.uuid)
         if guest is not None and not guest.call('isPersistent'):
             guest = self._libvirt.define(migrating.xml(guest), instance.uuid)
         directory = self._disks.directory(instance.uuid)
@@ -189,11 +185,10 @@ class LiveMigrations:
         guest = self._libvirt.find(instance.uuid)
         if migrating.has_gone(guest):
             return
-        guest, began = self._active(instance), None
-        if migrating.outgoing(guest) is None:
+        guest = self._active(instance)
+        if migrating.outgoing(guest) is None and not migrating.has_switched(guest):
             self._carry_files(instance, offer)
-            began = migrating.Call(guest, offer['uri'], *self._how(guest, instance, offer))
-        self._follow(guest, told, began)
+        self._transfers.carry(guest, self._way(guest, instance, offer), told)
 
     def _active(self, instance: objects.Instance) -> Guest:
         guest = self._libvirt.find(instance.uuid)
@@ -219,8 +214,7 @@ class LiveMigrations:
         except command.CommandFailed as error:
             raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'], reason=str(error)) from error
 
-    def _how(self, guest: Guest, instance: objects.Instance, offer: driver.LiveOffer) -> tuple[dict[str, Any], int]:
-        """Parameters and flags of the migration."""
+    def _way(self, guest: Guest, instance: objects.Instance, offer: driver.LiveOffer) -> Way:
         flags = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST)
         moved = self._disks.directory(instance.uuid).path, os.path.join(offer['instances_path'], instance.uuid)
         live = migrating.xml(guest)
@@ -232,48 +226,10 @@ class LiveMigrations:
         if offer['block']:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = migrating.copied_disks(live, moved[0])
-        if guest.power_state() == PowerState.PAUSED:
+        # One that runs at the destination already is paused here.
+        if guest.power_state() == PowerState.PAUSED and not migrating.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
-        if self._converge:
-            flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
-        if self._bandwidth:
-            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = self._bandwidth
-        return parameters, flags
-
-    def _follow(self, guest: Guest, told: driver.LiveTold, began: migrating.Call | None) -> None:
-        """Until it ended, whoever began it. What ``told`` raises, and time that runs out, aborts it."""
-        since, pause, reason = time.monotonic(), LOOK, None
-        while True:
-            is_over = began is None or began.ended      # looked at before the job: it may end in between
-            job = migrating.outgoing(guest)
-            if job is None and is_over:
-                break
-            if job is not None and reason is None:
-                reason = self._look(job, told, time.monotonic() - since)
-            if job is not None and reason is not None:
-                migrating.abort(guest)
-            time.sleep(pause)
-            pause = min(pause * 1.5, LATER)
-        if migrating.has_gone(guest) or (began is not None and began.ended and began.error is None):
-            LOG.info('Migrating instance to another host finished.', instance_uuid=guest.uuid)
-            return
-        if reason is not None:
-            raise reason
-        said = began.error if began is not None else None
-        raise errors.MigrationError(reason=str(said or 'it was aborted'))
-
-    def _look(self, job: dict[str, int], told: driver.LiveTold, took: float) -> Exception | None:
-        """Why it is to be aborted."""
-        numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
-        gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
-        if self._seconds_a_gib and took > self._seconds_a_gib * gib:
-            return errors.MigrationError(reason=f'it was not over after {took:.0f} seconds '
-                                                '([libvirt]live_migration_completion_timeout)')
-        try:
-            told(driver.LiveProgress(**numbers))    # type: ignore[typeddict-item]
-        except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
-            return error
-        return None
+        return Way(offer['host'], offer['uri'], parameters, flags)
 
     @translated
     def force_complete(self, instance: objects.Instance) -> None:
@@ -282,9 +238,7 @@ class LiveMigrations:
             return
         if guest is None or migrating.outgoing(guest) is None:
             raise errors.MigrationError(reason='no migration of the guest runs')
-        LOG.info('Migration is forced to complete: the guest stands still until it has gone',
-                 instance_uuid=instance.uuid)
-        guest.hold()
+        self._transfers.hasten(guest)
 
     @translated
     def abort(self, instance: objects.Instance) -> bool:
@@ -294,7 +248,12 @@ class LiveMigrations:
         while migrating.outgoing(guest) is not None:
             migrating.abort(guest)
             time.sleep(LOOK)
-        return guest.is_active()
+        return guest.is_active() and not migrating.has_switched(guest)
+
+    @translated
+    def has_switched(self, instance: objects.Instance) -> bool:
+        guest = self._libvirt.find(instance.uuid)
+        return guest is not None and not self._libvirt.is_test and migrating.has_switched(guest)
 
     @translated
     def go_on(self, instance: objects.Instance) -> None:
@@ -307,6 +266,10 @@ class LiveMigrations:
 
     @translated
     def leave(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        # It runs there already, and its memory still goes after it.
+        while guest is not None and not self._libvirt.is_test and migrating.outgoing(guest) is not None:
+            time.sleep(LOOK)
         self._domains.forget(instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if offer['block']:

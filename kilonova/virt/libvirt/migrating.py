@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +21,26 @@ from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
 
+# States of a guest whose post-copy broke off, at the source and at the destination.
+_BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
+_BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
+_POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
+# Go on with a post-copy that broke off (VIR_MIGRATE_POSTCOPY_RESUME, of libvirt 8.5).
+RESUME = 1 << 19
+
 _GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
+
+
+class PostCopy(enum.Enum):
+    """What became of a switch to post-copy."""
+
+    BEGUN = 'begun'
+    TOO_EARLY = 'too early'
+    IMPOSSIBLE = 'impossible'
+
+
+class PostCopyRefused(Exception):
+    """The destination can't take a guest by post-copy."""
 
 
 class Call:
@@ -68,15 +88,20 @@ def _job(guest: Guest) -> dict[str, int] | None:
 
 
 def outgoing(guest: Guest) -> dict[str, int] | None:
-    """The numbers of the migration of a guest that leaves this host."""
+    """The numbers of the migration of a guest that leaves this host; None: none runs, or its post-copy broke off."""
     job = _job(guest)
     if job is None or job.get('operation') != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
+        return None
+    # libvirt keeps the job of one that broke off, for whoever goes on with it.
+    if state(guest) == _BROKEN_HERE:
         return None
     return job
 
 
 def has_arrived(guest: Guest) -> bool:
-    """Whether it is here, and not only on its way."""
+    """Whether it is here, and not only on its way. One that came by post-copy is from the switch on."""
+    if state(guest) == _POST_COPIED or is_broken(guest):
+        return True
     job = _job(guest)
     if job is not None and job.get('operation') == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN:
         return False
@@ -86,6 +111,50 @@ def has_arrived(guest: Guest) -> bool:
 def has_gone(guest: Guest | None) -> bool:
     """Whether libvirt knows that a guest is off here because it runs elsewhere."""
     return guest is not None and state(guest) == (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
+
+
+def has_switched(guest: Guest) -> bool:
+    """Whether it runs at the destination, with memory of which a part is still here."""
+    return state(guest) in ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY), _BROKEN_HERE)
+
+
+def is_broken(guest: Guest) -> bool:
+    """Whether it came here by post-copy, and a part of its memory did not."""
+    return state(guest) in _BROKEN
+
+
+def switch(guest: Guest) -> PostCopy:
+    """Let a guest on its way run at the destination at once."""
+    try:
+        guest.call('migrateStartPostCopy', 0)
+    except libvirt.libvirtError as error:
+        # Only the texts differ: that of libvirt where it was begun without the flag, those of QEMU where it is too
+        # early ("Postcopy must be started after migration has been started").
+        known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
+        if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
+            return PostCopy.TOO_EARLY
+        LOG.warning('The guest can not be carried by post-copy: %s', error, instance_uuid=guest.uuid)
+        return PostCopy.IMPOSSIBLE
+    return PostCopy.BEGUN
+
+
+def is_unknown(error: Exception) -> bool:
+    """Whether the destination has no such guest any more: its QEMU died."""
+    return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
+
+
+def refuses_post_copy(error: Exception) -> bool:
+    """Whether a migration failed as its destination has no post-copy: QEMU's word for it, in libvirt's text."""
+    return 'postcopy' in str(error).lower()
+
+
+def allow_downtime(guest: Guest, milliseconds: int) -> None:
+    """How long it may stand still for the rest of its memory; fine if it has gone meanwhile."""
+    try:
+        guest.call('migrateSetMaxDowntime', milliseconds, 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _GONE:
+            raise
 
 
 def is_held(guest: Guest) -> bool:
@@ -107,16 +176,17 @@ def abort(guest: Guest) -> None:
             LOG.warning('The migration can not be ended: %s', error, instance_uuid=guest.uuid)
 
 
-def runs_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> bool:
-    """Whether guests can have that CPU (XML) here; True where the hypervisor can't tell."""
+def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> str | None:
+    """Why guests can't have that CPU (XML) here; None: they can, or the hypervisor can't tell."""
     try:
-        found = connection.do(lambda raw: raw.compareHypervisorCPU(None, arch, machine, virt_type, cpu, 0))
+        connection.do(lambda raw: raw.compareHypervisorCPU(
+            None, arch, machine, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE))
     except libvirt.libvirtError as error:
+        # A model that is newer than this libvirt is an error, too.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
-            raise
+            return str(error)
         LOG.info('The hypervisor does not compare CPUs: %s', error)
-        return True
-    return bool(found != libvirt.VIR_CPU_COMPARE_INCOMPATIBLE)
+    return None
 
 
 # -- what the other side gets ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import libvirt
 import pytest
 
 from kilonova import errors
-from kilonova.states import VmState
+from kilonova.states import PowerState, VmState
 from kilonova.virt.libvirt import live_migration, migrating
 from tests.unit.virt.builders import image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
@@ -88,11 +88,11 @@ def test_a_cpu_that_guests_can_not_have_there_is_refused(libvirt_rig: LibvirtRig
     guest = libvirt_rig.here.live_migrations.describe(instance)
     guest['cpu'] = '<cpu><model>none</model></cpu>'
 
-    def runs_cpu(connection: object, *wanted: object) -> bool:
+    def lacks_cpu(connection: object, *wanted: object) -> str:
         asked.append(wanted)
-        return False
-    monkeypatch.setattr(live_migration.migrating, 'runs_cpu', runs_cpu)
-    with pytest.raises(errors.MigrationPreCheckError, match='Unacceptable CPU info'):
+        return 'missing features: avx512f'
+    monkeypatch.setattr(live_migration.migrating, 'lacks_cpu', lacks_cpu)
+    with pytest.raises(errors.MigrationPreCheckError, match=r'Unacceptable CPU info: .* gpu2: missing features: avx'):
         libvirt_rig.there.live_migrations.offer(instance, guest, None, True)
     assert asked == [(guest['cpu'], guest['arch'], guest['machine'], guest['virt_type'])]
 
@@ -112,6 +112,9 @@ class Going:
         assert name == 'state'
         return ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER) if self.held
                 else (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED))
+
+    def power_state(self) -> PowerState:
+        return PowerState.PAUSED if self.held else PowerState.RUNNING
 
     def hold(self) -> None:
         self.held = True

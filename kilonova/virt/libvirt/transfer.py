@@ -1,0 +1,206 @@
+"""What [libvirt]live_migration_… say of how a guest is carried to another host, and the watch over one on its way.
+
+    transfers = Transfers(conf)
+    transfers.carry(guest, way, told)          # until it is there, whoever began it
+    transfers.hasten(guest)                    # beside that: to its end, by post-copy or by standing still
+
+With post-copy a guest runs at the destination before all of its memory is there; QEMU fetches a page when the guest
+wants it. From that moment on neither side has the whole guest, so a connection that breaks is opened again, and what
+can't be brought together is lost: the guest starts anew from its disks, at the destination.
+"""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.states import PowerState
+from kilonova.virt import driver
+from kilonova.virt.libvirt import migrating
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.migrating import PostCopy
+from kilonova.virt.libvirt.storage import disk
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks at a migration, at first and later.
+LOOK, LATER = 0.1, 1.0
+# GiB for which a migration has its time at least.
+LEAST_GIB = 2
+# Seconds until a post-copy that broke off, and doesn't go on, is given up.
+MENDING = 60.0
+_NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a guest goes: libvirt's address there, and what it shall know besides this host's options."""
+
+    host: str
+    uri: str
+    parameters: dict[str, Any]
+    flags: int
+
+
+class Transfers:
+    """Of one host."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        options = conf.libvirt
+        self._bandwidth, self._with_tls = options.live_migration_bandwidth, options.live_migration_with_native_tls
+        self._converge, self._post_copy = (options.live_migration_permit_auto_converge,
+                                           options.live_migration_permit_post_copy)
+        self._seconds_a_gib = options.live_migration_completion_timeout
+        self._forces = options.live_migration_timeout_action == 'force_complete'
+        self._downtimes = Downtimes(options.live_migration_downtime, options.live_migration_downtime_steps,
+                                    options.live_migration_downtime_delay)
+        # Guests to be hastened as soon as that is possible.
+        self._in_haste: set[str] = set()
+
+    def carry(self, guest: Guest, way: Way, told: driver.LiveTold) -> None:
+        """Returns when the guest is at the destination. What ``told`` raises, and time that runs out, aborts it."""
+        call = None
+        try:
+            if migrating.outgoing(guest) is None and not migrating.has_switched(guest):
+                call = self._begin(guest, way, self._post_copy)
+            try:
+                self._follow(guest, told, call)
+            except migrating.PostCopyRefused as error:
+                LOG.warning('Post-copy is not possible on the way to %s, the guest goes there without: %s', way.host,
+                            error, instance_uuid=guest.uuid)
+                self._follow(guest, told, self._begin(guest, way, False))
+        finally:
+            self._in_haste.discard(guest.uuid)
+        self._mend(guest, way)
+
+    def _begin(self, guest: Guest, way: Way, post_copy: bool, more: int = 0) -> migrating.Call:
+        return migrating.Call(guest, way.uri, way.parameters | self._limits(),
+                              way.flags | self._flags(post_copy) | more)
+
+    def _flags(self, post_copy: bool) -> int:
+        """Post-copy ends whatever the guest writes: it needn't be slowed down besides."""
+        flags = libvirt.VIR_MIGRATE_TLS if self._with_tls else 0
+        if post_copy:
+            return int(flags | libvirt.VIR_MIGRATE_POSTCOPY)
+        return int(flags | (libvirt.VIR_MIGRATE_AUTO_CONVERGE if self._converge else 0))
+
+    def _limits(self) -> dict[str, Any]:
+        return {libvirt.VIR_MIGRATE_PARAM_BANDWIDTH: self._bandwidth} if self._bandwidth else {}
+
+    # -- the watch over it ----------------------------------------------------------------------------
+
+    def _follow(self, guest: Guest, told: driver.LiveTold, call: migrating.Call | None) -> None:
+        since, pause, watch = time.monotonic(), LOOK, _Watch()
+        while True:
+            is_over = call is None or call.ended        # looked at before the job: it may end in between
+            job = migrating.outgoing(guest)
+            if job is None and is_over:
+                break
+            if job is not None and watch.reason is None:
+                watch.reason = self._look(guest, job, told, time.monotonic() - since, watch)
+            if job is not None and watch.reason is not None:
+                migrating.abort(guest)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LATER)
+        if migrating.has_gone(guest) or (call is not None and call.ended and call.error is None):
+            LOG.info('Migrating instance to another host finished.', instance_uuid=guest.uuid)
+            return
+        if migrating.has_switched(guest):
+            return
+        if watch.reason is not None:
+            raise watch.reason
+        said = call.error if call is not None else None
+        if said is not None and self._post_copy and migrating.refuses_post_copy(said):
+            raise migrating.PostCopyRefused(str(said))
+        raise errors.MigrationError(reason=str(said or 'it was aborted'))
+
+    def _look(self, guest: Guest, job: dict[str, int], told: driver.LiveTold, took: float,
+              watch: _Watch) -> Exception | None:
+        """Why it is to be aborted."""
+        numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
+        gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
+        downtime = self._downtimes.at(took, gib)
+        if downtime != watch.downtime:
+            migrating.allow_downtime(guest, downtime)
+            watch.downtime = downtime
+        if self._seconds_a_gib and took > self._seconds_a_gib * gib and not watch.hastened:
+            if not self._forces:
+                return errors.MigrationError(reason=f'it was not over after {took:.0f} seconds '
+                                                    '([libvirt]live_migration_completion_timeout)')
+            self._in_haste.add(guest.uuid)
+        if guest.uuid in self._in_haste:
+            watch.hastened = self.hasten(guest)
+        try:
+            told(driver.LiveProgress(**numbers))    # type: ignore[typeddict-item]
+        except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
+            return error
+        return None
+
+    # -- to its end -----------------------------------------------------------------------------------
+
+    def hasten(self, guest: Guest) -> bool:
+        """The guest runs at the destination at once, or stands still until it is there. False: its disks are still
+        being copied; who watches it tries again."""
+        self._in_haste.discard(guest.uuid)
+        if guest.power_state() == PowerState.PAUSED:
+            return True
+        switched = migrating.switch(guest) if self._post_copy else PostCopy.IMPOSSIBLE
+        if switched == PostCopy.TOO_EARLY:
+            self._in_haste.add(guest.uuid)
+            return False
+        if switched == PostCopy.BEGUN:
+            LOG.info('Migration is forced to complete: the guest runs at the destination, the rest of its memory '
+                     'follows', instance_uuid=guest.uuid)
+            return True
+        LOG.info('Migration is forced to complete: the guest stands still until it has gone',
+                 instance_uuid=guest.uuid)
+        guest.hold()
+        return True
+
+    def _mend(self, guest: Guest, way: Way) -> None:
+        """Bring a guest together whose post-copy broke off. libvirt may hang at it, so it has MENDING seconds."""
+        call, pause, until = None, LATER, time.monotonic() + MENDING
+        while migrating.has_switched(guest) and time.monotonic() < until:
+            if call is None or call.ended:
+                error = call.error if call is not None else None
+                if error is not None and migrating.is_unknown(error):
+                    break
+                LOG.warning('A part of the memory of the guest is still here, and the way to %s broke off: it is '
+                            'opened again%s', way.host, f' ({error})' if error else '', instance_uuid=guest.uuid)
+                call = self._begin(guest, way, True, migrating.RESUME)
+            elif not migrating.is_broken(guest):
+                until = time.monotonic() + MENDING
+            time.sleep(pause)
+            pause = min(pause * 1.5, LATER * 10)
+        if migrating.has_switched(guest):
+            LOG.error('A part of the memory of the guest could not be carried to %s: the guest is lost there, and '
+                      'starts anew from its disks', way.host, instance_uuid=guest.uuid)
+
+
+@dataclass
+class _Watch:
+    """What came of looking at one migration; ``reason``: why it is aborted."""
+
+    reason: Exception | None = None
+    downtime: int | None = None
+    hastened: bool = False
+
+
+@dataclass(frozen=True)
+class Downtimes:
+    """How long a guest may stand still at the end of a migration, in milliseconds: more and more, up to ``most``."""
+
+    most: int
+    steps: int
+    delay: int
+
+    def at(self, took: float, gib: float) -> int:
+        """After so many seconds of a guest of that size: a step each ``delay`` seconds a GiB."""
+        first = self.most / self.steps
+        step = min(int(took / (self.delay * gib)), self.steps)
+        return int(first + (self.most - first) / self.steps * step)
