@@ -295,6 +295,14 @@ class Operation:
             self.save(tracker.plan_free(self.instance.uuid, leaving, unsided=unsided), **fields)
 
 
+def tags_found(instance: objects.Instance) -> Extra:
+    """The column of instance_extra that says where the guest finds what has tags, once the driver knows; nothing of a
+    server without any."""
+    if 'device_metadata' not in instance or instance.device_metadata is None:
+        return {}
+    return instance.extra_values({'device_metadata'})
+
+
 def now() -> str:
     """Naive UTC as text, the form in which times travel in claims and saves."""
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat()

@@ -28,8 +28,12 @@ OPTS = [
                help='File system of ephemeral disks: ext2, ext3, ext4, xfs, vfat. Empty: ext4, for Windows vfat.'),
     cfg.BoolOpt('force_config_drive', default=False,
                 help='Give every server a config drive, asked for or not.'),
+    cfg.StrOpt('config_drive_format', default='iso9660', choices=['iso9660', 'vfat'],
+               help='What config drives are: a CD (iso9660), or a disk of 64 MiB with a FAT file system (vfat), for '
+                    'systems that read no CDs. A server keeps the one that it was built with until it is rebuilt.'),
     cfg.StrOpt('mkisofs_cmd', default='genisoimage',
-               help="Program that builds config drives; anything that takes genisoimage's arguments."),
+               help="Program that builds config drives of the format iso9660; anything that takes genisoimage's "
+                    'arguments.'),
     cfg.FloatOpt('cpu_allocation_ratio', min=0.0,
                  help="Virtual CPUs offered for each of the host's. Empty: what Placement has, at first "
                       'initial_cpu_allocation_ratio.'),

@@ -239,6 +239,30 @@ class PCIDeviceBus(DeviceBus):
 
 
 @register
+class SCSIDeviceBus(DeviceBus):
+    """``address``: controller:bus:target:unit."""
+
+    VERSION = '1.0'
+    fields = {'address': fields.StringField()}
+
+
+@register
+class IDEDeviceBus(DeviceBus):
+    """``address``: bus:unit."""
+
+    VERSION = '1.0'
+    fields = {'address': fields.StringField()}
+
+
+@register
+class USBDeviceBus(DeviceBus):
+    """``address``: bus:port."""
+
+    VERSION = '1.0'
+    fields = {'address': fields.StringField()}
+
+
+@register
 class DeviceMetadata(KilonovaObject):
     VERSION = '1.0'
     fields = {

@@ -278,7 +278,8 @@ class Guests(Protocol):
 
         ``files`` are (path, base64 content) for the config drive. ``block_devices``: disks as the user asked for them,
         instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
-        through moves too. Errors: errors.ImageUnacceptable, FlavorDiskSmallerThanImage,
+        through moves too. Where the guest finds those with tags it notes in ``instance.device_metadata``; ``rebuild``
+        and the moves do so, too. Errors: errors.ImageUnacceptable, FlavorDiskSmallerThanImage,
         errors.PciDeviceUnsupportedHypervisor, UnsupportedHardware, GuestFailed, whatever the download raises; what was
         made until then stays for ``destroy``.
         """

@@ -34,7 +34,8 @@ EC2 = dict[str, Any]
 @dataclass(frozen=True)
 class About:
     """A server, as its guest may know it. ``hostname`` with its domain; ``keys`` are {name, type, data}; ``devices``
-    those with tags; ``user_data`` as the user gave it; ``boot_roles`` of the user who created it."""
+    those with tags, as the document has them; ``user_data`` as the user gave it; ``boot_roles`` of the user who created
+    it."""
 
     uuid: str
     number: int
@@ -56,7 +57,7 @@ class About:
     devices: Sequence[Mapping[str, Any]] = field(default=())
 
     @classmethod
-    def of(cls, instance: objects.Instance, domain: str, devices: Sequence[Mapping[str, Any]] = ()) -> Self:
+    def of(cls, instance: objects.Instance, domain: str) -> Self:
         """Servers come with the fields that were read for them, not with all. ``domain`` '': host names have none."""
         def given(name: str) -> Any:
             return getattr(instance, name, None)
@@ -74,7 +75,7 @@ class About:
             reservation_id=given('reservation_id'), kernel_id=given('kernel_id'), ramdisk_id=given('ramdisk_id'),
             root_device=given('root_device_name'), metadata=dict(given('metadata') or {}), keys=keys,
             user_data=_decoded(given('user_data')), boot_roles=(given('system_metadata') or {}).get('boot_roles') or '',
-            devices=list(devices))
+            devices=_devices(given('device_metadata')))
 
 
 def _decoded(text: str | None) -> bytes | None:
@@ -82,6 +83,22 @@ def _decoded(text: str | None) -> bytes | None:
         return base64.b64decode(text) if text else None
     except (binascii.Error, ValueError):
         return None
+
+
+_BUSES = ((objects.PCIDeviceBus, 'pci'), (objects.SCSIDeviceBus, 'scsi'), (objects.IDEDeviceBus, 'ide'),
+          (objects.USBDeviceBus, 'usb'))
+
+
+def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
+    """The disks among them: there are no others with tags."""
+    found = []
+    for device in known.devices if known is not None else ():
+        if isinstance(device, objects.DiskMetadata):
+            bus = next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none')
+            found.append({'type': 'disk', 'bus': bus, 'address': getattr(device.bus, 'address', 'none'),
+                          **({'serial': device.serial} if device.serial else {}), 'path': device.path,
+                          'tags': list(device.tags)})
+    return found
 
 
 # --- OpenStack's format

@@ -14,7 +14,7 @@ import webob
 from kilonova.api.metadata import MetadataService
 from kilonova.clients.vendordata import Vendordata
 from kilonova.virt.libvirt.storage import configdrive
-from tests.fixtures.cloud import PROJECT, Cloud
+from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 
 SECRET = 'shared'
 
@@ -27,11 +27,14 @@ def test_config_drive_and_metadata_service_say_the_same(
                               neutron__service_metadata_proxy=True,
                               neutron__metadata_proxy_shared_secret=SECRET), []
     build = configdrive.build
-    monkeypatch.setattr(configdrive, 'build', lambda path, tree, program: (trees.append(tree),
-                                                                          build(path, tree, program)))
+    monkeypatch.setattr(configdrive, 'build', lambda path, tree, format_: (trees.append(tree),
+                                                                          build(path, tree, format_)))
     public = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8aTp5V0cJfJ6bS1XwW8fOaYkXr0gkJ1rFvW5xqkTtB me'
     key = cloud.ok('POST', '/os-keypairs', {'keypair': {'name': 'mine', 'public_key': public}})
     server = cloud.boot(cloud.flavor(gpus=1), name='web', config_drive=True, key_name=key['keypair']['name'],
+                        block_device_mapping_v2=[{
+                            'source_type': 'image', 'uuid': IMAGE_ID, 'destination_type': 'local', 'boot_index': 0,
+                            'disk_bus': 'scsi', 'tag': 'system'}],
                         user_data=base64.b64encode(b'#!/bin/sh').decode(), metadata={'tier': 'front'})
     assert cloud.status(server) == 'ACTIVE'
     (drive,) = trees
@@ -55,6 +58,9 @@ def test_config_drive_and_metadata_service_say_the_same(
                 mine.pop(alone, None)
                 theirs.pop(alone, None)
             assert mine == theirs and mine['uuid'] == server, name
+            if 'devices' in mine:
+                assert mine['devices'] == [{'type': 'disk', 'bus': 'scsi', 'address': '0:0:0:0', 'path': '/dev/sda',
+                                            'tags': ['system']}]
         else:
             assert here == there, name
     ec2 = json.loads(drive['ec2/latest/meta-data.json'])

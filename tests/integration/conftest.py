@@ -39,6 +39,8 @@ def running_guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGue
     with (directory / 'hosts' / 'gpu1.conf').open('a') as conf:
         # A guest with a serial console on a port of its host can't be migrated live.
         conf.write('[serial_console]\nenabled = false\n')
+    with (directory / 'hosts' / 'gpu2.conf').open('a') as conf:
+        conf.write('[DEFAULT]\nconfig_drive_format = vfat\n')
     site = Site(directory, guests='qemu', hosts=directory / 'hosts')
     try:
         # A guest ends on its power button or never. Ten of them fit on each machine of two CPUs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -38,12 +39,15 @@ def test_the_hosts_are_two_machines(guests: RealGuests) -> None:
 
 
 def test_guests_have_what_was_asked_for(guests: RealGuests) -> None:
-    """From their own boot loader, and from kernel_id, ramdisk_id and os_command_line."""
+    """From their own boot loader, and from kernel_id, ramdisk_id and os_command_line. A config drive is what its host
+    makes, and says where the disk with a tag is."""
     flavor = guests.flavor('large', vcpus=2, ram=160, disk=2)
     wanted = {'config_drive': True, 'metadata': {'purpose': 'witness'},
               'user_data': base64.b64encode(b'#!/bin/echo from the user\n').decode()}
     before = [guests.emulators(host) for host in HOSTS]
-    servers = {image: guests.start_boot(host, flavor, image, **wanted)
+    root = {'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'tag': 'system'}
+    servers = {image: guests.start_boot(host, flavor, image, block_device_mapping_v2=[
+        {**root, 'uuid': guests.image(image)}], **wanted)
                for host, image in zip(HOSTS, ('guest', 'guest-direct'), strict=True)}
     for image, server in servers.items():
         guests.ends(server, 'ACTIVE')
@@ -52,9 +56,15 @@ def test_guests_have_what_was_asked_for(guests: RealGuests) -> None:
         assert 110 << 10 < int(fact(said, 'MEM').split()[0]) < 160 << 10
         assert f'GUEST-DISK vda sectors={2 << 21}\n' in said
         assert server in fact(said, 'DMI')
-        assert 'openstack/latest/meta_data.json' in fact(said, 'CONFIGDRIVE')
+        drive, _, found = fact(said, 'CONFIGDRIVE').partition(': ')
+        assert drive == ('sr0 iso9660' if image == 'guest' else 'vdb vfat')
+        assert 'openstack/latest/meta_data.json' in found
         metadata = json.loads(fact(said, 'METADATA'))
         assert (metadata['uuid'], metadata['meta']) == (server, {'purpose': 'witness'})
+        (disk,) = metadata['devices']
+        assert (disk['bus'], disk['path'], disk['tags']) == ('pci', '/dev/vda', ['system'])
+        # The first of its disks on the PCI bus.
+        assert disk['address'] == re.findall(r'GUEST-PCI (\S+) \S+ class 0x010000', said)[0]
         assert fact(said, 'USERDATA') == '#!/bin/echo from the user'
         assert ('direct=1' in fact(said, 'UP kernel=\\S+')) == (image == 'guest-direct')
         assert 'GUEST-TROUBLE' not in said

@@ -13,7 +13,17 @@ from kilonova import errors, objects, sealing
 from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import metadata
-from kilonova.compute.operation import Check, ClaimFields, Operation, Reply, SaveFields, Undone, now, readable
+from kilonova.compute.operation import (
+    Check,
+    ClaimFields,
+    Operation,
+    Reply,
+    SaveFields,
+    Undone,
+    now,
+    readable,
+    tags_found,
+)
 from kilonova.compute.tracker import RUN
 from kilonova.rpc.compute import Compute
 from kilonova.states import VmState
@@ -102,6 +112,8 @@ def _save(op: Operation, order: objects.BuildOrder) -> None:
     values = {'power_state': host.driver.guests.get_info(instance), 'launched_at': now()}
     fields: SaveFields = {'transition': 'build.done', 'expect': {'host': host.name}, 'event': op.event(), 'end': True,
                           'values': values}
+    if extra := tags_found(instance):
+        fields['extra'] = extra
     if 'boot_roles' not in metadata(instance):
         fields['system_metadata'] = {'boot_roles': ','.join(op.ctxt.roles)}
     with tracker.writing(op.ctxt):

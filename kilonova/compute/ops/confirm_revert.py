@@ -8,7 +8,7 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of, metadata, was_active
-from kilonova.compute.operation import Extra, Operation, Reply
+from kilonova.compute.operation import Extra, Operation, Reply, tags_found
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
 from kilonova.rpc.compute import Compute
@@ -65,7 +65,7 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
         devices, extra = _old_devices(op, migration)
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
         host.driver.moves.finish_revert_migration(instance, image_of(instance), devices, power_on)
-        op.save(extra=extra, event=op.event(), values={
+        op.save(extra={**extra, **tags_found(instance)}, event=op.event(), values={
             **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
             'compute_id': host.tracker.node.id, 'power_state': host.driver.guests.get_info(instance)})
     return {}

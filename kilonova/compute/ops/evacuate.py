@@ -11,7 +11,7 @@ from kilonova import errors, objects
 from kilonova.compute import evacuated, records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Extra, Operation, Reply
+from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_found
 from kilonova.compute.ops import build, move
 from kilonova.compute.tracker import side_of
 from kilonova.rpc.compute import Compute
@@ -54,8 +54,9 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
                   'power_state': host.driver.guests.get_info(instance)}
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            op.save(plan, usage=host.tracker.usage(plan), expect={'host': both}, values=values, extra=extra,
-                    event=op.event(), migration={'uuid': migration.uuid, 'status': 'post-migrating'})
+            op.save(plan, usage=host.tracker.usage(plan), expect={'host': both}, values=values,
+                    extra={**extra, **tags_found(instance)}, event=op.event(),
+                    migration={'uuid': migration.uuid, 'status': 'post-migrating'})
     return {'power_state': values['power_state']}
 
 

@@ -9,7 +9,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute.endpoint import order
-from kilonova.compute.operation import Operation, Reply, now
+from kilonova.compute.operation import Operation, Reply, now, tags_found
 from kilonova.compute.ops import build
 from kilonova.rpc.compute import Compute
 from kilonova.states import VmState
@@ -44,7 +44,8 @@ def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
         # 3. The end state.
         values = {'power_state': host.driver.guests.get_info(instance), 'launched_at': now()}
         done = 'rebuild.stopped' if stopped else 'rebuild.active'
-        op.save(transition=done, expect={'host': host.name}, values=values, end=True, event=op.event())
+        op.save(transition=done, expect={'host': host.name}, values=values, extra=tags_found(instance), end=True,
+                event=op.event())
     op.notify('instance.rebuild.end', moved=done, values=values, image_name=image.get('name') or '')
     return {'power_state': values['power_state']}
 

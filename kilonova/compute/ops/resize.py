@@ -13,7 +13,7 @@ from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of, was_active
-from kilonova.compute.operation import Check, Extra, Operation, Reply
+from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_found
 from kilonova.compute.ops import build, move
 from kilonova.compute.tracker import side_of
 from kilonova.rpc.compute import Compute
@@ -184,7 +184,8 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
             plan = host.tracker.plan_allocate(instance.uuid, side)
             # Less work under way.
             op.save(plan, transition='resize.finishing', usage=host.tracker.usage(plan), expect={'host': host.name},
-                    extra=extra, event=op.event(), values={**instance.flavor_columns(), 'power_state': power_state})
+                    extra={**extra, **tags_found(instance)}, event=op.event(),
+                    values={**instance.flavor_columns(), 'power_state': power_state})
     return {'power_state': power_state}
 
 

@@ -13,7 +13,7 @@ from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, ClaimFields, Operation, Reply, Undone
+from kilonova.compute.operation import Check, ClaimFields, Operation, Reply, Undone, tags_found
 from kilonova.compute.ops import build
 from kilonova.compute.tracker import RUN
 from kilonova.rpc.compute import Compute
@@ -43,8 +43,8 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
                 # Less work under way.
-                op.save(plan, expect={'host': host.name}, values=values, usage=host.tracker.usage(plan),
-                        event=op.event())
+                op.save(plan, expect={'host': host.name}, values=values, extra=tags_found(instance),
+                        usage=host.tracker.usage(plan), event=op.event())
     return values
 
 

@@ -22,7 +22,7 @@ from kilonova import objects
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
-from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.devices import pci, tags
 from kilonova.virt.libvirt.domain import builder
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
 from kilonova.virt.libvirt.guest import Guest
@@ -55,10 +55,11 @@ class Domains:
     def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
               power_on: bool) -> None:
         """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
-        xml = self.xml(self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices))
+        spec = self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices)
+        xml = self.xml(spec)
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
-        self.replace(instance, xml, power_on)
+        self._note_tags(instance, spec, self.replace(instance, xml, power_on))
         rescue.forget(self._disks.directory(instance.uuid))
 
     def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
@@ -81,7 +82,19 @@ class Domains:
         LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=uuid)
         return xml
 
-    def replace(self, instance: objects.Instance, xml: str, power_on: bool) -> None:
+    def place_tags(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
+        """Know where the guest will find what has tags before its config drive is made: libvirt gives out addresses
+        when it gets the domain."""
+        if tags.tags_of(spec.disks):
+            self._disks.begin(instance.uuid)
+            self._note_tags(instance, spec, self._libvirt.define(xml, instance.uuid))
+
+    def _note_tags(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
+        tagged = tags.tags_of(spec.disks)
+        if tagged:
+            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged)
+
+    def replace(self, instance: objects.Instance, xml: str, power_on: bool) -> Guest:
         """Define ``xml`` in place of whatever domain the server has, and start it if asked.
 
         Defining over a running domain would change its next start only, so it is stopped first; from saved memory it
@@ -97,6 +110,7 @@ class Domains:
         if power_on:
             guest.start()
         self.show(guest)
+        return guest
 
     def show(self, guest: Guest) -> None:
         """Keep what libvirt holds of it for people to read."""

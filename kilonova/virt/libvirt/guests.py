@@ -14,7 +14,6 @@ from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import pci
-from kilonova.virt.libvirt.domain import disk
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
@@ -71,8 +70,8 @@ class Guests:
         # 2. an earlier try's guest must not hold the disks that are replaced
         self._domains.remove(instance.uuid)
         # 3. disks
-        self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked,
-                           devices=disk.tagged(guest))
+        self._domains.place_tags(instance, guest, xml)
+        self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked)
         # 4. the guest
         self._domains.replace(instance, xml, power_on)
         LOG.debug('Guest created on hypervisor', instance_uuid=instance.uuid)
@@ -93,8 +92,9 @@ class Guests:
         xml = self._domains.xml(guest)
         # It must not hold the disks that are replaced.
         self._domains.remove(instance.uuid)
+        self._domains.place_tags(instance, guest, xml)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
-                           devices=disk.tagged(guest), keep_ephemeral=preserve_ephemeral)
+                           keep_ephemeral=preserve_ephemeral)
         self._domains.replace(instance, xml, power_on)
         LOG.info('Instance rebuilt successfully.', instance_uuid=instance.uuid)
 

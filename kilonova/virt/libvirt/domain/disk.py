@@ -3,17 +3,13 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec
 from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk
 
 _PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-
-
-# A bus as a guest's metadata names it.
-_METADATA_BUS = {'virtio': 'pci', 'scsi': 'scsi', 'ide': 'ide', 'usb': 'usb'}
 
 
 class Place(NamedTuple):
@@ -40,12 +36,6 @@ def _letters(number: int) -> str:
     """0 → 'a', 25 → 'z', 26 → 'aa'."""
     head, last = divmod(number, 26)
     return (_letters(head - 1) if head else '') + string.ascii_lowercase[last]
-
-
-def tagged(guest: GuestSpec) -> list[dict[str, Any]]:
-    """What the guest's metadata says of the disks that were given tags. Their addresses aren't known yet."""
-    return [{'type': 'disk', 'bus': _METADATA_BUS.get(place.bus, 'none'), 'address': 'none',
-             'path': f'/dev/{place.target}', 'tags': [place.disk.tag]} for place in places(guest) if place.disk.tag]
 
 
 class DiskConfigurator:

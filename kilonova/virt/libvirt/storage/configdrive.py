@@ -1,7 +1,7 @@
-"""The config drive: a CD from which a guest's cloud-init reads who it is, without any network.
+"""The config drive: a CD, or a disk, from which a guest's cloud-init reads who it is, without any network.
 
     if required(conf, instance, image_meta):
-        build(path, content(About.of(instance, 'novalocal'), vendor, files=files), program='genisoimage')
+        build(path, content(About.of(instance, 'novalocal'), vendor, files=files), Format('iso9660', 'genisoimage'))
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oslo_config import cfg
@@ -22,15 +23,29 @@ from kilonova.clients.vendordata import Vendordata
 from kilonova.virt import guest_metadata
 from kilonova.virt.driver import ImageMeta
 from kilonova.virt.guest_metadata import About
-from kilonova.virt.libvirt.storage import command, files
+from kilonova.virt.libvirt.storage import command, disk, files
 
 _LABEL = 'config-2'
+# Bytes of a drive that is a disk.
+SIZE = 64 << 20
 
 
 class ConfigDriveFailed(errors.KilonovaError):
     """The program that builds config drives is missing, or refused."""
 
     msg_fmt = 'Could not build the config drive with %(program)s: %(reason)s'
+
+
+@dataclass(frozen=True)
+class Format:
+    """[DEFAULT]config_drive_format and mkisofs_cmd. ``device``: what the guest sees."""
+
+    name: str = 'iso9660'
+    mkisofs: str = 'genisoimage'
+
+    @property
+    def device(self) -> str:
+        return 'disk' if self.name == 'vfat' else 'cdrom'
 
 
 def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: ImageMeta) -> bool:
@@ -63,8 +78,8 @@ def content(about: About, vendor: Vendordata, *, admin_password: str | None = No
     return found
 
 
-def build(path: str, tree: dict[str, bytes], program: str) -> None:
-    """Write the ISO 9660 file ``path``; raises ConfigDriveFailed, with the old file still there."""
+def build(path: str, tree: dict[str, bytes], format_: Format) -> None:
+    """Write the drive; raises ConfigDriveFailed, with the old file still there."""
     aside = f'{path}.new'
     # The admin password will be in it: it is its owner's alone from the first byte, as all that programs make here; of
     # a file that an earlier try left the mode would stay.
@@ -76,10 +91,15 @@ def build(path: str, tree: dict[str, bytes], program: str) -> None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, 'wb') as stream:
                 stream.write(data)
-        command.run(*shlex.split(program), '-o', aside, '-ldots', '-allow-lowercase', '-allow-multidot', '-l',
-                    '-quiet', '-J', '-r', '-V', _LABEL, scratch)
+        if format_.name == 'vfat':
+            disk.create_blank(aside, SIZE, 'mkfs.vfat', '-n', _LABEL)
+            command.run('mcopy', '-s', '-Q', '-i', aside, *(entry.path for entry in os.scandir(scratch)), '::')
+        else:
+            command.run(*shlex.split(format_.mkisofs), '-o', aside, '-ldots', '-allow-lowercase', '-allow-multidot',
+                        '-l', '-quiet', '-J', '-r', '-V', _LABEL, scratch)
     except command.CommandFailed as error:
-        raise ConfigDriveFailed(program=program, reason=error.fields['reason']) from error
+        files.remove(aside)
+        raise ConfigDriveFailed(program=error.fields['command'], reason=error.fields['reason']) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     os.replace(aside, path)

@@ -35,12 +35,15 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
     if sum(map(is_layer, kept.formats())) >= MOST:
         join(kept)
     formats, overlays = kept.formats(), {}
+    # A config drive that is a disk is written as any other.
+    drive = kept.asked().get(CONFIG)
+    unchanged = CONFIG if drive is None or drive.device == 'cdrom' else None
     for name in kept.carried(left_behind | {INFO}):
         if name in _COPIED:
             command.run('cp', '--', kept.file(name), coming.file(name))
             continue
         layer = name
-        if name in formats and name != CONFIG and not is_layer(name):
+        if name in formats and name != unchanged and not is_layer(name):
             layer = overlays[name] = f'{_PREFIX}{move}.{name}'
         os.symlink(os.path.join(os.pardir, os.path.basename(kept.path), name), coming.file(layer))
         if name in formats:

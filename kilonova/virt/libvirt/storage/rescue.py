@@ -33,7 +33,8 @@ _PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id', '
 @dataclass(frozen=True)
 class Rescue:
     """How a rescue system starts. ``stable``: the server's disks keep their names and its own comes last; else it is
-    the first disk. ``files``: which of config drive, kernel and ramdisk it has of its own. ``command_line``: what its
+    the first disk. ``files``: which of config drive, kernel and ramdisk it has of its own; ``drive``: what the first of
+    them is to the guest. ``command_line``: what its
     image says for its kernel, '' if nothing; None: the note is older than that."""
 
     format: str
@@ -41,12 +42,13 @@ class Rescue:
     bus: str | None = None
     stable: bool = False
     files: tuple[str, ...] = ()
+    drive: str = 'cdrom'
     command_line: str | None = None
 
     def disks(self, directory: InstanceDirectory, own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
         """The guest's disks, made from the server's ``own``."""
         kept = tuple(each for each in own if CONFIG not in self.files or each.path != directory.file(CONFIG))
-        drive = (GuestDisk(directory.file(CONFIG + _SUFFIX), 'raw', 'cdrom'),) if CONFIG in self.files else ()
+        drive = (GuestDisk(directory.file(CONFIG + _SUFFIX), 'raw', self.drive),) if CONFIG in self.files else ()
         first = GuestDisk(directory.file(_DISK), self.format, self.device, self.bus, boots=self.stable)
         return (*kept, *drive, first) if self.stable else (first, *kept, *drive)
 
@@ -106,7 +108,7 @@ class RescueFiles:
         device, bus = properties.get('hw_rescue_device'), properties.get('hw_rescue_bus')
         made = tuple(kernels) + ((CONFIG,) if configdrive.required(self._conf, instance, image_meta) else ())
         return Prepared(base, kernels, Rescue(self._disks.format, device or 'disk', bus, bool(device or bus), made,
-                                             properties.get('os_command_line') or ''))
+                                             self._disks.drive.device, properties.get('os_command_line') or ''))
 
     def make(self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared,
              admin_password: str | None) -> None:

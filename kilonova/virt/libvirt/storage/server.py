@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -50,6 +49,7 @@ class ServerDisks:
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, fetch: ImageFetch | None) -> None:
         self._conf, self._cache, self._fetch = conf, cache, fetch
         self._vendor = Vendordata(conf)
+        self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
         images_type = conf.libvirt.images_type
         if images_type not in ('default', 'qcow2', 'raw', 'flat'):
             raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
@@ -84,6 +84,7 @@ class ServerDisks:
              asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
         """The disks of a server that is about to be built; ``asked`` None: what its directory keeps of that."""
         asked = self.directory(instance.uuid).asked() if asked is None else asked
+        asked = self._with_drive(instance, image_meta, asked)
         wanted = dict.fromkeys((DISK, *self._blanks(instance, image_meta, asked)), self.format)
         if configdrive.required(self._conf, instance, image_meta):
             wanted[CONFIG] = 'raw'
@@ -116,33 +117,45 @@ class ServerDisks:
 
     def create(self, instance: objects.Instance, image_meta: ImageMeta, *, admin_password: str | None = None,
                files: Sequence[tuple[str, str]] = (), asked: Mapping[str, Wish] | None = None,
-               devices: Sequence[dict[str, Any]] = (), keep_ephemeral: bool = False) -> None:
+               keep_ephemeral: bool = False) -> None:
         """All disks of a new server, replacing what an earlier try or a rebuilt server left. ``asked`` None: what the
-        directory keeps of that; ``devices``: for its metadata; ``keep_ephemeral``: those that there are stay."""
+        directory keeps of that; ``keep_ephemeral``: those that there are stay."""
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
         base = self._image(instance, image_meta, most)
-        directory.create()
-        directory.own(self._conf.host)
+        self.begin(instance.uuid)
         self._add_kernels(instance, directory, again=True)
-        if asked is not None:
-            directory.keep_asked(asked)
+        directory.keep_asked(self._with_drive(instance, image_meta, directory.asked() if asked is None else asked))
         self._make(directory, DISK, base, most or base.virtual_size)
         _drop_others(directory, keep_ephemeral)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
-            self.build_drive(directory.file(CONFIG), instance, admin_password, files, devices)
+            self.build_drive(directory.file(CONFIG), instance, admin_password, files)
             directory.record(CONFIG, 'raw')
         else:
             remove(directory.file(CONFIG))
             directory.forget(CONFIG)
 
+    def begin(self, uuid: str) -> None:
+        """The server's directory, which is made before its domain."""
+        directory = self.directory(uuid)
+        directory.create()
+        directory.own(self._conf.host)
+
     def build_drive(self, path: str, instance: objects.Instance, admin_password: str | None = None,
-                    files: Sequence[tuple[str, str]] = (), devices: Sequence[dict[str, Any]] = ()) -> None:
+                    files: Sequence[tuple[str, str]] = ()) -> None:
         """A config drive of a server; VendordataFailed, ConfigDriveFailed."""
-        about = About.of(instance, self._conf.api.dhcp_domain, devices)
+        about = About.of(instance, self._conf.api.dhcp_domain)
         configdrive.build(path, configdrive.content(about, self._vendor, admin_password=admin_password, files=files),
-                          self._conf.mkisofs_cmd)
+                          self.drive)
+
+    def _with_drive(self, instance: objects.Instance, image_meta: ImageMeta,
+                    asked: Mapping[str, Wish]) -> dict[str, Wish]:
+        """What was asked for, and what the config drive is: hosts may make others, and the guest keeps its own."""
+        found = {name: wish for name, wish in asked.items() if name != CONFIG}
+        if self.drive.device != 'cdrom' and configdrive.required(self._conf, instance, image_meta):
+            found[CONFIG] = Wish(device=self.drive.device)
+        return found
 
     def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have all at hand that ``create`` takes from the image service, checked."""

@@ -400,6 +400,16 @@ def test_what_a_rescue_starts(rig: Any) -> None:
         started.clear()
 
 
+@pytest.mark.parametrize(('format_', 'seen'), [('iso9660', 'cdrom'), ('vfat', 'disk')])
+def test_a_rescue_systems_config_drive_is_of_the_hosts_format(rig: Any, format_: str, seen: str) -> None:
+    here, instance = rig.driver('gpu1', config_drive_format=format_), new_instance(config_drive='True')
+    here.guests.spawn(instance, image_meta(), pci_devices=())
+    here.rescues.rescue(instance, image_meta(), image_meta(id='image-2'), ())
+    devices = {os.path.basename(one.find('source').get('file')): one.get('device')
+               for one in shown(rig, instance).iterfind('devices/disk')}
+    assert devices == {'disk.rescue': 'disk', 'disk': 'disk', 'disk.config.rescue': seen}
+
+
 def test_a_rescue_systems_kernel_is_given_what_its_own_image_says(rig: Any) -> None:
     """Not what the server's image says; at the next start too."""
     own = image_meta(properties={'os_command_line': 'console=own'})

@@ -11,6 +11,7 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState, VmState
 from kilonova.virt.libvirt import live_migration, migrating
+from kilonova.virt.libvirt.storage.asked import Wish
 from tests.unit.virt.builders import image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
 
@@ -65,6 +66,22 @@ def test_without_its_disks_only_where_both_hosts_use_them(libvirt_rig: LibvirtRi
         shared_rig.there.live_migrations.offer(other, guest, True, True)
     with pytest.raises(errors.MigrationPreCheckError, match='they share a storage which is at /elsewhere there'):
         shared_rig.there.live_migrations.offer(other, {**guest, 'instances_path': '/elsewhere'}, None, True)
+
+
+@pytest.mark.parametrize(('drive', 'copied'), [('iso9660', False), ('vfat', True)])
+def test_a_config_drive_that_is_a_disk_goes_as_one(libvirt_rig: LibvirtRig, drive: str, copied: bool) -> None:
+    """QEMU carries it; a CD goes as a file before."""
+    here, instance = libvirt_rig.driver('gpu1', config_drive_format=drive), new_instance(config_drive='True')
+    here.guests.spawn(instance, image_meta())
+    guest = here.live_migrations.describe(instance)
+    assert {one['name']: one['copied'] for one in guest['disks']} == {'disk': True, 'disk.config': copied}
+    xml = here.guests._libvirt.find(instance.uuid).xml()       # type: ignore[union-attr]
+    path = here.disks.directory(instance.uuid).path
+    assert migrating.copied_disks(xml, path) == ['vda', *(['vdb'] if copied else [])]
+    libvirt_rig.there.live_migrations.prepare(
+        instance, guest, libvirt_rig.there.live_migrations.offer(instance, guest, None, True))
+    assert libvirt_rig.there.disks.directory(instance.uuid).asked().get('disk.config') == (
+        Wish(device='disk') if copied else None)
 
 
 @pytest.mark.parametrize(('over_commit', 'fits'), [(True, True), (False, False)])

@@ -183,4 +183,4 @@ def test_tags_are_told_in_the_config_drive(libvirt_rig: Any) -> None:
     text = subprocess.run(['isoinfo', '-J', '-i', libvirt_rig.file('gpu1', instance.uuid, 'disk.config'), '-x',
                            '/openstack/latest/meta_data.json'], check=True, capture_output=True).stdout
     assert json.loads(text)['devices'] == [
-        {'type': 'disk', 'bus': 'scsi', 'address': 'none', 'path': '/dev/sda', 'tags': ['data']}]
+        {'type': 'disk', 'bus': 'scsi', 'address': '0:0:0:0', 'path': '/dev/sda', 'tags': ['data']}]

@@ -14,6 +14,7 @@ import pytest
 from kilonova.virt import guest_metadata
 from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.storage import configdrive
+from kilonova.virt.libvirt.storage.configdrive import Format
 from tests.unit.virt.builders import image_meta, new_conf, new_instance
 
 USER_DATA = base64.b64encode(b'#cloud-config').decode()
@@ -84,7 +85,7 @@ def test_nothing_is_said_of_what_there_is_not() -> None:
 @pytest.mark.skipif(not shutil.which('genisoimage'), reason='genisoimage is not installed')
 def test_build(tmp_path: Path) -> None:
     path = tmp_path / 'disk.config'
-    configdrive.build(str(path), content(new_instance(user_data=USER_DATA)), 'genisoimage')
+    configdrive.build(str(path), content(new_instance(user_data=USER_DATA)), Format())
     assert list(tmp_path.iterdir()) == [path]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes()[0x8001:0x8006] == b'CD001'
@@ -99,5 +100,24 @@ def test_build(tmp_path: Path) -> None:
     ('sh -c exit\\ 3', 'exit code 3')])
 def test_a_program_that_does_not_do_it(tmp_path: Path, program: str, said: str) -> None:
     with pytest.raises(configdrive.ConfigDriveFailed, match=said):
-        configdrive.build(str(tmp_path / 'disk.config'), {'x': b''}, program)
+        configdrive.build(str(tmp_path / 'disk.config'), {'x': b''}, Format(mkisofs=program))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk(tmp_path: Path) -> None:
+    """Read back by mtools, file by file."""
+    path, tree = tmp_path / 'disk.config', content(new_instance(user_data=USER_DATA))
+    configdrive.build(str(path), tree, Format('vfat'))
+    assert list(tmp_path.iterdir()) == [path]
+    found = path.stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_size) == (0o600, 64 << 20) and found.st_blocks * 512 < 4 << 20
+    assert b'config-2   ' in path.read_bytes()[:512]
+    for name, data in tree.items():
+        assert subprocess.run(['mcopy', '-n', '-i', path, f'::{name}', '-'], check=True,
+                              capture_output=True).stdout == data, name
+
+
+def test_a_disk_that_is_too_small(tmp_path: Path) -> None:
+    with pytest.raises(configdrive.ConfigDriveFailed, match=r'with mcopy .*: Disk full'):
+        configdrive.build(str(tmp_path / 'disk.config'), {'x': b'x' * (65 << 20)}, Format('vfat'))
     assert list(tmp_path.iterdir()) == []

@@ -76,6 +76,24 @@ def test_what_stands_beside_the_disks_goes_along(shared_rig: Any) -> None:
     assert shared_rig.there.guests.get_info(instance) == PowerState.RUNNING and shared_rig.kept('gpu2', instance.uuid)
 
 
+def test_a_config_drive_that_is_a_disk_is_written_at_the_destination_alone(shared_rig: Any) -> None:
+    here, there = (shared_rig.driver(host, config_drive_format='vfat') for host in ('gpu1', 'gpu2'))
+    instance = new_instance(config_drive='True')
+    here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
+    drive = shared_rig.file('', instance.uuid, 'disk.config')
+    content = drive.read_bytes()
+    move(here, there, instance, confirm=False)
+    write_marker(drive)
+    there.moves.cleanup_move_dest(instance, False)
+    here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
+    assert drive.read_bytes() == content
+    move(here, there, instance)
+    write_marker(drive)
+    there.power.reboot(instance, 'HARD', image_meta(), devices(GPU2))
+    (seen,) = [each for each in there.disks.present(instance.uuid) if each.path == str(drive)]
+    assert (seen.device, seen.format) == ('disk', 'qcow2') and has_marker(drive)
+
+
 @pytest.mark.parametrize('kind', ['raw', 'qcow2'])
 @pytest.mark.parametrize('to', ['itself', 'another storage'])
 def test_layers_are_joined_before_a_copy(shared_rig: Any, kind: str, to: str) -> None:

@@ -56,6 +56,20 @@ def test_everything_at_once_is_what_was_planned(make: Any) -> None:
                                                                                              'swap_2']
 
 
+def test_a_config_drive_stays_what_it_is_until_it_is_made_again(make: Any) -> None:
+    disks, other, instance = make(config_drive_format='vfat'), make(), new_instance(config_drive='True')
+    planned = disks.plan(instance, image_meta())
+    assert shapes(planned)[-1] == ('disk.config', 'raw', 'disk')
+    disks.create(instance, image_meta())
+    # A host with another format, to which it moved or which was configured anew.
+    assert disks.present(instance.uuid) == other.present(instance.uuid) == planned
+    other.create(instance, image_meta())
+    assert shapes(disks.present(instance.uuid))[-1] == ('disk.config', 'raw', 'cdrom')
+    plain = new_instance()
+    disks.create(plain, image_meta())
+    assert not disks.directory(plain.uuid).asked()
+
+
 @pytest.mark.parametrize(('file_system', 'at', 'magic'), [
     ('ext2', 1080, b'\x53\xef'), ('ext3', 1080, b'\x53\xef'), ('ext4', 1080, b'\x53\xef'), ('xfs', 0, b'XFSB'),
     ('vfat', 82, b'FAT32')])

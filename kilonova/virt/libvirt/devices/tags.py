@@ -1,0 +1,49 @@
+"""Where a guest finds the disks that its user gave tags, by what libvirt says of its domain.
+
+    found = places(domain, tags_of(disks))      # domain: libvirt's XML, in which it has given out addresses
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from xml.etree import ElementTree
+
+from kilonova import objects
+from kilonova.virt.libvirt.domain.guest import GuestDisk
+
+# The buses on which libvirt says where a disk is by controller, bus, target and unit.
+_DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
+
+
+def tags_of(disks: Iterable[GuestDisk]) -> dict[str, str]:
+    """Path of the file → tag."""
+    return {disk.path: disk.tag for disk in disks if disk.tag}
+
+
+def places(domain: ElementTree.Element, tags: Mapping[str, str]) -> objects.InstanceDeviceMetadata:
+    """The disks with tags, as the guest's metadata has them."""
+    found: list[objects.DeviceMetadata] = []
+    for disk in domain.iterfind('devices/disk'):
+        source, target = disk.find('source'), disk.find('target')
+        tag = tags.get(source.get('file', '')) if source is not None else None
+        if tag is not None and target is not None:
+            found.append(objects.DiskMetadata(
+                bus=_bus(target.get('bus', ''), disk.find('address')), tags=[tag],
+                serial=disk.findtext('serial'), path=f"/dev/{target.get('dev')}"))
+    return objects.InstanceDeviceMetadata(devices=found)
+
+
+def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
+    """A bus without a name where libvirt says nothing (its test driver does so of PCI), or metadata have none for it
+    (SATA)."""
+    if address is None:
+        return objects.DeviceBus()
+    if address.get('type') == 'pci':
+        domain, bus, slot, function = (
+            int(address.get(part, '0'), 16) for part in ('domain', 'bus', 'slot', 'function'))
+        return objects.PCIDeviceBus(address=f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}')
+    if address.get('type') == 'drive' and name in _DRIVES:
+        place = ':'.join(address.get(part, '0') for part in _DRIVES[name])
+        return objects.SCSIDeviceBus(address=place) if name == 'scsi' else objects.IDEDeviceBus(address=place)
+    if address.get('type') == 'usb':
+        return objects.USBDeviceBus(address=f"{address.get('bus', '0')}:{address.get('port', '0')}")
+    return objects.DeviceBus()

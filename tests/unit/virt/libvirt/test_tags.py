@@ -1,0 +1,61 @@
+"""Where a guest finds the disks that have tags."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from kilonova import objects
+from kilonova.virt.guest_metadata import About, meta_data
+from kilonova.virt.libvirt.devices import tags
+from tests.unit.virt.builders import image_meta, new_instance
+from tests.unit.virt.conftest import LibvirtRig
+
+DOMAIN = """<domain><devices>
+  <disk type='file' device='disk'><source file='/u/disk'/><target dev='{dev}' bus='{bus}'/>{more}</disk>
+  <disk type='file' device='disk'><source file='/u/disk.swap'/><target dev='vdb' bus='virtio'/></disk>
+  <disk type='file' device='cdrom'><target dev='sdz' bus='sata'/></disk>
+</devices></domain>"""
+
+
+@pytest.mark.parametrize(('bus', 'dev', 'more', 'shown'), [
+    ('virtio', 'vda', "<address type='pci' domain='0x0001' bus='0x0a' slot='0x1f' function='0x7'/>",
+     {'bus': 'pci', 'address': '0001:0a:1f.7'}),
+    ('scsi', 'sda', "<address type='drive' controller='1' bus='2' target='3' unit='4'/><serial>s-1</serial>",
+     {'bus': 'scsi', 'address': '1:2:3:4', 'serial': 's-1'}),
+    ('ide', 'hda', "<address type='drive' controller='0' bus='1' target='0' unit='1'/>",
+     {'bus': 'ide', 'address': '1:1'}),
+    ('usb', 'sda', "<address type='usb' bus='0' port='2'/>", {'bus': 'usb', 'address': '0:2'}),
+    ('sata', 'sda', "<address type='drive' controller='0' bus='0' target='0' unit='1'/>",
+     {'bus': 'none', 'address': 'none'}),
+    ('virtio', 'vda', '', {'bus': 'none', 'address': 'none'})])
+def test_what_a_guest_is_told(bus: str, dev: str, more: str, shown: dict[str, str]) -> None:
+    """Through the column that keeps it."""
+    domain = ElementTree.fromstring(DOMAIN.format(bus=bus, dev=dev, more=more))
+    found = tags.places(domain, {'/u/disk': 'mine'})
+    kept = objects.InstanceDeviceMetadata.from_json(found.to_json())
+    instance: Any = new_instance(device_metadata=kept)
+    assert meta_data(About.of(instance, ''), 'latest')['devices'] == [
+        {'type': 'disk', 'path': f'/dev/{dev}', 'tags': ['mine'], **shown}]
+
+
+def test_a_driver_notes_it_again_whenever_it_makes_the_domain(libvirt_rig: LibvirtRig) -> None:
+    rig, instance = libvirt_rig, new_instance(device_metadata=None)
+    root = SimpleNamespace(source_type='image', destination_type='local', guest_format=None, volume_size=None,
+                           disk_bus='scsi', device_type=None, tag='system')
+    rig.here.guests.spawn(instance, image_meta(), block_devices=[root])
+
+    def noted() -> list[tuple[str, list[str]]]:
+        known, instance.device_metadata = instance.device_metadata, None
+        return [(device.bus.address, device.tags) for device in known.devices]
+    assert noted() == [('0:0:0:0', ['system'])]
+    rig.here.guests.rebuild(instance, image_meta(), pci_devices=(), power_on=True)
+    assert noted() == [('0:0:0:0', ['system'])]
+    info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
+    rig.there.moves.finish_migration(instance, image_meta(), (), True, info)
+    assert noted() == [('0:0:0:0', ['system'])]
+    plain = new_instance(device_metadata=None)
+    rig.here.guests.spawn(plain, image_meta())
+    assert plain.device_metadata is None
