@@ -243,6 +243,13 @@ class DisksUnmovable(HostRejected):
     safe = True
 
 
+class NoRoom(HostRejected):
+    """A file system has no room for what is about to be written; ``need`` and ``free`` in bytes."""
+
+    msg_fmt = 'There is no room for %(what)s: it needs %(need)d bytes, %(free)d are free'
+    safe = True
+
+
 class DevicesMissing(HostRejected):
     """PCI devices that a server holds are no longer on its host: unplugged, or fallen off the bus."""
 

@@ -94,9 +94,11 @@ class ImageClient:
     def download(self, image_id: str, file: IO[bytes], ctxt: RequestContext | None = None) -> int:
         """Write the image's bytes to ``file`` (from its start) and return their number.
 
-        ImageUnacceptable: the checksum that the image service keeps is another one, at each try.
+        ImageUnacceptable: the checksum that the image service keeps is another one, at each try. NoRoom: the file's
+        file system is too full for it; nothing was asked for then.
         """
         record = self.get(image_id, ctxt)
+        _check_room(image_id, record.get('size'), file)
         for left in reversed(range(self._retries + 1)):
             file.seek(0)
             file.truncate()
@@ -232,3 +234,10 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
     if algorithm and value and algorithm in hashlib.algorithms_available:
         return algorithm, value
     return ('md5', record['checksum']) if record.get('checksum') else (None, None)
+
+
+def _check_room(image_id: str, size: int | None, file: IO[bytes]) -> None:
+    found = os.fstatvfs(file.fileno())
+    free = found.f_bavail * found.f_frsize
+    if size is not None and size > free:
+        raise errors.NoRoom(what=f'image {image_id}', need=size, free=free)

@@ -24,6 +24,11 @@ OPTS = [
                      'says it more plainly.'),
     cfg.BoolOpt('force_raw_images', default=True,
                 help='Convert cached images to raw: faster guests, more room. Without it qcow2 images stay qcow2.'),
+    cfg.StrOpt('preallocate_images', default='none', choices=['none', 'space'],
+               help='space: disks of new servers, and of those that come from another host, get room for all that '
+                    'their guests can write, so that no guest ever meets a full file system. A host without that room '
+                    'refuses the server; one whose file system can not do it (fallocate) does not start. none: disks '
+                    'grow as they are written.'),
     cfg.StrOpt('default_ephemeral_format',
                help='File system of ephemeral disks: ext2, ext3, ext4, xfs, vfat. Empty: ext4, for Windows vfat.'),
     cfg.BoolOpt('force_config_drive', default=False,

@@ -64,6 +64,10 @@ OPTS = [
                deprecated_opts=was('libvirt_snapshots_directory'),
                help='Directory for copies of disks on their way to the image service (createImage). Each takes up to '
                     'the size of the disk; where the file system can share blocks, keep it beside the disks.'),
+    cfg.StrOpt('snapshot_image_format', choices=['raw', 'qcow2', 'vmdk', 'vdi'],
+               help='Format of the images that are made of servers (createImage, createBackup, shelve). Empty: qcow2. '
+                    'With another one such an image is written twice, and takes twice the room in '
+                    'snapshots_directory meanwhile; raw ones are sent with their holes.'),
     cfg.StrOpt('remote_filesystem_transport', default='ssh', choices=['ssh', 'rsync'],
                help="How disks get to another machine in a resize or cold migration. ssh needs nothing else there; "
                     'rsync, installed on both, compares what is there after a cut. Both log in as the user of this '

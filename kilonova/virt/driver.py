@@ -189,7 +189,11 @@ class ImageClient(Protocol):
         """The image's record: id, status …; errors.ImageNotFound."""
 
     def download(self, image_id: str, file: IO[bytes]) -> object:
-        """Write the image's bytes to ``file`` and check them against the image's checksum; raise else."""
+        """Write the image's bytes to ``file`` and check them against the image's checksum; raise else. errors.NoRoom:
+        they don't fit where the file is."""
+
+    def update(self, image_id: str, changes: Sequence[Mapping[str, Any]]) -> None:
+        """Change the image's record, as in JSON patch (op, path, value)."""
 
     def upload(self, image_id: str, file: IO[bytes], check: Check) -> None:
         """Send ``file`` as the data of an image that has none; ``check()`` is called all the time."""

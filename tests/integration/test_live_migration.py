@@ -215,7 +215,7 @@ def test_a_migration_that_is_ended_leaves_the_guest_where_it_is(moving: Callable
 
 
 def test_a_compute_that_was_restarted_follows_what_goes_on(moving: Callable[..., Moving], machines: Machines) -> None:
-    move, begun = moving(live_migration_bandwidth=4), threading.Event()
+    move, begun = moving(live_migration_bandwidth=100), threading.Event()
     first = threading.Thread(target=move.here.live_migrations.migrate, args=(
         move.instance, move.offer, lambda progress: begun.set()))
     first.start()

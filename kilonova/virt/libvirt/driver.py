@@ -59,7 +59,8 @@ class LibvirtDriver:
                                RescueFiles(conf, cache, image_client, self.disks))
         self.moves = Moves(connection, domains, self.disks, self.power, mover)
         self.live_migrations = LiveMigrations(conf, connection, self.host, domains, self.disks, mover)
-        self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory)
+        self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory,
+                                   options.snapshot_image_format or 'qcow2')
         self.devices = PciDevices(connection)
 
 

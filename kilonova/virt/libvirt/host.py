@@ -42,6 +42,7 @@ class Host:
     @translated
     def init_host(self) -> None:
         os.makedirs(self._conf.instances_path, exist_ok=True)
+        self._disks.check_storage()
         self._mover.start()
         self._libvirt.connect()
         found = self._libvirt.libvirt_version()

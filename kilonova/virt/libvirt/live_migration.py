@@ -146,6 +146,7 @@ class LiveMigrations:
         for one in guest['disks']:
             if one['copied']:
                 disk.create_empty(directory.file(one['name']), one['format'], one['size'])
+                self._disks.allocate(directory.file(one['name']), one['size'])
             directory.record(one['name'], one['format'])
         self._disks.ensure_bases(instance, {})
 

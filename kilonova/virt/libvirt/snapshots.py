@@ -1,14 +1,14 @@
 """Images of guests: the root disk is copied, then sent.
 
-    copy = Copy(directory, image_id)
+    copy = Copy(directory, image_id, 'qcow2')
     copy.copy(disk_path, check)                # while the guest is off, or held still
     copy.flatten('qcow2', check)               # afterwards; copy.path is what is sent
     copy.remove()
 
 A QEMU that runs the guest can write ``part`` itself, in place of both, and ``take`` makes that the image. Where it
 can't, only the server's own file is copied while the guest waits, shared with the original where the file system can
-do that; reading the base behind it into one flat qcow2 comes later. Either is what a disk is after a power cut: the
-guest's file system brings itself in order.
+do that; reading the base behind it into one flat file comes later. Either is what a disk is after a power cut: the
+guest's file system brings itself in order. Room is looked for before anything is written.
 """
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage import command, files, layers
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
-_COPY, _PART, _IMAGE, _HELD = 'disk', 'image.part', 'image.qcow2', 'held'
+_COPY, _PART, _CONVERTED, _IMAGE, _HELD = 'disk', 'image.part', 'image.converted', 'image', 'held'
+_QCOW2 = 'qcow2'
 # Seconds between two looks whether QEMU still copies a disk.
 _LOOK = 0.2
 
 
 class Snapshots:
-    """``driver.Snapshots``. ``directory``: for the copies."""
+    """``driver.Snapshots``. ``directory``: for the copies; ``format_``: of the images."""
 
     def __init__(self, connection: Connection, disks: ServerDisks, images: driver.ImageClient | None,
-                 directory: str) -> None:
-        self._libvirt, self._disks, self._images, self._directory = connection, disks, images, directory
+                 directory: str, format_: str = _QCOW2) -> None:
+        self._libvirt, self._disks, self._images = connection, disks, images
+        self._directory, self._format = directory, format_
 
     @translated
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
@@ -47,6 +49,8 @@ class Snapshots:
                 return
             self._copy_root_disk(instance, made, check)
         copied()
+        if self._format != _QCOW2:
+            self._images.update(image_id, [{'op': 'replace', 'path': '/disk_format', 'value': self._format}])
         with open(made.path, 'rb') as stream:
             self._images.upload(image_id, stream, check)
         made.remove()
@@ -62,29 +66,32 @@ class Snapshots:
 
     def copy(self, image_id: str) -> Copy:
         """The files of an image that is being made."""
-        return Copy(self._directory, image_id)
+        return Copy(self._directory, image_id, self._format)
 
     def _copy_root_disk(self, instance: objects.Instance, made: Copy, check: Check) -> None:
         """By QEMU while the guest runs; where that won't, the file while the guest can't write."""
         root = self._disks.present(instance.uuid)[0]
+        need = self._disks.root_bytes(instance.uuid)
         self._let_go_on(instance, made)
         guest = self._libvirt.find(instance.uuid)
-        if guest is not None and guest.power_state() == PowerState.RUNNING:
-            if self._copy_running(guest, root.path, made, check):
-                return
-            if guest.power_state() == PowerState.RUNNING:
-                made.hold()
-                guest.hold()
+        is_running = guest is not None and guest.power_state() == PowerState.RUNNING
+        if guest is not None and is_running and self._copy_running(guest, root.path, made, need, check):
+            return
+        made.see_room(need + files.used(root.path))
+        if guest is not None and is_running and guest.power_state() == PowerState.RUNNING:
+            made.hold()
+            guest.hold()
         try:
             made.copy(root.path, check)
         finally:
             self._let_go_on(instance, made)
         made.flatten(root.format, check)
 
-    def _copy_running(self, guest: Guest, path: str, made: Copy, check: Check) -> bool:
+    def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
         """False: QEMU won't, or the guest stopped meanwhile. A process that died may have left a copy under way."""
         guest.end_copy(made.part)
         made.make_room()
+        made.see_room(need if self._format == _QCOW2 else 2 * need)
         if not guest.begin_copy(path, made.part):
             return False
         try:
@@ -95,7 +102,7 @@ class Snapshots:
             guest.end_copy(made.part)
             raise
         if guest.has_copied():
-            made.take()
+            made.convert(check)
             return True
         if guest.is_active():
             raise driver.GuestFailed(act='copy the disk of', uuid=guest.uuid, reason='QEMU did not come to its end')
@@ -112,8 +119,8 @@ class Snapshots:
 class Copy:
     """One image's files, <snapshots_directory>/<image id>; a crash leaves them for the next try or for ``remove``."""
 
-    def __init__(self, directory: str, image_id: str) -> None:
-        self._directory = os.path.join(directory, image_id)
+    def __init__(self, directory: str, image_id: str, format_: str) -> None:
+        self._directory, self._image_id, self._format = os.path.join(directory, image_id), image_id, format_
         self.path, self.part = self._file(_IMAGE), self._file(_PART)
 
     def is_made(self) -> bool:
@@ -146,21 +153,35 @@ class Copy:
             os.symlink(os.path.join(directory, name), self._file(name))
 
     def flatten(self, format_: str, check: Check) -> None:
-        """One qcow2 of the copy and all that it reads from. ``format_``: the copy's."""
+        """One file of the copy and all that it reads from. ``format_``: the copy's."""
         files.remove(self.part)
-        command.watched(check, 'qemu-img', 'convert', '-O', 'qcow2', '-f', format_, self._file(_COPY), self.part)
-        self.take()
+        command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', format_, self._file(_COPY), self.part)
+        self._take(self.part)
         files.remove(self._file(_COPY))
+
+    def convert(self, check: Check) -> None:
+        """``part`` is whole, a qcow2 that QEMU wrote: the image is made of it."""
+        if self._format == _QCOW2:
+            self._take(self.part)
+            return
+        converted = self._file(_CONVERTED)
+        files.remove(converted)
+        command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', _QCOW2, self.part, converted)
+        self._take(converted)
+        files.remove(self.part)
+
+    def see_room(self, need: int) -> None:
+        """errors.NoRoom: so many bytes are not free."""
+        files.check_room(self._directory, need, f'image {self._image_id}')
 
     def make_room(self) -> None:
         """For ``part``: what an earlier try left there goes."""
         os.makedirs(self._directory, exist_ok=True)
         files.remove(self.part)
 
-    def take(self) -> None:
-        """``part`` is whole."""
-        files.sync(self.part)
-        os.replace(self.part, self.path)
+    def _take(self, path: str) -> None:
+        files.sync(path)
+        os.replace(path, self.path)
 
     def remove(self) -> None:
         """All of it goes; fine if there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tempfile
 
 import pytest
 import requests
@@ -105,37 +106,54 @@ def test_unknown_image_is_named(client):
         client.get('b000')
 
 
+def content(file):
+    file.seek(0)
+    return file.read()
+
+
 def test_download_writes_the_bytes(client):
-    file = io.BytesIO()
-    assert client.download('a3f7', file) == len(DATA)
-    assert file.getvalue() == DATA
+    with tempfile.TemporaryFile() as file:
+        assert client.download('a3f7', file) == len(DATA)
+        assert content(file) == DATA
 
 
 def test_a_wrong_checksum_starts_again_from_the_beginning(client, service):
     service.bodies = [DATA + b'more than there should be', DATA]
-    file = io.BytesIO()
-    client.download('a3f7', file)
-    assert file.getvalue() == DATA
+    with tempfile.TemporaryFile() as file:
+        client.download('a3f7', file)
+        assert content(file) == DATA
+
+
+@pytest.mark.parametrize('size', [1 << 60, None])
+def test_room_is_looked_for_before_the_bytes_are_asked_for(client, service, size):
+    service.images['a3f7'] = {**IMAGE, 'size': size}
+    with tempfile.TemporaryFile() as file:
+        if size is None:
+            assert client.download('a3f7', file) == len(DATA)
+            return
+        with pytest.raises(errors.NoRoom, match=rf'no room for image a3f7: it needs {1 << 60} bytes, \d+ are free'):
+            client.download('a3f7', file)
+    assert [path for path, _ in service.asked] == ['/v2/images/a3f7']
 
 
 @pytest.mark.parametrize('record', [IMAGE, {**IMAGE, 'os_hash_algo': None}, {**IMAGE, 'os_hash_algo': 'no-such'}])
 def test_a_checksum_that_stays_wrong_is_refused(client, service, record):
     service.images['a3f7'] = record
     service.bodies = [DATA[:-1]]
-    with pytest.raises(errors.ImageUnacceptable, match='a3f7'):
-        client.download('a3f7', io.BytesIO())
+    with tempfile.TemporaryFile() as file, pytest.raises(errors.ImageUnacceptable, match='a3f7'):
+        client.download('a3f7', file)
 
 
 def test_an_image_without_data_is_refused(client, service):
     service.bodies = [204]
-    with pytest.raises(errors.ImageUnacceptable, match='no data'):
-        client.download('a3f7', io.BytesIO())
+    with tempfile.TemporaryFile() as file, pytest.raises(errors.ImageUnacceptable, match='no data'):
+        client.download('a3f7', file)
 
 
 def test_a_service_that_fails_does_not_answer(client, service):
     service.bodies = [500]
-    with pytest.raises(errors.Unanswered, match='image service'):
-        client.download('a3f7', io.BytesIO())
+    with tempfile.TemporaryFile() as file, pytest.raises(errors.Unanswered, match='image service'):
+        client.download('a3f7', file)
 
 
 NEW = {'id': 'b111', 'name': 'snap', 'disk_format': 'qcow2', 'container_format': 'bare', 'image_type': 'snapshot'}

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid as uuidlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -70,7 +71,8 @@ def image_meta(**values: Any) -> dict[str, Any]:
 
 
 class Images:
-    """An image client that has one file for every image and counts how often it is fetched; ``sent`` are the uploads.
+    """An image client that has one file for every image and counts how often it is fetched; ``sent`` are the uploads,
+    ``formats`` what their records were changed to.
 
     ``refuses``: what the next calls of ``upload`` raise.
     """
@@ -78,10 +80,17 @@ class Images:
     def __init__(self, path: Path) -> None:
         self.path, self.fetched = path, 0
         self.sent: dict[str, bytes] = {}
+        self.formats: dict[str, str] = {}
         self.refuses: list[Exception] = []
 
     def get(self, image_id: str) -> dict[str, Any]:
         return {'id': image_id, 'status': 'active' if image_id in self.sent else 'queued'}
+
+    def update(self, image_id: str, changes: Sequence[Mapping[str, Any]]) -> None:
+        assert image_id not in self.sent, 'an image with data keeps its format'
+        (change,) = changes
+        assert (change['op'], change['path']) == ('replace', '/disk_format')
+        self.formats[image_id] = change['value']
 
     def upload(self, image_id: str, file: IO[bytes], check: Any) -> None:
         check()

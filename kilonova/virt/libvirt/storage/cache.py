@@ -62,8 +62,8 @@ class ImageCache:
               most: int | None = None) -> disk.Base:
         """The cached image, downloaded if need be.
 
-        ``most``: bytes of the flavor's root disk. Raises FlavorDiskSmallerThanImage, ImageUnacceptable and
-        what ``download(image_id, file)`` raises; nothing stays in the cache then.
+        ``most``: bytes of the flavor's root disk. Raises FlavorDiskSmallerThanImage, ImageUnacceptable, errors.NoRoom
+        and what ``download(image_id, file)`` raises; nothing stays in the cache then.
         """
         name = hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
         base = self._once(name, lambda path: self._fetch(image_id, image_meta, download, path, most))
@@ -154,6 +154,7 @@ class ImageCache:
             _check_size(virtual_size, most)
             if format_ != 'raw' and (self._force_raw or format_ != 'qcow2'):
                 LOG.debug('Converting image %s from %s to raw', image_id, format_)
+                files.check_room(self.directory, disk.as_raw(part, format_), f'image {image_id} as raw')
                 command.run('qemu-img', 'convert', '-O', 'raw', '-f', format_, part, converted)
                 files.sync(converted)
                 os.replace(converted, path)

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import struct
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,8 +125,9 @@ def copy_into(path: str, format_: str, target: str) -> None:
 
 
 def create_copy(path: str, base: Base, size: int) -> None:
-    """A raw copy of ``base``, sparse, grown to ``size``; replaces what is there."""
+    """A raw copy of ``base``, sparse, grown to ``size``; replaces what is there. errors.NoRoom."""
     aside = _aside(path)
+    files.check_room(os.path.dirname(path), as_raw(base.path, base.format), os.path.basename(path))
     if base.format == 'raw':
         command.run('cp', '--sparse=always', base.path, aside)
     else:
@@ -139,6 +142,34 @@ def _aside(path: str) -> str:
     aside = f'{path}.new'
     files.remove(aside)
     return aside
+
+
+def as_raw(path: str, format_: str) -> int:
+    """Bytes that a file without backing file takes as a sparse raw one, and a little more."""
+    if format_ == 'raw':
+        return files.used(path)
+    # Of raw files qemu-img counts the holes, too.
+    found = json.loads(command.run('qemu-img', 'measure', '--output=json', '-O', 'qcow2', '-f', format_, path))
+    return int(found['required'])
+
+
+def allocate(path: str, size: int) -> None:
+    """Give a file room for so many bytes before they are written; its length stays. errors.NoRoom."""
+    files.check_room(os.path.dirname(path), size - files.used(path), f'all of {os.path.basename(path)}')
+    command.run('fallocate', '-n', '-l', str(size), path)
+
+
+def allocates(directory: str) -> bool:
+    """Whether files there can be given room before they are written."""
+    path = os.path.join(directory, f'.allocate.{os.getpid()}.{threading.get_ident()}')
+    try:
+        files.create(path).close()
+        command.run('fallocate', '-n', '-l', str(_BLOCK), path)
+    except command.CommandFailed:
+        return False
+    finally:
+        files.remove(path)
+    return True
 
 
 def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:

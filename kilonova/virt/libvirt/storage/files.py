@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO
 
-from kilonova import concurrency
+from kilonova import concurrency, errors
 
 
 def write_whole(path: str, text: str, mode: int = 0o600) -> None:
@@ -70,6 +70,15 @@ def sync(path: str) -> None:
         concurrency.native(os.fsync, descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_room(directory: str, need: int, what: str) -> None:
+    """errors.NoRoom: so many bytes are not free there."""
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    free = shutil.disk_usage(directory).free
+    if need > free:
+        raise errors.NoRoom(what=what, need=need, free=free)
 
 
 class Locks:

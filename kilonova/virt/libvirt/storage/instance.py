@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -155,9 +156,18 @@ class InstanceDirectory:
     # -- the XML for people --------------------------------------------------------------------------
 
     def show_domain(self, xml: str) -> None:
-        """Let people read what libvirt holds; a server without a directory has none to show."""
-        with contextlib.suppress(FileNotFoundError):
+        """Let people read what libvirt holds; a server without a directory has none to show, and a full disk keeps no
+        guest from starting."""
+        try:
             files.write_whole(self.file(DOMAIN_XML), xml)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            LOG.warning('%s is not written, the disk is full: %s', self.file(DOMAIN_XML), error)
+            files.remove(self.file(DOMAIN_XML))
+            files.remove(f'{self.file(DOMAIN_XML)}.new')
 
     def hide_domain(self) -> None:
         files.remove(self.file(DOMAIN_XML))

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import uuid as uuidlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kilonova import errors, objects
@@ -68,10 +68,22 @@ class DiskMover:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         place = self.destination(dest, instance.uuid)
         free = place.check()
-        needed = sum(files.used(source.file(name)) for name in found)
-        if needed > free and not isinstance(place, destination.Shared):
+        if isinstance(place, destination.Shared):
+            return
+        needed = sum(files.used(source.file(name)) for name in found) + self._bases_to_carry(found, dest, place)
+        if needed > free:
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
                                         reason=f'they need {needed} bytes, {free} are left there')
+
+    def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: Destination) -> int:
+        """Bytes of what the disks read from and the destination hasn't got."""
+        try:
+            bases = [_Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), place)
+                     for path in {each.backing for each in found.values() if each.backing}
+                     if os.path.exists(path) and not layers.is_layer(os.path.basename(path)) and not is_blank(path)]
+        except command.CommandFailed as error:
+            raise errors.DisksUnmovable(source=self.host, dest=dest['host'], reason=str(error)) from error
+        return sum(files.used(base.path) for base in bases if base.there is None)
 
     def destination(self, dest: MoveOffer, uuid: str) -> Destination:
         """Where a server's files go that ``dest`` offered a place."""

@@ -24,7 +24,7 @@ from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
-from kilonova.virt.libvirt.storage.files import remove, remove_tree
+from kilonova.virt.libvirt.storage.files import remove, remove_tree, used
 from kilonova.virt.libvirt.storage.instance import (
     COMING,
     CONFIG,
@@ -49,12 +49,20 @@ class ServerDisks:
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, fetch: ImageFetch | None) -> None:
         self._conf, self._cache, self._fetch = conf, cache, fetch
         self._vendor = Vendordata(conf)
+        self._allocates = conf.preallocate_images == 'space'
         self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
         images_type = conf.libvirt.images_type
         if images_type not in ('default', 'qcow2', 'raw', 'flat'):
             raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
         self.format = 'qcow2' if images_type == 'qcow2' or (
             images_type == 'default' and conf.use_cow_images) else 'raw'
+
+    def check_storage(self) -> None:
+        """DriverMisconfigured: the file system can't do what is asked of it."""
+        path = self._conf.instances_path
+        if self._allocates and not disk.allocates(path):
+            raise DriverMisconfigured(reason=f"[DEFAULT]preallocate_images is 'space', and files below {path} can not "
+                                             'be given room before they are written')
 
     def directory(self, uuid: str) -> InstanceDirectory:
         return InstanceDirectory(self._conf.instances_path, uuid)
@@ -97,6 +105,18 @@ class ServerDisks:
         if DISK not in formats:
             raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
         return self._guest_disks(uuid, formats, self.directory(uuid).asked())
+
+    def root_bytes(self, uuid: str) -> int:
+        """What one file of the root disk and all that it reads from takes at most."""
+        directory = self.directory(uuid)
+        found = directory.disks()
+        header, total = found[DISK], used(directory.file(DISK))
+        size = header.virtual_size
+        while header.backing and os.path.exists(header.backing):
+            total += used(header.backing)
+            name = os.path.basename(header.backing)
+            header = found[name] if name in found else disk.DiskFile('raw', 0)
+        return min(total, size)
 
     def kernel(self, instance: objects.Instance) -> tuple[str | None, str | None]:
         """The files of a server's own kernel and ramdisk. They stand beside its disks, and go with them."""
@@ -196,6 +216,10 @@ class ServerDisks:
             if name in formats and size and not (name == EPHEMERAL and name in kept):
                 disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self._add_blanks(instance, image_meta, directory)
+        for name, found in directory.disks().items():
+            # A copy has its holes again. A layer is written no more.
+            if name != CONFIG and not layers.is_layer(name):
+                self.allocate(directory.file(name), found.virtual_size)
 
     def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Make again what the guest starts from and its overlays read from, should it have been cleared away."""
@@ -251,6 +275,12 @@ class ServerDisks:
         make = disk.create_overlay if self.format == 'qcow2' else disk.create_copy
         make(directory.file(name), base, size)
         directory.record(name, self.format)
+        self.allocate(directory.file(name), size)
+
+    def allocate(self, path: str, size: int) -> None:
+        """Room for all of a disk, where [DEFAULT]preallocate_images says so. errors.NoRoom."""
+        if self._allocates:
+            disk.allocate(path, size)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.Base:
         # A server may be built from another image than the one that it was created from: what was shelved of it.

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from kilonova.states import PowerState
 from kilonova.virt.driver import GuestFailed
 from kilonova.virt.libvirt import snapshots
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.snapshots import Copy
-from kilonova.virt.libvirt.storage import command
-from tests.unit.virt.builders import GPU, devices, has_marker, image_meta, new_instance
+from kilonova.virt.libvirt.snapshots import Copy, Snapshots
+from kilonova.virt.libvirt.storage import command, files
+from tests.unit.virt.builders import GPU, devices, has_marker, image_meta, new_flavor, new_instance
 from tests.unit.virt.conftest import qemu_size
 
 
@@ -145,7 +146,7 @@ def test_a_guest_that_its_user_suspended_stays_so(libvirt_rig: Any, instance: An
 
 def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     """What the dead process left: a suspended guest and a mark. The next try, or the undo, lets it go on."""
-    made = Copy(str(libvirt_rig.file('gpu1', 'snapshots')), 'snap')
+    made = Copy(str(libvirt_rig.file('gpu1', 'snapshots')), 'snap', 'qcow2')
     for act in (lambda: libvirt_rig.here.snapshots.forget_snapshot(instance, 'snap'),
                 lambda: libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)):
         made.hold()
@@ -154,6 +155,52 @@ def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkey
         assert libvirt_rig.here.guests.get_info(instance) == PowerState.RUNNING
         assert list(libvirt_rig.file('gpu1', 'snapshots').iterdir()) == []
     assert list(libvirt_rig.images.sent) == ['snap']
+
+
+@pytest.mark.parametrize('runs', [True, False])
+@pytest.mark.parametrize('format_', ['raw', 'qcow2', 'vmdk', 'vdi'])
+def test_images_have_the_format_that_the_host_is_told(libvirt_rig: Any, instance: Any, monkeypatch, tmp_path: Path,
+                                                      format_: str, runs: bool) -> None:
+    """Copied by QEMU, and from the file; servers can be built from it."""
+    rig = libvirt_rig
+    here = Snapshots(rig.here.host._libvirt, rig.here.disks, rig.images, str(rig.file('gpu1', 'snapshots')), format_)
+    if runs:
+        Qemu(monkeypatch)
+    here.snapshot(instance, 'snap', nothing, nothing)
+    assert rig.images.formats == ({} if format_ == 'qcow2' else {'snap': format_})
+    assert list(rig.file('gpu1', 'snapshots').iterdir()) == []
+    sent = tmp_path / 'sent'
+    sent.write_bytes(rig.images.sent['snap'])
+    rig.images.path, other = sent, new_instance(image_ref='snap', flavor=new_flavor(root_gb=1))
+    rig.there.guests.spawn(other, image_meta(id='snap', disk_format=format_))
+    assert rig.kept('gpu2', other.uuid)
+
+
+def test_the_option_says_the_format(libvirt_rig: Any) -> None:
+    assert [libvirt_rig.driver('gpu1', libvirt=options).snapshots._format
+            for options in ({}, {'snapshot_image_format': 'vdi'})] == ['qcow2', 'vdi']
+
+
+@pytest.mark.parametrize(('runs', 'format_', 'times'), [(True, 'qcow2', 1), (True, 'raw', 2), (False, 'qcow2', 2)])
+def test_room_is_looked_for_before_anything_is_written(libvirt_rig: Any, instance: Any, monkeypatch, runs: bool,
+                                                       format_: str, times: int) -> None:
+    """What the disk and its base take; twice where there will be two files. The guest isn't held for nothing."""
+    rig = libvirt_rig
+    rig.file('gpu1', 'snapshots').mkdir()
+    here = Snapshots(rig.here.host._libvirt, rig.here.disks, rig.images, str(rig.file('gpu1', 'snapshots')), format_)
+    need = rig.here.disks.root_bytes(instance.uuid)
+    own = files.used(str(rig.file('gpu1', instance.uuid, 'disk')))
+    need = need * times if runs else need + own
+    if runs:
+        Qemu(monkeypatch)
+    monkeypatch.setattr(Guest, 'hold', None)
+    monkeypatch.setattr(command, 'watched', None)
+    monkeypatch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=need - 1))
+    with pytest.raises(errors.NoRoom, match=f'no room for image snap: it needs {need} bytes, {need - 1} are free'):
+        here.snapshot(instance, 'snap', nothing, nothing)
+    here.forget_snapshot(instance, 'snap')
+    assert rig.images.sent == {} and list(rig.file('gpu1', 'snapshots').iterdir()) == []
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
 
 def test_a_program_that_takes_long_ends_when_nobody_wants_it_any_more() -> None:

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
@@ -15,7 +16,7 @@ from kilonova import errors
 from kilonova.virt.driver import FlavorDiskSmallerThanImage
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
-from tests.unit.virt.builders import Images, image_meta, make_image
+from tests.unit.virt.builders import Images, image_meta, make_image, write_marker
 
 NAME = hashlib.sha1(b'image-1').hexdigest()
 
@@ -40,6 +41,22 @@ def names(base: Path) -> list[str]:
 def test_qcow2_becomes_raw(base: Path, image_file: Path) -> None:
     assert fetch(base, image_file) == disk.Base(str(base / NAME), 'raw', 64 << 20)
     assert names(base) == [NAME]
+
+
+def test_room_for_the_raw_image_is_looked_for_before_it_is_made(base: Path, tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    image = make_image(tmp_path / 'image', 'qcow2', '8M')
+    write_marker(image)
+    need = disk.as_raw(str(image), 'qcow2')
+    assert 0 < need < 8 << 20
+    for free in (need - 1, need):
+        monkeypatch.setattr(files.shutil, 'disk_usage', lambda path, free=free: SimpleNamespace(free=free))
+        if free < need:
+            with pytest.raises(errors.NoRoom, match=f'image image-1 as raw: it needs {need} bytes, {free} are free'):
+                fetch(base, image)
+            assert names(base) == []
+        else:
+            assert fetch(base, image).format == 'raw'
 
 
 def test_qcow2_stays_where_raw_is_not_forced(base: Path, image_file: Path) -> None:

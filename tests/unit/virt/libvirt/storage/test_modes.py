@@ -11,6 +11,7 @@ import pytest
 from kilonova.virt.libvirt.snapshots import Copy
 from kilonova.virt.libvirt.storage import command, configdrive, disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
+from kilonova.virt.libvirt.storage.configdrive import Format
 from tests.unit.virt.builders import image_meta, make_image
 
 
@@ -49,7 +50,9 @@ MAKERS: dict[str, Callable[[str, disk.Base], None]] = {
     'overlay': lambda path, base: disk.create_overlay(path, base, 1 << 30),
     'copy': lambda path, base: disk.create_copy(path, base, 1 << 30),
     'blank': lambda path, base: disk.create_blank(path, 1 << 20),
-    'config drive': lambda path, base: configdrive.build(path, {'openstack/a': b'secret'}, 'genisoimage'),
+    'config drive': lambda path, base: configdrive.build(path, {'openstack/a': b'secret'}, Format()),
+    'config drive that is a disk': lambda path, base: configdrive.build(path, {'openstack/a': b'secret'},
+                                                                        Format('vfat')),
 }
 
 
@@ -64,18 +67,22 @@ def test_disks(tmp_path: Path, seen: dict[str, int], maker: str, format_: str) -
     assert mode(tmp_path / 'disk') == 0o600 and seen.pop('disk.new') == 0o600 and set(seen.values()) <= {0o600}
 
 
-def test_a_config_drive_is_never_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(('format_', 'programs'), [('iso9660', 1), ('vfat', 2)])
+def test_a_config_drive_is_never_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str,
+                                                programs: int) -> None:
     """Neither the file nor what it is made of, at the moment in which both are there."""
     run, looks = command.run, []
 
     def watched(*argv: str) -> str:
         done = run(*argv)
-        looks.append((mode(tmp_path / 'disk.config.new'), mode(argv[-1]), ' '.join(argv)))
+        (scratch,) = tmp_path.glob('.configdrive-*')
+        looks.append(({mode(path) for path in tmp_path.glob('disk.config*')}, mode(scratch), ' '.join(argv)))
         return done
     monkeypatch.setattr(command, 'run', watched)
-    configdrive.build(str(tmp_path / 'disk.config'), {'openstack/latest/user_data': b'hunter2'}, 'genisoimage')
-    ((drive, scratch, line),) = looks
-    assert (drive, scratch) == (0o600, 0o700) and 'hunter2' not in line
+    configdrive.build(str(tmp_path / 'disk.config'), {'openstack/latest/user_data': b'hunter2'}, Format(format_))
+    assert len(looks) == programs
+    for drives, scratch, line in looks:
+        assert (drives, scratch) == ({0o600}, 0o700) and 'hunter2' not in line
     assert os.listdir(tmp_path) == ['disk.config']
 
 
@@ -97,7 +104,7 @@ def test_cached_images(tmp_path: Path, seen: dict[str, int], made_as: str, force
 def test_copies_for_images(tmp_path: Path) -> None:
     original = make_image(tmp_path / 'disk', 'qcow2', '8M')
     original.chmod(0o644)
-    made = Copy(str(tmp_path / 'snapshots'), 'image-1')
+    made = Copy(str(tmp_path / 'snapshots'), 'image-1', 'qcow2')
     made.hold()
     made.copy(str(original), lambda: None)
     assert {path.name: mode(path) for path in (tmp_path / 'snapshots' / 'image-1').iterdir()} == {

@@ -4,13 +4,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kilonova import errors
 from kilonova.virt.driver import DriverMisconfigured, GuestFailed
 from kilonova.virt.libvirt.domain.guest import GuestDisk
-from kilonova.virt.libvirt.storage import files
+from kilonova.virt.libvirt.storage import command, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from tests.unit.virt.builders import Images, image_meta, new_conf, new_flavor, new_instance
@@ -30,8 +32,56 @@ def shapes(disks: tuple[GuestDisk, ...]) -> list[tuple[str, str, str]]:
     return [(os.path.basename(disk.path), disk.format, disk.device) for disk in disks]
 
 
+@pytest.mark.parametrize('images_type', ['qcow2', 'raw'])
+def test_disks_get_room_for_all_that_guests_can_write(make: Any, images_type: str) -> None:
+    """[DEFAULT]preallocate_images = space: at once, and again in the copy that a move brought, which has its holes."""
+    disks = make(preallocate_images='space', libvirt={'images_type': images_type})
+    instance = new_instance(flavor=new_flavor(root_gb=0, swap=4))
+    disks.create(instance, image_meta())
+    directory = disks.directory(instance.uuid)
+
+    def room() -> dict[str, bool]:
+        return {name: files.used(directory.file(name)) >= found.virtual_size
+                for name, found in directory.disks().items()}
+    assert room() == {'disk': True, 'disk.swap': True}
+    for name in room():
+        command.run('cp', '--sparse=always', directory.file(name), directory.file('copy'))
+        os.replace(directory.file('copy'), directory.file(name))
+    assert not any(room().values())
+    disks.grow(instance, image_meta())
+    assert room() == {'disk': True, 'disk.swap': True}
+    plain = make(libvirt={'images_type': images_type})
+    plain.create(instance, image_meta())
+    assert not any(room().values())
+
+
+@pytest.mark.parametrize('images_type', ['qcow2', 'raw'])
+def test_a_disk_that_has_no_room_is_refused_with_what_it_needs(make: Any, monkeypatch: pytest.MonkeyPatch,
+                                                               images_type: str) -> None:
+    disks = make(preallocate_images='space', libvirt={'images_type': images_type})
+    disks.fetch(new_instance(), image_meta())
+    monkeypatch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=10000))
+    with pytest.raises(errors.NoRoom, match=r'no room for all of disk: it needs \d{10} bytes, 10000 are free'):
+        disks.create(new_instance(), image_meta())
+
+
+def test_a_file_system_that_can_not_do_it_is_refused_at_the_start(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = make(preallocate_images='space')
+    os.makedirs(disks._conf.instances_path)
+    disks.check_storage()
+    assert os.listdir(disks._conf.instances_path) == []
+
+    def refuse(*argv: str) -> str:
+        raise command.CommandFailed(command='fallocate', reason='Operation not supported')
+    monkeypatch.setattr(command, 'run', refuse)
+    with pytest.raises(DriverMisconfigured, match=r"preallocate_images is 'space', and files below .* can not be "):
+        disks.check_storage()
+    make().check_storage()
+
+
 @pytest.mark.parametrize(('overrides', 'format_'), [
-    ({}, 'qcow2'), ({'use_cow_images': False}, 'raw'), ({'libvirt': {'images_type': 'raw'}}, 'raw'),
+    ({}, 'qcow2'), ({'libvirt': {'images_type': 'flat'}}, 'raw'),
+    ({'use_cow_images': False}, 'raw'), ({'libvirt': {'images_type': 'raw'}}, 'raw'),
     ({'libvirt': {'images_type': 'qcow2'}, 'use_cow_images': False}, 'qcow2')])
 def test_kind_of_root_disk(make: Any, overrides: dict[str, Any], format_: str) -> None:
     disks, instance = make(**overrides), new_instance()
