@@ -1,0 +1,96 @@
+"""Operations of one step: what the host is asked, and what is left when it can't."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova.conductor.flows import one_step
+from kilonova.errors import Invalid, Unanswered
+from tests.unit.conductor.site import IMAGE, Site
+
+# kind: states before, what the row says, the method and what it is told beside server and key, states after a failure.
+CASES: dict[str, tuple[Any, ...]] = {
+    'stop': ('active', 'powering-off', {'clean_shutdown': False}, 'stop_instance', {'clean_shutdown': False}),
+    'start': ('stopped', 'powering-on', {}, 'start_instance', {}),
+    'reboot': ('active', 'rebooting', {'reboot_type': 'SOFT'}, 'reboot_instance', {'reboot_type': 'SOFT'}),
+    'pause': ('active', 'pausing', {}, 'pause_instance', {}),
+    'unpause': ('paused', 'unpausing', {}, 'unpause_instance', {}),
+    'suspend': ('active', 'suspending', {}, 'suspend_instance', {}),
+    'resume': ('suspended', 'resuming', {}, 'resume_instance', {}),
+    'trigger_crash_dump': ('active', None, {}, 'trigger_crash_dump', {}),
+    'rescue': ('active', 'rescuing', {'image': {'id': IMAGE}, 'sealed': 'x'}, 'rescue_instance', {
+        'order': {'instance': 'active/rescuing on gpu1: flavor 1', 'image': {'id': IMAGE}, 'sealed': 'x'}}),
+    'unrescue': ('rescued', 'unrescuing', {}, 'unrescue_instance', {}),
+    'set_admin_password': ('active', 'updating_password', {'sealed': 'x'}, 'set_admin_password', {'sealed': 'x'}),
+    'snapshot': ('active', 'image_snapshot', {'image_id': IMAGE}, 'snapshot_instance', {'image_id': IMAGE}),
+    'restore': ('soft-delete', 'restoring', {}, 'restore_instance', {}),
+}
+
+
+def test_all_kinds_are_here() -> None:
+    assert sorted(CASES) == sorted(flow.name for flow in one_step.FLOWS)
+
+
+@pytest.mark.parametrize('kind', CASES)
+def test_the_host_is_asked_and_writes_the_end(site: Site, kind: str) -> None:
+    vm_state, task_state, args, method, told = CASES[kind]
+    site.env.notify.enabled = False
+    site.put(vm_state, task_state)
+    site.accept(kind, args)
+    site.go()
+    about = {} if 'order' in told else {'instance': f'{vm_state}/{task_state} on gpu1: flavor 1'}
+    assert site.calls() == [('gpu1', method, {**about, **told, 'key': f'0.{method}/1'})]
+    assert site.kept() is not None and site.action() == 'under way'
+    assert site.finished_works == [(site.operation, None)]
+
+
+@pytest.mark.parametrize('kind', CASES)
+def test_a_failure_leaves_the_server_as_it_was(site: Site, kind: str) -> None:
+    vm_state, task_state, args, method, _ = CASES[kind]
+    site.put(vm_state, task_state)
+    site.accept(kind, args)
+    site.answers[method] = Invalid('no /such/place')
+    site.go()
+    assert site.state() == (vm_state, None)
+    assert site.kept() is None and site.action() == 'Error'
+    assert site.events() == [(f'compute_{method}', 'Error', None, 'no place')]
+    assert site.faults() == [(400, 'no place', 'gpu1')]
+
+
+@pytest.mark.parametrize('shutdown', [True, None])
+def test_a_guest_is_shut_down_properly_unless_it_is_said(site: Site, shutdown: bool | None) -> None:
+    site.put('active', 'powering-off')
+    site.accept('stop', {} if shutdown is None else {'clean_shutdown': shutdown})
+    site.go()
+    assert site.sent[0].args['clean_shutdown'] is True
+
+
+def test_a_rescue_without_an_image(site: Site) -> None:
+    """The host has one of its own."""
+    site.put('active', 'rescuing')
+    site.accept('rescue', {'image': None, 'sealed': None})
+    site.go()
+    assert site.sent[0].args['order'].image == {}
+
+
+def test_an_image_of_a_snapshot_that_fails_goes(site: Site) -> None:
+    """First what the host keeps for it."""
+    site.put('active', 'image_snapshot')
+    site.accept('snapshot', {'image_id': IMAGE})
+    site.answers['snapshot_instance'] = Invalid('no')
+    site.go()
+    assert site.calls()[1] == ('gpu1', 'undo_snapshot_instance', {
+        'instance': "active/image_snapshot on gpu1: flavor 1, metadata {'role': 'db'}", 'image_id': IMAGE,
+        'key': '0.snapshot_instance/1'})
+    assert site.images.deleted == [IMAGE]
+
+
+def test_a_silent_image_service_holds_up_no_server(site: Site) -> None:
+    site.put('active', 'image_snapshot')
+    site.accept('snapshot', {'image_id': IMAGE})
+    site.answers['snapshot_instance'] = Invalid('no')
+    site.images.refusals = [Unanswered(who='images', reason='x')]
+    site.go()
+    assert site.state() == ('active', None) and site.images.deleted == []
+    assert site.releases() == [(None, {'image_id': IMAGE})]
