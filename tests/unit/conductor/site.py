@@ -48,7 +48,7 @@ from tests.unit.scheduler.builders import flavor, spec, uuid
 HOSTS = ('gpu1', 'gpu2', 'gpu3')
 SERVER, MIGRATION, IMAGE = uuid('server'), uuid('migration'), uuid('image')
 SMALL, LARGE = flavor(id=1, vcpus=1), flavor(id=2, vcpus=2, name='tmp2', flavorid='tmp2')
-DISK = {'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'image_id': IMAGE, 'device_name': '/dev/vda'}
+DISK = {'uuid': uuid('disk'), 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'image_id': IMAGE, 'device_name': '/dev/vda'}
 # Of a request for one device.
 GROUP = group_name(uuid('request 0'), 0)
 SERIALIZER = objects.base.Serializer()
@@ -165,7 +165,7 @@ class Site:
     # -- the server ---------------------------------------------------------------------------------------------------
     def instance(self, **values: Any) -> objects.Instance:
         """As the API makes it; ``values`` besides."""
-        given = {'power_state': 1, 'vm_state': 'building', 'task_state': 'scheduling', 'flavor': SMALL,
+        given = {'power_state': 1, 'availability_zone': 'zone0', 'vm_state': 'building', 'task_state': 'scheduling', 'flavor': SMALL,
                  'old_flavor': None, 'new_flavor': None, 'metadata': {'role': 'db'}, 'pci_requests': None,
                  'system_metadata': {'image_min_ram': '1'}, 'numa_topology': None, 'migration_context': None, **values}
         made = objects.Instance(
@@ -409,7 +409,7 @@ def _instance(one: objects.Instance) -> str:
     more = [f'flavor {one.flavor.id}']
     if 'metadata' in one and one.metadata:
         more.append(f'metadata {one.metadata}')
-    return f'{one.vm_state}/{one.task_state} on {one.host}: {", ".join(more)}'
+    return f'{one.vm_state}/{one.task_state} on {one.host if "host" in one else None}: {", ".join(more)}'
 
 
 def _spec(one: objects.RequestSpec) -> str:
