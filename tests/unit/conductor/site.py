@@ -340,13 +340,23 @@ class Site:
         found = [self.selection(host, **values) for host in hosts]
         self.answers['select_destinations'] = lambda sent: [found for _ in sent.args['instance_uuids']]
 
+    def in_placement(self, name: str, make: Callable[[], None]) -> None:
+        """What ``make`` puts there, made once."""
+        if not self.placement.restore(name):
+            make()
+            self.placement.keep(name)
+        self.env.placement = self.placement.client
+        self.placement.requests.clear()
+
     def inventory(self, held: str | None = 'gpu1', vcpus: int = 1) -> None:
         """The hosts are in Placement, with room for four, and the server has its allocation on one of them."""
-        for host in HOSTS:
-            self.placement.host(host, vcpus=4, uuid=uuid(host))
-        if held is not None:
-            self.placement.client.claim(SERVER, {uuid(held): {'resources': {'VCPU': vcpus}}}, project_id='demo',
-                                        user_id='alice')
+        def make() -> None:
+            for host in HOSTS:
+                self.placement.host(host, vcpus=4, uuid=uuid(host))
+            if held is not None:
+                self.placement.client.claim(SERVER, {uuid(held): {'resources': {'VCPU': vcpus}}}, project_id='demo',
+                                            user_id='alice')
+        self.in_placement(f'{vcpus} of {held}', make)
 
     def held(self) -> dict[str, dict[str, int]]:
         """{consumer, 'server' or 'move': {host: VCPUs}}."""
