@@ -1,5 +1,5 @@
-"""Flows on real rows: the databases of a conductor, Placement, and in place of the other daemons one who notes what they
-are asked.
+"""Flows on real rows: a conductor's databases and Placement, and in place of the other daemons notes of what they are
+asked.
 
     site.put('active')                                          # a server on gpu1
     site.accept('stop', {'clean_shutdown': True})
@@ -12,6 +12,7 @@ call. What a host writes itself isn't written unless such a function does.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -48,7 +49,8 @@ from tests.unit.scheduler.builders import flavor, spec, uuid
 HOSTS = ('gpu1', 'gpu2', 'gpu3')
 SERVER, MIGRATION, IMAGE = uuid('server'), uuid('migration'), uuid('image')
 SMALL, LARGE = flavor(id=1, vcpus=1), flavor(id=2, vcpus=2, name='tmp2', flavorid='tmp2')
-DISK = {'uuid': uuid('disk'), 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'image_id': IMAGE, 'device_name': '/dev/vda'}
+DISK = {'uuid': uuid('disk'), 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'image_id': IMAGE,
+        'device_name': '/dev/vda'}
 # Of a request for one device.
 GROUP = group_name(uuid('request 0'), 0)
 SERIALIZER = objects.base.Serializer()
@@ -165,9 +167,10 @@ class Site:
     # -- the server ---------------------------------------------------------------------------------------------------
     def instance(self, **values: Any) -> objects.Instance:
         """As the API makes it; ``values`` besides."""
-        given = {'power_state': 1, 'availability_zone': 'zone0', 'vm_state': 'building', 'task_state': 'scheduling', 'flavor': SMALL,
-                 'old_flavor': None, 'new_flavor': None, 'metadata': {'role': 'db'}, 'pci_requests': None,
-                 'system_metadata': {'image_min_ram': '1'}, 'numa_topology': None, 'migration_context': None, **values}
+        given = {'power_state': 1, 'availability_zone': 'zone0', 'vm_state': 'building', 'task_state': 'scheduling',
+                 'flavor': SMALL, 'old_flavor': None, 'new_flavor': None, 'metadata': {'role': 'db'},
+                 'system_metadata': {'image_min_ram': '1'}, 'pci_requests': None, 'numa_topology': None,
+                 'migration_context': None, **values}
         made = objects.Instance(
             self.ctxt, uuid=SERVER, user_id='alice', project_id='demo', display_name='s', image_ref=IMAGE,
             created_at=instances.utcnow(), **given)
@@ -265,10 +268,8 @@ class Site:
     def go(self, operation: str | None = None, database: engine.Database | None = None) -> Work[Any]:
         """Take the row and run its flow."""
         work = self.work(operation, database)
-        try:
+        with contextlib.suppress(Parked):
             flows.FLOWS[work.kind].run(work)
-        except Parked:
-            pass
         return work
 
     def update(self, **values: Any) -> None:

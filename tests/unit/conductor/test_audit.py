@@ -69,6 +69,7 @@ def test_dedicated_cpus_that_the_image_asks_for():
 
 # --- looks at a cloud ------------------------------------------------------------------------------------------------
 MOVED, MOVE, GPU = uuid('moved server'), MIGRATION, 'CUSTOM_PCI_10DE_13F1'
+SIZES = {'VCPU': 1, 'MEMORY_MB': 32768, 'DISK_GB': 16}
 ADDRESS, OTHER, FREE = '0000:0a:00.0', '0000:0b:00.0', '0000:0c:00.0'
 
 
@@ -288,15 +289,14 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
         f'libvirt: server {SERVER} is {state}, its guest on gpu1 is running'])
         for state in ('stopped', 'soft-delete', 'shelved')},
     'nowhere with an allocation': (lambda sound: (nowhere(sound), sound.hold(SERVER, 'gpu1', None, 1)), [
-        f"Placement: server {SERVER} has no host and holds {uuid('gpu1')} "
-        "{'VCPU': 1, 'MEMORY_MB': 32768, 'DISK_GB': 16}"]),
+        f"Placement: server {SERVER} has no host and holds {uuid('gpu1')} {SIZES}"]),
     'nothing held': (lambda sound: sound.site.placement.client.delete_allocations(SERVER), [
         f'Placement: server {SERVER} is on gpu1 and holds nothing']),
     'nothing held by a move': (lambda sound: sound.site.placement.client.delete_allocations(MOVE), [
         f'Placement: move {MOVE} is on gpu1 and holds nothing']),
     'held elsewhere': (lambda sound: sound.hold(SERVER, 'gpu2', None, 1), [
         f"Placement: server {SERVER} is on gpu1 and holds {uuid('gpu2')} elsewhere",
-        f"Placement: server {SERVER} holds devices [], its rows say {[ADDRESS]}"]),
+        f'Placement: server {SERVER} holds devices [], its rows say {[ADDRESS]}']),
     'too much': (lambda sound: sound.hold(SERVER, 'gpu1', ADDRESS, 2, DISK_GB=15), [
         f'Placement: server {SERVER} holds VCPU 2, DISK_GB 15, its flavor says VCPU 1, DISK_GB 16']),
     'the new flavor for the old end': (lambda sound: sound.hold(MOVE, 'gpu1', OTHER, 2), [
@@ -306,8 +306,7 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
     'no device': (lambda sound: sound.hold(MOVED, 'gpu2', None, 2), [
         f'Placement: server {MOVED} holds devices [], its rows say {[OTHER]}']),
     'an unknown consumer': (lambda sound: sound.hold(uuid('gone'), 'gpu3', None, 1), [
-        f"Placement: consumer {uuid('gone')} holds {uuid('gpu3')} {{'VCPU': 1, 'MEMORY_MB': 32768, 'DISK_GB': 16}} "
-        'and is no server or move']),
+        f"Placement: consumer {uuid('gone')} holds {uuid('gpu3')} {SIZES} and is no server or move"]),
 }
 
 
@@ -392,7 +391,7 @@ def test_what_changes_at_each_look_is_not_judged(sound: Sound) -> None:
     """Its row was another at the look before: both times it may have been right."""
     domain(sound, 'gpu1').update(state=5)
     line = f'libvirt: server {SERVER} is active, its guest on gpu1 is not running'
-    moments = [datetime.datetime(2026, 1, day) for day in (1, 2, 3, 4)]  # noqa: DTZ001
+    moments = [datetime.datetime(2026, 1, day) for day in (1, 2, 3, 4)]
 
     def touch() -> None:
         sound.server(updated_at=moments.pop())
@@ -408,7 +407,7 @@ def test_what_rests_in_the_end_is_judged(sound: Sound) -> None:
 
     def touch() -> None:
         if not looks:
-            sound.server(updated_at=datetime.datetime(2026, 1, 1))  # noqa: DTZ001
+            sound.server(updated_at=datetime.datetime(2026, 1, 1))
         looks.append(1)
     sound.between = touch
     report = sound.look()
@@ -423,7 +422,7 @@ def test_a_line_goes_by_the_rows_that_it_names(sound: Sound, touched: Any, judge
     """What a host offers is in its row, which changes all the time: other lines don't wait for it."""
     sound.devices('gpu1', FREE, status='removed')
     days = [1, 2, 3, 4]
-    sound.between = lambda: touched(sound, datetime.datetime(2026, 1, days.pop()))  # noqa: DTZ001
+    sound.between = lambda: touched(sound, datetime.datetime(2026, 1, days.pop()))
     assert bool(sound.look().disagreements) is judged
 
 
@@ -474,7 +473,7 @@ def test_vfs_are_counted_on_their_pf(sound: Sound) -> None:
     assert sound.look().disagreements == []
     sound.devices('gpu1', '0000:0a:00.1', dev_type='type-PCI')
     assert sound.look().disagreements == [
-        f"Placement: server {SERVER} holds devices {[ADDRESS]}, its rows say []"]
+        f'Placement: server {SERVER} holds devices {[ADDRESS]}, its rows say []']
 
 
 def test_a_move_on_one_host(sound: Sound) -> None:

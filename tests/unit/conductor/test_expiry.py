@@ -1,4 +1,4 @@
-"""What has its time: found by its age, accepted as its user's request would be, and at which spacing it is looked for."""
+"""What has its time: found by its age, accepted as its user's request would be, and how often it is looked for."""
 from __future__ import annotations
 
 import datetime
@@ -15,7 +15,8 @@ from kilonova.db.queries import console_tokens, instances, migrations, operation
 from tests.unit.conductor.site import MIGRATION, SERVER, Site
 
 OPTIONS = {'periodic_enable': True, 'reclaim_instance_interval': 100, 'resize_confirm_window': 100,
-           'rescue_timeout': 100, 'shelved_offload_time': 100, 'shelved_poll_interval': 7, 'instance_build_timeout': 100}
+           'rescue_timeout': 100, 'shelved_offload_time': 100, 'shelved_poll_interval': 7,
+           'instance_build_timeout': 100}
 
 
 def made(site: Site, **options: Any) -> Expiry:
@@ -91,21 +92,21 @@ def test_what_is_not_over_is_left(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_what_somebody_else_was_quicker_at_is_left(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_else_was_quicker_at_is_left(site: Site, name: str) -> None:
     """Between the look and the acceptance."""
     CASES[name][0](site, 101)
     expires = next(one for one in EXPIRES if one.name == name)
-    found = made(site)
+    asked: list[Any] = []
 
-    def late(conn: Any, seconds: float, limit: int) -> Any:
-        assert (seconds, limit) == (100, expiry.BATCH)
-        due = expires.find(conn, seconds, limit)
+    def find(conn: Any, seconds: float, limit: int) -> Any:
+        asked.append((seconds, limit))
         return due
     with site.cell.read() as conn:
-        due = late(conn, 100, expiry.BATCH)
+        due = expires.find(conn, 100, expiry.BATCH)
     with site.cell.write() as conn:
         instances.transition(conn, SERVER, 'delete.start')
-    assert found.look(expiry.Expires(name, expires.option, lambda *args: due, expires.accept)) == 0
+    assert due and made(site).look(expiry.Expires(name, expires.option, find, expires.accept)) == 0
+    assert set(asked) == {(100, expiry.BATCH)}
     assert site.rows() == [] and site.woken == []
 
 

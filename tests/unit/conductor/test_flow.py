@@ -189,7 +189,12 @@ def test_who_lost_its_row_undoes_nothing(site: Site) -> None:
     flow, work = begin(site)
     flow.happens['claim'] = [Invalid('no')]
     fail = work.fail
-    work.fail = lambda error: (fail(error), site.update(owner='another'), work.before_sending())  # type: ignore
+
+    def lose(error: Exception) -> None:
+        fail(error)
+        site.update(owner='another')
+        work.before_sending()
+    work.fail = lose  # type: ignore[method-assign]
     flow.run(work)
     assert flow.lines == ['choose 0.choose/1', 'claim 1.claim/1'] and site.finished_works == [(work.uuid, None)]
 

@@ -53,9 +53,10 @@ def woken(site: Site) -> list[tuple[str, bool]]:
 def test_what_nobody_works_on_is_woken(site: Site, sweep: Sweep) -> None:
     """The oldest first; what goes before others does so here, too."""
     operations.begin_lease(site.cell, 'living', 'another', 60)
-    rows = [add(site, owner=owner, server=str(number), kind=kind, failed=failed) for number, (owner, kind, failed)
-            in enumerate([(None, 'stop', False), ('dead', 'delete', False), (site.env.leases.owner_in(site.cell), 'stop',
-                                                                             True), ('living', 'stop', False)])]
+    cases = [(None, 'stop', False), ('dead', 'delete', False), (site.env.leases.owner_in(site.cell), 'stop', True),
+             ('living', 'stop', False)]
+    rows = [add(site, owner=owner, server=str(number), kind=kind, failed=failed)
+            for number, (owner, kind, failed) in enumerate(cases)]
     assert sweep.of(site.cell, -60) == 3
     assert woken(site) == [(rows[0], False), (rows[1], True), (rows[2], True)]
 

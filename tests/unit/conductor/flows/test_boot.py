@@ -467,7 +467,7 @@ def handed_over(site: Site) -> None:
 def test_a_build_goes_on_in_the_cell(site: Site) -> None:
     handed_over(site)
     row = site.kept()
-    assert row is not None and 'create_instance' not in row.outputs or row.outputs['create_instance']
+    assert (row is not None and 'create_instance' not in row.outputs) or row.outputs['create_instance']
     site.update(outputs=operations.json.dumps({'select': row.outputs['select']}))
     site.sent.clear()
     site.go()
@@ -546,9 +546,9 @@ def test_a_host_that_dies_may_run_the_guest(site: Site, claimed: bool, forced: b
         assert site.asked()[-1] == 'gpu3 build_and_run_instance' and site.held() == {'server': {'gpu3': 1}}
     else:
         assert 'gpu3 build_and_run_instance' not in site.asked() and site.state() == ('error', None)
-        text = ('Exceeded maximum number of retries. compute service of host gpu2 is down, and its hypervisor may still '
-                'run the server: start the service again, or make sure that the host is off and force the service '
-                f'down. No other host was tried for instance {SERVER}')
+        text = ('Exceeded maximum number of retries. compute service of host gpu2 is down, and its hypervisor may '
+                'still run the server: start the service again, or make sure that the host is off and force the '
+                f'service down. No other host was tried for instance {SERVER}')
         assert site.faults()[0][:2] == (500, text[:255])
 
 

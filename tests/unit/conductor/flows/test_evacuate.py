@@ -95,8 +95,9 @@ def test_a_host_that_is_not_fenced_any_more(site: Site) -> None:
     site.go()
     assert site.asked() == ['scheduler select_destinations', 'gpu2 undo_evacuate_instance']
     assert site.state() == ('active', None) and site.held() == {'server': {'gpu1': 1}}
-    assert site.faults() == [(409, 'The compute service of host gpu1 is no longer forced down: its hypervisor may run '
-                              'the server, so it is not started anywhere else.', 'gpu2')]
+    text = ('The compute service of host gpu1 is no longer forced down: its hypervisor may run the server, so it is '
+            'not started anywhere else.')
+    assert site.faults() == [(409, text, 'gpu2')]
 
 
 def test_a_failure_leaves_it_on_the_dead_host(site: Site) -> None:

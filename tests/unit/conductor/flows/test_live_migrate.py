@@ -211,7 +211,7 @@ def test_a_forced_host_takes_what_one_provider_gave(site: Site, held: str | None
                                     project_id='demo', user_id='alice')
     site.go()
     assert site.faults()[0][1] == ('No valid host was found. the server has allocations of '
-                                   f"{2 if held else 0} providers, a forced host takes those of one")
+                                   f'{2 if held else 0} providers, a forced host takes those of one')
 
 
 def test_a_forced_host_is_asked_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

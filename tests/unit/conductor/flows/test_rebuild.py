@@ -8,7 +8,7 @@ import pytest
 from kilonova.conductor.flows import FLOWS
 from kilonova.conductor.flows.rebuild import POINT
 from kilonova.errors import Invalid, NoValidHost, Unanswered
-from tests.unit.conductor.site import SERVER, SMALL, LARGE, Site, primitive
+from tests.unit.conductor.site import LARGE, SERVER, SMALL, Site, primitive
 
 NEW = {'id': 'the new image'}
 OLD: dict[str, Any] = {'values': {'image_ref': 'old'}, 'extra': {}, 'system_metadata': {'image_min_ram': '7'},
@@ -27,7 +27,7 @@ def begin(site: Site, **args: Any) -> None:
 
 def thrown_away(site: Site) -> None:
     """The host writes that the disks go."""
-    site.update(written=f"{site.operation}/2.rebuild_instance/1:{POINT}:")
+    site.update(written=f'{site.operation}/2.rebuild_instance/1:{POINT}:')
 
 
 @pytest.mark.parametrize('notify', [True, False])

@@ -46,7 +46,7 @@ def test_what_each_host_is_asked(site: Site) -> None:
     site.go()
     scheduler, *calls = site.calls()
     assert scheduler == (None, 'select_destinations', {
-        'spec_obj': "spec of flavor 2 with [None]", 'instance_uuids': [site.row()['uuid']], 'return_objects': True,
+        'spec_obj': 'spec of flavor 2 with [None]', 'instance_uuids': [site.row()['uuid']], 'return_objects': True,
         'return_alternates': True, 'claim': False, 'time_left': 60.0})
     limits = {'memory_mb': 999}
     assert calls == [
@@ -154,7 +154,7 @@ def test_what_they_said_when_no_host_is_left(site: Site) -> None:
     site.go()
     assert site.faults() == [(500, 'No valid host was found. Hosts said: too small; too full', 'gpu3')]
     assert site.told == [('compute_task.migrate_server.error', {
-        'instance_uuid': site.row()['uuid'], 'request_spec': "spec of flavor 2 with [None]", 'state': 'active',
+        'instance_uuid': site.row()['uuid'], 'request_spec': 'spec of flavor 2 with [None]', 'state': 'active',
         'record': site.told[0][1]['record']})]
     assert site.told[0][1]['record']['class'] == 'NoValidHost'
 
@@ -211,7 +211,7 @@ def test_no_host_was_chosen(site: Site) -> None:
 def test_whoever_takes_the_row_over_asks_the_same_again(site: Site, silent: str) -> None:
     """Silence leaves the row; what was answered before is in it."""
     begin(site)
-    answer = site.answers[silent] if silent in site.answers else None
+    answer = site.answers.get(silent)
     site.answers[silent] = Unanswered(who='x', reason='y')
     site.go()
     row = site.kept()

@@ -42,7 +42,7 @@ def test_a_confirm_leaves_nothing_of_the_move(site: Site, power_state: int, befo
     assert site.held() == {'server': {'gpu2': 2}}
     event, facts = site.told[0]
     assert (event, facts['moved'], facts['host']) == (
-        'instance.resize_confirm.end', f"confirm.{after}", 'gpu1')
+        'instance.resize_confirm.end', f'confirm.{after}', 'gpu1')
 
 
 def test_a_server_whose_state_was_reset_keeps_that(site: Site) -> None:
@@ -99,8 +99,9 @@ def test_a_revert(site: Site) -> None:
     server, key = "resized/resize_reverting on gpu2: flavor 2, metadata {'role': 'db'}", '{}/1'
     assert site.calls() == [
         (host, method, {'instance': server, 'migration': f'{MOVE}: reverting', 'key': key.format(step)})
-        for host, method, step in (('gpu1', 'check_revert', '0.check_source'), ('gpu2', 'revert_resize', '1.revert_dest'),
-                                   ('gpu1', 'finish_revert_resize', '3.finish_revert'))]
+        for host, method, step in (
+            ('gpu1', 'check_revert', '0.check_source'), ('gpu2', 'revert_resize', '1.revert_dest'),
+            ('gpu1', 'finish_revert_resize', '3.finish_revert'))]
     assert site.state() == ('active', None) and site.kept() is None and site.action() == 'done'
     assert site.held() == {'server': {'gpu1': 1}} and site.stored_spec() == 1
     assert site.migration()['status'] == 'reverted'
