@@ -200,3 +200,117 @@ def test_a_doubt_that_ends_before_anybody_asked_for_it(site: Site) -> None:
     assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
     site.sleep(10, 'gpu1', 'gpu2')
     assert site.hearing.unsure(site.db, site.now) == []
+
+
+# --- one question each -----------------------------------------------------------------------------------------------
+def force_down(site: Site, host: str, forced: bool = True) -> None:
+    with site.db.write() as conn:
+        services.update(conn, site.ids[host], {'forced_down': forced})
+
+
+def test_fenced_is_what_an_operator_said(site: Site) -> None:
+    """A host that is silent only isn't."""
+    site.sleep(300, 'gpu1')
+    assert site.down() == {'gpu2'} and not site.hearing.is_fenced(site.db, 'gpu2')
+    force_down(site, 'gpu2')
+    assert site.hearing.is_fenced(site.db, 'gpu2') and not site.hearing.is_fenced(site.db, 'gpu1')
+    assert site.hearing.is_fenced(site.db, 'of no service')
+
+
+def test_what_the_last_look_found_costs_no_statement(site: Site, statements: list[Any]) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(70, 'gpu1')
+    statements.clear()
+    assert site.hearing.was_down(site.db, 'gpu2') and not site.hearing.was_down(site.db, 'gpu1')
+    assert not site.hearing.known_down(site.db, 'gpu1') and statements == []
+    # Whether it is still down is asked.
+    assert site.hearing.known_down(site.db, 'gpu2') and statements
+    site.report('gpu2')
+    site._write()
+    assert not site.hearing.known_down(site.db, 'gpu2')
+    assert not site.hearing.was_down(site.db, 'gpu2')
+
+
+@pytest.fixture
+def statements() -> Iterator[list[Any]]:
+    seen: list[Any] = []
+    stop = engine.listen(lambda *event: seen.append(event))
+    yield seen
+    stop()
+
+
+def test_each_question_is_remembered(site: Site) -> None:
+    """Until the next look, or the next question."""
+    site.sleep(100, 'gpu1', 'gpu2')
+    force_down(site, 'gpu2')
+    assert not site.hearing.was_down(site.db, 'gpu2')
+    assert site.hearing.is_down(site.db, 'gpu2') and site.hearing.was_down(site.db, 'gpu2')
+    force_down(site, 'gpu2', False)
+    assert not site.hearing.is_down(site.db, 'gpu2') and not site.hearing.was_down(site.db, 'gpu2')
+    assert site.hearing.is_down(site.db, 'gone') and site.hearing.was_down(site.db, 'gone')
+    site.hearing.look(site.db)
+    assert not site.hearing.was_down(site.db, 'gone')
+
+
+def test_those_that_are_waited_for_are_not_known_to_be_down(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(100)
+    assert not site.hearing.was_down(site.db, 'gpu1') and site.unsure() == {'gpu1', 'gpu2'}
+    site.sleep(30)
+    assert site.hearing.was_down(site.db, 'gpu1')
+
+
+def test_silence_is_of_all_hosts_of_a_cell(site: Site) -> None:
+    assert not site.hearing.silence
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.sleep(90, 'gpu1')
+    assert not site.hearing.silence
+    site.sleep(40)
+    assert site.hearing.silence
+    site.sleep(10, 'gpu2')
+    assert not site.hearing.silence
+
+
+def test_another_cell_is_heard_for_itself(site: Site, tmp_path: Any, migrated: Any) -> None:
+    """One where all are silent is silence; hosts of the same name are others."""
+    shutil.copy(migrated / 'cell.sqlite', tmp_path / 'other.db')
+    other = engine.Database(f'sqlite:///{tmp_path}/other.db', 'other')
+    with other.write() as conn:
+        services.create(conn, {'host': 'gpu1', 'binary': 'nova-compute', 'topic': 'compute',
+                               'last_seen_up': instances.utcnow() - instances.datetime.timedelta(seconds=1000)})
+    site.sleep(100, 'gpu1', 'gpu2')
+    site.hearing.look(other)
+    assert site.hearing.silence and site.down() == set()
+    assert site.hearing.unsure(other) == ['gpu1'] and site.unsure() == set()
+    other.dispose()
+
+
+def test_a_cell_without_computes(site: Site) -> None:
+    """Nothing is silent there, and nobody is waited for."""
+    for number in site.ids.values():
+        with site.db.write() as conn:
+            services.destroy(conn, number)
+    site.hearing.look(site.db)
+    assert not site.hearing.silence and site.hearing.unsure(site.db) == []
+
+
+def test_a_cell_that_was_never_looked_at(site: Site) -> None:
+    """The first question does."""
+    site.seen.clear()
+    site.seen['gpu1'] = site.now - 1000
+    site._write()
+    assert site.hearing.unsure(site.db) == []
+    site.seen['gpu2'] = site.now - 1000
+    site._write()
+    assert Hearing(DOWN_TIME, lambda: site.now).unsure(site.db) == ['gpu1', 'gpu2']
+
+
+def test_nobody_is_waited_for_who_was_forced_down(site: Site) -> None:
+    site.sleep(100, 'gpu1', 'gpu2')
+    force_down(site, 'gpu2')
+    site.sleep(80, 'gpu1')
+    assert site.unsure() == set() and site.hearing.was_down(site.db, 'gpu2')
+
+
+def test_its_clock(site: Site) -> None:
+    assert site.hearing.now() == 1000.0 and site.hearing.period == 10

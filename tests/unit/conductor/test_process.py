@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -66,3 +67,89 @@ def test_where_the_system_tells_nothing_only_the_host_is_kept(monkeypatch, tmp_p
 
 def test_it_fits_its_column() -> None:
     assert len(process.describe('h' * 250)) <= 255
+
+
+# --- what the system says, as files ----------------------------------------------------------------------------------
+class System:
+    """A /proc of files; ``kill`` raises what a signal to the process comes to."""
+
+    def __init__(self, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.kill: Exception | None = None
+        (path / 'sys/kernel/random').mkdir(parents=True)
+        (path / 'sys/kernel/random/boot_id').write_text('b-1\n')
+        (path / 'self/ns').mkdir(parents=True)
+        (path / 'self/ns/pid').symlink_to('pid:[4026531836]')
+        monkeypatch.setattr(process, '_PROC', path)
+        monkeypatch.setattr(os, 'kill', self._kill)
+
+    def _kill(self, pid: int, signal: int) -> None:
+        assert (pid, signal) == (17, 0)
+        if self.kill is not None:
+            raise self.kill
+
+    def stat(self, state: str, start: int, task: int | None = None) -> None:
+        """Of process 17, or of a thread of it."""
+        place = self.path / ('17' if task is None else f'17/task/{task}')
+        place.mkdir(parents=True, exist_ok=True)
+        # The name in parentheses may hold anything; the start is the twentieth behind it.
+        (place / 'stat').write_text(f'17 (odd) name) {state} ' + ' '.join(['1'] * 18) + f' {start} 99')
+
+
+@pytest.fixture
+def system(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> System:
+    return System(tmp_path, monkeypatch)
+
+
+TEXT = 'ctl1 boot=b-1 space=4026531836 pid=17 start=500'
+
+
+def test_a_description(system: System) -> None:
+    system.stat('S', 500)
+    assert process.describe(HOST, 17) == TEXT
+    long = 'h' * 250
+    assert process.describe(long, 17) == long
+
+
+@pytest.mark.parametrize('missing', ['sys/kernel/random/boot_id', 'self/ns/pid', '17/stat'])
+def test_a_description_that_is_not_whole(system: System, missing: str) -> None:
+    system.stat('S', 500)
+    (system.path / missing).unlink()
+    assert process.describe(HOST, 17) == HOST
+    assert process.is_dead(TEXT, HOST) is False
+
+
+@pytest.mark.parametrize(('state', 'start', 'dead'), [
+    ('S', 500, False), ('R', 500, False), ('S', 501, True), ('Z', 500, True), ('X', 500, True)])
+def test_who_is_dead(system: System, state: str, start: int, dead: bool) -> None:
+    system.stat(state, start)
+    (system.path / '17/task').mkdir()
+    assert process.is_dead(TEXT, HOST) is dead
+
+
+@pytest.mark.parametrize(('error', 'dead'), [(ProcessLookupError(), True), (PermissionError(), False)])
+def test_a_process_that_can_not_be_signalled(system: System, error: Exception, dead: bool) -> None:
+    """Gone, or somebody else's, which goes by what can be read of it."""
+    system.stat('S', 500)
+    system.kill = error
+    assert process.is_dead(TEXT, HOST) is dead
+    if not dead:
+        system.stat('S', 501)
+        assert process.is_dead(TEXT, HOST) is True
+
+
+@pytest.mark.parametrize(('threads', 'dead'), [([], True), (['Z'], True), (['Z', 'X'], True), (['Z', 'S'], False)])
+def test_a_process_whose_first_thread_ended(system: System, threads: list[str], dead: bool) -> None:
+    """It works on in others."""
+    system.stat('Z', 500)
+    (system.path / '17/task').mkdir()
+    for number, state in enumerate(threads):
+        system.stat(state, 500, number)
+    # One that ended while it was looked at.
+    (system.path / '17/task/99').mkdir()
+    assert process.is_dead(TEXT, HOST) is dead
+
+
+def test_threads_that_can_not_be_read(system: System) -> None:
+    system.stat('Z', 500)
+    assert process.is_dead(TEXT, HOST) is False
