@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
     from sphinx.application import Sphinx
 
+    from kilonova.conductor.flow import Flow
     from kilonova.conductor.work import Step
     from kilonova.rpc.interface import Interface
 
@@ -246,7 +247,7 @@ def flows() -> str:
     for kind, flow in FLOWS.items():
         about = [prose(_first_line(type(flow)))]
         about += ['It only goes forward: a step that fails is tried again.'] if flow.forward_only else []
-        rows = [(str(number), code(step.name), prose(_first_line(step.do)), _undo(step), _saved(step),
+        rows = [(str(number), code(step.name), prose(_first_line(step.do)), _undo(step), _saved(step, flow),
                  code(step.again_from or '')) for number, step in enumerate(flow.steps)]
         parts.append(f'## {kind}\n\n{" ".join(filter(None, about))}\n\n' + table(
             ('position', 'step', 'what it does', 'undo', 'saved', 'next host from'), rows))
@@ -263,8 +264,10 @@ def _undo(step: Step) -> str:
     return prose(_first_line(step.undo)) if step.undo is not None else ''
 
 
-def _saved(step: Step) -> str:
-    return 'sometimes' if callable(step.saved) else 'yes' if step.saved else ''
+def _saved(step: Step, flow: Flow[Any]) -> str:
+    # The last one ends the row.
+    saved = step is not flow.steps[-1] and step.saved
+    return 'sometimes' if callable(saved) else 'yes' if saved else ''
 
 
 # --- RPC -------------------------------------------------------------------------------------------------------------

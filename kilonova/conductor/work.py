@@ -217,7 +217,8 @@ class Step(Generic[OutputsT]):
 
     ``do(work)`` may be repeated; it puts what later steps need into ``work.outputs``. ``undo(work)`` is idempotent and
     safe when ``do`` never happened. ``saved``: the outputs and the position after it must survive a crash (the next
-    step leaves this process); True, False, or a function of the work.
+    step leaves this process); True, False, or a function of the work. Nothing is saved behind a step that ended the
+    row.
     """
 
     name: str

@@ -27,7 +27,7 @@ LOGGERS = ('LOG', 'LOGGER', 'logging', 'warnings')
 # Functions that say how something is shown; arguments that nobody notices, by the name of what is called.
 SHOWN = ('__repr__', '__str__')
 UNSEEN = {'Thread': ('name', 'daemon'), 'ThreadPoolExecutor': ('thread_name_prefix',), 'zip': ('strict',),
-          'field': ('repr',)}
+          'field': ('repr',), 'spawn': ('name',)}
 WORDS = ('_', 'cast', 'TypeVar', 'ParamSpec', 'TypedDict', 'NamedTuple')
 
 

@@ -49,5 +49,5 @@ class Backup(OneStep):
     name, failed, action_event = 'backup', 'snapshot.failed', 'compute_backup_instance'
     steps = (
         Step('backup_instance', backup_instance, undo_backup_instance),
-        Step('mark_backed_up', mark_backed_up, saved=False),
+        Step('mark_backed_up', mark_backed_up),
     )

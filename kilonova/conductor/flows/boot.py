@@ -280,7 +280,7 @@ class Boot(Flow[BootOutputs]):
         Step('select', select, undo_select),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
         Step('claim', claim, again_from='claim', saved=lambda work: work.attempt > 1),
-        Step('build', build, undo_build, again_from='claim', saved=False),
+        Step('build', build, undo_build, again_from='claim'),
     )
 
     def begin_together(self, works: Sequence[BootWork]) -> None:
@@ -340,13 +340,9 @@ class Boot(Flow[BootOutputs]):
                     _take_out_of_cell(work, work.db)
                     work.lost()
                     return
-            except Unanswered as error:
-                work.give_back(error)
-                return
-        # The position after create_instance was written by the hand-over itself; claim and build save none.
-        if work.position > 1 and work.outputs.create_instance is None and not work.failed:
-            try:
-                work.outputs.create_instance = {'id': work.instance_row()['id']}
+                if work.outputs.create_instance is None and not work.failed:
+                    # The hand-over wrote the row before the server had an id; claim and build save none.
+                    work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)
                 return

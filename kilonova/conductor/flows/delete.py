@@ -92,7 +92,7 @@ class Delete(Flow[DeleteOutputs]):
     steps = (
         Step('terminate', terminate),
         Step('drop_allocations', drop_allocations, saved=False),
-        Step('mark_deleted', mark_deleted, saved=False),
+        Step('mark_deleted', mark_deleted),
     )
 
     def run(self, work: Work[DeleteOutputs]) -> None:
@@ -130,7 +130,6 @@ def drop_allocation(work: Work[Outputs]) -> None:
 def settle_move(work: Work[Outputs]) -> None:
     """One flavor, no migration context, the migration confirmed."""
     if _moved(work):
-        work.changed()
         with engine.silence():
             _write(work)
         work.changed()
@@ -174,7 +173,7 @@ class SoftDelete(Flow[Outputs]):
         Step('confirm_source', confirm_source, saved=_moved),
         Step('drop_allocation', drop_allocation, saved=False),
         Step('settle_move', settle_move),
-        Step('soft_delete_instance', soft_delete_instance, saved=False),
+        Step('soft_delete_instance', soft_delete_instance),
     )
 
     def ended_badly(self, work: Work[Outputs]) -> None:

@@ -55,7 +55,6 @@ def evacuate_instance(work: ResizeWork) -> None:
         sealed=work.args.get('sealed'), limits=host.scheduler_limits, power_on=not _stays_off(work),
         shared=work.args.get('shared'), block_devices=list(objects.BlockDeviceMappingList.of_server(
             work.ctxt, work.instance_uuid, rows))))
-    work.changed()
 
 
 def _check_fenced(work: ResizeWork, source: str) -> None:
@@ -84,7 +83,6 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
             return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
     beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
                        migration=moved)
-    work.changed()
 
 
 def mark_evacuated(work: ResizeWork) -> None:
@@ -119,7 +117,7 @@ class Evacuate(Choosing[ResizeOutputs]):
         Step('select', select),
         Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
         Step('evacuate_instance', evacuate_instance, undo_evacuate_instance, again_from='claim_and_move'),
-        Step('mark_evacuated', mark_evacuated, saved=False),
+        Step('mark_evacuated', mark_evacuated),
     )
 
     def ended_badly(self, work: ResizeWork) -> None:

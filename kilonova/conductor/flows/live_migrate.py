@@ -99,7 +99,6 @@ def undo_check_destination(work: LiveWork) -> None:
     if work.outputs.select is not None:
         beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
                            order=_undo(work, gone=False))
-    work.changed()
 
 
 def _order(work: LiveWork) -> objects.LiveMigrationOrder:
@@ -150,7 +149,6 @@ def undo_live_migration(work: LiveWork) -> None:
 
 def _ask_to_abort(work: LiveWork, resume: bool) -> None:
     beside.ask_to_undo(work, migration(work).source_compute, 'undo_live_migration', order=_undo(work, resume=resume))
-    work.changed()
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
@@ -200,7 +198,6 @@ def has_gone(work: LiveWork) -> bool:
         # By post-copy it may have gone to a destination that has lost it since: the disks there are the newer ones.
         work.outputs.gone = found['switched'] or (not found['active'] and _has_arrived(work, order))
         work.decide({'position': work.position}, cancelled=True)
-        work.changed()
     return work.outputs.gone
 
 
@@ -266,7 +263,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
         Step('post_live_migration_at_destination', post_live_migration_at_destination),
         Step('clean_source', clean_source),
         Step('drop_allocation', drop_allocation, saved=False),
-        Step('mark_migrated', mark_migrated, saved=False),
+        Step('mark_migrated', mark_migrated),
     )
 
     def next_attempt(self, work: LiveWork, step: Step[LiveOutputs], error: HostRejected) -> bool:

@@ -43,7 +43,7 @@ def stop_instance(work: Work[Outputs]) -> None:
 
 class Stop(OneStep):
     name, failed, action_event = 'stop', 'stop.failed', 'compute_stop_instance'
-    steps = (Step('stop_instance', stop_instance, saved=False),)
+    steps = (Step('stop_instance', stop_instance),)
 
 
 def start_instance(work: Work[Outputs]) -> None:
@@ -53,7 +53,7 @@ def start_instance(work: Work[Outputs]) -> None:
 
 class Start(OneStep):
     name, failed, action_event = 'start', 'start.failed', 'compute_start_instance'
-    steps = (Step('start_instance', start_instance, saved=False),)
+    steps = (Step('start_instance', start_instance),)
 
 
 def reboot_instance(work: Work[Outputs]) -> None:
@@ -63,7 +63,7 @@ def reboot_instance(work: Work[Outputs]) -> None:
 
 class Reboot(OneStep):
     name, failed, action_event = 'reboot', 'reboot.failed', 'compute_reboot_instance'
-    steps = (Step('reboot_instance', reboot_instance, saved=False),)
+    steps = (Step('reboot_instance', reboot_instance),)
 
 
 # --- pause, suspend --------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def pause_instance(work: Work[Outputs]) -> None:
 
 class Pause(OneStep):
     name, failed, action_event = 'pause', 'pause.failed', 'compute_pause_instance'
-    steps = (Step('pause_instance', pause_instance, saved=False),)
+    steps = (Step('pause_instance', pause_instance),)
 
 
 def unpause_instance(work: Work[Outputs]) -> None:
@@ -84,7 +84,7 @@ def unpause_instance(work: Work[Outputs]) -> None:
 
 class Unpause(OneStep):
     name, failed, action_event = 'unpause', 'unpause.failed', 'compute_unpause_instance'
-    steps = (Step('unpause_instance', unpause_instance, saved=False),)
+    steps = (Step('unpause_instance', unpause_instance),)
 
 
 def suspend_instance(work: Work[Outputs]) -> None:
@@ -94,7 +94,7 @@ def suspend_instance(work: Work[Outputs]) -> None:
 
 class Suspend(OneStep):
     name, failed, action_event = 'suspend', 'suspend.failed', 'compute_suspend_instance'
-    steps = (Step('suspend_instance', suspend_instance, saved=False),)
+    steps = (Step('suspend_instance', suspend_instance),)
 
 
 def resume_instance(work: Work[Outputs]) -> None:
@@ -104,7 +104,7 @@ def resume_instance(work: Work[Outputs]) -> None:
 
 class Resume(OneStep):
     name, failed, action_event = 'resume', 'resume.failed', 'compute_resume_instance'
-    steps = (Step('resume_instance', resume_instance, saved=False),)
+    steps = (Step('resume_instance', resume_instance),)
 
 
 def trigger_crash_dump(work: Work[Outputs]) -> None:
@@ -114,7 +114,7 @@ def trigger_crash_dump(work: Work[Outputs]) -> None:
 
 class TriggerCrashDump(OneStep):
     name, failed, action_event = 'trigger_crash_dump', 'trigger_crash_dump.failed', 'compute_trigger_crash_dump'
-    steps = (Step('trigger_crash_dump', trigger_crash_dump, saved=False),)
+    steps = (Step('trigger_crash_dump', trigger_crash_dump),)
 
 
 # --- rescue ----------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def rescue_instance(work: Work[Outputs]) -> None:
 
 class Rescue(OneStep):
     name, failed, action_event = 'rescue', 'rescue.failed', 'compute_rescue_instance'
-    steps = (Step('rescue_instance', rescue_instance, saved=False),)
+    steps = (Step('rescue_instance', rescue_instance),)
 
 
 def unrescue_instance(work: Work[Outputs]) -> None:
@@ -137,7 +137,7 @@ def unrescue_instance(work: Work[Outputs]) -> None:
 
 class Unrescue(OneStep):
     name, failed, action_event = 'unrescue', 'unrescue.failed', 'compute_unrescue_instance'
-    steps = (Step('unrescue_instance', unrescue_instance, saved=False),)
+    steps = (Step('unrescue_instance', unrescue_instance),)
 
 
 # --- password --------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def set_admin_password(work: Work[Outputs]) -> None:
 
 class SetAdminPassword(OneStep):
     name, failed, action_event = 'set_admin_password', 'set_admin_password.failed', 'compute_set_admin_password'
-    steps = (Step('set_admin_password', set_admin_password, saved=False),)
+    steps = (Step('set_admin_password', set_admin_password),)
 
 
 # --- snapshot --------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Snapshot(OneStep):
     """The API made the image (queued, without data). An operation that fails or is cancelled takes it away again."""
 
     name, failed, action_event = 'snapshot', 'snapshot.failed', 'compute_snapshot_instance'
-    steps = (Step('snapshot_instance', snapshot_instance, undo_snapshot_instance, saved=False),)
+    steps = (Step('snapshot_instance', snapshot_instance, undo_snapshot_instance),)
 
 
 # --- restore ---------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Restore(OneStep):
     """A failure leaves the server soft-deleted."""
 
     name, failed, action_event = 'restore', 'restore.failed', 'compute_restore_instance'
-    steps = (Step('restore_instance', restore_instance, saved=False),)
+    steps = (Step('restore_instance', restore_instance),)
 
 
 FLOWS = (Stop(), Start(), Reboot(), Pause(), Unpause(), Suspend(), Resume(), TriggerCrashDump(), Rescue(),

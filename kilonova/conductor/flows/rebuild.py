@@ -81,7 +81,7 @@ class Rebuild(Flow[Outputs]):
     steps = (
         Step('check_host', check_host, saved=False),
         Step('save_spec', save_spec, undo_save_spec),
-        Step('rebuild_instance', rebuild_instance, saved=False),
+        Step('rebuild_instance', rebuild_instance),
     )
 
     def ended_badly(self, work: Work[Outputs]) -> None:

@@ -208,7 +208,6 @@ def undo_resize_instance(work: ResizeWork) -> None:
     source = migration(work)
     beside.ask_to_undo(work, source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True),
                        migration=source)
-    work.changed()
 
 
 def finish_resize(work: ResizeWork) -> None:
@@ -225,7 +224,6 @@ def undo_finish_resize(work: ResizeWork) -> None:
     instance = work.instance(fresh=True)
     beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=migration(work),
                        may_run=functools.partial(second_guest, work, instance))
-    work.changed()
 
 
 def save_spec(work: ResizeWork) -> None:
@@ -305,7 +303,7 @@ class Resize(Choosing[ResizeOutputs]):
         Step('resize_instance', resize_instance, undo_resize_instance, again_from='claim_and_move'),
         Step('finish_resize', finish_resize, undo_finish_resize),
         Step('save_spec', save_spec, undo_save_spec),
-        Step('mark_resized', mark_resized, saved=False),
+        Step('mark_resized', mark_resized),
     )
 
     def ended_badly(self, work: ResizeWork) -> None:

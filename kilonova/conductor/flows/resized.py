@@ -71,7 +71,7 @@ class Confirm(Flow[Outputs]):
     steps = (
         Step('confirm_source', confirm_source),
         Step('drop_allocation', drop_allocation, saved=False),
-        Step('mark_confirmed', mark_confirmed, saved=False),
+        Step('mark_confirmed', mark_confirmed),
     )
 
 
@@ -145,7 +145,7 @@ class Revert(Flow[Outputs]):
         Step('move_back', move_back),
         Step('finish_revert', finish_revert),
         Step('save_spec', save_spec, saved=False),
-        Step('mark_reverted', mark_reverted, saved=False),
+        Step('mark_reverted', mark_reverted),
     )
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:

@@ -45,7 +45,6 @@ def shelve_instance(work: Work[Outputs]) -> None:
 def undo_shelve_instance(work: Work[Outputs]) -> None:
     """The guest runs again if it did, the host's copy and the image go."""
     beside.undo_image(work, 'undo_shelve_instance')
-    work.changed()
 
 
 def mark_shelved(work: Work[Outputs]) -> None:
@@ -81,7 +80,7 @@ class Shelve(OneStep):
     name, failed, action_event = 'shelve', 'shelve.failed', 'compute_shelve_instance'
     steps = (
         Step('shelve_instance', shelve_instance, undo_shelve_instance),
-        Step('mark_shelved', mark_shelved, saved=False),
+        Step('mark_shelved', mark_shelved),
     )
 
 
@@ -127,7 +126,7 @@ class ShelveOffload(Flow[Outputs]):
     steps = (
         Step('shelve_offload_instance', shelve_offload_instance),
         Step('drop_allocation', drop_allocation, saved=False),
-        Step('mark_offloaded', mark_offloaded, saved=False),
+        Step('mark_offloaded', mark_offloaded),
     )
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:

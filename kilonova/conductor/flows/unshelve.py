@@ -68,7 +68,6 @@ def unshelve_instance(work: UnshelveWork) -> None:
     work.ask(host.host, 'unshelve_instance', order=objects.UnshelveOrder(
         instance=instance, image=work.outputs.image, request_spec=spec, limits=host.scheduler_limits,
         block_devices=list(objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, disks))))
-    work.changed()
 
 
 def undo_unshelve_instance(work: UnshelveWork) -> None:
@@ -88,7 +87,6 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
     beside.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
-    work.changed()
 
 
 def save_spec(work: UnshelveWork) -> None:
@@ -143,7 +141,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
         Step('claim', boot.claim_chosen, undo_claim, again_from='claim'),
         Step('unshelve_instance', unshelve_instance, undo_unshelve_instance, again_from='claim'),
         Step('save_spec', save_spec, undo_save_spec, saved=lambda work: bool(work.args.get('new_request_spec'))),
-        Step('mark_unshelved', mark_unshelved, saved=False),
+        Step('mark_unshelved', mark_unshelved),
     )
 
     def ended_badly(self, work: UnshelveWork) -> None:
@@ -168,7 +166,6 @@ class Unshelve(Choosing[UnshelveOutputs]):
 def start_shelved_instance(work: Work[Outputs]) -> None:
     """The host starts the guest with the devices that it kept."""
     work.ask(work.instance_row()['host'], 'start_shelved_instance', instance=work.instance())
-    work.changed()
 
 
 def undo_start_shelved_instance(work: Work[Outputs]) -> None:
@@ -176,7 +173,6 @@ def undo_start_shelved_instance(work: Work[Outputs]) -> None:
     host = work.instance_row(fresh=True)['host']
     if host is not None:
         beside.ask_to_undo(work, host, 'undo_start_shelved_instance', instance=work.instance())
-    work.changed()
 
 
 def mark_started(work: Work[Outputs]) -> None:
@@ -189,7 +185,7 @@ class UnshelveStart(OneStep):
     name, failed, action_event = 'unshelve_start', 'unshelve_start.failed', 'compute_start_instance'
     steps = (
         Step('start_shelved_instance', start_shelved_instance, undo_start_shelved_instance),
-        Step('mark_started', mark_started, saved=False),
+        Step('mark_started', mark_started),
     )
 
 

@@ -362,6 +362,38 @@ def test_what_is_fine(sound: Sound, name: str) -> None:
     assert report.disagreements == [] and report.exit_code == 0
 
 
+def test_what_is_passed_over_hides_nothing(sound: Sound) -> None:
+    """Behind the server that a row works on the others are looked at."""
+    gone, where = uuid('gone'), 'gpu1'
+    sound.operation('release', slot='x')
+    sound.operation('reboot')
+    sound.server(task_state='rebooting')
+    sound.operation('stop', MOVED)
+    sound.views[where]['domains'][1:] = [{'uuid': SERVER, 'state': 1, 'hostdevs': []},
+                                         {'uuid': gone, 'state': 1, 'hostdevs': []}]
+    sound.views[where]['directories'].append(gone)
+    sound.devices(where, FREE, instance_uuid=gone, status='allocated')
+    with sound.site.cell.write() as conn:
+        rows = sound.site.instance(host='gpu3', node='node3')
+        rows.uuid = gone
+        made = rows.to_rows()
+        put_server(conn, made.values, made.extra, {}, {})
+        set_state(conn, gone, vm_state='active', task_state=None)
+    with sound.site.api.write() as conn:
+        request_specs.create(conn, [(gone, sound.site.spec().to_json())])
+        instance_mappings.create(conn, [{'instance_uuid': gone, 'project_id': 'p', 'user_id': 'u', 'cell_id': 2,
+                                         'queued_for_delete': False}])
+    assert sorted(sound.look().disagreements) == sorted([
+        f'database: operation stop of {MOVED}, which has no task state',
+        f'database: device gpu1 {FREE} belongs to {gone}, which is not there',
+        'database: node1 offers 1 devices, its rows say that 0 are available',
+        f'libvirt: gpu1 has domain {gone}, which is no server of it',
+        f'files: gpu1 keeps {gone}, which is no server of it',
+        f'libvirt: server {gone} is active, its guest on gpu3 is not running',
+        f'files: server {gone} has no directory on gpu3',
+        f'Placement: server {gone} is on gpu3 and holds nothing'])
+
+
 def test_what_is_under_way_is_listed(sound: Sound) -> None:
     sound.operation('reboot')
     sound.server(task_state='rebooting')
@@ -428,13 +460,17 @@ def test_a_line_goes_by_the_rows_that_it_names(sound: Sound, touched: Any, judge
 
 def test_hosts_that_do_not_answer(sound: Sound) -> None:
     """What they show isn't judged; that they were silent stays, though they answer later."""
-    sound.site.answers['describe_host'] = lambda sent: (
-        sound.views[sent.server] if sent.server != 'gpu1' or sound.pauses else
-        (_ for _ in ()).throw(Unanswered(who='gpu1', reason='x')))
-    domain(sound, 'gpu2').update(state=5)
+    def answer(sent: Any) -> Any:
+        if sent.server == 'gpu1' and not sound.pauses:
+            raise Unanswered(who='gpu1', reason='x')
+        return sound.views[sent.server]
+    sound.views['gpu1']['domains'].clear()
+    sound.views['gpu2']['directories'].remove(MOVED)
+    sound.site.answers['describe_host'] = answer
     report = sound.look()
     assert report.silent == ['gpu1: gpu1 does not answer: x'] and report.exit_code == 2
-    assert report.disagreements == [f'libvirt: server {MOVED} is resized, its guest on gpu2 is not running'][:0]
+    # It was found while the other was silent.
+    assert report.disagreements == [f'files: server {MOVED} has no directory on gpu2']
 
 
 def test_a_host_that_falls_silent_is_named_once(sound: Sound) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.conductor.flows import one_step
+from kilonova.conductor.flows import FLOWS, one_step
 from kilonova.errors import Invalid, Unanswered
 from tests.unit.conductor.site import IMAGE, Site
 
@@ -94,3 +94,8 @@ def test_a_silent_image_service_holds_up_no_server(site: Site) -> None:
     site.go()
     assert site.state() == ('active', None) and site.images.deleted == []
     assert site.releases() == [(None, {'image_id': IMAGE})]
+
+
+def run(work: Any) -> None:
+    """The flow of a row that was taken."""
+    FLOWS[work.kind].run(work)

@@ -181,6 +181,16 @@ def test_devices_that_somebody_else_got_are_chosen_again(site: Site) -> None:
     assert work.attempt == 2
 
 
+def test_hosts_that_were_not_tried_are_not_kept(site: Site) -> None:
+    """What is chosen again stands right behind those that refused."""
+    begin(site)
+    full = site.selection('gpu2', vcpus=9)
+    site.answers['select_destinations'] = [[[full] * 5], [[site.selection('gpu3', vcpus=2)]]]
+    work = site.go()
+    assert [choice.host for choice in work.outputs.hosts] == ['gpu2'] * 3 + ['gpu3'] and work.attempt == 4
+    assert site.held()['server'] == {'gpu3': 2}
+
+
 def test_it_is_not_chosen_for_ever(site: Site) -> None:
     begin(site, 'gpu2')
     site.answers['select_destinations'] = lambda sent: [[site.selection('gpu2', vcpus=9)]]
@@ -256,6 +266,28 @@ def test_a_request_spec_that_changes_meanwhile_stays(site: Site) -> None:
     assert len(changes) == 3 and site.stored_spec() == 2
 
 
+def test_a_request_spec_that_changes_all_the_time_is_stored_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(site)
+    tries: list[int] = []
+    monkeypatch.setattr(request_specs, 'save', lambda *args: tries.append(1))
+    site.go()
+    row = site.kept()
+    assert row is not None and not row.failed and row.position == 6 and len(tries) == 5
+
+
+def test_a_server_that_was_reset_meanwhile_is_put_back(site: Site) -> None:
+    begin(site)
+
+    def reset(sent: Sent) -> None:
+        with site.cell.write() as conn:
+            instances.transition(conn, sent.args['order'].instance.uuid, 'reset.error')
+    site.answers['finish_resize'] = reset
+    site.go()
+    assert site.asked()[-1] == 'gpu2 undo_prep_resize' and site.held() == {'server': {'gpu1': 1}}
+    assert site.state() == ('error', None) and site.stored_spec() == 1 and site.migration()['status'] == 'error'
+    assert site.faults() == [] and 'old_vm_state' not in site.system_metadata()
+
+
 def test_a_server_without_a_request_spec_is_resized(site: Site) -> None:
     begin(site)
     with site.api.write() as conn:
@@ -285,8 +317,10 @@ def test_a_second_guest(site: Site, vm_state: str, waits: bool) -> None:
         asked = site.asked()
     assert asked[-1] == 'gpu1 undo_resize_instance'
     assert site.state() == (vm_state, None)
-    assert sorted((host, args['method'], args['host'], sorted(args['kwargs'])) for host, args in site.releases()) == [
-        ('gpu2', f'undo_{step}', 'gpu2', ['instance', 'migration']) for step in ('finish_resize', 'prep_resize')]
+    assert sorted((host, args['method'], args['host']) for host, args in site.releases()) == [
+        ('gpu2', f'undo_{step}', 'gpu2') for step in ('finish_resize', 'prep_resize')]
+    for _, args in site.releases():
+        assert args['kwargs']['instance'].startswith(f'{vm_state}/resize_prep') and args['kwargs']['migration'] == MOVE
 
 
 def test_a_server_that_is_being_deleted_is_not_started_by_its_source(site: Site) -> None:

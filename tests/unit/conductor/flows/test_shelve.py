@@ -162,8 +162,8 @@ def test_a_dead_host_offloads_later(site: Site) -> None:
     site.silence('gpu1')
     site.go()
     (host, args), = site.releases()
-    assert (host, args['host'], args['method'], list(args['kwargs'])) == (
-        'gpu1', 'gpu1', 'shelve_offload_instance', ['instance'])
+    assert (host, args['host'], args['method']) == ('gpu1', 'gpu1', 'shelve_offload_instance')
+    assert args['kwargs'] == {'instance': f'shelved/shelving_offloading on gpu1: flavor 1, {DB}'}
     assert site.state() == ('shelved_offloaded', None) and site.held() == {}
 
 
@@ -362,6 +362,7 @@ def test_a_new_host_that_dies(site: Site, claimed: bool, deleting: bool, waits: 
         site.go()
     (host, args), *_ = site.releases()
     assert (host, args['method'], list(args['kwargs'])) == ('gpu2', 'undo_unshelve_instance', ['instance'])
+    assert args['kwargs']['instance'].startswith('shelved_offloaded/')
     assert site.row()['host'] is None
     assert 'gpu3 unshelve_instance' in site.asked()
 
