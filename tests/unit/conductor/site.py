@@ -51,6 +51,9 @@ SERVER, MIGRATION, IMAGE = uuid('server'), uuid('migration'), uuid('image')
 SMALL, LARGE = flavor(id=1, vcpus=1), flavor(id=2, vcpus=2, name='tmp2', flavorid='tmp2')
 DISK = {'uuid': uuid('disk'), 'source_type': 'image', 'destination_type': 'local', 'boot_index': 0, 'image_id': IMAGE,
         'device_name': '/dev/vda'}
+# System metadata of a shelved server.
+SHELVED = {'shelved_at': '2026-01-01T00:00:00', 'shelved_image_id': IMAGE, 'shelved_host': 'gpu1',
+           'image_min_ram': '1', 'image_os_type': 'linux'}
 # Of a request for one device.
 GROUP = group_name(uuid('request 0'), 0)
 SERIALIZER = objects.base.Serializer()
@@ -399,6 +402,12 @@ class Images:
             raise self.refusals.pop(0)
         self.deleted.append(image_id)
         self.records.pop(image_id, None)
+
+
+def steps(kind: str) -> str:
+    """The steps of a flow; those behind '<' go back to the one that is named there when a host refuses. Rows stand at
+    a position and hosts know their work by a step's name, of the release before as well: both stay."""
+    return ' '.join(step.name + (f'<{step.again_from}' if step.again_from else '') for step in flows.FLOWS[kind].steps)
 
 
 def primitive(made: objects.base.KilonovaObject) -> Any:

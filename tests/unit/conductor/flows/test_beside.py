@@ -12,7 +12,7 @@ from kilonova.db.queries import aggregates, operations
 from kilonova.db.queries import cells as cell_queries
 from kilonova.errors import Cancelled, Invalid, KeyGone, LeaseLost, Unanswered
 from kilonova.rpc.interface import VersionCapError
-from tests.unit.conductor.site import IMAGE, SERVER, Site, uuid
+from tests.unit.conductor.site import IMAGE, SERVER, Site, steps, uuid
 
 
 def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
@@ -216,3 +216,8 @@ def test_an_aggregate_is_mirrored(site: Site, work: Any, there: bool) -> None:
     assert members == (['gpu2'] if there else [])
     with site.api.read() as conn:
         assert operations.get(conn, row.uuid) is None
+
+
+def test_steps() -> None:
+    assert steps('release') == 'release'
+    assert steps('mirror') == 'mirror'

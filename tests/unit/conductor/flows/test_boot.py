@@ -24,7 +24,7 @@ from kilonova.errors import (
     Unanswered,
     Unsent,
 )
-from tests.unit.conductor.site import DISK, SERVER, Sent, Site, primitive, uuid
+from tests.unit.conductor.site import DISK, SERVER, Sent, Site, primitive, steps, uuid
 
 IMAGE = {'id': 'the image'}
 BUILDING = "building/scheduling on None: flavor 1, metadata {'role': 'db'}"
@@ -630,3 +630,7 @@ def test_who_lost_its_lease_chooses_nothing(site: Site, monkeypatch: pytest.Monk
     with pytest.raises(LeaseLost):
         FLOWS['boot'].begin_together(works)
     assert site.sent == []
+
+
+def test_steps() -> None:
+    assert steps('boot') == 'select create_instance claim<claim build<claim'

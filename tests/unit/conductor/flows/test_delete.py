@@ -5,7 +5,7 @@ import pytest
 
 from kilonova.db.queries import instance_mappings, instances, migrations
 from kilonova.errors import HostRejected, Invalid, Unanswered
-from tests.unit.conductor.site import IMAGE, MIGRATION, SERVER, Sent, Site
+from tests.unit.conductor.site import IMAGE, MIGRATION, SERVER, Sent, Site, steps
 
 ON_GPU1 = "active/deleting on gpu1: flavor 1, metadata {'role': 'db'}"
 
@@ -228,3 +228,8 @@ def test_a_delete_takes_it_as_it_is(site: Site) -> None:
     site.go()
     assert site.sent == [] and site.kept() is None and site.state() == ('active', 'soft-deleting')
     assert site.action() == 'Error'
+
+
+def test_steps() -> None:
+    assert steps('delete') == 'terminate drop_allocations mark_deleted'
+    assert steps('soft_delete') == 'confirm_source drop_allocation settle_move soft_delete_instance'

@@ -8,7 +8,7 @@ import pytest
 from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances, migrations, services
 from kilonova.errors import HostRejected, Invalid, NoValidHost, Unanswered
-from tests.unit.conductor.site import MIGRATION, SERVER, SMALL, Sent, Site, primitive, uuid
+from tests.unit.conductor.site import MIGRATION, SERVER, SMALL, Sent, Site, primitive, steps, uuid
 
 IMAGE = {'id': 'the image'}
 DB = "metadata {'role': 'db'}"
@@ -185,3 +185,9 @@ def test_it_goes_on_where_it_stood(site: Site, step: str) -> None:
     site.go()
     assert site.state() == ('active', None) and site.held() == {'server': {'gpu2': 1}, 'move': {'gpu1': 1}}
     assert [event for event, *_ in site.events()] == ['rebuild_server']
+
+
+def test_steps() -> None:
+    assert steps('evacuate') == (
+        'create_migration select claim_and_move<claim_and_move evacuate_instance<claim_and_move '
+        'mark_evacuated')

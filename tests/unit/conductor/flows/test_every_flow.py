@@ -10,6 +10,7 @@ import pytest
 from kilonova.db import engine
 from kilonova.errors import Invalid
 from tests.unit.conductor.flows import (
+    test_backup,
     test_boot,
     test_delete,
     test_evacuate,
@@ -19,6 +20,7 @@ from tests.unit.conductor.flows import (
     test_resize,
     test_resized,
     test_shelve,
+    test_unshelve,
 )
 from tests.unit.conductor.site import SERVER, Sent, Site
 
@@ -41,11 +43,11 @@ GOOD: dict[str, tuple[Callable[[Site], Any], list[int], list[int], int]] = {
     'revert': (test_resized.revert, [0, 0, 2], [3], 4),
     'evacuate': (test_evacuate.begin, [0], [0, 1], 3),
     'live_migrate': (test_live_migrate.begin, [0, 0, 2, 2, 2, 5], [], 9),
-    'backup': (test_shelve.back_up, [0], [1], 1),
+    'backup': (test_backup.back_up, [0], [1], 1),
     'shelve': (test_shelve.shelve, [0], [1], 1),
     'shelve_offload': (test_shelve.offload, [0], [0], 1),
-    'unshelve': (test_shelve.unshelve, [0], [1], 4),
-    'unshelve_start': (test_shelve.start, [0], [1], 1),
+    'unshelve': (test_unshelve.unshelve, [0], [1], 4),
+    'unshelve_start': (test_unshelve.start, [0], [1], 1),
     'rebuild': (test_rebuild.begin, [0], [0], 1),
     'delete': (test_delete.begin, [0], [0, 0], 1),
     'soft_delete': (settled, [0, 1], [], 2),
@@ -55,10 +57,10 @@ BAD: dict[str, tuple[Callable[[Site], Any], str, list[int]]] = {
     'resize': (test_resize.begin, 'finish_resize', [3, 4, 5]),
     'evacuate': (test_evacuate.begin, 'evacuate_instance', [1]),
     'live_migrate': (test_live_migrate.begin, 'pre_live_migration', [3, 4]),
-    'backup': (test_shelve.back_up, 'backup_instance', [1]),
+    'backup': (test_backup.back_up, 'backup_instance', [1]),
     'shelve': (test_shelve.shelve, 'shelve_instance', [1]),
-    'unshelve': (test_shelve.unshelve, 'unshelve_instance', [1]),
-    'unshelve_start': (test_shelve.start, 'start_shelved_instance', [1]),
+    'unshelve': (test_unshelve.unshelve, 'unshelve_instance', [1]),
+    'unshelve_start': (test_unshelve.start, 'start_shelved_instance', [1]),
 }
 
 

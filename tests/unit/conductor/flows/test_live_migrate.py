@@ -8,7 +8,7 @@ import pytest
 from kilonova.db.queries import compute_nodes, instances, migrations
 from kilonova.errors import Cancelled, DisksUnmovable, HostRejected, Invalid, LiveMigrationAborted, Unanswered
 from kilonova.rpc.interface import VersionCapError
-from tests.unit.conductor.site import MIGRATION, SERVER, SMALL, Sent, Site, primitive, uuid
+from tests.unit.conductor.site import MIGRATION, SERVER, SMALL, Sent, Site, primitive, steps, uuid
 
 GUEST, OFFER = {'cpu': 'guest'}, {'port': 49152}
 SERVER_ON = "active/migrating on {}: flavor 1, metadata {{'role': 'db'}}"
@@ -397,3 +397,10 @@ def test_a_forced_host_without_a_node(site: Site) -> None:
             compute_nodes.destroy(conn, node['id'])
     site.go()
     assert site.faults()[0][1] == 'compute service of host gpu3 is down'
+
+
+def test_steps() -> None:
+    assert steps('live_migrate') == (
+        'create_migration check_source select claim_and_move<claim_and_move check_destination<claim_and_move '
+        'pre_live_migration<claim_and_move live_migration<claim_and_move post_live_migration_at_destination '
+        'clean_source drop_allocation mark_migrated')

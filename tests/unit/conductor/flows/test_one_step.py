@@ -7,7 +7,7 @@ import pytest
 
 from kilonova.conductor.flows import FLOWS, one_step
 from kilonova.errors import Invalid, Unanswered
-from tests.unit.conductor.site import IMAGE, Site
+from tests.unit.conductor.site import IMAGE, Site, steps
 
 # kind: states before, what the row says, the method and what it is told beside server and key, states after a failure.
 CASES: dict[str, tuple[Any, ...]] = {
@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 def test_all_kinds_are_here() -> None:
     assert sorted(CASES) == sorted(flow.name for flow in one_step.FLOWS)
+    assert [steps(kind) for kind in CASES] == [case[3] for case in CASES.values()]
 
 
 @pytest.mark.parametrize('kind', CASES)

@@ -8,7 +8,7 @@ import pytest
 from kilonova.conductor.flows import FLOWS
 from kilonova.conductor.flows.rebuild import POINT
 from kilonova.errors import Invalid, NoValidHost, Unanswered
-from tests.unit.conductor.site import LARGE, SERVER, SMALL, Site, primitive
+from tests.unit.conductor.site import LARGE, SERVER, SMALL, Site, primitive, steps
 
 NEW = {'id': 'the new image'}
 OLD: dict[str, Any] = {'values': {'image_ref': 'old'}, 'extra': {}, 'system_metadata': {'image_min_ram': '7'},
@@ -122,3 +122,7 @@ def test_it_goes_on_where_it_stood(site: Site, silent: str, position: int) -> No
     assert site.asked()[0].endswith(silent)
     # What is told twice stands once.
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None)]
+
+
+def test_steps() -> None:
+    assert steps('rebuild') == 'check_host save_spec rebuild_instance'

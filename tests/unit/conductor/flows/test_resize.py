@@ -9,7 +9,7 @@ from kilonova import objects
 from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, Invalid, NoValidHost, Unanswered
-from tests.unit.conductor.site import LARGE, MIGRATION, SMALL, Sent, Site, primitive, uuid
+from tests.unit.conductor.site import LARGE, MIGRATION, SMALL, Sent, Site, primitive, steps, uuid
 
 INSTANCE = "active/resize_prep on gpu1: flavor 1, metadata {'role': 'db'}"
 MOVE, TO_GPU2 = 'resize gpu1 to None: pre-migrating', 'resize gpu1 to gpu2: pre-migrating'
@@ -378,3 +378,9 @@ def test_a_migration_that_is_gone(site: Site) -> None:
     site.go()
     row = site.kept()
     assert row is not None and row.error is not None and row.error['class'] == 'MigrationNotFound'
+
+
+def test_steps() -> None:
+    assert steps('resize') == (
+        'create_migration select claim_and_move<claim_and_move prep_resize<claim_and_move '
+        'resize_instance<claim_and_move finish_resize save_spec mark_resized')

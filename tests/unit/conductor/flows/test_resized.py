@@ -8,7 +8,7 @@ import pytest
 from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances
 from kilonova.errors import DevicesMissing, HostRejected, Invalid, Unanswered
-from tests.unit.conductor.site import MIGRATION, SMALL, Sent, Site, primitive
+from tests.unit.conductor.site import MIGRATION, SMALL, Sent, Site, primitive, steps
 
 MOVE = 'resize gpu1 to gpu2'
 CONFIRM, REVERT = {'migration_uuid': MIGRATION}, ('revert_resize', 'finish_revert_resize')
@@ -215,3 +215,8 @@ def test_what_came_back_in_placement_is_not_moved_twice(site: Site) -> None:
     requests = len(site.placement.requests)
     site.go()
     assert len(site.placement.requests) == requests
+
+
+def test_steps() -> None:
+    assert steps('confirm') == 'confirm_source drop_allocation mark_confirmed'
+    assert steps('revert') == 'check_source revert_dest move_back finish_revert save_spec mark_reverted'
