@@ -66,15 +66,15 @@ def _stat(pid: int, task: str | None = None) -> tuple[str, str | None]:
     return fields[0], fields[19]
 
 
-def _boot() -> str:
+def _boot() -> str | None:
     try:
         return (_PROC / 'sys/kernel/random/boot_id').read_text().strip()
     except OSError:
-        return ''
+        return None
 
 
-def _space() -> str:
+def _space() -> str | None:
     try:
         return ''.join(filter(str.isdigit, os.readlink(_PROC / 'self/ns/pid')))
     except OSError:
-        return ''
+        return None

@@ -394,6 +394,19 @@ def test_what_is_passed_over_hides_nothing(sound: Sound) -> None:
         f'Placement: server {gone} is on gpu3 and holds nothing'])
 
 
+def test_an_old_end_and_what_is_wrong_hide_nothing(sound: Sound) -> None:
+    """Each domain and each server is looked at, whatever the one before was."""
+    unknown, another = uuid('unknown'), uuid('another')
+    nowhere(sound)
+    sound.views['gpu1']['domains'] = [{'uuid': one, 'state': 1, 'hostdevs': []} for one in (unknown, MOVED, another)]
+    sound.site.placement.client.delete_allocations(SERVER)
+    sound.site.placement.client.delete_allocations(MOVED)
+    assert sorted(sound.look().disagreements) == sorted([
+        f'libvirt: gpu1 has domain {unknown}, which is no server of it',
+        f'libvirt: gpu1 has domain {another}, which is no server of it',
+        f'Placement: server {MOVED} is on gpu2 and holds nothing'])
+
+
 def test_what_is_under_way_is_listed(sound: Sound) -> None:
     sound.operation('reboot')
     sound.server(task_state='rebooting')

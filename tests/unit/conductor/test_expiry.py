@@ -110,6 +110,14 @@ def test_what_somebody_else_was_quicker_at_is_left(site: Site, name: str) -> Non
     assert site.rows() == [] and site.woken == []
 
 
+def test_one_that_is_left_holds_up_no_other(site: Site) -> None:
+    soft_deleted(site, 101)
+    gone = [expiry.Due('gone'), expiry.Due(SERVER)]
+    expires = EXPIRES[0]
+    assert made(site).look(expiry.Expires(expires.name, expires.option, lambda *args: gone, expires.accept)) == 1
+    assert len(site.woken) == 1
+
+
 def boot(site: Site, db: Any, age: float) -> str:
     row = operations.Operation.new(site.ctxt, 'boot', SERVER, {})
     with db.write() as conn:

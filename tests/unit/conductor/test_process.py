@@ -93,7 +93,7 @@ class System:
         place = self.path / ('17' if task is None else f'17/task/{task}')
         place.mkdir(parents=True, exist_ok=True)
         # The name in parentheses may hold anything; the start is the twentieth behind it.
-        (place / 'stat').write_text(f'17 (odd) name) {state} ' + ' '.join(['1'] * 18) + f' {start} 99')
+        (place / 'stat').write_bytes(b'17 (odd\xff) name) ' + f"{state} {'1 ' * 18}{start} 99".encode())
 
 
 @pytest.fixture

@@ -100,13 +100,15 @@ def test_a_decision_about_a_cancelled_row(site: Site, work: Any, cancelled: bool
 
 
 @pytest.mark.parametrize('values', [{'position': 1}, {'attempt': 3}, {'failed': True}])
-def test_the_answer_to_a_decision_may_be_lost(site: Site, work: Any, values: dict[str, Any],
+@pytest.mark.parametrize('cancelled', [False, True])
+def test_the_answer_to_a_decision_may_be_lost(site: Site, work: Any, values: dict[str, Any], cancelled: bool,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written: it stands where it was to stand."""
+    site.update(cancelled=cancelled)
     lost = losing(site.cell, monkeypatch)
-    work.decide(values)
+    work.decide(values, cancelled=cancelled)
     assert lost
-    work.decide({'position': 5})
+    work.decide({'position': 5}, cancelled=cancelled)
     row = site.kept()
     assert row is not None and row.position == 5
 
@@ -210,8 +212,9 @@ def test_a_row_that_is_added_with_something(site: Site, work: Any) -> None:
     # One of each; what is written with it is written each time.
     assert [row.kind for row in site.rows()] == ['stop', 'release', 'mirror']
     assert written == ['release', 'release', 'mirror']
-    site.update(owner='another')
-    assert not add('another') and len(site.rows()) == 3 and len(written) == 3
+    for elsewhere in ({'position': 1}, {'position': 0, 'owner': 'another'}):
+        site.update(**elsewhere)
+        assert not add('another') and len(site.rows()) == 3 and len(written) == 3
 
 
 def test_it_is_given_free_with_its_outputs(site: Site, work: Any) -> None:
