@@ -59,6 +59,21 @@ GROUP = group_name(uuid('request 0'), 0)
 SERIALIZER = objects.base.Serializer()
 
 
+# Messages and steps of one test: what goes on for ever fails.
+MOST = 200
+
+
+class Bounded(Leases):
+    """Each step is checked: so many, and no more."""
+
+    checks = 0
+
+    def check(self, db: engine.Database, owner: str) -> None:
+        self.checks += 1
+        assert self.checks < MOST, 'it goes on for ever'
+        super().check(db, owner)
+
+
 @dataclass
 class Sent:
     """A message as its receiver gets it."""
@@ -100,7 +115,7 @@ class Site:
             compute=Client(Compute, self), placement=placement.client, images=self.images,  # type: ignore[arg-type]
             ping=lambda: None, max_attempts=3, host='ctl1', notify=notify)
         self.env.runner = self
-        self.env.leases = Leases('ctl1', 60, lambda owner: None)
+        self.env.leases = Bounded('ctl1', 60, lambda owner: None)
         self.env.slots = Slots(2, threading.Condition(), lambda work: self.resumed.append(work.uuid))
         self.ctxt = RequestContext(user_id='alice', project_id='demo', request_id='req-1', overwrite=False)
         for database in (self.api, self.cell):
@@ -116,6 +131,7 @@ class Site:
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
         """A transport."""
+        assert len(self.sent) < MOST, 'it goes on for ever'
         carried = json.loads(json.dumps(SERIALIZER.serialize_entity(ctxt, args)))
         self.sent.append(Sent(server, method, SERIALIZER.deserialize_entity(ctxt, carried)))
         if self.touching and topic == 'compute':

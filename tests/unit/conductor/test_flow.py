@@ -31,6 +31,7 @@ class Story(Flow[Chosen]):
 
     def _act(self, name: str) -> Callable[[Work[Chosen]], None]:
         def act(work: Work[Chosen]) -> None:
+            assert len(self.lines) < 50, 'it goes on for ever'
             self.lines.append(f"{name} {work.key().partition('/')[2]}")
             left = self.happens.get(name)
             happens = left.pop(0) if left else None

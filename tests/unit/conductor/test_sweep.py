@@ -31,7 +31,13 @@ def heard() -> Heard:
 
 @pytest.fixture
 def sweep(site: Site, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    monkeypatch.setattr(site, 'holds', lambda uuid: uuid in site.cancelled)
+    asked: list[str] = []
+
+    def holds(uuid: str) -> bool:
+        asked.append(uuid)
+        assert len(asked) < 100, 'it goes on for ever'
+        return uuid in site.cancelled
+    monkeypatch.setattr(site, 'holds', holds)
     return Sweep(site.env, heard, 'ctl1')
 
 
