@@ -84,8 +84,8 @@ class Sent:
 
 
 class Site:
-    """``hosts``: what was asked of them, ``asked`` of the scheduler; ``told``: the notifications; ``woken`` and
-    ``finished``: what the runner was told, as (rows, urgent) and (row, seconds until it is looked at again)."""
+    """``hosts``: what was asked of them, ``asked`` of the scheduler; ``emitted``: the notifications; ``woken``
+    and ``finished_works``: what the runner was asked, as (rows, urgent) and (row, seconds until its next look)."""
 
     def __init__(self, directory: pathlib.Path, migrated: pathlib.Path, placement: Placement) -> None:
         for source, name in (('api', 'api'), ('cell', 'cell'), ('cell', 'cell0')):
@@ -102,14 +102,14 @@ class Site:
         # Each host changes the server: its progress counts them.
         self.touching = False
         self.sent: list[Sent] = []
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.emitted: list[tuple[str, dict[str, Any]]] = []
         self.woken: list[tuple[list[str], bool]] = []
         self.finished_works: list[tuple[str, float | None]] = []
         self.resumed: list[str] = []
         self.cancelled: list[str] = []
         self.images = Images()
         conf: Any = SimpleNamespace(service_down_time=60, shelved_offload_time=0)
-        notify: Any = SimpleNamespace(enabled=True, emit=self._tell)
+        notify: Any = SimpleNamespace(enabled=True, emit=self._emit)
         self.env = Environment(
             conf=conf, databases=self.databases, cells=cells, scheduler=Client(Scheduler, self),
             compute=Client(Compute, self), placement=placement.client, images=self.images,  # type: ignore[arg-type]
@@ -158,9 +158,9 @@ class Site:
         self.sent.clear()
         return found
 
-    def _tell(self, ctxt: RequestContext, event: str, **facts: Any) -> None:
+    def _emit(self, ctxt: RequestContext, event: str, **facts: Any) -> None:
         assert event in NOTIFICATIONS
-        self.told.append((event, {name: shown(value) for name, value in facts.items()}))
+        self.emitted.append((event, {name: shown(value) for name, value in facts.items()}))
 
     # -- the runner ---------------------------------------------------------------------------------------------------
     def finished(self, work: Work[Any], retry_in: float | None = None) -> None:

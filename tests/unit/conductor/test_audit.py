@@ -238,10 +238,10 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
         f'database: migration {MOVE} is migrating and no operation works on it',
         f'database: server {MOVED} is resized and no move of it waits to be confirmed'][:1]),
     'rows': (forget_spec, [f'database: server {SERVER} has no request spec']),
-    'claimed by nobody': (lambda sound: sound.devices('gpu1', FREE, status='claimed'), [
+    'claimed without an owner': (lambda sound: sound.devices('gpu1', FREE, status='claimed'), [
         f'database: device gpu1 {FREE} is claimed by nobody',
         'database: node1 offers 1 devices, its rows say that 0 are available']),
-    'allocated by nobody': (lambda sound: sound.devices('gpu1', FREE, status='allocated'), [
+    'allocated without an owner': (lambda sound: sound.devices('gpu1', FREE, status='allocated'), [
         f'database: device gpu1 {FREE} is allocated by nobody',
         'database: node1 offers 1 devices, its rows say that 0 are available']),
     'available with an owner': (lambda sound: sound.devices('gpu1', ADDRESS, status='available'), [
@@ -259,7 +259,7 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
         'database: node2 offers 1 devices, its rows say that 0 are available']),
     'unplugged': (lambda sound: sound.views['gpu1']['missing_devices'].append(ADDRESS), [
         f'host: gpu1 has no device {ADDRESS} any more, which {SERVER} holds']),
-    'a guest of nobody': (lambda sound: sound.views['gpu3']['domains'].append(
+    'a guest of no server': (lambda sound: sound.views['gpu3']['domains'].append(
         {'uuid': uuid('gone'), 'state': 1, 'hostdevs': []}), [
         f"libvirt: gpu3 has domain {uuid('gone')}, which is no server of it"]),
     'a guest of another host': (lambda sound: sound.views['gpu3']['domains'].append(
@@ -269,7 +269,7 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
     'a device of two': (lambda sound: sound.views['gpu1']['domains'].append(
         {'uuid': MOVED, 'state': 1, 'hostdevs': [ADDRESS]}), [
         f'libvirt: gpu1 device {ADDRESS} is in 2 domains: {SERVER}, {MOVED}']),
-    'files of nobody': (lambda sound: sound.views['gpu3']['directories'].append(uuid('gone')), [
+    'files of no server': (lambda sound: sound.views['gpu3']['directories'].append(uuid('gone')), [
         f"files: gpu3 keeps {uuid('gone')}, which is no server of it"]),
     'files of another host': (lambda sound: sound.views['gpu3']['directories'].append(SERVER), [
         f'files: gpu3 keeps {SERVER}, which is no server of it']),
@@ -321,7 +321,7 @@ def test_what_disagrees(sound: Sound, name: str) -> None:
 
 
 FINE: dict[str, Callable[[Sound], Any]] = {
-    'a server of nobody': lambda sound: sound.operation('stop', uuid('gone')),
+    'an unknown server': lambda sound: sound.operation('stop', uuid('gone')),
     'a build': lambda sound: (sound.operation('boot'), sound.server(vm_state='building')),
     'a release': lambda sound: sound.operation('release', slot='x'),
     'a crash dump': lambda sound: sound.operation('trigger_crash_dump'),

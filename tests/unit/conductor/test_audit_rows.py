@@ -66,7 +66,7 @@ def with_move(rows: Rows, **values: Any) -> Rows:
     # A spec of an older flavor of another name: names may be changed.
     replace(RESTING, spec=spec(flavor({'hw:numa_nodes': '1'}, id=1, vcpus=1, memory_mb=512, root_gb=2, ephemeral_gb=3,
                                       flavorid='small', name='another'))),
-    # What a context doesn't tell can't be wrong.
+    # What a context lacks can't be wrong.
     with_server(MOVED, migration_context=context(old_pci_devices=None)),
     with_server(MOVED, migration_context=context(new_pci_devices=None)),
 ])

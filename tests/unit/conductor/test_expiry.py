@@ -92,7 +92,7 @@ def test_what_is_not_over_is_left(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_what_somebody_else_was_quicker_at_is_left(site: Site, name: str) -> None:
+def test_what_another_request_was_quicker_at_is_left(site: Site, name: str) -> None:
     """Between the look and the acceptance."""
     CASES[name][0](site, 101)
     expires = next(one for one in EXPIRES if one.name == name)

@@ -286,7 +286,7 @@ def test_another_cell_is_heard_for_itself(site: Site, tmp_path: Any, migrated: A
 
 
 def test_a_cell_without_computes(site: Site) -> None:
-    """Nothing is silent there, and nobody is waited for."""
+    """Nothing is silent there, and no host is waited for."""
     for number in site.ids.values():
         with site.db.write() as conn:
             services.destroy(conn, number)
@@ -305,7 +305,7 @@ def test_a_cell_that_was_never_looked_at(site: Site) -> None:
     assert Hearing(DOWN_TIME, lambda: site.now).unsure(site.db) == ['gpu1', 'gpu2']
 
 
-def test_nobody_is_waited_for_who_was_forced_down(site: Site) -> None:
+def test_a_host_that_was_forced_down_is_not_waited_for(site: Site) -> None:
     site.sleep(100, 'gpu1', 'gpu2')
     force_down(site, 'gpu2')
     site.sleep(80, 'gpu1')

@@ -95,7 +95,7 @@ def test_rows_are_woken_where_they_are() -> None:
 
 
 # --- the process -----------------------------------------------------------------------------------------------------
-class Told:
+class Calls:
     """Notes what is called, in its order."""
 
     def __init__(self) -> None:
@@ -107,16 +107,16 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def called() -> Calls:
+    return Calls()
 
 
 @pytest.fixture
-def made(site: Site, told: Told, monkeypatch: pytest.MonkeyPatch) -> ConductorManager:
+def made(site: Site, called: Calls, monkeypatch: pytest.MonkeyPatch) -> ConductorManager:
     def serve(topic: str, host: str, endpoints: Any) -> Any:
-        told.lines.append(f'serve {topic} {host} {[one.__name__ for one, _ in endpoints]}')
+        called.lines.append(f'serve {topic} {host} {[one.__name__ for one, _ in endpoints]}')
         assert [one for _, one in endpoints] == [manager.endpoint, manager.tasks]
-        return told.part('server')
+        return called.part('server')
     conf: Any = SimpleNamespace(
         host='ctl1', service_down_time=60, report_interval=1, periodic_enable=True, reclaim_instance_interval=0,
         resize_confirm_window=0, rescue_timeout=0, shelved_offload_time=0, shelved_poll_interval=0,
@@ -127,31 +127,31 @@ def made(site: Site, told: Told, monkeypatch: pytest.MonkeyPatch) -> ConductorMa
 
     def collector(*args: Any) -> Any:
         collectors.append(args)
-        return told.part('collector')
+        return called.part('collector')
     monkeypatch.setattr(managers, 'Collector', collector)
     env: Any = site.env
     manager = ConductorManager(
         conf, transport=transport, databases=site.databases, cells=env.cells, scheduler=env.scheduler,
         compute=env.compute, placement=env.placement, images=env.images, broker='broker')  # type: ignore[arg-type]
     assert collectors == [('broker', manager.reports.write, 1)]
-    manager.runner, manager.expiry = told.part('runner'), told.part('expiry')
+    manager.runner, manager.expiry = called.part('runner'), called.part('expiry')
     return manager
 
 
-def test_the_order_of_start_and_stop(made: ConductorManager, told: Told) -> None:
+def test_the_order_of_start_and_stop(made: ConductorManager, called: Calls) -> None:
     """It serves when it can work; hosts that work for it claim and save here until the end."""
     made.start()
-    assert told.lines == ['runner start', f'serve conductor ctl1 {[Conductor.__name__, ComputeTask.__name__]}',
+    assert called.lines == ['runner start', f'serve conductor ctl1 {[Conductor.__name__, ComputeTask.__name__]}',
                           'server start', 'collector start', 'expiry start']
-    told.lines.clear()
+    called.lines.clear()
     made.stop(7.0)
-    assert told.lines == ['expiry stop', 'runner stop 7.0', 'collector stop', 'server stop', 'server wait']
+    assert called.lines == ['expiry stop', 'runner stop 7.0', 'collector stop', 'server stop', 'server wait']
 
 
-def test_one_that_did_not_start_stops(made: ConductorManager, told: Told) -> None:
+def test_one_that_did_not_start_stops(made: ConductorManager, called: Calls) -> None:
     made._collector = None
     made.stop()
-    assert told.lines == ['expiry stop', 'runner stop 30.0']
+    assert called.lines == ['expiry stop', 'runner stop 30.0']
 
 
 def test_without_a_broker_nothing_is_collected(site: Site) -> None:

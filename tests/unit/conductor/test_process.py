@@ -129,7 +129,7 @@ def test_who_is_dead(system: System, state: str, start: int, dead: bool) -> None
 
 @pytest.mark.parametrize(('error', 'dead'), [(ProcessLookupError(), True), (PermissionError(), False)])
 def test_a_process_that_can_not_be_signalled(system: System, error: Exception, dead: bool) -> None:
-    """Gone, or somebody else's, which goes by what can be read of it."""
+    """Gone, or of another user: then it goes by what can be read of it."""
     system.stat('S', 500)
     system.kill = error
     assert process.is_dead(TEXT, HOST) is dead

@@ -342,7 +342,7 @@ def queued(make, databases) -> tuple[Any, Queued]:
 
 
 def test_a_row_is_taken_once(queued, databases):
-    """Whoever wakes it twice while it is here does nothing."""
+    """Waking it again while it is here does nothing."""
     (runner, jobs), (_, cell) = queued, databases
     add(cell, 'o')
     runner.wake(cell, ['o'])
@@ -362,7 +362,7 @@ def test_what_is_urgent_is_taken_so(queued, databases, urgent):
 
 
 def test_rows_of_one_create_begin_together(queued, databases, monkeypatch):
-    """One worker goes on with the first, the others are queued. Only boots that nobody began are selected together."""
+    """One worker goes on with the first, the others are queued. Boots that were not begun are selected together."""
     (runner, jobs), (api, _) = queued, databases
     together = []
     monkeypatch.setattr(type(flows.FLOWS['boot']), 'begin_together', lambda self, works: together.append(
@@ -425,7 +425,7 @@ def test_of_a_row_that_is_not_to_be_had_what_is_before_it_is_cancelled(queued, d
 
 
 def test_a_row_that_waits_here_is_looked_at_again(queued, databases):
-    """Whoever wakes it may have cancelled it."""
+    """A wake may follow a cancel."""
     (runner, jobs), (_, cell) = queued, databases
     add(cell, 'o', owner=runner.leases.owner_in(cell))
     runner._held.add('o')
@@ -580,7 +580,7 @@ def test_silence_of_all_hosts_makes_it_listen_to_itself(queued, databases, monke
     assert set(looked) == {databases[1]} and len(pinged) == 2 and cut == [1]
 
 
-def test_while_hosts_are_heard_it_asks_nobody(queued, databases):
+def test_while_hosts_are_heard_it_does_not_ask_itself(queued, databases):
     runner, _ = queued
     looks = []
 

@@ -1,4 +1,4 @@
-"""The sweep: rows that nobody works on, rows that wait, and owners that are dead."""
+"""The sweep: rows that no conductor works on, rows that wait, and owners that are dead."""
 from __future__ import annotations
 
 from typing import Any
@@ -56,7 +56,7 @@ def woken(site: Site) -> list[tuple[str, bool]]:
     return found
 
 
-def test_what_nobody_works_on_is_woken(site: Site, sweep: Sweep) -> None:
+def test_what_no_conductor_works_on_is_woken(site: Site, sweep: Sweep) -> None:
     """The oldest first; what goes before others does so here, too."""
     operations.begin_lease(site.cell, 'living', 'another', 60)
     cases = [(None, 'stop', False), ('dead', 'delete', False), (site.env.leases.owner_in(site.cell), 'stop', True),

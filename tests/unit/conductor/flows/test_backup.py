@@ -27,7 +27,7 @@ def test_a_backup_leaves_a_rotation(site: Site) -> None:
     assert (row.kind, row.args, row.slot) == (
         'release', {'image_id': IMAGE, 'backup_type': 'daily', 'rotation': 3}, row.uuid)
     assert site.woken == [([row.uuid], False)]
-    assert site.told == [('instance.snapshot.end', {
+    assert site.emitted == [('instance.snapshot.end', {
         'instance': f'active/image_backup on gpu1: flavor 1, {DB}', 'moved': 'snapshot.done', 'host': 'gpu1',
         'snapshot_image_id': IMAGE})]
 

@@ -166,7 +166,7 @@ def test_all_hosts_refuse(site: Site) -> None:
     assert site.faults() == [(500, text, 'gpu3')] and cell_of(site) == 'cell1'
     row = site.row()
     assert (row['host'], row['node'], row['compute_id']) == (None, None, None)
-    (event, facts), = site.told
+    (event, facts), = site.emitted
     assert (event, facts['instance_uuid'], facts['request_spec'], facts['state'], facts['record']['class']) == (
         'compute_task.build_instances.error', SERVER, 'spec of flavor 1 with [None]', 'error', 'MaxRetriesExceeded')
 
@@ -179,7 +179,7 @@ def test_a_host_that_gives_up_ends_it(site: Site, error: Exception) -> None:
     go(site)
     assert site.asked() == ['scheduler select_destinations', 'gpu2 build_and_run_instance', 'gpu2 undo_build']
     assert site.state() == ('error', None) and site.faults()[0][1] == str(error)
-    assert [event for event, _ in site.told] == (
+    assert [event for event, _ in site.emitted] == (
         [] if isinstance(error, BuildAbort) else ['compute_task.build_instances.error'])
 
 
@@ -193,7 +193,7 @@ def test_a_server_that_is_being_deleted_keeps_that_state(site: Site) -> None:
     site.answers['build_and_run_instance'] = delete
     go(site)
     assert site.state() == ('building', 'deleting') and site.faults() == []
-    assert site.told[0][1]['state'] == 'building'
+    assert site.emitted[0][1]['state'] == 'building'
 
 
 def test_a_server_that_is_gone(site: Site) -> None:
@@ -205,7 +205,7 @@ def test_a_server_that_is_gone(site: Site) -> None:
         raise Invalid('no')
     site.answers['build_and_run_instance'] = delete
     go(site)
-    assert site.kept() is None and site.told == []
+    assert site.kept() is None and site.emitted == []
 
 
 def test_others_of_the_group_came_first(site: Site) -> None:
@@ -261,7 +261,7 @@ def test_it_is_buried_in_cell0(site: Site) -> None:
     assert event['start_time'] is not None and event['finish_time'] is not None and 'NoValidHost' in event['traceback']
     # The scheduler answered: nothing is claimed for it later.
     assert site.rows(site.api) == [] and operation not in site.woken
-    (event, facts), = site.told
+    (event, facts), = site.emitted
     assert (event, facts['state'], facts['record']['class']) == (
         'compute_task.build_instances.error', 'error', 'NoValidHost')
 
@@ -274,7 +274,7 @@ def test_a_create_that_was_deleted_leaves_nothing(site: Site) -> None:
         raise NoValidHost(reason='none')
     site.answers['select_destinations'] = delete
     go(site)
-    assert site.rows(site.api) == [] and in_api(site) == [] and site.mapping() is None and site.told == []
+    assert site.rows(site.api) == [] and in_api(site) == [] and site.mapping() is None and site.emitted == []
     with site.cell0.read() as conn:
         assert instances.get(conn, SERVER, deleted=True) is None
 
@@ -297,7 +297,7 @@ def test_a_delete_while_it_is_buried_wins(site: Site, monkeypatch: pytest.Monkey
         operations.delete_build_request(site.api, SERVER)
     monkeypatch.setattr(boot, '_bury', late)
     go(site)
-    assert deleted and site.row(site.cell0)['deleted'] and site.told == [] and site.rows(site.api) == []
+    assert deleted and site.row(site.cell0)['deleted'] and site.emitted == [] and site.rows(site.api) == []
 
 
 def test_what_was_buried_is_buried_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def test_a_create_that_is_deleted_before_its_hand_over(site: Site) -> None:
     go(site)
     assert site.asked() == ['scheduler select_destinations']
     assert site.row()['deleted'] and site.kept() is None and site.kept(site.api) is None and site.mapping() is None
-    assert site.held() == {} and site.told == []
+    assert site.held() == {} and site.emitted == []
 
 
 def test_an_owner_that_is_none_any_more_hands_nothing_over(site: Site) -> None:

@@ -33,9 +33,9 @@ def test_nothing_is_left(site: Site) -> None:
     assert site.rows() == [] and site.held() == {} and site.action() == 'done' and site.images.deleted == []
     mapping = site.mapping()
     assert mapping is not None and mapping['queued_for_delete']
-    assert [event for event, _ in site.told] == ['instance.delete.start', 'instance.delete.end']
-    assert site.told[0][1] == {'instance': ON_GPU1, 'host': 'gpu1'}
-    end = site.told[1][1]
+    assert [event for event, _ in site.emitted] == ['instance.delete.start', 'instance.delete.end']
+    assert site.emitted[0][1] == {'instance': ON_GPU1, 'host': 'gpu1'}
+    end = site.emitted[1][1]
     values = end['values']
     assert (end['instance'], end['host'], end['moved']) == (ON_GPU1, 'gpu1', 'delete.done')
     assert (values['power_state'], values['host'], values['node']) == (0, None, None)
@@ -47,7 +47,7 @@ def test_without_notifications(site: Site) -> None:
     begin(site)
     site.go()
     assert site.state() == ('deleted', None)
-    assert [event for event, _ in site.told] == ['instance.delete.start']
+    assert [event for event, _ in site.emitted] == ['instance.delete.start']
 
 
 def test_the_image_that_it_was_shelved_to_goes(site: Site) -> None:
@@ -99,8 +99,8 @@ def test_it_is_tried_again_until_it_is_done(site: Site) -> None:
         assert row is not None and not row.failed and site.held() == {'server': {'gpu1': 1}}
     site.go()
     assert site.rows() == [] and site.held() == {}
-    # The start is told once.
-    assert [event for event, _ in site.told] == ['instance.delete.start', 'instance.delete.end']
+    # The start is emitted once.
+    assert [event for event, _ in site.emitted] == ['instance.delete.start', 'instance.delete.end']
 
 
 def test_consumers_are_known_to_who_goes_on(site: Site) -> None:
@@ -157,7 +157,7 @@ def test_its_host_keeps_the_server(site: Site) -> None:
     assert site.calls() == [('gpu1', 'soft_delete_instance', {
         'instance': "active/soft-deleting on gpu1: flavor 1, metadata {'role': 'db'}",
         'key': '3.soft_delete_instance/1'})]
-    assert site.kept() is not None and site.held() == {'server': {'gpu1': 1}} and site.told == []
+    assert site.kept() is not None and site.held() == {'server': {'gpu1': 1}} and site.emitted == []
 
 
 def test_a_move_is_confirmed_first(site: Site) -> None:
@@ -208,10 +208,10 @@ def test_for_a_dead_host_the_end_is_written_here(site: Site, reset: bool) -> Non
     site.go()
     assert site.sent == [] and site.kept() is None and site.action() == 'done'
     assert site.state() == (('active', 'deleting') if reset else ('soft-delete', None))
-    assert [(event, facts['host'], facts.get('moved')) for event, facts in site.told] == [
+    assert [(event, facts['host'], facts.get('moved')) for event, facts in site.emitted] == [
         ('instance.soft_delete.start', 'gpu1', None),
         ('instance.soft_delete.end', 'gpu1', None if reset else 'soft_delete.done')]
-    assert all(facts['instance'].startswith('active/') for _, facts in site.told)
+    assert all(facts['instance'].startswith('active/') for _, facts in site.emitted)
 
 
 def test_of_a_server_without_a_host_too(site: Site) -> None:

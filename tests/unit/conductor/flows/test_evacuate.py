@@ -59,7 +59,7 @@ def test_it_is_elsewhere(site: Site, vm_state: str, stays_off: bool, after: str)
     assert row['launched_at'] is not None and row['extra_migration_context'] is None
     assert site.migration()['status'] == 'done'
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None)]
-    assert [(event, facts.get('moved'), facts.get('host')) for event, facts in site.told] == [
+    assert [(event, facts.get('moved'), facts.get('host')) for event, facts in site.emitted] == [
         ('instance.rebuild_scheduled', None, None), ('instance.rebuild.end', f'rebuild.{after}', 'gpu2')]
     # What the dead host has waits for it; what the migration holds in Placement goes at once.
     (host, args), (nowhere, held) = site.releases()
@@ -120,7 +120,7 @@ def test_a_failure_leaves_it_on_the_dead_host(site: Site) -> None:
     # The part that ended well is not said again.
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None),
                              ('compute_rebuild_instance', 'Error', 'ctl1', 'no')]
-    assert [event for event, _ in site.told] == ['instance.rebuild_scheduled']
+    assert [event for event, _ in site.emitted] == ['instance.rebuild_scheduled']
 
 
 def test_no_host_takes_it(site: Site) -> None:
@@ -130,7 +130,7 @@ def test_no_host_takes_it(site: Site) -> None:
     text = 'No valid host was found. none'
     assert site.asked() == ['scheduler select_destinations']
     assert site.events() == [('rebuild_server', 'Error', 'ctl1', text)]
-    (event, facts), = site.told
+    (event, facts), = site.emitted
     assert (event, facts['instance_uuid'], facts['request_spec'], facts['state'], facts['record']['class']) == (
         'compute_task.rebuild_server.error', SERVER, 'spec of flavor 1 with [None]', 'active', 'NoValidHost')
 

@@ -74,13 +74,13 @@ def changes(site: Site) -> list[int]:
 
 @pytest.mark.parametrize('name', GOOD)
 def test_each_is_shown_the_server_as_it_is(site: Site, name: str) -> None:
-    begin, shown, told, _ = GOOD[name]
+    begin, shown, notified, _ = GOOD[name]
     begin(site)
     site.touching = True
     site.go()
     assert changes(site) == shown
-    texts = [facts['instance'] for _, facts in site.told]
-    assert [int(text.partition('progress ')[2].partition(',')[0] or 0) for text in texts] == told
+    texts = [facts['instance'] for _, facts in site.emitted]
+    assert [int(text.partition('progress ')[2].partition(',')[0] or 0) for text in texts] == notified
 
 
 @pytest.mark.parametrize('name', BAD)

@@ -9,7 +9,7 @@ from kilonova.conductor.flows import FLOWS, one_step
 from kilonova.errors import Invalid, Unanswered
 from tests.unit.conductor.site import IMAGE, Site, steps
 
-# kind: states before, what the row says, the method and what it is told beside server and key, states after a failure.
+# kind: states before, what the row says, the method and its arguments beside server and key, states after a failure.
 CASES: dict[str, tuple[Any, ...]] = {
     'stop': ('active', 'powering-off', {'clean_shutdown': False}, 'stop_instance', {'clean_shutdown': False}),
     'start': ('stopped', 'powering-on', {}, 'start_instance', {}),
@@ -35,13 +35,13 @@ def test_all_kinds_are_here() -> None:
 
 @pytest.mark.parametrize('kind', CASES)
 def test_the_host_is_asked_and_writes_the_end(site: Site, kind: str) -> None:
-    vm_state, task_state, args, method, told = CASES[kind]
+    vm_state, task_state, args, method, more = CASES[kind]
     site.env.notify.enabled = False
     site.put(vm_state, task_state)
     site.accept(kind, args)
     site.go()
-    about = {} if 'order' in told else {'instance': f'{vm_state}/{task_state} on gpu1: flavor 1'}
-    assert site.calls() == [('gpu1', method, {**about, **told, 'key': f'0.{method}/1'})]
+    about = {} if 'order' in more else {'instance': f'{vm_state}/{task_state} on gpu1: flavor 1'}
+    assert site.calls() == [('gpu1', method, {**about, **more, 'key': f'0.{method}/1'})]
     assert site.kept() is not None and site.action() == 'under way'
     assert site.finished_works == [(site.operation, None)]
 

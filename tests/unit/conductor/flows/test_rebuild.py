@@ -48,7 +48,7 @@ def test_what_is_asked(site: Site, notify: bool) -> None:
     assert site.stored_spec() == 2 and site.kept() is not None
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None)]
     if notify:
-        assert site.told == [('instance.rebuild_scheduled', {'instance': ON_GPU1})]
+        assert site.emitted == [('instance.rebuild_scheduled', {'instance': ON_GPU1})]
 
 
 @pytest.mark.parametrize('args', [{'check_host': False}, {'request_spec': None, 'old_request_spec': None}])
@@ -69,7 +69,7 @@ def test_a_host_that_does_not_suit_leaves_it_as_it_was(site: Site) -> None:
     assert site.row()['image_ref'] == 'old' and site.system_metadata()['image_min_ram'] == '7'
     assert site.faults() == [(500, text, None)] and site.stored_spec() == 1
     assert site.events() == [('rebuild_server', 'Error', 'ctl1', text)]
-    (event, facts), = site.told
+    (event, facts), = site.emitted
     assert (event, facts['instance_uuid'], facts['request_spec'], facts['state'], facts['record']['class']) == (
         'compute_task.rebuild_server.error', SERVER, 'spec of flavor 2', 'active', 'NoValidHost')
 
@@ -79,7 +79,7 @@ def test_without_notifications(site: Site) -> None:
     begin(site)
     site.answers['select_destinations'] = NoValidHost(reason='not here')
     site.go()
-    assert site.state() == ('active', None) and site.told == []
+    assert site.state() == ('active', None) and site.emitted == []
 
 
 @pytest.mark.parametrize('thrown', [False, True])
@@ -99,7 +99,7 @@ def test_a_host_that_fails(site: Site, thrown: bool) -> None:
     assert site.faults() == [(400, 'no', 'gpu1')] and site.action() == 'Error'
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None),
                              ('compute_rebuild_instance', 'Error', 'gpu1', 'no')]
-    assert [event for event, _ in site.told] == ['instance.rebuild_scheduled']
+    assert [event for event, _ in site.emitted] == ['instance.rebuild_scheduled']
 
 
 def test_a_spec_that_was_not_there_is_not_stored(site: Site) -> None:
@@ -120,7 +120,7 @@ def test_it_goes_on_where_it_stood(site: Site, silent: str, position: int) -> No
     site.sent.clear()
     site.go()
     assert site.asked()[0].endswith(silent)
-    # What is told twice stands once.
+    # The event of what is repeated stands once.
     assert site.events() == [('rebuild_server', 'Success', 'ctl1', None)]
 
 

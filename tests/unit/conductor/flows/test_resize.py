@@ -78,7 +78,7 @@ def test_it_waits_for_its_confirm(site: Site) -> None:
     assert site.events() == [('conductor_migrate_server', 'Success', 'ctl1', None),
                              ('cold_migrate', 'Success', 'ctl1', None)]
     assert site.action() == 'done'
-    assert site.told == [('instance.resize_finish.end', {
+    assert site.emitted == [('instance.resize_finish.end', {
         'instance': INSTANCE, 'moved': 'resize.done', 'host': 'gpu1'})]
 
 
@@ -86,7 +86,7 @@ def test_without_notifications_nothing_is_read_for_them(site: Site) -> None:
     site.env.notify.enabled = False
     begin(site)
     site.go()
-    assert site.state() == ('resized', None) and site.told == []
+    assert site.state() == ('resized', None) and site.emitted == []
 
 
 def test_what_a_destination_writes_is_what_the_next_host_reads(site: Site) -> None:
@@ -132,7 +132,7 @@ def test_a_failure_is_undone_from_the_end(site: Site, failing: str) -> None:
     assert site.faults() == [(400, 'no', 'gpu2')]
     assert [event[:3] for event in site.events()] == [
         (name, 'Error', 'ctl1') for name in ('conductor_migrate_server', 'cold_migrate')]
-    assert site.told == []
+    assert site.emitted == []
 
 
 @pytest.mark.parametrize('refusing', ['prep_resize', 'resize_instance'])
@@ -153,10 +153,10 @@ def test_what_they_said_when_no_host_is_left(site: Site) -> None:
     site.answers['prep_resize'] = [HostRejected('too small'), HostRejected('too full')]
     site.go()
     assert site.faults() == [(500, 'No valid host was found. Hosts said: too small; too full', 'gpu3')]
-    assert site.told == [('compute_task.migrate_server.error', {
+    assert site.emitted == [('compute_task.migrate_server.error', {
         'instance_uuid': site.row()['uuid'], 'request_spec': 'spec of flavor 2 with [None]', 'state': 'active',
-        'record': site.told[0][1]['record']})]
-    assert site.told[0][1]['record']['class'] == 'NoValidHost'
+        'record': site.emitted[0][1]['record']})]
+    assert site.emitted[0][1]['record']['class'] == 'NoValidHost'
 
 
 def test_the_guest_is_not_destroyed_by_a_refusal_of_its_last_step(site: Site) -> None:
@@ -168,7 +168,7 @@ def test_the_guest_is_not_destroyed_by_a_refusal_of_its_last_step(site: Site) ->
     assert site.state() == ('active', None)
 
 
-def test_devices_that_somebody_else_got_are_chosen_again(site: Site) -> None:
+def test_devices_that_another_server_got_are_chosen_again(site: Site) -> None:
     """Placement has no room for what was chosen: the scheduler is asked for other devices of the same hosts."""
     begin(site, 'gpu2')
     full, found = site.selection('gpu2', vcpus=9), site.selection('gpu3', vcpus=2)

@@ -40,7 +40,7 @@ def test_a_confirm_leaves_nothing_of_the_move(site: Site, power_state: int, befo
     assert site.system_metadata() == {'image_x': 'y'}
     assert site.migration()['status'] == 'confirmed'
     assert site.held() == {'server': {'gpu2': 2}}
-    event, facts = site.told[0]
+    event, facts = site.emitted[0]
     assert (event, facts['moved'], facts['host']) == (
         'instance.resize_confirm.end', f'confirm.{after}', 'gpu1')
 
@@ -51,7 +51,7 @@ def test_a_server_whose_state_was_reset_keeps_that(site: Site) -> None:
         instances.transition(conn, site.row()['uuid'], 'reset.error')
     site.go()
     assert site.state() == ('error', None) and site.migration()['status'] == 'confirmed'
-    assert site.told[0][1]['moved'] is None and site.kept() is None
+    assert site.emitted[0][1]['moved'] is None and site.kept() is None
 
 
 def test_without_notifications(site: Site) -> None:
@@ -107,7 +107,7 @@ def test_a_revert(site: Site) -> None:
     assert site.held() == {'server': {'gpu1': 1}} and site.stored_spec() == 1
     assert site.migration()['status'] == 'reverted'
     assert site.row()['extra_migration_context'] is None and site.system_metadata() == {}
-    event, facts = site.told[0]
+    event, facts = site.emitted[0]
     assert (event, facts['moved'], facts['host']) == ('instance.resize_revert.end', 'revert.active', 'gpu1')
     assert facts['instance'].startswith('resized/resize_reverting on gpu1')
 
@@ -115,7 +115,7 @@ def test_a_revert(site: Site) -> None:
 def test_what_was_off_is_off_again(site: Site) -> None:
     revert(site, system_metadata={'old_vm_state': 'stopped'})
     site.go()
-    assert site.state() == ('stopped', None) and site.told[0][1]['moved'] == 'revert.stopped'
+    assert site.state() == ('stopped', None) and site.emitted[0][1]['moved'] == 'revert.stopped'
 
 
 def test_a_state_that_was_reset_is_no_revert(site: Site) -> None:
@@ -123,7 +123,7 @@ def test_a_state_that_was_reset_is_no_revert(site: Site) -> None:
     with site.cell.write() as conn:
         instances.transition(conn, site.row()['uuid'], 'reset.active')
     site.go()
-    assert site.told[0][1]['moved'] is None and site.migration()['status'] == 'reverted'
+    assert site.emitted[0][1]['moved'] is None and site.migration()['status'] == 'reverted'
 
 
 def test_a_spec_that_is_not_known_stays(site: Site) -> None:

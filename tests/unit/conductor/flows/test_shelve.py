@@ -28,7 +28,7 @@ def test_a_shelve_keeps_the_host(site: Site) -> None:
     kept = site.system_metadata()
     assert (kept['shelved_image_id'], kept['shelved_host'], kept['image_min_ram']) == (IMAGE, 'gpu1', '1')
     assert kept['shelved_at'].startswith(str(instances.utcnow().date()))
-    assert site.told == [('instance.shelve.end', {
+    assert site.emitted == [('instance.shelve.end', {
         'instance': f'active/shelving on gpu1: flavor 1, {DB}', 'moved': 'shelve.done', 'host': 'gpu1'})]
     assert site.woken == [([], False)]
 
@@ -39,7 +39,7 @@ def test_a_shelve_may_go_on_with_the_offload(site: Site) -> None:
     row, = site.rows()
     assert (row.kind, row.args, row.slot) == ('shelve_offload', {'shelving': True}, 'run')
     assert site.state() == ('shelved', 'shelving_offloading') and site.action() == 'under way'
-    assert site.woken == [([row.uuid], False)] and site.told[0][1]['moved'] == 'shelve.offload'
+    assert site.woken == [([row.uuid], False)] and site.emitted[0][1]['moved'] == 'shelve.offload'
 
 
 @pytest.mark.parametrize(('stale', 'left'), [('old', [(None, {'image_id': 'old'})]), (IMAGE, [])])
@@ -90,7 +90,7 @@ def test_an_offload_leaves_no_host(site: Site, args: dict[str, Any]) -> None:
     nowhere = {'host': None, 'node': None, 'compute_id': None, 'power_state': 4}
     assert {name: row[name] for name in nowhere} == nowhere and site.held() == {}
     assert site.events() == ([] if args else [('compute_shelve_offload_instance', 'Success', 'gpu1', None)])
-    assert site.told == [('instance.shelve_offload.end', {
+    assert site.emitted == [('instance.shelve_offload.end', {
         'instance': before, 'host': 'gpu1', 'moved': 'shelve_offload.done', 'values': nowhere})]
 
 
@@ -117,7 +117,7 @@ def test_an_offload_of_a_server_that_is_being_deleted(site: Site) -> None:
     with site.cell.write() as conn:
         instances.transition(conn, SERVER, 'delete.start')
     site.go()
-    assert site.told[0][1]['moved'] is None and site.state() == ('shelved', 'deleting') and site.kept() is None
+    assert site.emitted[0][1]['moved'] is None and site.state() == ('shelved', 'deleting') and site.kept() is None
 
 
 def test_an_offload_goes_forward(site: Site) -> None:

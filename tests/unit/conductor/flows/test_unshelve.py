@@ -71,7 +71,7 @@ def test_it_is_as_before_it_was_shelved(site: Site) -> None:
     assert site.system_metadata() == {'image_min_ram': '1', 'image_os_type': 'linux'}
     assert site.releases() == [(None, {'image_id': IMAGE})] and site.woken == [([site.rows()[0].uuid], False)]
     assert site.events() == [(name, 'Success', 'ctl1', None) for name in ('get_image_info', 'schedule_instances')]
-    (event, facts), = site.told
+    (event, facts), = site.emitted
     assert (event, facts['host'], facts['moved']) == ('instance.unshelve.end', 'gpu2', 'unshelve.done')
     assert facts['instance'].startswith('shelved_offloaded/unshelving on gpu2')
 
@@ -196,7 +196,7 @@ def test_it_starts_where_it_is(site: Site) -> None:
         'instance': before, 'key': '0.start_shelved_instance/1'})]
     assert site.state() == ('active', None) and site.action() == 'done'
     assert site.releases() == [(None, {'image_id': IMAGE})] and site.events() == []
-    assert site.told == [('instance.power_on.end', {
+    assert site.emitted == [('instance.power_on.end', {
         'instance': before, 'host': 'gpu1', 'moved': 'unshelve_start.done'})]
 
 
