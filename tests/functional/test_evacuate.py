@@ -7,7 +7,7 @@ import pytest
 
 from kilonova.states import PowerState
 from kilonova.virt.driver import GuestFailed
-from tests.fixtures.cloud import Cloud
+from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.flows.cases import force_down, lose_host
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0'],
@@ -133,6 +133,29 @@ def test_a_named_host_is_the_schedulers_unless_forced(small):
     assert evacuate(small, full, 400, version='2.68', host=third, force=True)
     come_back(small, source)
     small.assert_clean()
+
+
+@pytest.mark.parametrize(('version', 'body', 'goes'), [
+    ('2.28', {}, True), ('2.67', {'force': True}, True), ('2.67', {'force': False}, False), ('2.95', {}, False)])
+def test_a_forced_host_takes_it_whatever_filters_say(make_cloud, monkeypatch, version, body, goes):
+    """Where another one of its user's servers is, from which it shall be apart; a third host is free. Until 2.28 each
+    named host is forced."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    cloud = make_cloud(GPUS, filter_scheduler__enabled_filters=['ComputeFilter', 'DifferentHostFilter'])
+    flavor = cloud.flavor()
+    peer = cloud.boot(flavor)
+    server = cloud.ok('POST', '/servers', {'server': {
+        'name': 'apart', 'flavorRef': flavor, 'imageRef': IMAGE_ID, 'networks': 'none'},
+        'os:scheduler_hints': {'different_host': [peer]}})['server']['id']
+    cloud.settle()
+    source, named = cloud.host_of(server), cloud.host_of(peer)
+    assert source != named
+    lose_host(cloud, source)
+    evacuate(cloud, server, version=version, host=named, **body)
+    assert cloud.host_of(server) == (named if goes else source), cloud.story(server)
+    assert (migration_of(cloud, server)['status'] == 'error') is not goes
+    come_back(cloud, source)
+    cloud.assert_clean()
 
 
 @pytest.mark.parametrize('refusing', [1, 2])

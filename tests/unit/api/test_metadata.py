@@ -16,6 +16,7 @@ from kilonova.api import metadata
 from kilonova.api.metadata import MetadataService, Misconfigured
 from kilonova.db.queries import instances
 from kilonova.errors import Unanswered
+from kilonova.virt.guest_metadata import LATEST, VERSIONS
 from tests.unit.api.conftest import OTHER, PROJECT, Site
 
 SECRET = 'between the proxy and us'
@@ -203,6 +204,18 @@ def test_a_guest_tells_its_password_once(guests: Guests, server: str) -> None:
     guests.site.ok('DELETE', owner, user='bob')
     assert guests.ask(server, path, 'POST', b'another').status_int == 200
     assert guests.text(server, path) == 'another'
+
+
+@pytest.mark.parametrize('version', [*VERSIONS, LATEST])
+def test_the_password_is_in_every_version_since_2013_10_17(guests: Guests, server: str, version: str) -> None:
+    is_there = version >= '2013-10-17'
+    path, code = f'/openstack/{version}/password', 200 if is_there else 404
+    assert ('password' in guests.text(server, f'/openstack/{version}').split()) is is_there
+    assert guests.ask(server, path).status_int == code
+    assert guests.ask(server, path, 'POST', b'mine').status_int == (200 if is_there else 404)
+    owner = f'/servers/{server}/os-server-password'
+    for asked in ('2.1', '2.104'):
+        assert guests.site.ok('GET', owner, version=asked)['password'] == ('mine' if is_there else '')
 
 
 @pytest.mark.parametrize(('method', 'path'), [
