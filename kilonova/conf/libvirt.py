@@ -38,6 +38,9 @@ OPTS = [
                help="Seconds between the memory balloon's statistics; 0: no balloon."),
     cfg.StrOpt('rng_dev_path', default='/dev/urandom',
                help="Source of the guests' random number device; empty: no such device."),
+    cfg.IntOpt('realtime_scheduler_priority', default=1, min=1, max=99,
+               help='Priority (SCHED_FIFO) of vCPUs of servers that ask for realtime (hw:cpu_realtime). Raise it only '
+                    'where the host has other such work that must come after theirs.'),
     cfg.StrOpt('sysinfo_serial', default='unique', choices=['none', 'os', 'hardware', 'auto', 'unique'],
                help="Serial number in the guest's SMBIOS: none, the host's machine-id (os), the host's own "
                     "(hardware), the first of these that there is (auto), or the server's uuid (unique)."),

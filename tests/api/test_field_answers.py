@@ -358,8 +358,11 @@ def test_an_image_that_forbids_auto(world):
     """Finding 3.6: diskConfig AUTO on an image whose auto_disk_config is Disabled was accepted."""
     refused = (400, world.fill('Requested image {image} has automatic disk resize disabled.'))
     auto, manual = {'OS-DCF:diskConfig': 'AUTO'}, {'OS-DCF:diskConfig': 'MANUAL'}
-    for word in ('Disabled', 'disabled', ' DISABLED '):
-        world.images.kept[world.names['image']]['auto_disk_config'] = word
+    for name, word in (('hw_auto_disk_config', 'Disabled'), ('auto_disk_config', 'Disabled'),
+                       ('auto_disk_config', 'disabled'), ('auto_disk_config', ' DISABLED ')):
+        kept = world.images.kept[world.names['image']]
+        kept.pop('hw_auto_disk_config', None)
+        kept[name] = word
         assert _create(world, **auto) == refused
     for body in ({}, manual):
         assert _create(world, **body) == (202, None)

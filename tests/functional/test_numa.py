@@ -123,12 +123,45 @@ def test_inventory_and_traits(make_cloud):
     cloud.assert_clean()
 
 
+def test_realtime_cpus_through_the_life_of_a_server(make_cloud):
+    """hw:cpu_realtime: its vCPUs, and where the emulator runs, after a reboot and on a host that it is carried to."""
+    cloud = make_cloud({**ONE, 'gpu2': ['0000:85:00.0']}, libvirt__realtime_scheduler_priority=5, **SETS)
+    server = cloud.boot(pinned(cloud, vcpus=3, **{'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '^0'}))
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+
+    def check_domain(realtime):
+        tree = etree.fromstring(cloud.xml(server).encode())
+        found, own = tree.findall('cputune/vcpusched'), pins(cloud, server)
+        assert {(one.get('scheduler'), one.get('priority')) for one in found} == {('fifo', '5')}
+        assert set().union(*(cpuset.parse(one.get('vcpus')) for one in found)) == realtime
+        assert cpuset.parse(tree.find('cputune/emulatorpin').get('cpuset')) == set().union(
+            *(cpus for vcpu, cpus in own.items() if vcpu not in realtime))
+        assert [one.tag for one in tree.find('memoryBacking')] == ['nosharepages', 'locked']
+    check_domain({1, 2})
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    check_domain({1, 2})
+    source = cloud.host_of(server)
+    cloud.action(server, 'resize', {'flavorRef': pinned(cloud, vcpus=3, **{
+        'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'})})
+    assert cloud.status(server) == 'VERIFY_RESIZE' and cloud.host_of(server) != source
+    check_domain({1})
+    cloud.action(server, 'revertResize')
+    check_domain({1, 2})
+    mixed = cloud.boot(cloud.flavor(vcpus=3, **{'hw:cpu_policy': 'mixed', 'hw:cpu_realtime': 'yes',
+                                                'hw:cpu_realtime_mask': '2'}))
+    (held,) = cloud.placement.allocations()[mixed].values()
+    assert (held['PCPU'], held['VCPU']) == (1, 2)
+    check(cloud, server)
+
+
 def test_what_flavors_may_not_say(cloud):
     """Row 1.9: refused when a server is created, and when one is to be resized to it."""
     server = cloud.boot(cloud.flavor())
     for specs in ({'hw:numa_nodes': '0'}, {'hw:numa_nodes': '3'}, {'hw:cpu_thread_policy': 'require'},
                   {'hw:cpu_policy': 'mixed'}, {'hw:mem_page_size': 'x'}, {'hw:locked_memory': 'true'},
-                  {'hw:cpu_max_sockets': '1', 'hw:cpu_sockets': '2'}):
+                  {'hw:cpu_max_sockets': '1', 'hw:cpu_sockets': '2'}, {'hw:cpu_realtime': 'yes'},
+                  {'hw:cpu_realtime': 'yes', 'hw:cpu_policy': 'dedicated'},
+                  {'hw:cpu_realtime': 'yes', 'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime_mask': '0-1'}):
         _refused(cloud, server, specs)
     assert cloud.status(server) == 'ACTIVE'
 

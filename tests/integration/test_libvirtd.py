@@ -22,9 +22,11 @@ import pytest
 
 from kilonova import errors
 from kilonova.compute.manager import ComputeManager
-from kilonova.objects import InstancePCIRequest, InstancePCIRequests, base
+from kilonova.objects import Flavor, InstancePCIRequest, InstancePCIRequests, base
 from kilonova.states import PowerState
 from kilonova.virt import driver
+from kilonova.virt.hardware import constraints, numa
+from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import connection as connection_module
 from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
@@ -41,16 +43,21 @@ SHAPES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     'plain': ({}, {}, 'pc'),
     'plain-q35': ({}, {}, 'q35'),
     'usb': ({'hw_disk_bus': 'usb'}, {}, 'pc'),
-    'usb-q35': ({'hw_disk_bus': 'usb', 'hw_cdrom_bus': 'usb'}, {}, 'q35'),
-    'scsi': ({'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}, {}, 'pc'),
-    'ide': ({'hw_disk_bus': 'ide'}, {}, 'pc'),
-    'sata': ({'hw_disk_bus': 'sata'}, {}, 'q35'),
+    'usb-old': ({'hw_disk_bus': 'usb', 'hw_sound_model': 'sb16'}, {'hw:usb_model': 'ich9-ehci1'}, 'pc'),
+    'usb-q35': ({'hw_disk_bus': 'usb', 'hw_cdrom_bus': 'usb', 'hw_usb_model': 'qemu-xhci'},
+                {'hw:sound_model': 'usb'}, 'q35'),
+    'scsi': ({'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}, {'hw:virtio_packed_ring': 'true'}, 'pc'),
+    'ide': ({'hw_disk_bus': 'ide', 'hw_sound_model': 'ac97'},
+            {'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '40'}, 'pc'),
+    'sata': ({'hw_disk_bus': 'sata', 'hw_sound_model': 'ich9'}, {'hw:viommu_model': 'auto'}, 'q35'),
+    'virtio-q35': ({'hw_viommu_model': 'virtio', 'hw_virtio_packed_ring': 'true'}, {}, 'q35'),
     'windows': ({'os_type': 'windows'}, {}, 'pc'),
     'windows-hidden': ({'os_type': 'windows', 'img_hide_hypervisor_id': 'true'}, {}, 'q35'),
     'hidden': ({}, {'hw:hide_hypervisor_id': 'true', 'hw:pmu': 'false', 'hw_rng:allowed': 'False'}, 'pc'),
     'rated': ({'hw_time_hpet': 'true'}, {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000',
                                          'hw:cpu_sockets': '1'}, 'pc'),
-    'watched': ({'hw_video_model': 'vga', 'hw_qemu_guest_agent': 'yes'}, {'hw:watchdog_action': 'reset'}, 'pc'),
+    'watched': ({'hw_video_model': 'vga', 'hw_video_ram': '32', 'hw_qemu_guest_agent': 'yes'},
+                {'hw:watchdog_action': 'reset', 'hw_video:ram_max_mb': '32'}, 'pc'),
     'watched-q35': ({'hw_video_model': 'virtio', 'hw_qemu_guest_agent': 'yes'},
                     {'hw:watchdog_action': 'pause', 'quota:disk_read_iops_sec': '500'}, 'q35')}
 
@@ -84,9 +91,9 @@ class Rig(Listener):
         self.servers: list[Any] = []
 
     def boot(self, properties: dict[str, str] | None = None, extra_specs: dict[str, str] | None = None,
-             **values: Any) -> Any:
+             vcpus: int = 1, **values: Any) -> Any:
         server = new_instance(id=len(self.servers) + 1, flavor=new_flavor(
-            vcpus=1, memory_mb=64, extra_specs=extra_specs or {}), **values)
+            vcpus=vcpus, memory_mb=64, extra_specs=extra_specs or {}), **values)
         self.servers.append(server)
         self.driver.guests.spawn(server, self.image(properties))
         return server
@@ -131,6 +138,28 @@ def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
                 rig.says(server, 'GUEST-BOOT 1')
             assert {name: rig.driver.guests.get_info(server) for name, server in booted.items()} == dict.fromkeys(
                 booted, PowerState.RUNNING)
+
+
+def test_the_kernel_runs_realtime_cpus_before_all_else(rig: Rig) -> None:
+    """hw:cpu_realtime: of QEMU's threads the one of that vCPU, and no other, on a host CPU of its own; its memory stays
+    where it is."""
+    ours = sorted(os.sched_getaffinity(0))[:2]
+    specs = {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'}
+    host = numa.topology_of([numa.HostCell(0, frozenset(ours), 1024, (), 0, {4: 262144})],
+                            Offer(shared=frozenset(), dedicated=frozenset(ours), said=True))
+    wanted = constraints.of(Flavor(vcpus=2, memory_mb=64, extra_specs=specs))
+    assert host is not None and wanted is not None
+    server = rig.boot(extra_specs=specs, vcpus=2, numa_topology=numa.fit(host, wanted))
+    rig.says(server, 'GUEST-BOOT 1')
+    pid = rig.daemon.pid_of(f'instance-{server.id:08x}')
+    threads = {Path(f'/proc/{pid}/task/{tid}/comm').read_text().strip(): int(tid)
+               for tid in os.listdir(f'/proc/{pid}/task')}
+    first = [name for name, tid in threads.items() if os.sched_getscheduler(tid) == os.SCHED_FIFO]
+    assert first == ['CPU 1/TCG'] and os.sched_getparam(threads[first[0]]).sched_priority == 1
+    own, other = (os.sched_getaffinity(threads[name]) for name in ('CPU 1/TCG', 'CPU 0/TCG'))
+    assert [len(own), len(other), own & other] == [1, 1, set()] and os.sched_getaffinity(pid) == other
+    locked = next(line for line in Path(f'/proc/{pid}/status').read_text().splitlines() if line.startswith('VmLck:'))
+    assert int(locked.split()[1]) >= 64 << 10
 
 
 def test_a_guest_keeps_its_disk_through_its_life(rig: Rig) -> None:

@@ -100,7 +100,23 @@ class RequiredMixedInstancePolicy(errors.Invalid):
 
 
 class RequiredMixedOrRealtimeCPUMask(errors.Invalid):
-    msg_fmt = "Must specify 'hw:cpu_dedicated_mask' when using 'mixed' CPU policy."
+    msg_fmt = ("Must specify either 'hw:cpu_dedicated_mask' or 'hw:cpu_realtime_mask' when using 'mixed' CPU policy. "
+               "'hw:cpu_dedicated_mask' and 'hw:cpu_realtime_mask' can be specified at the same time, or be specified "
+               'with only one of them.')
+
+
+class RealtimeConfigurationInvalid(errors.Invalid):
+    msg_fmt = 'Cannot set realtime policy in a non dedicated cpu pinning policy'
+
+
+class RealtimeMaskNotFoundOrInvalid(errors.Invalid):
+    msg_fmt = ('Use of realtime CPUs requires either one or more non-realtime CPU(s) or offloaded emulator threads: '
+               "'%(mask)s' of hw:cpu_realtime_mask.")
+
+
+class RealtimeMaskNotDedicated(errors.Invalid):
+    msg_fmt = ("Realtime CPUs must have CPUs of their own: %(cpus)s of 'hw:cpu_realtime_mask' are not in "
+               "'hw:cpu_dedicated_mask'.")
 
 
 class InvalidMixedInstanceDedicatedMask(errors.Invalid):
@@ -140,7 +156,8 @@ def of(flavor: Any, properties: Any = None) -> InstanceNUMATopology | None:
     specs = flavor.extra_specs or {}
     policy = cpu_policy(specs, properties)
     thread_policy = cpu_thread_policy(specs, properties)
-    dedicated = _dedicated(specs, policy, flavor.vcpus)
+    dedicated = _dedicated(specs, policy, flavor.vcpus, properties)
+    realtime(specs, flavor.vcpus, properties)
     emulator = emulator_threads_policy(specs)
     size = page_size(specs, properties)
     if locked_memory(specs, properties) and size is None:
@@ -167,7 +184,7 @@ def cpus_asked(flavor: Any, properties: Any = None) -> tuple[int, int]:
     """How many shared and how many dedicated CPUs flavor and image ask for: what ``shared_cpus`` and ``dedicated_cpus``
     say of the topology, without looking at the cells that it has. Raises the errors above."""
     specs = flavor.extra_specs or {}
-    dedicated = len(_dedicated(specs, cpu_policy(specs, properties), flavor.vcpus))
+    dedicated = len(_dedicated(specs, cpu_policy(specs, properties), flavor.vcpus, properties))
     isolated = dedicated and emulator_threads_policy(specs) == ISOLATE
     return flavor.vcpus - dedicated, dedicated + int(isolated)
 
@@ -218,13 +235,38 @@ def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
     return _word(specs, 'hw:emulator_threads_policy', (ISOLATE, SHARE), InvalidEmulatorThreadsPolicy)
 
 
-def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int) -> set[int]:
-    """The vCPUs that get host CPUs of their own."""
-    mask = specs.get('hw:cpu_dedicated_mask')
-    if mask is None and policy == MIXED:
-        raise RequiredMixedOrRealtimeCPUMask
+def realtime(specs: Mapping[str, str], vcpus: int, properties: Any = None) -> frozenset[int]:
+    """The vCPUs that run before all else on their host CPUs: those of the mask, the image's before the flavor's. One
+    must be left for the emulator's threads, unless they have a place of their own."""
+    if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
+        return frozenset()
+    policy = cpu_policy(specs, properties)
+    if policy not in (DEDICATED, MIXED):
+        raise RealtimeConfigurationInvalid
+    mask, everything = _realtime_mask(specs, properties), frozenset(range(min(vcpus, cpuset.MOST)))
+    found = everything if mask is None else frozenset(_cpus('hw:cpu_realtime_mask', mask, everything))
+    if not found or found - everything or (found == everything and emulator_threads_policy(specs) is None):
+        raise RealtimeMaskNotFoundOrInvalid(mask=mask)
+    if shared := found - _dedicated(specs, policy, vcpus, properties):
+        raise RealtimeMaskNotDedicated(cpus=cpuset.text(shared))
+    return found
+
+
+def _realtime_mask(specs: Mapping[str, str], properties: Any) -> str | None:
+    found: str | None = _property(properties, 'hw_cpu_realtime_mask') or specs.get('hw:cpu_realtime_mask')
+    return found
+
+
+def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int, properties: Any) -> set[int]:
+    """The vCPUs that get host CPUs of their own. With a mixed policy those of realtime, if no others are named."""
+    name, mask = 'hw:cpu_dedicated_mask', specs.get('hw:cpu_dedicated_mask')
     if mask is not None and policy != MIXED:
         raise RequiredMixedInstancePolicy
+    if mask is None and policy == MIXED:
+        name = 'hw:cpu_realtime_mask'
+        mask = _realtime_mask(specs, properties) if strutils.bool_from_string(specs.get('hw:cpu_realtime')) else None
+        if mask is None:
+            raise RequiredMixedOrRealtimeCPUMask
     if policy not in (DEDICATED, MIXED):
         return set()
     if vcpus > cpuset.MOST:
@@ -232,7 +274,7 @@ def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int) -> set[
     everything = set(range(vcpus))
     if mask is None:
         return everything
-    found = _cpus('hw:cpu_dedicated_mask', mask, everything)
+    found = _cpus(name, mask, everything)
     if not found & everything or found >= everything:
         raise InvalidMixedInstanceDedicatedMask
     if found - everything:

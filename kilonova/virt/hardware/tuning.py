@@ -1,5 +1,5 @@
 """What a flavor and an image ask of a guest's board besides CPUs and memory: shares of the host's CPUs, limits of its
-disks, serial ports, watchdog, firmware, video.
+disks, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random numbers, the width of addresses.
 
     wishes = tuning.of(flavor.extra_specs, image.properties)
     wishes.cpu == {'shares': 512}
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from oslo_utils import strutils
 
@@ -22,14 +22,25 @@ MOST_SERIAL_PORTS = 4
 REQUIRED, OPTIONAL, DISABLED = 'required', 'optional', 'disabled'
 UEFI = 'uefi'
 WATCHDOG_ACTIONS = ('none', 'pause', 'poweroff', 'reset', DISABLED)
+SOUND_MODELS = ('sb16', 'es1370', 'pcspk', 'ac97', 'ich6', 'ich9', 'usb', 'virtio')
+INTEL, SMMUV3, VIRTIO, AUTO = 'intel', 'smmuv3', 'virtio', 'auto'
+IOMMU_MODELS = (INTEL, SMMUV3, VIRTIO, AUTO)
+USB_MODELS = ('piix3-uhci', 'piix4-uhci', 'ehci', 'ich9-ehci1', 'vt82c686b-uhci', 'pci-ohci', 'nec-xhci', 'qemu-xhci')
+PASSTHROUGH, EMULATE = 'passthrough', 'emulate'
+# Graphics adapters whose memory can be chosen.
+SIZED_VIDEO = ('vga', 'qxl', 'vmvga', 'bochs')
 # The properties that count here.
-PROPERTIES = ('hw_firmware_type', 'hw_pmu', 'hw_serial_port_count', 'hw_video_model', 'hw_video_ram',
-              'hw_watchdog_action', 'os_secure_boot')
+PROPERTIES = ('hw_firmware_type', 'hw_maxphysaddr_bits', 'hw_maxphysaddr_mode', 'hw_pmu', 'hw_serial_port_count',
+              'hw_sound_model', 'hw_usb_model', 'hw_video_model', 'hw_video_ram', 'hw_viommu_model',
+              'hw_virtio_packed_ring', 'hw_watchdog_action', 'os_secure_boot')
 
 # What the kernel takes: smallest, largest. A quota below 0 is none.
 _CPU_LIMITS = {'shares': (2, 262144), 'period': (1000, 1000000), 'quota': (1000, 18446744073709551)}
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
 _MOST_DISK = 10 ** 15
+# Bits of a physical address that a guest of QEMU may have; libvirt's numbers of random bytes have 32 bits.
+_ADDRESS_BITS = (32, 52)
+_MOST_RANDOM = 2 ** 32 - 1
 
 
 class InvalidTuning(errors.Invalid):
@@ -53,10 +64,26 @@ class SecureBootNeedsUefi(errors.Invalid):
     msg_fmt = 'Secure boot needs UEFI: the image has to say hw_firmware_type=uefi.'
 
 
+class AddressSpace(NamedTuple):
+    """How wide the guest's physical addresses are: as the host's (passthrough), or ``bits`` (emulate)."""
+
+    mode: str
+    bits: int | None = None
+
+
+class RandomNumbers(NamedTuple):
+    """A source of random numbers: at most ``rate_bytes`` in ``period`` milliseconds; None: no limit, libvirt's
+    period."""
+
+    rate_bytes: int | None = None
+    period: int | None = None
+
+
 @dataclass(frozen=True)
 class Tuning:
     """``cpu``: shares, period, quota (microseconds); ``disk``: limits of each disk by libvirt's names (bytes or
-    requests a second); ``firmware``: uefi, bios or None; ``video_ram`` in MB; ``watchdog``: what it does, or None."""
+    requests a second); ``firmware``: uefi, bios or None; ``video_ram`` in MB; ``watchdog``: what it does, or None;
+    ``sound``, ``iommu``, ``usb``: models, None where there is none (``usb``: where none is asked for)."""
 
     cpu: dict[str, int] = field(default_factory=dict)
     disk: dict[str, int] = field(default_factory=dict)
@@ -66,13 +93,19 @@ class Tuning:
     secure_boot: str = DISABLED
     video_model: str | None = None
     video_ram: int = 0
+    sound: str | None = None
+    iommu: str | None = None
+    usb: str | None = None
+    packed_ring: bool = False
+    address_space: AddressSpace | None = None
+    random: RandomNumbers | None = field(default_factory=RandomNumbers)
 
 
 def of(extra_specs: Mapping[str, str], properties: Any = None) -> Tuning:
     """``properties``: objects.ImageMetaProps. Raises the errors above."""
     def said(name: str) -> Any:
         return properties.get(name) if properties is not None else None
-    _check_pmu(extra_specs, said('hw_pmu'))
+    _flag(extra_specs, 'hw:pmu', said('hw_pmu'))
     firmware, secure = said('hw_firmware_type'), _secure_boot(extra_specs, said('os_secure_boot'))
     if secure == REQUIRED and firmware != UEFI:
         raise SecureBootNeedsUefi
@@ -80,7 +113,14 @@ def of(extra_specs: Mapping[str, str], properties: Any = None) -> Tuning:
         cpu=_cpu(extra_specs), disk=_disk(extra_specs),
         serial_ports=_serial_ports(extra_specs, said('hw_serial_port_count')),
         watchdog=_watchdog(extra_specs, said('hw_watchdog_action')), firmware=firmware, secure_boot=secure,
-        video_model=said('hw_video_model'), video_ram=_video_ram(extra_specs, said('hw_video_ram') or 0))
+        video_model=said('hw_video_model'),
+        video_ram=_video_ram(extra_specs, said('hw_video_model'), said('hw_video_ram') or 0),
+        sound=_word(extra_specs, 'hw:sound_model', SOUND_MODELS, said('hw_sound_model')),
+        iommu=_word(extra_specs, 'hw:viommu_model', IOMMU_MODELS, said('hw_viommu_model')),
+        usb=_word(extra_specs, 'hw:usb_model', USB_MODELS, said('hw_usb_model')),
+        packed_ring=bool(_flag(extra_specs, 'hw:virtio_packed_ring', said('hw_virtio_packed_ring'))),
+        address_space=_address_space(extra_specs, said('hw_maxphysaddr_mode'), said('hw_maxphysaddr_bits')),
+        random=_random(extra_specs))
 
 
 def _number(name: str, value: str) -> int:
@@ -159,15 +199,69 @@ def _secure_boot(extra_specs: Mapping[str, str], image: str | None) -> str:
     return flavor or image or DISABLED
 
 
-def _check_pmu(extra_specs: Mapping[str, str], image: bool | None) -> None:
-    """Nobody knows which of the two is meant where they differ."""
-    flavor = extra_specs.get('hw:pmu')
-    if flavor is not None and image is not None and strutils.bool_from_string(flavor) is not image:
-        raise FlavorImageConflict(spec='hw:pmu', flavor=flavor, name='hw_pmu', image=image)
+def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool | None:
+    """Which of the two is meant where they differ can't be known; None: neither says it."""
+    flavor = extra_specs.get(name)
+    if flavor is None:
+        return image
+    wanted: bool = strutils.bool_from_string(flavor)
+    if image is not None and wanted is not image:
+        raise FlavorImageConflict(spec=name, flavor=flavor, name=name.replace(':', '_'), image=image)
+    return wanted
 
 
-def _video_ram(extra_specs: Mapping[str, str], wanted: int) -> int:
+def _word(extra_specs: Mapping[str, str], name: str, words: tuple[str, ...], image: str | None) -> str | None:
+    """The same for one of ``words``."""
+    flavor = extra_specs.get(name)
+    if flavor is None:
+        return image
+    if flavor not in words:
+        raise InvalidTuning(name=name, value=flavor, reason=f'it must be one of {", ".join(words)}')
+    if image is not None and flavor != image:
+        raise FlavorImageConflict(spec=name, flavor=flavor, name=name.replace(':', '_'), image=image)
+    return flavor
+
+
+def _address_space(extra_specs: Mapping[str, str], image: str | None, image_bits: int | None) -> AddressSpace | None:
+    mode = _word(extra_specs, 'hw:maxphysaddr_mode', (PASSTHROUGH, EMULATE), image)
+    name = 'hw:maxphysaddr_bits'
+    bits = _number(name, extra_specs[name]) if name in extra_specs else image_bits
+    if image_bits is not None and bits != image_bits:
+        raise FlavorImageConflict(spec=name, flavor=bits, name='hw_maxphysaddr_bits', image=image_bits)
+    if mode == EMULATE and bits is None:
+        raise InvalidTuning(name='hw:maxphysaddr_mode', value=mode, reason='it needs hw:maxphysaddr_bits')
+    if bits is not None:
+        if mode != EMULATE:
+            raise InvalidTuning(name=name, value=bits, reason='it needs hw:maxphysaddr_mode=emulate')
+        if not _ADDRESS_BITS[0] <= bits <= _ADDRESS_BITS[1]:
+            raise InvalidTuning(name=name, value=bits, reason='it must be from {} to {}'.format(*_ADDRESS_BITS))
+    return None if mode is None else AddressSpace(mode, bits)
+
+
+def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
+    """None: the flavor forbids it."""
+    numbers = {}
+    for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'):
+        if name not in extra_specs:
+            continue
+        number = _number(name, extra_specs[name])
+        if not 0 <= number <= _MOST_RANDOM:
+            raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {_MOST_RANDOM}')
+        # 0 is no limit, and the usual period.
+        numbers[name] = number or None
+    rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
+    if period is not None and rate is None:
+        raise InvalidTuning(name='hw_rng:rate_period', value=period, reason='it needs hw_rng:rate_bytes')
+    return RandomNumbers(rate, period) if strutils.bool_from_string(
+        extra_specs.get('hw_rng:allowed'), default=True) else None
+
+
+def _video_ram(extra_specs: Mapping[str, str], model: str | None, wanted: int) -> int:
     """An image gets more than the model's own only as far as the flavor allows it."""
+    if wanted and model not in (None, *SIZED_VIDEO):
+        raise InvalidTuning(name='hw_video_ram', value=wanted,
+                            reason=f'the memory of {model} (hw_video_model) can not be chosen, only that of '
+                                   f'{", ".join(SIZED_VIDEO)}')
     name = 'hw_video:ram_max_mb'
     most = _number(name, extra_specs[name]) if name in extra_specs else 0
     if wanted > most:

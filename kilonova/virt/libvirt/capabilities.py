@@ -7,17 +7,24 @@
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
 from oslo_log import log as logging
 
+from kilonova.virt.hardware import tuning
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.domain.guest import X86
+from kilonova.virt.libvirt.domain.guest import X86, DeviceModels
 
 LOG = logging.getLogger(__name__)
+
+# Versions as major * 1000000 + minor * 1000 + micro: of libvirt that gives guests a virtio IOMMU and widths of
+# addresses; of libvirt and QEMU that have virtio sound; of QEMU that lacks what libvirt gives it for a PC speaker.
+_NEWEST = 10 ** 9
+_VIRTIO_IOMMU, _ADDRESS_SPACES, _VIRTIO_SOUND, _NO_SPEAKER = 8003000, 8007000, (10004000, 8002000), 7001000
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class HostCapabilities:
     cells: tuple[HostCell, ...]
     guests: tuple[tuple[str, tuple[str, ...]], ...]
     uuid: str | None = None
+    # {'mode': 'emulate', 'bits': 46}: how wide the physical addresses are; None: libvirt doesn't say.
+    address_space: dict[str, Any] | None = None
 
     def supported(self) -> list[list[str]]:
         """compute_nodes.supported_instances: [[architecture, kind of hypervisor, 'hvm']]."""
@@ -51,24 +60,33 @@ def parse(text: str, test: bool = False) -> HostCapabilities:
         cpu_model=cpu.findtext('model') or '', cpu_vendor=cpu.findtext('vendor') or '',
         cpu_features=tuple(sorted(feature.get('name', '') for feature in cpu.findall('feature'))),
         cells=tuple(_cell(cell) for cell in root.findall('./host/topology/cells/cell')),
-        guests=guests, uuid=root.findtext('./host/uuid'))
+        guests=guests, uuid=root.findtext('./host/uuid'), address_space=_address_space(cpu.find('maxphysaddr')))
+
+
+def _address_space(element: ElementTree.Element | None) -> dict[str, Any] | None:
+    if element is None or not element.get('bits'):
+        return None
+    return {'mode': element.get('mode'), 'bits': int(element.get('bits', ''))}
 
 
 @dataclass(frozen=True)
 class GuestCapabilities:
     """What guests of the host's architecture can have on one of its machine types: buses of disks, graphics adapters,
-    firmware."""
+    firmware, other devices; ``has_address_spaces``: whether the width of their addresses can be chosen."""
 
     buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
     graphics: frozenset[str] = frozenset()
     has_uefi: bool = False
     has_secure_boot: bool = False
+    models: DeviceModels = field(default_factory=DeviceModels)
+    has_address_spaces: bool = False
 
     def __or__(self, other: GuestCapabilities) -> GuestCapabilities:
-        return GuestCapabilities(self.buses | other.buses, self.video_models | other.video_models,
-                                 self.graphics | other.graphics,
-                                 self.has_uefi or other.has_uefi, self.has_secure_boot or other.has_secure_boot)
+        """Of two machine types of one host."""
+        return replace(self, buses=self.buses | other.buses, video_models=self.video_models | other.video_models,
+                       graphics=self.graphics | other.graphics, has_uefi=self.has_uefi or other.has_uefi,
+                       has_secure_boot=self.has_secure_boot or other.has_secure_boot)
 
 
 def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
@@ -84,7 +102,28 @@ def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[s
             continue
         one = parse_guest(text)
         found = one if found is None else found | one
-    return found if found is not None else usual(arch)
+    libvirt_version = connection.libvirt_version()
+    # The test driver's own version says nothing of QEMU.
+    qemu_version = _NEWEST if connection.is_test else connection.version()
+    return replace(found if found is not None else usual(arch),
+                   models=device_models(arch, libvirt_version, qemu_version),
+                   has_address_spaces=arch in X86 and libvirt_version >= _ADDRESS_SPACES)
+
+
+def device_models(arch: str, libvirt_version: int = _NEWEST, qemu_version: int = _NEWEST) -> DeviceModels:
+    """What QEMU has for guests of an architecture."""
+    sound, usb, iommu = {'ac97', 'es1370', 'ich6', 'ich9', 'usb'}, {'ehci', 'nec-xhci', 'pci-ohci', 'qemu-xhci'}, set()
+    if arch in X86:
+        sound |= {'sb16'} if qemu_version >= _NO_SPEAKER else {'sb16', 'pcspk'}
+        usb |= {'ich9-ehci1', 'piix3-uhci', 'piix4-uhci'}
+        iommu.add(tuning.INTEL)
+    elif arch == 'aarch64':
+        iommu.add(tuning.SMMUV3)
+    if iommu and libvirt_version >= _VIRTIO_IOMMU:
+        iommu.add(tuning.VIRTIO)
+    if libvirt_version >= _VIRTIO_SOUND[0] and qemu_version >= _VIRTIO_SOUND[1]:
+        sound.add('virtio')
+    return DeviceModels(frozenset(sound), frozenset(iommu), frozenset(usb))
 
 
 def usual(arch: str) -> GuestCapabilities:
@@ -92,7 +131,8 @@ def usual(arch: str) -> GuestCapabilities:
     buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in X86 else set())
     models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in X86 else set())
     return GuestCapabilities(frozenset(buses), frozenset(models), frozenset({'vnc', 'spice'}),
-                             has_uefi=arch in ('x86_64', 'aarch64'), has_secure_boot=arch == 'x86_64')
+                             has_uefi=arch in ('x86_64', 'aarch64'), has_secure_boot=arch == 'x86_64',
+                             models=device_models(arch), has_address_spaces=arch in X86)
 
 
 def parse_guest(text: str) -> GuestCapabilities:

@@ -115,7 +115,8 @@ class Host:
 
     @translated
     def traits(self) -> set[str]:
-        return inventory.traits(self._libvirt, self.capabilities, self.guest_capabilities)
+        return inventory.traits(self._libvirt, self.capabilities, self.guest_capabilities,
+                                self.settings.address_spaces)
 
     def uptime(self) -> str | None:
         try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 import os_traits
@@ -19,6 +20,9 @@ from kilonova.virt.libvirt.devices import pci
 _ADAPTERS, _PC_ADAPTERS = ('E1000', 'E1000E', 'RTL8139', 'VIRTIO'), ('NE2K_PCI', 'PCNET', 'VMXNET3')
 # What servers of ours can be started from besides the formats that every driver here takes.
 _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
+# What each QEMU has that is new enough to be served at all.
+_ALWAYS = ('COMPUTE_SOCKET_PCI_NUMA_AFFINITY', 'COMPUTE_NET_VIRTIO_PACKED')
+_ADDRESS_SPACES = {'passthrough': 'COMPUTE_ADDRESS_SPACE_PASSTHROUGH', 'emulate': 'COMPUTE_ADDRESS_SPACE_EMULATED'}
 _KNOWN = frozenset(os_traits.get_traits())
 
 
@@ -46,21 +50,33 @@ def available(connection: Connection, capabilities: HostCapabilities, instances_
         'cpu_info': json.dumps({
             'arch': capabilities.arch, 'model': capabilities.cpu_model, 'vendor': capabilities.cpu_vendor,
             'topology': {'cells': nodes, 'sockets': sockets, 'cores': cores, 'threads': threads},
-            'features': list(capabilities.cpu_features)}),
+            'features': list(capabilities.cpu_features),
+            **({'maxphysaddr': capabilities.address_space} if capabilities.address_space else {})}),
         'disk_available_least': disk.free >> 30,
         'numa_topology': topology.to_json() if topology is not None else None, 'stats': {},
         'pci_passthrough_devices': pci.discover(connection.node_devices())}
 
 
-def traits(connection: Connection, capabilities: HostCapabilities, guests: GuestCapabilities) -> set[str]:
-    """What servers can ask of this host besides devices."""
+def _name(model: str) -> str:
+    return model.replace('-', '_').upper()
+
+
+def traits(connection: Connection, capabilities: HostCapabilities, guests: GuestCapabilities,
+           address_spaces: Iterable[str] = ()) -> set[str]:
+    """What servers can ask of this host besides devices; ``address_spaces``: 'passthrough', 'emulate'."""
     arch = capabilities.arch.upper()
     is_pc = arch in ('X86_64', 'I686')
-    found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{arch}', f'HW_ARCH_{arch}', 'COMPUTE_SOCKET_PCI_NUMA_AFFINITY',
+    found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{arch}', f'HW_ARCH_{arch}', *_ALWAYS,
              *(f'COMPUTE_IMAGE_TYPE_{name}' for name in _KERNEL_IMAGES),
              *(f'COMPUTE_STORAGE_BUS_{bus.upper()}' for bus in guests.buses),
              *(f'COMPUTE_GRAPHICS_MODEL_{model.upper()}' for model in guests.video_models),
+             *(f'COMPUTE_SOUND_MODEL_{model.upper()}' for model in guests.models.sound),
+             *(f'COMPUTE_USB_MODEL_{_name(model)}' for model in guests.models.usb),
+             *(f'COMPUTE_VIOMMU_MODEL_{model.upper()}' for model in guests.models.iommu),
+             *(_ADDRESS_SPACES[mode] for mode in address_spaces),
              *(f'COMPUTE_NET_VIF_MODEL_{model}' for model in (*_ADAPTERS, *(_PC_ADAPTERS if is_pc else ())))}
+    if guests.models.iommu:
+        found.add('COMPUTE_VIOMMU_MODEL_AUTO')
     if arch == 'X86_64' and any(name == 'i686' for name, _kinds in capabilities.guests):
         found.add('HW_ARCH_I686')
     if is_pc:

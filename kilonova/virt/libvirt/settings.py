@@ -4,11 +4,13 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import replace
 
 from oslo_config import cfg
 
 from kilonova.virt import identity
 from kilonova.virt.driver import DriverMisconfigured
+from kilonova.virt.hardware import tuning
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, usual
@@ -37,7 +39,7 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
                                          f'{", ".join(sorted(kinds)) or "nothing"}')
     if options.cpu_mode == 'custom' and not options.cpu_models:
         raise DriverMisconfigured(reason='[libvirt]cpu_mode is custom and cpu_models is empty')
-    return Settings(
+    made = Settings(
         virt_type=options.virt_type, domain_type='test' if test else options.virt_type, arch=capabilities.arch,
         cpu_mode=options.cpu_mode, cpu_model=options.cpu_models[0] if options.cpu_models else None,
         cpu_flags=tuple(_flag(flag) for flag in options.cpu_model_extra_flags),
@@ -49,7 +51,18 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
         shared_cpus=offer.shared if offer is not None and offer.said else frozenset(),
         cells={cell.id: cell.cpus & offer.shared for cell in cells} if offer is not None else {},
         video_models=guests.video_models, has_uefi=guests.has_uefi, has_secure_boot=guests.has_secure_boot,
-        consoles=consoles(conf, guests), small_page=min((size for cell in cells for size in cell.pages), default=4))
+        consoles=consoles(conf, guests), small_page=min((size for cell in cells for size in cell.pages), default=4),
+        models=guests.models, realtime_priority=options.realtime_scheduler_priority)
+    return replace(made, address_spaces=address_spaces(made) if guests.has_address_spaces else frozenset())
+
+
+def address_spaces(settings: Settings) -> frozenset[str]:
+    """How the width of addresses can be chosen for CPUs of that mode: the host's own only for its own CPU."""
+    mode = settings.guest_cpu_mode
+    if mode == 'none':
+        return frozenset()
+    whole = settings.virt_type == 'kvm' and mode in ('host-passthrough', 'maximum')
+    return frozenset({tuning.EMULATE, *([tuning.PASSTHROUGH] if whole else [])})
 
 
 def consoles(conf: cfg.ConfigOpts, guests: GuestCapabilities) -> Consoles:

@@ -26,6 +26,10 @@ def node(tag: str, *children: Element | str | None, **attributes: str | int | No
     return element
 
 
+def _on(switched: bool) -> str | None:
+    return 'on' if switched else None
+
+
 def to_text(element: Element) -> str:
     """Indented XML."""
     ElementTree.indent(element)
@@ -44,7 +48,7 @@ class Device(Protocol):
 @dataclass
 class FileDisk:
     """A disk, or a CD, that is a file of the host. ``limits``: elements of <iotune>; ``boots``: the guest starts from
-    it, and <os> names nothing to start from."""
+    it, and <os> names nothing to start from; ``packed``: virtio's packed rings."""
 
     path: str
     format: str
@@ -56,10 +60,12 @@ class FileDisk:
     discard: str | None = None
     limits: dict[str, int] = field(default_factory=dict)
     boots: bool = False
+    packed: bool = False
 
     def element(self) -> Element:
         return node('disk',
-                    node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard),
+                    node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard,
+                         packed=_on(self.packed)),
                     node('source', file=self.path),
                     node('target', dev=self.target, bus=self.bus),
                     node('iotune', *(node(name, str(value)) for name, value in self.limits.items()))
@@ -71,14 +77,19 @@ class FileDisk:
 
 @dataclass
 class Controller:
-    """A bus controller, by kind and model."""
+    """A bus controller, by kind and model. ``start``: the first port that it serves for the controller of that index
+    whose companion it is."""
 
     type: str
     model: str | None = None
     index: int | None = None
+    packed: bool = False
+    start: int | None = None
 
     def element(self) -> Element:
-        return node('controller', type=self.type, index=self.index, model=self.model)
+        return node('controller', node('master', startport=self.start) if self.start is not None else None,
+                    node('driver', packed='on') if self.packed else None, type=self.type, index=self.index,
+                    model=self.model)
 
 
 @dataclass
@@ -171,6 +182,27 @@ class Video:
 
 
 @dataclass
+class Sound:
+    """A sound card."""
+
+    model: str
+
+    def element(self) -> Element:
+        return node('sound', model=self.model)
+
+
+@dataclass
+class Iommu:
+    """What stands between the guest's devices and its memory. ``driver``: attributes of <driver>."""
+
+    model: str
+    driver: dict[str, str] = field(default_factory=dict)
+
+    def element(self) -> Element:
+        return node('iommu', node('driver', **self.driver) if self.driver else None, model=self.model)
+
+
+@dataclass
 class Watchdog:
     """A watchdog, and what is done with a guest that no longer feeds it."""
 
@@ -210,14 +242,17 @@ class MemoryBalloon:
 
 @dataclass
 class MemoryBacking:
-    """``pages``: {guest cell: size of its pages in KiB}; ``locked``: memory that the host must not swap out."""
+    """``pages``: {guest cell: size of its pages in KiB}; ``locked``: memory that the host must not swap out;
+    ``unshared``: nor merge with what is equal in other guests."""
 
     pages: dict[int, int] = field(default_factory=dict)
     locked: bool = False
+    unshared: bool = False
 
     def element(self) -> Element:
         pages = [node('page', size=size, unit='KiB', nodeset=str(cell)) for cell, size in sorted(self.pages.items())]
         return node('memoryBacking', node('hugepages', *pages) if pages else None,
+                    node('nosharepages') if self.unshared else None,
                     node('locked') if self.locked else None)
 
 
@@ -236,16 +271,20 @@ class NumaTune:
 @dataclass
 class CpuTune:
     """``pins``: {vCPU: host CPUs that it may run on}; ``emulator``: those of the emulator's threads. Sets as text.
-    ``limits``: shares, period and quota."""
+    ``limits``: shares, period and quota; ``realtime``: vCPUs that run before all else, by priority ``priority``."""
 
     pins: dict[int, str] = field(default_factory=dict)
     emulator: str | None = None
     limits: dict[str, int] = field(default_factory=dict)
+    realtime: str | None = None
+    priority: int = 1
 
     def element(self) -> Element:
         return node('cputune', *(node(name, str(value)) for name, value in self.limits.items()),
                     *(node('vcpupin', vcpu=vcpu, cpuset=cpus) for vcpu, cpus in sorted(self.pins.items())),
-                    node('emulatorpin', cpuset=self.emulator) if self.emulator else None)
+                    node('emulatorpin', cpuset=self.emulator) if self.emulator else None,
+                    node('vcpusched', vcpus=self.realtime, scheduler='fifo', priority=self.priority)
+                    if self.realtime else None)
 
 
 @dataclass
@@ -289,7 +328,8 @@ class Clock:
 
 @dataclass
 class Cpu:
-    """The CPU that the guest sees. ``features``: (name, policy); ``cells``: its NUMA cells."""
+    """The CPU that the guest sees. ``features``: (name, policy); ``cells``: its NUMA cells; ``addresses``: (mode, bits)
+    of its physical addresses."""
 
     mode: str | None = None
     model: str | None = None
@@ -298,10 +338,12 @@ class Cpu:
     threads: int = 1
     features: list[tuple[str, str]] = field(default_factory=list)
     cells: list[GuestCell] = field(default_factory=list)
+    addresses: tuple[str, int | None] | None = None
 
     def element(self) -> Element:
         return node('cpu',
                     node('model', self.model) if self.model else None,
+                    node('maxphysaddr', mode=self.addresses[0], bits=self.addresses[1]) if self.addresses else None,
                     node('topology', sockets=self.sockets, cores=self.cores, threads=self.threads),
                     *(node('feature', name=name, policy=policy) for name, policy in self.features),
                     node('numa', *(cell.element() for cell in self.cells)) if self.cells else None,

@@ -55,8 +55,7 @@ def test_extra_specs_without_effect_are_named(site, name):
 @pytest.mark.parametrize('name', sorted(refusals.names(refusals.IMAGE_PROPERTIES)))
 def test_image_properties_without_effect_are_named(site, name):
     value = {'hw_ephemeral_encryption_format': 'luks', 'hw_ephemeral_encryption_secret_uuid': KERNEL,
-             'hw_maxphysaddr_mode': 'emulate', 'hw_mem_encryption_model': 'amd-sev', 'hw_usb_model': 'qemu-xhci',
-             'hw_sound_model': 'ich9', 'hw_tpm_model': 'tpm-tis', 'hw_tpm_version': '2.0', 'hw_viommu_model': 'virtio',
+             'hw_mem_encryption_model': 'amd-sev', 'hw_tpm_model': 'tpm-tis', 'hw_tpm_version': '2.0',
              'hw_emulation_architecture': 'aarch64',
              'block_device_mapping': json.dumps([{'source_type': 'snapshot'}])}.get(name, '1')
     flavor = site.flavor()

@@ -14,6 +14,7 @@ def _stop(cloud, manager, server, clean=True):
 
 
 def test_stop_checks_the_key_and_saves_once(cloud, manager, server):
+    """The guest has as long as its image's os_shutdown_timeout says."""
     instance = cloud.cell.in_task(server.uuid, 'powering-off')
     timeouts = []
     cloud.drivers['gpu1'].power.power_off = lambda instance, timeout, retry: timeouts.append((timeout, retry))

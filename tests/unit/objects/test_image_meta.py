@@ -54,8 +54,9 @@ def test_a_bad_value_names_its_property(name: str, given: str) -> None:
 
 def test_old_names_are_understood_and_the_new_one_wins() -> None:
     properties = ImageMetaProps.from_dict({'architecture': 'i386', 'vm_mode': 'hvm', 'hypervisor_type': 'KVM',
-                                           'hw_architecture': 'x86_64'})
-    assert properties.primitive_data() == {'hw_architecture': 'x86_64', 'hw_vm_mode': 'hvm', 'img_hv_type': 'kvm'}
+                                           'hypervisor_version_requires': '>=8.0', 'hw_architecture': 'x86_64'})
+    assert properties.primitive_data() == {'hw_architecture': 'x86_64', 'hw_vm_mode': 'hvm', 'img_hv_type': 'kvm',
+                                           'img_hv_requested_version': '>=8.0'}
 
 
 def test_numa_and_traits_have_a_spelling_of_their_own() -> None:

@@ -114,6 +114,9 @@ class FeaturesConfigurator:
         if arch in X86:
             domain.features.append(node('apic'))
         domain.features.append(node('vmcoreinfo'))
+        if guest.iommu == tuning.INTEL:
+            # It remaps interrupts, so QEMU has to deliver them, not the host's kernel.
+            domain.features.append(node('ioapic', driver='qemu'))
         hidden = any(guest.asks(spec, 'img_hide_hypervisor_id')
                      for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id'))
         # They are KVM's: QEMU alone refuses to start with them.

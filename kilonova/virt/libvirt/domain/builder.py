@@ -39,10 +39,12 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     devices.InputConfigurator(),
     devices.AgentConfigurator(),
     devices.RngConfigurator(),
+    devices.SoundConfigurator(),
     devices.ControllerConfigurator(),
     devices.HostdevConfigurator(),
     devices.WatchdogConfigurator(),
     devices.BalloonConfigurator(),
+    devices.IommuConfigurator(),
 )
 
 

@@ -3,22 +3,25 @@ from __future__ import annotations
 
 from kilonova.objects import cpuset
 from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology
+from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import constraints, topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
 
 
 class MemoryConfigurator:
-    """The flavor's memory, in KiB; large pages and locked memory where the guest was given them."""
+    """The flavor's memory, in KiB; large pages and locked memory where the guest was given them. A vCPU with realtime
+    priority must not wait for memory that the host has to fetch or copy first."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         domain.memory_kib = guest.flavor.memory_mb * 1024
         cells = guest.topology.cells if guest.topology is not None else ()
         pages = {number: cell.pagesize for number, cell in enumerate(cells)
                  if cell.pagesize is not None and cell.pagesize > guest.settings.small_page}
-        locked = constraints.locked_memory(guest.extra_specs, guest.properties)
+        realtime = bool(guest.realtime)
+        locked = realtime or constraints.locked_memory(guest.extra_specs, guest.properties)
         if pages or locked:
-            domain.memory_backing = MemoryBacking(pages, locked)
+            domain.memory_backing = MemoryBacking(pages, locked, unshared=realtime)
 
 
 class CpuConfigurator:
@@ -32,17 +35,20 @@ class CpuConfigurator:
         threads = _threads(guest)
         layout = topology.choose(guest.flavor.vcpus, limits, threads)
         parts = {'sockets': layout.sockets, 'cores': layout.cores, 'threads': layout.threads}
+        mode, addresses = settings.guest_cpu_mode, guest.tuning.address_space
+        if addresses is not None and addresses.mode not in settings.address_spaces:
+            raise UnsupportedHardware(model=f'physical addresses {addresses.mode} with cpu_mode {mode}',
+                                      virt=settings.virt_type)
         if settings.domain_type not in ('kvm', 'qemu'):
             # libvirt's test driver has no CPU models.
-            if limits.liked or threads is not None:
-                domain.cpu = Cpu(**parts)
+            if limits.liked or threads is not None or addresses is not None:
+                domain.cpu = Cpu(**parts, addresses=addresses)
             return
-        mode = settings.cpu_mode or ('host-passthrough' if settings.arch == 'aarch64' else 'host-model')
         if mode == 'none':
             domain.cpu = Cpu(**parts)
             return
         domain.cpu = Cpu(mode=mode, model=settings.cpu_model if mode == 'custom' else None, **parts,
-                         features=list(settings.cpu_flags))
+                         features=list(settings.cpu_flags), addresses=addresses)
 
 
 def _threads(guest: GuestSpec) -> int | None:
@@ -56,7 +62,8 @@ class NumaConfigurator:
     """<cputune>, <numatune> and <cpu><numa> of a guest that was given cells.
 
     A dedicated vCPU runs on its own host CPU, the others on the shared CPUs of their host cell. The emulator's threads
-    run beside them, on CPUs of their own (isolate), or on the host's shared CPUs (share).
+    run beside them (never beside one with realtime priority, where they would get no time), on CPUs of their own
+    (isolate), or on the host's shared CPUs (share).
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -67,7 +74,9 @@ class NumaConfigurator:
         pins = {vcpu: cpus for cell in cells for vcpu, cpus in _pins(guest, cell).items()}
         domain.cpuset = None
         domain.cputune = CpuTune({vcpu: cpuset.text(cpus) for vcpu, cpus in pins.items()},
-                                 cpuset.text(_emulator(guest, placed, set().union(*pins.values()))))
+                                 cpuset.text(_emulator(guest, placed, pins)),
+                                 realtime=cpuset.text(guest.realtime) or None,
+                                 priority=guest.settings.realtime_priority)
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
         # One size for all cells; larger than the host's smallest, others may map it (vhost-user).
         size = cells[0].pagesize
@@ -85,12 +94,13 @@ def _pins(guest: GuestSpec, cell: InstanceNUMACell) -> dict[int, set[int]]:
     return own | dict.fromkeys(cell.cpuset, shared)
 
 
-def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pinned: set[int]) -> set[int]:
+def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, set[int]]) -> set[int]:
     reserved = {cpu for cell in placed.cells for cpu in cell.cpuset_reserved or ()}
     policy = placed.emulator_threads_policy if 'emulator_threads_policy' in placed else None
     if policy == constraints.SHARE and guest.settings.shared_cpus:
         return set(guest.settings.shared_cpus)
-    return reserved or pinned
+    return reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime)) or set(
+        ).union(*pins.values())
 
 
 class CpuQuotaConfigurator:

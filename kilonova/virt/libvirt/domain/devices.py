@@ -5,6 +5,7 @@ from oslo_utils import strutils
 
 from kilonova import errors
 from kilonova.virt.driver import UnsupportedHardware
+from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.domain.disk import places
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import (
@@ -13,10 +14,12 @@ from kilonova.virt.libvirt.xml import (
     Domain,
     Graphics,
     Input,
+    Iommu,
     MemoryBalloon,
     PciHostDevice,
     Rng,
     Serial,
+    Sound,
     SpiceChannel,
     Video,
     Watchdog,
@@ -26,6 +29,8 @@ from kilonova.virt.libvirt.xml import (
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
 # What guests get that ask for none: the first that the host has.
 _VIDEO_DEFAULTS = ('virtio', 'vga', 'cirrus')
+_MOST_PLAIN_INTERRUPTS = 255
+_ICH9 = 'ich9-ehci1'
 
 
 class SerialConfigurator:
@@ -77,10 +82,11 @@ class VideoConfigurator:
         if not (model or ram or guest.settings.consoles.has_screen) or not guest.settings.is_qemu:
             return
         known = guest.settings.video_models or _VIDEO_MODELS
-        model = model or next((name for name in _VIDEO_DEFAULTS if name in known), _VIDEO_DEFAULTS[0])
+        defaults = tuning.SIZED_VIDEO if ram else _VIDEO_DEFAULTS
+        model = model or next((name for name in defaults if name in known), defaults[0])
         if model not in _VIDEO_MODELS or model not in (guest.settings.video_models or _VIDEO_MODELS):
             raise UnsupportedHardware(model=f'video {model}', virt=guest.settings.virt_type)
-        domain.devices.append(Video(model, ram * 1024 if ram and model != 'none' else None))
+        domain.devices.append(Video(model, ram * 1024 or None))
 
 
 class AgentConfigurator:
@@ -95,24 +101,66 @@ class RngConfigurator:
     """A virtio device, unless the host has no source or the flavor forbids it (hw_rng:allowed)."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        specs, source = guest.extra_specs, guest.settings.rng_source
-        if not source or not guest.settings.is_qemu or not strutils.bool_from_string(
-                specs.get('hw_rng:allowed', 'true'), default=True):
+        asked, source = guest.tuning.random, guest.settings.rng_source
+        if not source or not guest.settings.is_qemu or asked is None:
             return
-        rate = None
-        if 'hw_rng:rate_bytes' in specs:
-            period = specs.get('hw_rng:rate_period')
-            rate = (int(specs['hw_rng:rate_bytes']), int(period) if period else None)
-        domain.devices.append(Rng(source, rate))
+        domain.devices.append(Rng(source, None if asked.rate_bytes is None else (asked.rate_bytes, asked.period)))
+
+
+class SoundConfigurator:
+    """hw:sound_model, hw_sound_model. UnsupportedHardware: the host's QEMU or libvirt is too old for it."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        model = guest.tuning.sound
+        if model and guest.settings.is_qemu:
+            _check_model(guest, 'sound', model, guest.settings.models.sound)
+            domain.devices.append(Sound(model))
+
+
+class IommuConfigurator:
+    """hw:viommu_model, hw_viommu_model; what auto is depends on the board. UnsupportedHardware: this board has none of
+    that model."""
+
+    def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        model = guest.iommu
+        if not model or not guest.settings.is_qemu:
+            return
+        _check_model(guest, 'IOMMU', model, guest.settings.models.iommu)
+        if not guest.is_pcie:
+            raise UnsupportedHardware(model=f'IOMMU {model} on machine type {guest.machine}',
+                                      virt=guest.settings.virt_type)
+        domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
+
+    def _intel(self, guest: GuestSpec) -> dict[str, str]:
+        """What devices of the host need behind it: they are told what the guest maps (caching_mode), at addresses of 48
+        bits. More than 255 vCPUs need extended interrupts."""
+        many = {'eim': 'on'} if guest.flavor.vcpus > _MOST_PLAIN_INTERRUPTS else {}
+        return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
+
+
+def _check_model(guest: GuestSpec, kind: str, model: str, known: frozenset[str]) -> None:
+    """UnsupportedHardware, for a host that is known to have others."""
+    if known and model not in known:
+        raise UnsupportedHardware(model=f'{kind} {model}', virt=guest.settings.virt_type)
 
 
 class ControllerConfigurator:
-    """No USB bus unless a disk or tablet is on it; [libvirt]num_pcie_ports free ports for devices plugged in later."""
+    """No USB bus unless a disk, tablet or sound card is on it, or flavor or image name one (hw:usb_model,
+    hw_usb_model); [libvirt]num_pcie_ports free ports for devices plugged in later."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         settings = guest.settings
-        if settings.is_qemu and settings.arch in X86:
-            used = any(place.bus == 'usb' for place in places(guest)) or (guest.has_tablet and guest.input_bus == 'usb')
+        model = guest.tuning.usb
+        if model and settings.is_qemu:
+            _check_model(guest, 'USB', model, settings.models.usb)
+            domain.devices.append(Controller('usb', model=model, index=0))
+            if model == _ICH9:
+                # Its slow devices are theirs, and without the first a guest finds none of them.
+                domain.devices.extend(Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
+                                      for number in (1, 2, 3))
+        elif settings.is_qemu and settings.arch in X86:
+            used = (any(place.bus == 'usb' for place in places(guest)) or guest.tuning.sound == 'usb'
+                    or (guest.has_tablet and guest.input_bus == 'usb'))
             domain.devices.append(Controller('usb', model=None if used else 'none', index=0))
         if guest.is_pcie and settings.pcie_ports:
             domain.devices.append(Controller('pci', model='pcie-root'))

@@ -44,9 +44,11 @@ class DiskConfigurator:
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         found = places(guest)
         domain.devices.extend(self._device(guest, *place) for place in found)
+        # Its model is libvirt's choice (on a PC no virtio) unless the image names one.
         model = guest.image_property('hw_scsi_model')
         if model and any(place.bus == 'scsi' for place in found):
-            domain.devices.append(Controller('scsi', model=model, index=0))
+            domain.devices.append(Controller('scsi', model=model, index=0,
+                                             packed=model == 'virtio-scsi' and guest.tuning.packed_ring))
 
     def _device(self, guest: GuestSpec, disk: GuestDisk, bus: str, target: str) -> FileDisk:
         if disk.device == 'cdrom':
@@ -56,7 +58,7 @@ class DiskConfigurator:
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
         return FileDisk(disk.path, disk.format, target, bus, device=disk.device, cache=guest.settings.disk_cache,
                         io='native' if native else None, discard=guest.settings.disk_discard,
-                        limits=guest.tuning.disk, boots=disk.boots)
+                        limits=guest.tuning.disk, boots=disk.boots, packed=bus == 'virtio' and guest.tuning.packed_ring)
 
 
 def _bus(guest: GuestSpec, disk: GuestDisk) -> str:

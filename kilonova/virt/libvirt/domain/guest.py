@@ -13,6 +13,7 @@ from oslo_utils import strutils
 from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
 from kilonova.virt.driver import ImageMeta
+from kilonova.virt.hardware import constraints
 from kilonova.virt.hardware import tuning as board
 from kilonova.virt.libvirt.devices.pci import HostDevice
 
@@ -61,6 +62,16 @@ class Consoles:
 
 
 @dataclass(frozen=True)
+class DeviceModels:
+    """Models of sound cards, IOMMUs and USB controllers. libvirt doesn't say which there are: they
+    follow from versions. None: not known."""
+
+    sound: frozenset[str] = frozenset()
+    iommu: frozenset[str] = frozenset()
+    usb: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Settings:
     """[libvirt] as the configurators need it; each option is read once, when the driver starts."""
 
@@ -85,9 +96,19 @@ class Settings:
     small_page: int = 4
     # What libvirt says that guests of this host can have; no models: it doesn't say.
     video_models: frozenset[str] = frozenset()
+    models: DeviceModels = field(default_factory=DeviceModels)
+    # How the width of guests' addresses can be chosen.
+    address_spaces: frozenset[str] = frozenset()
+    # Of vCPUs that have one, as SCHED_FIFO counts.
+    realtime_priority: int = 1
     has_uefi: bool = True
     has_secure_boot: bool = True
     consoles: Consoles = field(default_factory=Consoles)
+
+    @property
+    def guest_cpu_mode(self) -> str:
+        """[libvirt]cpu_mode, or what is usual for the architecture."""
+        return self.cpu_mode or ('host-passthrough' if self.arch == 'aarch64' else 'host-model')
 
     @property
     def is_qemu(self) -> bool:
@@ -155,8 +176,13 @@ class GuestSpec:
 
     @property
     def properties(self) -> ImageMetaProps:
-        """What the image says of CPUs and memory, typed."""
+        """What the image says of CPUs and memory, with types."""
         return self._typed('hw_cpu_', 'hw_locked_memory')
+
+    @functools.cached_property
+    def realtime(self) -> frozenset[int]:
+        """The vCPUs that have realtime priority."""
+        return constraints.realtime(self.extra_specs, self.flavor.vcpus, self.properties)
 
     @functools.cached_property
     def tuning(self) -> board.Tuning:
@@ -172,6 +198,14 @@ class GuestSpec:
         """The machine type: the image's, the host's, the architecture's."""
         arch = self.settings.arch
         return self.image_property('hw_machine_type') or self.settings.machines.get(arch) or MACHINES.get(arch)
+
+    @property
+    def iommu(self) -> str | None:
+        """intel, smmuv3, virtio or None; auto is the board's own."""
+        asked = self.tuning.iommu
+        if asked != board.AUTO:
+            return asked
+        return board.INTEL if self.settings.arch in X86 else board.SMMUV3
 
     @property
     def is_pcie(self) -> bool:

@@ -45,6 +45,7 @@ def test_dedicated_cpus() -> None:
     assert (found.cells[0].cpu_policy, found.cells[0].cpu_thread_policy, found.emulator_threads_policy) == (
         'dedicated', 'require', 'isolate')
     assert asked.dedicated_cpus(found) == 5
+    assert topology(DEDICATED, {'hw_cpu_thread_policy': 'isolate'}).cells[0].cpu_thread_policy == 'isolate'
 
 
 @pytest.mark.parametrize('mask', ['1', '^0,^2,^3', '1-1'])
@@ -54,6 +55,28 @@ def test_mixed_cpus(mask: str) -> None:
     found = topology({**specs, **TWO})
     assert [(set(cell.cpuset), set(cell.pcpuset)) for cell in found.cells] == [({0}, {1}), ({2, 3}, set())]
     assert (asked.dedicated_cpus(found), asked.shared_cpus(Flavor(vcpus=4), found)) == (1, 3)
+
+
+REALTIME = {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes'}
+
+
+@pytest.mark.parametrize(('specs', 'image', 'found'), [
+    ({**DEDICATED, 'hw:cpu_realtime_mask': '^0'}, {}, set()), ({'hw:cpu_realtime': 'no'}, {}, set()),
+    ({**REALTIME, 'hw:cpu_realtime_mask': '^0'}, {}, {1, 2, 3}),
+    ({**REALTIME, 'hw:cpu_realtime_mask': '2-3'}, {}, {2, 3}),
+    ({**REALTIME, 'hw:cpu_realtime_mask': '^0'}, {'hw_cpu_realtime_mask': '^0-1'}, {2, 3}),
+    ({**REALTIME, 'hw:emulator_threads_policy': 'share'}, {}, {0, 1, 2, 3}),
+    ({**REALTIME, 'hw:emulator_threads_policy': 'isolate', 'hw:cpu_realtime_mask': '0-3'}, {}, {0, 1, 2, 3}),
+    ({**REALTIME, 'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1-3', 'hw:cpu_realtime_mask': '3'}, {}, {3})])
+def test_realtime_cpus(specs: dict[str, str], image: dict[str, str], found: set[int]) -> None:
+    assert asked.realtime(specs, 4, ImageMetaProps.from_dict(image)) == found
+    topology(specs, image)
+
+
+def test_realtime_cpus_of_a_mixed_guest_are_its_dedicated_ones() -> None:
+    specs = {**REALTIME, 'hw:cpu_policy': 'mixed'}
+    assert cells({**specs, 'hw:cpu_realtime_mask': '^0'}) == [({0}, {1, 2, 3}, 4096)]
+    assert cells(specs, {'hw_cpu_realtime_mask': '3'}) == [({0, 1, 2}, {3}, 4096)]
 
 
 @pytest.mark.parametrize(('flavor', 'image', 'size'), [
@@ -102,6 +125,16 @@ REFUSED: list[tuple[dict[str, str], dict[str, str], type[Exception]]] = [
     ({**DEDICATED, 'hw:emulator_threads_policy': 'x'}, {}, asked.InvalidEmulatorThreadsPolicy),
     ({'hw:emulator_threads_policy': 'isolate'}, {}, asked.BadRequirementEmulatorThreadsPolicy),
     ({'hw:cpu_policy': 'mixed'}, {}, asked.RequiredMixedOrRealtimeCPUMask),
+    ({'hw:cpu_policy': 'mixed', 'hw:cpu_realtime': 'yes'}, {}, asked.RequiredMixedOrRealtimeCPUMask),
+    ({'hw:cpu_policy': 'mixed', 'hw:cpu_realtime_mask': '1'}, {}, asked.RequiredMixedOrRealtimeCPUMask),
+    ({'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'}, {}, asked.RealtimeConfigurationInvalid),
+    (REALTIME, {}, asked.RealtimeMaskNotFoundOrInvalid),
+    ({**REALTIME, 'hw:cpu_realtime_mask': '0-3'}, {}, asked.RealtimeMaskNotFoundOrInvalid),
+    ({**REALTIME, 'hw:cpu_realtime_mask': '^0-3'}, {}, asked.RealtimeMaskNotFoundOrInvalid),
+    ({**REALTIME, 'hw:cpu_realtime_mask': '3-4'}, {}, asked.RealtimeMaskNotFoundOrInvalid),
+    ({**REALTIME, 'hw:cpu_realtime_mask': 'some'}, {}, asked.InvalidNUMAValue),
+    ({**REALTIME, 'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1', 'hw:cpu_realtime_mask': '1-2'}, {},
+     asked.RealtimeMaskNotDedicated),
     ({**DEDICATED, 'hw:cpu_dedicated_mask': '1'}, {}, asked.RequiredMixedInstancePolicy),
     ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0-3'}, {}, asked.InvalidMixedInstanceDedicatedMask),
     ({'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0,9'}, {}, asked.ImageNUMATopologyCPUOutOfRange),
@@ -126,7 +159,8 @@ def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: ty
 
 
 @pytest.mark.parametrize('specs', [
-    {'hw:cpu_policy': 'dedicated'}, {'hw:numa_nodes': '1'}, {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'}])
+    {'hw:cpu_policy': 'dedicated'}, {'hw:numa_nodes': '1'}, {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '0'},
+    {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '^0'}])
 def test_a_flavor_of_any_size_builds_no_set_of_its_cpus(specs: dict[str, str]) -> None:
     """Finding 6.1: flavors may have two thousand million CPUs."""
     with pytest.raises(asked.InvalidNUMAValue):

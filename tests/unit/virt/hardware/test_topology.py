@@ -19,6 +19,9 @@ def layout(vcpus: int, specs: dict[str, str], threads: int | None = None, **imag
     (8, {'hw:cpu_max_sockets': '2'}, {}, (2, 4, 1)),
     (8, {'hw:cpu_max_sockets': '2', 'hw:cpu_max_cores': '2'}, {}, (2, 2, 2)),
     (8, {}, {'hw_cpu_sockets': '1', 'hw_cpu_max_threads': '1'}, (1, 8, 1)),
+    (8, {}, {'hw_cpu_threads': '2', 'hw_cpu_max_sockets': '2'}, (2, 2, 2)),
+    (8, {'hw:cpu_max_cores': '2', 'hw:cpu_max_threads': '2'}, {}, (8, 1, 1)),
+    (8, {}, {'hw_cpu_max_cores': '2', 'hw_cpu_max_threads': '2', 'hw_cpu_max_sockets': '2'}, (2, 2, 2)),
     (8, {'hw:cpu_sockets': '4'}, {'hw_cpu_cores': '4'}, (4, 2, 1)),        # the flavor's wishes alone
     (7, {'hw:cpu_sockets': '2'}, {}, (7, 1, 1))])                          # a wish that can't be
 def test_layout(vcpus: int, specs: dict[str, str], image: dict[str, str], expected: tuple[int, int, int]) -> None:

@@ -75,6 +75,15 @@ GUEST = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><domain>k
 class Asked:
     """libvirt, for machine types that it knows."""
 
+    def __init__(self, libvirt_version: int = 9000000, version: int = 7002000, is_test: bool = False) -> None:
+        self.is_test, self._versions = is_test, (libvirt_version, version)
+
+    def libvirt_version(self) -> int:
+        return self._versions[0]
+
+    def version(self) -> int:
+        return self._versions[1]
+
     def domain_capabilities(self, arch: str, machine: str, virt_type: str) -> str:
         assert (arch, virt_type) == ('x86_64', 'kvm')
         if machine == 'pc':
@@ -88,24 +97,55 @@ class Asked:
 def test_what_guests_can_have_on_any_machine_type() -> None:
     found = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'pc', 'q35', 'pc-i440fx-1.0'})    # type: ignore[arg-type]
     assert found == GuestCapabilities(frozenset({'ide', 'sata', 'virtio'}), frozenset({'vga', 'none'}),
-                                      frozenset({'vnc'}), True, True)
+                                      frozenset({'vnc'}), True, True,
+                                      capabilities.device_models('x86_64', 9000000, 7002000), True)
     plain = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'pc'})    # type: ignore[arg-type]
     assert (plain.has_uefi, plain.has_secure_boot) == (False, False)
 
 
 def test_a_libvirt_that_says_nothing() -> None:
-    found = capabilities.of_guests(Asked(), 'x86_64', 'kvm', {'nosuch'})    # type: ignore[arg-type]
+    newest = Asked(libvirt_version=11000000, is_test=True)
+    found = capabilities.of_guests(newest, 'x86_64', 'kvm', {'nosuch'})    # type: ignore[arg-type]
     assert found == capabilities.usual('x86_64')
     assert 'ide' not in capabilities.usual('aarch64').buses and capabilities.usual('aarch64').has_uefi
 
 
+@pytest.mark.parametrize(('libvirt_version', 'qemu', 'sound', 'iommu', 'spaces'), [
+    (8000000, 6002000, False, False, False), (8003000, 6002000, False, True, False),
+    (8007000, 6002000, False, True, True), (10004000, 8001000, False, True, True),
+    (10003000, 8002000, False, True, True),
+    (10004000, 8002000, True, True, True)])
+def test_models_come_with_versions(libvirt_version: int, qemu: int, sound: bool, iommu: bool, spaces: bool) -> None:
+    found = capabilities.of_guests(Asked(libvirt_version, qemu), 'x86_64', 'kvm', {'pc'})    # type: ignore[arg-type]
+    assert ('virtio' in found.models.sound, 'virtio' in found.models.iommu, found.has_address_spaces) == (
+        sound, iommu, spaces)
+    assert {'sb16', 'ich9'} < found.models.sound and 'intel' in found.models.iommu
+    assert ('pcspk' in found.models.sound) is (qemu < 7001000)
+
+
+def test_models_of_an_architecture() -> None:
+    arm = capabilities.usual('aarch64')
+    assert arm.models.iommu == {'smmuv3', 'virtio'} and not arm.models.sound & {'sb16', 'pcspk'}
+    assert 'qemu-xhci' in arm.models.usb and 'piix3-uhci' not in arm.models.usb and not arm.has_address_spaces
+    assert capabilities.usual('s390x').models.iommu == frozenset()
+
+
+def test_how_wide_addresses_are() -> None:
+    wide = KVM.replace('<model>EPYC', "<maxphysaddr mode='emulate' bits='46'/><model>EPYC")
+    assert capabilities.parse(wide).address_space == {'mode': 'emulate', 'bits': 46}
+    assert capabilities.parse(KVM).address_space is None
+
+
 PC = """HW_ARCH_X86_64 HW_ARCH_I686 COMPUTE_ARCH_X86_64 COMPUTE_GRAPHICS_MODEL_QXL COMPUTE_GRAPHICS_MODEL_NONE
     COMPUTE_NET_VIF_MODEL_VIRTIO COMPUTE_NET_VIF_MODEL_E1000 COMPUTE_STORAGE_BUS_IDE COMPUTE_FIRMWARE_UEFI
-    COMPUTE_FIRMWARE_BIOS COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_IMAGE_TYPE_AMI"""
+    COMPUTE_FIRMWARE_BIOS COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_IMAGE_TYPE_AMI COMPUTE_SOUND_MODEL_ICH9
+    COMPUTE_SOUND_MODEL_VIRTIO COMPUTE_VIOMMU_MODEL_INTEL COMPUTE_VIOMMU_MODEL_AUTO COMPUTE_USB_MODEL_QEMU_XHCI
+    COMPUTE_NET_VIRTIO_PACKED COMPUTE_ADDRESS_SPACE_EMULATED"""
 ARM = """HW_ARCH_AARCH64 COMPUTE_ARCH_AARCH64 COMPUTE_GRAPHICS_MODEL_VIRTIO COMPUTE_STORAGE_BUS_SCSI
-    COMPUTE_FIRMWARE_UEFI"""
+    COMPUTE_FIRMWARE_UEFI COMPUTE_VIOMMU_MODEL_SMMUV3 COMPUTE_VIOMMU_MODEL_AUTO COMPUTE_SOUND_MODEL_ICH9"""
 NOT_ARM = """HW_ARCH_I686 COMPUTE_GRAPHICS_MODEL_QXL COMPUTE_NET_VIF_MODEL_PCNET COMPUTE_STORAGE_BUS_IDE
-    COMPUTE_FIRMWARE_BIOS COMPUTE_SECURITY_UEFI_SECURE_BOOT"""
+    COMPUTE_FIRMWARE_BIOS COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_VIOMMU_MODEL_INTEL COMPUTE_SOUND_MODEL_SB16
+    COMPUTE_ADDRESS_SPACE_PASSTHROUGH"""
 
 
 @pytest.mark.parametrize(('arch', 'there', 'missing'), [
@@ -114,5 +154,5 @@ def test_traits(arch: str, there: str, missing: str) -> None:
     """Finding 3.3: with the prefilter for image properties nobody could take an image with hw_video_model."""
     both = "<guest><os_type>hvm</os_type><arch name='i686'><domain type='kvm'/></arch></guest></capabilities>"
     host = capabilities.parse(KVM.replace('x86_64', arch).replace('</capabilities>', both))
-    found = inventory.traits(None, host, capabilities.usual(arch))    # type: ignore[arg-type]
+    found = inventory.traits(None, host, capabilities.usual(arch), ['emulate'])    # type: ignore[arg-type]
     assert set(there.split()) <= found and not found.intersection(missing.split())

@@ -55,6 +55,24 @@ def test_lists_become_tables(tmp_path: Path) -> None:
     assert (found.cpu_model, found.disk_cache, found.rng_source) == ('Haswell', 'writeback', None)
 
 
+@pytest.mark.parametrize(('options', 'modes'), [
+    ({}, {'emulate'}), ({'cpu_mode': 'host-passthrough'}, {'emulate', 'passthrough'}),
+    ({'cpu_mode': 'maximum'}, {'emulate', 'passthrough'}), ({'cpu_mode': 'none'}, set()),
+    ({'cpu_mode': 'maximum', 'virt_type': 'qemu'}, {'emulate'})])
+def test_its_own_addresses_come_with_its_own_cpu(tmp_path: Path, options: dict[str, Any], modes: set[str]) -> None:
+    assert read(tmp_path, **options).address_spaces == modes
+
+
+def test_old_libvirts_choose_no_addresses(tmp_path: Path) -> None:
+    assert settings.read(new_conf(tmp_path), HOST, False, guests=GuestCapabilities(graphics=frozenset({'vnc'}))
+                         ).address_spaces == set()
+
+
+def test_the_priority_of_realtime(tmp_path: Path) -> None:
+    assert read(tmp_path).realtime_priority == 1
+    assert read(tmp_path / 'other', realtime_scheduler_priority=9).realtime_priority == 9
+
+
 @pytest.mark.parametrize(('source', 'number'), [
     ('none', None), ('hardware', 'board'), ('os', 'machine'), ('auto', 'machine'), ('unique', 'unique')])
 def test_serial_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, number: str | None) -> None:

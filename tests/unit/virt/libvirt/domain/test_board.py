@@ -89,6 +89,10 @@ def test_a_kernel_of_its_own(configure: Configure, properties: dict[str, str], c
     ({'settings': {'virt_type': 'lxc'}}, []),
     ({'settings': {'arch': 's390x'}}, []),
     ({'extra_specs': {'hw:hide_hypervisor_id': 'true'}}, ['acpi', 'apic', 'vmcoreinfo', 'kvm']),
+    ({'extra_specs': {'hide_hypervisor_id': 'true'}}, ['acpi', 'apic', 'vmcoreinfo', 'kvm']),
+    ({'extra_specs': {'hw:viommu_model': 'auto'}}, ['acpi', 'apic', 'vmcoreinfo', 'ioapic']),
+    ({'extra_specs': {'hw:viommu_model': 'virtio'}}, ['acpi', 'apic', 'vmcoreinfo']),
+    ({'extra_specs': {'hw:viommu_model': 'auto'}, 'settings': {'arch': 'aarch64'}}, ['acpi', 'vmcoreinfo']),
     ({'properties': {'img_hide_hypervisor_id': 'yes'}}, ['acpi', 'apic', 'vmcoreinfo', 'kvm']),
     ({'properties': {'os_type': 'windows'}}, ['acpi', 'apic', 'vmcoreinfo', 'hyperv']),
     # Finding 4.2: QEMU without KVM refuses to start with any of them.

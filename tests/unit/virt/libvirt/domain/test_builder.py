@@ -27,7 +27,7 @@ def test_without_configurators_there_is_only_who_it_is(configure: Configure) -> 
 
 def test_each_subject_has_one_configurator() -> None:
     names = [type(configurator).__name__ for configurator in CONFIGURATORS]
-    assert len(names) == len(set(names)) == 20
+    assert len(names) == len(set(names)) == 22
 
 
 def test_what_nobody_asked_for_is_not_there(configure: Configure) -> None:

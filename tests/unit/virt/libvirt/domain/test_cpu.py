@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kilonova import objects
+from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
@@ -99,8 +100,57 @@ def test_emulator_threads_on_a_cpu_of_their_own(configure: Configure) -> None:
         '<cputune><vcpupin vcpu="0" cpuset="2"/><emulatorpin cpuset="3"/></cputune>')
 
 
+REALTIME = {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes'}
+
+
+def test_realtime_cpus_run_before_all_else(configure: Configure) -> None:
+    """The emulator's threads stay off their CPUs, the memory where it is."""
+    found = domain(configure, {**REALTIME, 'hw:cpu_realtime_mask': '^0', 'hw:numa_nodes': '2'}, vcpus=4)
+    assert text(found.find('cputune')) == (
+        '<cputune><vcpupin vcpu="0" cpuset="2"/><vcpupin vcpu="1" cpuset="3"/><vcpupin vcpu="2" cpuset="6"/>'
+        '<vcpupin vcpu="3" cpuset="7"/><emulatorpin cpuset="2"/>'
+        '<vcpusched vcpus="1-3" scheduler="fifo" priority="1"/></cputune>')
+    assert text(found.find('memoryBacking')) == '<memoryBacking><nosharepages/><locked/></memoryBacking>'
+    masked = domain(configure, {**REALTIME, 'hw:cpu_realtime_mask': '^0'}, properties={'hw_cpu_realtime_mask': '0'})
+    assert text(masked.find('cputune/vcpusched')) == '<vcpusched vcpus="0" scheduler="fifo" priority="1"/>'
+
+
+@pytest.mark.parametrize(('policy', 'emulator'), [('share', '0-1,4-5'), ('isolate', '3')])
+def test_all_cpus_are_realtime_where_the_emulator_is_elsewhere(configure: Configure, policy: str,
+                                                               emulator: str) -> None:
+    found = domain(configure, {**REALTIME, 'hw:emulator_threads_policy': policy}, vcpus=1)
+    pin, scheduler = found.find('cputune/emulatorpin'), found.find('cputune/vcpusched')
+    assert pin is not None and scheduler is not None
+    assert (pin.get('cpuset'), scheduler.get('vcpus')) == (emulator, '0')
+
+
+def test_the_priority_is_the_hosts(configure: Configure) -> None:
+    specs = {**REALTIME, 'hw:cpu_realtime_mask': '1'}
+    found = configure(*CONFIGURATORS, settings={**SETTINGS, 'realtime_priority': 7}, extra_specs=specs,
+                      flavor={'vcpus': 2, 'memory_mb': 2048}, instance={'numa_topology': placed(specs)})
+    assert text(found.find('cputune/vcpusched')) == '<vcpusched vcpus="1" scheduler="fifo" priority="7"/>'
+
+
+@pytest.mark.parametrize(('asked', 'addresses'), [
+    ({'extra_specs': {'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '42'}},
+     '<maxphysaddr mode="emulate" bits="42"/>'),
+    ({'properties': {'hw_maxphysaddr_mode': 'passthrough'}}, '<maxphysaddr mode="passthrough"/>'),
+    ({'properties': {'hw_maxphysaddr_mode': 'emulate', 'hw_maxphysaddr_bits': '40'}},
+     '<maxphysaddr mode="emulate" bits="40"/>')])
+def test_the_width_of_addresses(configure: Configure, asked: dict[str, Any], addresses: str) -> None:
+    found = configure(CpuConfigurator(), settings={'address_spaces': frozenset({'emulate', 'passthrough'})}, **asked)
+    cpu = found.find('cpu')
+    assert cpu is not None and [part.tag for part in cpu] == ['maxphysaddr', 'topology']
+    assert text(cpu.find('maxphysaddr')) == addresses
+    with pytest.raises(UnsupportedHardware, match=r'physical addresses .* with cpu_mode host-model'):
+        configure(CpuConfigurator(), **asked)
+
+
 def test_large_pages_and_locked_memory(configure: Configure) -> None:
-    specs = {'hw:mem_page_size': '2MB', 'hw:numa_nodes': '2', 'hw:locked_memory': 'true'}
+    asked = {'hw:mem_page_size': '2MB', 'hw:numa_nodes': '2'}
+    assert domain(configure, asked, properties={'hw_locked_memory': 'yes'}, pages={4: 262144, 2048: 4096}).find(
+        'memoryBacking/locked') is not None
+    specs = {**asked, 'hw:locked_memory': 'true'}
     found = domain(configure, specs, pages={4: 262144, 2048: 4096})
     assert text(found.find('memoryBacking')) == (
         '<memoryBacking><hugepages><page size="2048" unit="KiB" nodeset="0"/><page size="2048" unit="KiB" nodeset="1"/>'

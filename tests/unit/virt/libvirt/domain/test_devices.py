@@ -19,7 +19,7 @@ from kilonova.virt.libvirt.domain.devices import (
     SerialConfigurator,
     VideoConfigurator,
 )
-from kilonova.virt.libvirt.domain.guest import Consoles, GuestDisk, Spice
+from kilonova.virt.libvirt.domain.guest import Consoles, DeviceModels, GuestDisk, Spice
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 BACKEND = '<backend model="random">/dev/urandom</backend>'
@@ -33,6 +33,7 @@ USB, USED, ROOT, PORT = ('usb', 'none'), ('usb', None), ('pci', 'pcie-root'), ('
     ({'extra_specs': {'hw_rng:rate_bytes': '10', 'hw_rng:rate_period': '1000'}},
      f'<rng model="virtio"><rate period="1000" bytes="10"/>{BACKEND}</rng>'),
     ({'extra_specs': {'hw_rng:allowed': 'False'}}, ''),
+    ({'properties': {'hw_rng_model': 'virtio'}}, f'<rng model="virtio">{BACKEND}</rng>'),
     ({'settings': {'rng_source': None}}, ''), ({'settings': {'virt_type': 'lxc'}}, '')])
 def test_rng(configure: Configure, asked: dict[str, Any], rng: str) -> None:
     assert text(configure(RngConfigurator(), **asked).find('devices/rng')) == rng
@@ -104,7 +105,7 @@ def test_watchdog(configure: Configure, asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize(('properties', 'video'), [
     ({'hw_video_model': 'qxl', 'hw_video_ram': '32'}, '<video><model type="qxl" vram="32768"/></video>'),
     ({'hw_video_model': 'none'}, '<video><model type="none"/></video>'),
-    ({'hw_video_ram': '64'}, '<video><model type="virtio" vram="65536"/></video>')])
+    ({'hw_video_ram': '64'}, '<video><model type="vga" vram="65536"/></video>')])
 def test_video(configure: Configure, properties: dict[str, str], video: str) -> None:
     domain = configure(*CONFIGURATORS, properties=properties, extra_specs={'hw_video:ram_max_mb': '64'})
     assert text(domain.find('devices/video')) == video
@@ -115,6 +116,69 @@ def test_a_graphics_adapter_that_the_host_does_not_have(configure: Configure, mo
                                                         models: frozenset[str]) -> None:
     with pytest.raises(UnsupportedHardware, match=f'video {model}'):
         configure(*CONFIGURATORS, settings={'video_models': models}, properties={'hw_video_model': model})
+
+
+Q35 = {'hw_machine_type': 'q35'}
+MODELS = DeviceModels(sound=frozenset({'ich9', 'usb'}), iommu=frozenset({'intel'}), usb=frozenset({'qemu-xhci'}))
+INTEL = ('<iommu model="intel"><driver intremap="on" caching_mode="on" iotlb="on" aw_bits="48"/></iommu>')
+
+
+@pytest.mark.parametrize('asked', [{'extra_specs': {'hw:sound_model': 'ich9'}},
+                                   {'properties': {'hw_sound_model': 'ich9'}}])
+def test_sound(configure: Configure, asked: dict[str, Any]) -> None:
+    assert text(configure(*CONFIGURATORS, **asked).find('devices/sound')) == '<sound model="ich9"/>'
+
+
+def test_a_sound_card_on_usb_has_a_controller(configure: Configure) -> None:
+    domain = configure(*CONFIGURATORS, extra_specs={'hw:sound_model': 'usb'})
+    assert text(domain.find('devices/controller')) == '<controller type="usb" index="0"/>'
+
+
+@pytest.mark.parametrize(('extra_specs', 'properties', 'settings', 'iommu'), [
+    ({'hw:viommu_model': 'intel'}, Q35, {}, INTEL), ({'hw:viommu_model': 'auto'}, Q35, {}, INTEL),
+    ({}, {**Q35, 'hw_viommu_model': 'virtio'}, {}, '<iommu model="virtio"/>'),
+    ({}, {'hw_viommu_model': 'smmuv3'}, {'arch': 'aarch64'}, '<iommu model="smmuv3"/>'),
+    ({'hw:viommu_model': 'auto'}, {}, {'arch': 'aarch64'}, '<iommu model="smmuv3"/>')])
+def test_iommus(configure: Configure, extra_specs: dict[str, str], properties: dict[str, str],
+                settings: dict[str, Any], iommu: str) -> None:
+    domain = configure(*CONFIGURATORS, extra_specs=extra_specs, properties=properties, settings=settings)
+    assert text(domain.find('devices/iommu')) == iommu
+
+
+def test_many_cpus_need_wide_interrupts(configure: Configure) -> None:
+    for vcpus, eim in ((255, None), (256, 'on')):
+        domain = configure(*CONFIGURATORS, extra_specs={'hw:viommu_model': 'intel'}, properties=Q35,
+                           flavor={'vcpus': vcpus})
+        driver = domain.find('devices/iommu/driver')
+        assert driver is not None and driver.get('eim') == eim
+
+
+@pytest.mark.parametrize('asked', [{'extra_specs': {'hw:usb_model': 'qemu-xhci'}},
+                                   {'properties': {'hw_usb_model': 'qemu-xhci'}}])
+def test_usb(configure: Configure, asked: dict[str, Any]) -> None:
+    """Whether anything is on it or not."""
+    for settings in ({}, {'consoles': VNC}, {'arch': 'aarch64'}):
+        found = configure(*CONFIGURATORS, settings=settings, **asked).findall('devices/controller')
+        assert [text(one) for one in found] == ['<controller type="usb" index="0" model="qemu-xhci"/>']
+
+
+def test_an_ich9_has_companions_for_slow_devices(configure: Configure) -> None:
+    domain = configure(ControllerConfigurator(), extra_specs={'hw:usb_model': 'ich9-ehci1'})
+    assert [text(one) for one in domain.findall('devices/controller')] == [
+        '<controller type="usb" index="0" model="ich9-ehci1"/>',
+        *(f'<controller type="usb" index="0" model="ich9-uhci{number}"><master startport="{port}"/></controller>'
+          for number, port in ((1, 0), (2, 2), (3, 4)))]
+
+
+@pytest.mark.parametrize(('extra_specs', 'properties', 'said'), [
+    ({'hw:sound_model': 'virtio'}, {}, 'sound virtio'), ({'hw:usb_model': 'vt82c686b-uhci'}, {}, 'USB vt82c686b-uhci'),
+    ({'hw:viommu_model': 'smmuv3'}, Q35, 'IOMMU smmuv3'),
+    ({'hw:viommu_model': 'intel'}, {}, 'IOMMU intel on machine type pc'),
+    ({'hw:viommu_model': 'auto'}, {}, 'IOMMU intel on machine type pc')])
+def test_models_that_the_host_does_not_have(configure: Configure, extra_specs: dict[str, str],
+                                            properties: dict[str, str], said: str) -> None:
+    with pytest.raises(UnsupportedHardware, match=said):
+        configure(*CONFIGURATORS, settings={'models': MODELS}, extra_specs=extra_specs, properties=properties)
 
 
 def test_the_port_of_the_guest_agent(configure: Configure) -> None:

@@ -42,6 +42,20 @@ def test_scsi_controller(configure: Configure) -> None:
     assert text(domain.find('devices/controller')) == '<controller type="scsi" index="0" model="virtio-scsi"/>'
 
 
+@pytest.mark.parametrize('asked', [{'extra_specs': {'hw:virtio_packed_ring': 'true'}},
+                                   {'properties': {'hw_virtio_packed_ring': 'true'}}])
+def test_packed_rings(configure: Configure, asked: dict[str, Any]) -> None:
+    """Of disks and controllers that are virtio's."""
+    disks = (ROOT, GuestDisk('/i/disk.eph0', 'qcow2', bus='scsi'), GuestDisk('/i/disk.eph1', 'qcow2', bus='sata'), CD)
+    properties = {'hw_scsi_model': 'virtio-scsi', **asked.pop('properties', {})}
+    domain = configure(DiskConfigurator(), disks=disks, properties=properties, **asked)
+    assert [driver.get('packed') for driver in domain.findall('devices/disk/driver')] == ['on', None, None, None]
+    assert text(domain.find('devices/controller')) == (
+        '<controller type="scsi" index="0" model="virtio-scsi"><driver packed="on"/></controller>')
+    other = configure(DiskConfigurator(), disks=disks, properties={**properties, 'hw_scsi_model': 'lsilogic'}, **asked)
+    assert text(other.find('devices/controller')) == '<controller type="scsi" index="0" model="lsilogic"/>'
+
+
 def test_raw_with_direct_io_uses_native_aio(configure: Configure) -> None:
     domain = configure(DiskConfigurator(), disks=(GuestDisk('/i/disk', 'raw'),), settings={'disk_cache': 'none'})
     assert text(domain.find('devices/disk/driver')) == '<driver name="qemu" type="raw" cache="none" io="native"/>'
@@ -72,6 +86,28 @@ def test_more_disks_than_letters(configure: Configure) -> None:
                                                        for number in range(28)))
     names = [target.get('dev') for target in domain.findall('devices/disk/target')]
     assert names[24:] == ['vdy', 'vdz', 'vdaa', 'vdab'] and len(set(names)) == 28
+
+
+@pytest.mark.parametrize(('properties', 'place'), [({}, ('fda', 'fdc')), ({'hw_floppy_bus': 'usb'}, ('sda', 'usb'))])
+def test_floppy_disks(configure: Configure, properties: dict[str, str], place: tuple[str, str]) -> None:
+    domain = configure(DiskConfigurator(), disks=(GuestDisk('/i/floppy', 'raw', 'floppy'),), properties=properties)
+    target = domain.find('devices/disk[@device="floppy"]/target')
+    assert target is not None and (target.get('dev'), target.get('bus')) == place
+
+
+@pytest.mark.parametrize('names', [
+    ('quota:disk_read_bytes_sec', 'quota:disk_read_bytes_sec_max', 'quota:disk_read_bytes_sec_max_length'),
+    ('quota:disk_write_bytes_sec', 'quota:disk_write_bytes_sec_max', 'quota:disk_write_bytes_sec_max_length'),
+    ('quota:disk_total_bytes_sec', 'quota:disk_total_bytes_sec_max', 'quota:disk_total_bytes_sec_max_length'),
+    ('quota:disk_read_iops_sec', 'quota:disk_read_iops_sec_max', 'quota:disk_read_iops_sec_max_length'),
+    ('quota:disk_write_iops_sec', 'quota:disk_write_iops_sec_max', 'quota:disk_write_iops_sec_max_length'),
+    ('quota:disk_total_iops_sec', 'quota:disk_total_iops_sec_max', 'quota:disk_total_iops_sec_max_length')])
+def test_each_limit_of_disks(configure: Configure, names: tuple[str, ...]) -> None:
+    asked = {name: str(1000 + number) for number, name in enumerate(names)}
+    domain = configure(DiskConfigurator(), disks=(ROOT,), extra_specs=asked)
+    tune = domain.find('devices/disk/iotune')
+    assert tune is not None
+    assert {f'quota:disk_{limit.tag}': limit.text for limit in tune} == asked
 
 
 def test_limits_of_disks(configure: Configure) -> None:
