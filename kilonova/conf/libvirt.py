@@ -25,7 +25,9 @@ OPTS = [
                help='CPU that guests see. Empty: host-model (host-passthrough on aarch64).'),
     cfg.ListOpt('cpu_models', default=[],
                 deprecated_opts=[cfg.DeprecatedOpt('cpu_model'), *was('libvirt_cpu_model')],
-                help='Named models for cpu_mode=custom; the first one is used.'),
+                help='Named models for cpu_mode=custom, the preferred first. A server gets the first that has the '
+                     'features which its flavor and image require (trait:HW_CPU_X86_AVX2=required); the compute does '
+                     'not start with one that guests of this host can not have.'),
     cfg.ListOpt('cpu_model_extra_flags', default=[],
                 help='CPU flags that guests get besides: name or +name to require, -name to disable.'),
     cfg.ListOpt('hw_machine_type',

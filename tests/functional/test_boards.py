@@ -131,6 +131,17 @@ def test_hosts_that_lack_a_device_are_left_out(make_cloud, image):
     assert cloud.status(cloud.boot(cloud.flavor(**{'hw:virtio_packed_ring': 'true'}))) == 'ACTIVE'
 
 
+def test_hosts_have_the_traits_of_their_guests_cpus(make_cloud):
+    """[libvirt]cpu_models and cpu_model_extra_flags; servers that require a feature come where one has it."""
+    cloud = make_cloud(libvirt__cpu_mode='custom', libvirt__cpu_models=['Nehalem', 'Haswell-noTSX'],
+                       libvirt__cpu_model_extra_flags=['+sha-ni', '-pcid'])
+    traits = cloud.placement.client.get_traits(cloud.computes['gpu1'].host.tracker.node.uuid)[0]
+    assert {'HW_CPU_X86_SSE42', 'HW_CPU_X86_AVX2', 'HW_CPU_X86_SHA'} <= traits
+    assert not traits & {'HW_CPU_X86_AVX512F', 'HW_CPU_X86_INTEL_PCID'}
+    assert cloud.status(cloud.boot(cloud.flavor(**{'trait:HW_CPU_X86_AVX2': 'required'}))) == 'ACTIVE'
+    assert cloud.status(cloud.boot(cloud.flavor(**{'trait:HW_CPU_X86_AVX512F': 'required'}))) == 'ERROR'
+
+
 def test_a_kernel_of_its_own_goes_with_the_server(cloud, image):
     for image_id, content in ((KERNEL, b'kernel'), (RAMDISK, b'ramdisk')):
         cloud.images.made[image_id] = {'id': image_id, 'status': 'active', 'size': len(content), 'disk_format': 'aki'}

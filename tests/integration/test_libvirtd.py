@@ -140,6 +140,20 @@ def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
                 booted, PowerState.RUNNING)
 
 
+def test_a_guest_has_the_first_cpu_with_what_it_requires(daemon: Libvirtd) -> None:
+    """[libvirt]cpu_models; one that guests can't have here refuses the start, and traits say what the others have."""
+    with rig_of(daemon, 'models', cpu_mode='custom', cpu_models=['qemu64', 'Nehalem']) as rig:
+        assert 'HW_CPU_X86_SSE42' in rig.driver.host.traits()
+        server = rig.boot(extra_specs={'trait:HW_CPU_X86_SSE42': 'required'})
+        rig.says(server, 'GUEST-BOOT 1')
+        assert "<model fallback='forbid'>Nehalem</model>" in _Again(daemon, server.uuid).XMLDesc()
+    with pytest.raises(driver.DriverMisconfigured, match='cpu_models has nosuch'):
+        daemon.driver('nosuch', cpu_mode='custom', cpu_models=['Nehalem', 'nosuch']).host.init_host()
+    own = daemon.driver('own')
+    own.host.init_host()
+    assert {'HW_CPU_X86_SSE2', 'HW_CPU_X86_MMX'} <= own.host.traits()
+
+
 def test_the_kernel_runs_realtime_cpus_before_all_else(rig: Rig) -> None:
     """hw:cpu_realtime: of QEMU's threads the one of that vCPU, and no other, on a host CPU of its own; its memory stays
     where it is."""

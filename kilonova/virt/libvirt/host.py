@@ -12,11 +12,12 @@ from oslo_log import log as logging
 from kilonova.pci.spec import DeviceSpecs
 from kilonova.virt import driver, identity
 from kilonova.virt import inventory as shared_inventory
+from kilonova.virt.hardware import cpu_features
 from kilonova.virt.hardware.offer import Offer
-from kilonova.virt.libvirt import inventory, settings
+from kilonova.virt.libvirt import cpus, inventory, settings
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.domain.guest import Settings
+from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
 from kilonova.virt.libvirt.storage import command
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 from kilonova.virt.libvirt.storage.move import DiskMover
@@ -49,6 +50,7 @@ class Host:
         if found < _OLDEST_LIBVIRT:
             raise driver.DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
         self._check_live_migratable(found)
+        self._check_cpu_models()
         LOG.debug('Guests of this host: %s, on %s', self.settings, self.offer)
         self._clear_leftovers()
 
@@ -62,6 +64,15 @@ class Host:
             if found < needed:
                 raise driver.DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
                                                         f'{found} is too old, {needed} is needed')
+
+    def _check_cpu_models(self) -> None:
+        """A model that guests can't have here must not be offered. libvirt's test driver runs none."""
+        made = self.settings
+        for model in () if self._libvirt.is_test else made.cpu_models:
+            machine = made.machines.get(made.arch) or MACHINES.get(made.arch)
+            if not cpus.runs(self._libvirt, model, made.arch, machine, made.virt_type):
+                raise driver.DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which guests of this host '
+                                                        'can not have')
 
     def _clear_leftovers(self) -> None:
         """Directories that were being deleted, and XML of domains that libvirt has forgotten."""
@@ -100,7 +111,21 @@ class Host:
     def settings(self) -> Settings:
         """What the configurators of guests go by; DriverMisconfigured."""
         return settings.read(self._conf, self.capabilities, test=self._libvirt.is_test, offer=self.offer,
-                             cells=inventory.cells(self._libvirt, self.capabilities), guests=self.guest_capabilities)
+                             cells=inventory.cells(self._libvirt, self.capabilities), guests=self.guest_capabilities,
+                             features_of=lambda model: cpus.features(self._libvirt, self.capabilities.arch, model))
+
+    @functools.cached_property
+    def _cpu_features(self) -> frozenset[str]:
+        """What the CPUs of guests here have, as far as libvirt says it: of several models what any of them has."""
+        made = self.settings
+        found: frozenset[str] = frozenset()
+        if made.guest_cpu_mode == 'custom':
+            found = found.union(*made.cpu_models.values())
+        elif made.guest_cpu_mode != 'none':
+            found = cpus.of_host_model(self._libvirt, made.arch, MACHINES.get(made.arch, 'virt'), made.virt_type)
+        flags = {policy: {name for name, chosen in made.cpu_flags if chosen == policy}
+                 for policy in ('require', 'disable')}
+        return (found | flags['require']) - flags['disable']
 
     @translated
     def get_available_resource(self) -> dict[str, Any]:
@@ -116,7 +141,8 @@ class Host:
     @translated
     def traits(self) -> set[str]:
         return inventory.traits(self._libvirt, self.capabilities, self.guest_capabilities,
-                                self.settings.address_spaces)
+                                self.settings.address_spaces) | (
+            cpu_features.traits(self._cpu_features) if self.capabilities.arch in X86 else set())
 
     def uptime(self) -> str | None:
         try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from oslo_config import cfg
@@ -27,9 +27,10 @@ def connection_uri(conf: cfg.ConfigOpts) -> str:
 
 
 def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer: Offer | None = None,
-         cells: Sequence[HostCell] = (), guests: GuestCapabilities | None = None) -> Settings:
-    """The settings of this host's guests, on ``cells`` with what ``offer`` gives and what ``guests`` can have; raises
-    DriverMisconfigured."""
+         cells: Sequence[HostCell] = (), guests: GuestCapabilities | None = None,
+         features_of: Callable[[str], frozenset[str]] = lambda model: frozenset()) -> Settings:
+    """The settings of this host's guests, on ``cells`` with what ``offer`` gives and what ``guests`` can have;
+    ``features_of`` a CPU model. Raises DriverMisconfigured."""
     options, guests = conf.libvirt, guests or usual(capabilities.arch)
     if options.virt_type not in ('kvm', 'qemu'):
         raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not served here')
@@ -39,9 +40,10 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
                                          f'{", ".join(sorted(kinds)) or "nothing"}')
     if options.cpu_mode == 'custom' and not options.cpu_models:
         raise DriverMisconfigured(reason='[libvirt]cpu_mode is custom and cpu_models is empty')
+    models = {name: features_of(name) for name in options.cpu_models if options.cpu_mode == 'custom'}
     made = Settings(
         virt_type=options.virt_type, domain_type='test' if test else options.virt_type, arch=capabilities.arch,
-        cpu_mode=options.cpu_mode, cpu_model=options.cpu_models[0] if options.cpu_models else None,
+        cpu_mode=options.cpu_mode, cpu_models=models,
         cpu_flags=tuple(_flag(flag) for flag in options.cpu_model_extra_flags),
         machines=_machines(options.hw_machine_type or []), pcie_ports=options.num_pcie_ports,
         memory_stats_period=options.mem_stats_period_seconds, rng_source=options.rng_dev_path or None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 from kilonova.objects import cpuset
 from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology
 from kilonova.virt.driver import UnsupportedHardware
-from kilonova.virt.hardware import constraints, topology
+from kilonova.virt.hardware import constraints, cpu_features, topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
 
@@ -47,8 +47,20 @@ class CpuConfigurator:
         if mode == 'none':
             domain.cpu = Cpu(**parts)
             return
-        domain.cpu = Cpu(mode=mode, model=settings.cpu_model if mode == 'custom' else None, **parts,
+        domain.cpu = Cpu(mode=mode, model=_model(guest) if mode == 'custom' else None, **parts,
                          features=list(settings.cpu_flags), addresses=addresses)
+
+
+def _model(guest: GuestSpec) -> str:
+    """The first of [libvirt]cpu_models that has, with [libvirt]cpu_model_extra_flags, the features that flavor and
+    image require by traits (trait:HW_CPU_X86_AVX2). UnsupportedHardware: none has."""
+    settings = guest.settings
+    needed = cpu_features.wanted(guest.required_traits) - {name for name, policy in settings.cpu_flags
+                                                           if policy == 'require'}
+    for name, has in settings.cpu_models.items():
+        if needed <= has:
+            return name
+    raise UnsupportedHardware(model=f'CPU with {", ".join(sorted(needed))}', virt=settings.virt_type)
 
 
 def _threads(guest: GuestSpec) -> int | None:

@@ -79,7 +79,8 @@ class Settings:
     domain_type: str = 'kvm'
     arch: str = 'x86_64'
     cpu_mode: str | None = None
-    cpu_model: str | None = None
+    # Of cpu_mode custom: {model: its features}, the preferred first.
+    cpu_models: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cpu_flags: tuple[tuple[str, str], ...] = ()
     machines: dict[str, str] = field(default_factory=dict)
     pcie_ports: int = 0
@@ -178,6 +179,13 @@ class GuestSpec:
     def properties(self) -> ImageMetaProps:
         """What the image says of CPUs and memory, with types."""
         return self._typed('hw_cpu_', 'hw_locked_memory')
+
+    @property
+    def required_traits(self) -> set[str]:
+        """Traits that flavor and image require, in whatever group."""
+        said = {**(self.image_meta.get('properties') or {}), **self.extra_specs}
+        return {name.partition(':')[2] for name, value in said.items()
+                if name.startswith('trait') and ':' in name and value == 'required'}
 
     @functools.cached_property
     def realtime(self) -> frozenset[int]:

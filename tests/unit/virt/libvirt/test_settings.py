@@ -49,10 +49,11 @@ def test_a_host_without_kvm_says_so(tmp_path: Path) -> None:
 
 def test_lists_become_tables(tmp_path: Path) -> None:
     found = read(tmp_path, hw_machine_type=['x86_64=q35', 'aarch64=virt'], cpu_model_extra_flags=['+PCID', '-mtrr'],
-                 cpu_models=['Haswell', 'EPYC'], disk_cachemodes=['block=none', 'file=writeback'], rng_dev_path='')
+                 cpu_mode='custom', cpu_models=['Haswell', 'EPYC'], disk_cachemodes=['block=none', 'file=writeback'],
+                 rng_dev_path='')
     assert found.machines == {'x86_64': 'q35', 'aarch64': 'virt'}
     assert found.cpu_flags == (('pcid', 'require'), ('mtrr', 'disable'))
-    assert (found.cpu_model, found.disk_cache, found.rng_source) == ('Haswell', 'writeback', None)
+    assert (list(found.cpu_models), found.disk_cache, found.rng_source) == (['Haswell', 'EPYC'], 'writeback', None)
 
 
 @pytest.mark.parametrize(('options', 'modes'), [

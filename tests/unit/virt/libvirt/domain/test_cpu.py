@@ -47,7 +47,7 @@ def test_memory_in_kib(configure: Configure) -> None:
     ({'arch': 'aarch64'}, f'<cpu mode="host-passthrough">{TOPOLOGY}</cpu>'),
     ({'cpu_mode': 'host-passthrough'}, f'<cpu mode="host-passthrough">{TOPOLOGY}</cpu>'),
     ({'cpu_mode': 'none'}, f'<cpu>{TOPOLOGY}</cpu>'),
-    ({'cpu_mode': 'custom', 'cpu_model': 'Haswell', 'cpu_flags': (('pcid', 'require'),)},
+    ({'cpu_mode': 'custom', 'cpu_models': {'Haswell': frozenset()}, 'cpu_flags': (('pcid', 'require'),)},
      f'<cpu mode="custom" match="exact"><model>Haswell</model>{TOPOLOGY}<feature name="pcid" policy="require"/></cpu>'),
     ({'domain_type': 'test'}, '')])
 def test_cpu(configure: Configure, settings: dict[str, Any], cpu: str) -> None:
@@ -55,6 +55,25 @@ def test_cpu(configure: Configure, settings: dict[str, Any], cpu: str) -> None:
     domain = configure(CpuConfigurator(), settings=settings, flavor={'vcpus': 2})
     assert domain.findtext('vcpu') == '2'
     assert text(domain.find('cpu')) == cpu
+
+
+MODELS = {'Nehalem': frozenset({'sse4.2'}), 'Haswell': frozenset({'sse4.2', 'avx2'}),
+          'EPYC': frozenset({'avx2', 'svm'})}
+
+
+@pytest.mark.parametrize(('asked', 'model'), [
+    ({}, 'Nehalem'), ({'extra_specs': {'trait:HW_CPU_X86_SSE42': 'required'}}, 'Nehalem'),
+    ({'extra_specs': {'trait:HW_CPU_X86_AVX2': 'required'}}, 'Haswell'),
+    ({'extra_specs': {'trait_cpu:HW_CPU_X86_AVX2': 'required', 'trait:HW_CPU_X86_SVM': 'forbidden'}}, 'Haswell'),
+    ({'properties': {'trait:HW_CPU_X86_SVM': 'required'}}, 'EPYC'),
+    ({'extra_specs': {'trait:HW_CPU_X86_SHA': 'required', 'trait:CUSTOM_X': 'required'}}, 'Nehalem')])
+def test_the_first_model_with_what_traits_require(configure: Configure, asked: dict[str, Any], model: str) -> None:
+    """[libvirt]cpu_models, together with what [libvirt]cpu_model_extra_flags gives all guests."""
+    settings = {'cpu_mode': 'custom', 'cpu_models': MODELS, 'cpu_flags': (('sha-ni', 'require'), ('svm', 'disable'))}
+    assert configure(CpuConfigurator(), settings=settings, **asked).findtext('cpu/model') == model
+    with pytest.raises(UnsupportedHardware, match=r'CPU with avx512f, svm'):
+        configure(CpuConfigurator(), settings=settings, extra_specs={
+            'trait:HW_CPU_X86_SVM': 'required', 'trait:HW_CPU_X86_AVX512F': 'required'})
 
 
 @pytest.mark.parametrize(('specs', 'cputune', 'numatune', 'cells'), [
