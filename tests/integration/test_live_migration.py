@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
+from xml.etree import ElementTree
 
 import libvirt
 import libvirt_qemu
@@ -110,13 +111,18 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
             daemon.end()
 
 
+# What comes with a guest, besides what all have.
+ASKED = {'hw:sound_model': 'ich9', 'hw:usb_model': 'qemu-xhci', 'hw:virtio_packed_ring': 'true',
+         'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '40'}
+
+
 class Moving:
     """A guest on host one, and both sides ready for its way to host two."""
 
     def __init__(self, machines: Machines, **options: Any) -> None:
         self.machines = machines
         self.here, self.there = machines.driver('one', **options), machines.driver('two')
-        self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1))
+        self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1, extra_specs=ASKED))
         self.uuid = self.instance.uuid
         self.here.guests.spawn(self.instance, image_meta(disk_format='raw'))
         until(lambda: 'GUEST-BOOT 1' in machines.console('one', self.uuid))
@@ -126,6 +132,15 @@ class Moving:
         guest = json.loads(json.dumps(self.here.live_migrations.describe(self.instance)))
         self.offer = json.loads(json.dumps(self.there.live_migrations.offer(self.instance, guest, None, True)))
         self.there.live_migrations.prepare(self.instance, guest, self.offer)
+
+    def devices(self, driver: LibvirtDriver) -> list[str | None]:
+        """What its flavor asks for, as libvirt has it."""
+        guest = driver.host._libvirt.find(self.uuid)
+        assert guest is not None
+        domain = ElementTree.fromstring(guest.xml())
+        return [found.get(name) if (found := domain.find(path)) is not None else None for path, name in (
+            ('devices/sound', 'model'), ("devices/controller[@type='usb']", 'model'), ('devices/disk/driver', 'packed'),
+            ('cpu/maxphysaddr', 'bits'))]
 
     def check_arrived(self) -> None:
         """It is there, has never stood still for good, and nothing of it is here."""
@@ -169,12 +184,15 @@ def moving(machines: Machines) -> Iterator[Callable[..., Moving]]:
 def test_a_guest_goes_on_counting_on_another_host(machines: Machines, moving: Callable[..., Moving]) -> None:
     told: list[Any] = []
     move = moving()
+    before = move.devices(move.here)
+    assert before == ['ich9', 'qemu-xhci', 'on', '40']
     move.here.live_migrations.migrate(move.instance, move.offer, told.append)
     # Asked again it has nothing to do.
     move.here.live_migrations.migrate(move.instance, move.offer, told.append)
     move.check_arrived()
     machines.says_more('two', move.uuid)
     assert 'GUEST-BOOT' not in machines.console('two', move.uuid), 'it was started anew'
+    assert move.devices(move.there) == before
     # Its disk came along, with the count of its boots: it is at home there.
     move.there.power.reboot(move.instance, 'HARD', image_meta(disk_format='raw'))
     until(lambda: 'GUEST-BOOT 2' in machines.console('two', move.uuid))
