@@ -111,8 +111,12 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
     policy = placed.emulator_threads_policy if 'emulator_threads_policy' in placed else None
     if policy == constraints.SHARE and guest.settings.shared_cpus:
         return set(guest.settings.shared_cpus)
-    return reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime)) or set(
-        ).union(*pins.values())
+    found = reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime))
+    if not found:
+        # hw:emulator_threads_policy=share, and the host shares none.
+        raise UnsupportedHardware(model='realtime of all CPUs without [compute]cpu_shared_set',
+                                  virt=guest.settings.virt_type)
+    return found
 
 
 class CpuQuotaConfigurator:

@@ -143,6 +143,13 @@ def test_all_cpus_are_realtime_where_the_emulator_is_elsewhere(configure: Config
     assert (pin.get('cpuset'), scheduler.get('vcpus')) == (emulator, '0')
 
 
+def test_the_emulator_never_runs_where_it_would_get_no_time(configure: Configure) -> None:
+    specs = {**REALTIME, 'hw:emulator_threads_policy': 'share'}
+    with pytest.raises(UnsupportedHardware, match='cpu_shared_set'):
+        configure(*CONFIGURATORS, settings={**SETTINGS, 'shared_cpus': frozenset()}, extra_specs=specs,
+                  flavor={'vcpus': 2, 'memory_mb': 2048}, instance={'numa_topology': placed(specs)})
+
+
 def test_the_priority_is_the_hosts(configure: Configure) -> None:
     specs = {**REALTIME, 'hw:cpu_realtime_mask': '1'}
     found = configure(*CONFIGURATORS, settings={**SETTINGS, 'realtime_priority': 7}, extra_specs=specs,
