@@ -1,7 +1,7 @@
 """The CPUs that guests of a host can have, by libvirt.
 
     features(connection, 'x86_64', 'Haswell')                       # {'avx2', 'aes', …}
-    runs(connection, 'Haswell', 'x86_64', 'pc', 'kvm')              # whether guests can have one here
+    lacks(connection, 'Haswell', 'x86_64', 'pc', 'kvm')             # None: guests can have one here
 """
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ from xml.etree import ElementTree
 import libvirt
 
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.migrating import runs_cpu
+from kilonova.virt.libvirt.migrating import lacks_cpu
 from kilonova.virt.libvirt.xml import node, to_text
 
 LOG = logging.getLogger(__name__)
 
 
-def runs(connection: Connection, model: str, arch: str, machine: str | None, virt_type: str) -> bool:
-    """Whether guests can have a CPU of that model here; True where the hypervisor can't tell."""
-    try:
-        return runs_cpu(connection, _bare(arch, model), arch, machine, virt_type)
-    except libvirt.libvirtError as error:
-        LOG.error('CPU model %s: %s', model, error)
-        return False
+def lacks(connection: Connection, model: str, arch: str, machine: str | None, virt_type: str) -> str | None:
+    """Why guests can't have a CPU of that model here; None: they can, or the hypervisor can't tell."""
+    return lacks_cpu(connection, _bare(arch, model), arch, machine, virt_type)
 
 
 def features(connection: Connection, arch: str, model: str, more: Iterable[str] = ()) -> frozenset[str]:

@@ -70,9 +70,10 @@ class Host:
         made = self.settings
         for model in () if self._libvirt.is_test else made.cpu_models:
             machine = made.machines.get(made.arch) or MACHINES.get(made.arch)
-            if not cpus.runs(self._libvirt, model, made.arch, machine, made.virt_type):
+            why = cpus.lacks(self._libvirt, model, made.arch, machine, made.virt_type)
+            if why is not None:
                 raise driver.DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which guests of this host '
-                                                        'can not have')
+                                                        f'can not have: {why}')
 
     def _clear_leftovers(self) -> None:
         """Directories that were being deleted, and XML of domains that libvirt has forgotten."""
