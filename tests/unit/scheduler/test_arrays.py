@@ -205,6 +205,26 @@ def test_a_host_that_counts_a_server_already_has_less_left():
     assert table['pci_free'][place] == 2
 
 
+def test_devices_of_providers_that_were_given_away_are_gone():
+    """As many as a pool has; devices of other providers, and of none, stay."""
+    stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
+        vendor_id='10de', product_id=product, numa_node=0, count=count, tags={'rp_uuid': rp} if rp else {})
+        for product, count, rp in (('1', 3, uuid('x')), ('1', 2, uuid('y')), ('2', 4, None))])
+    table, (place,) = filled([{**node('a', pci_stats=stored.to_json()), 'deleted': 0}])
+
+    def free():
+        return [int(table.devices.free([{'product_id': product}])[place]) for product in '12'] + [
+            int(table['pci_free'][place])]
+    assert free() == [5, 4, 9]
+    for name, taken, left in (('s1', {uuid('x'): 1}, [4, 4, 8]), ('s2', {uuid('x'): 1, uuid('y'): 1}, [2, 4, 6]),
+                              ('s3', {uuid('x'): 5, uuid('z'): 1}, [1, 4, 5])):
+        table.reservations.take(uuid(name), Reservation(place, 1, 1, 1, Counter(taken)))
+        assert free() == left
+    for name in ('s1', 's2', 's3'):
+        table.reservations.give_back(uuid(name))
+    assert free() == [5, 4, 9]
+
+
 def test_free_devices_of_one_of_several_specs():
     stored = objects.PciDevicePoolList(objects=[objects.PciDevicePool(
         vendor_id=vendor, product_id=product, numa_node=0, count=count, tags={'address': product})

@@ -114,6 +114,24 @@ def test_kinds_that_share_a_provider_take_no_more_than_it_has():
     assert {request['mappings']['a'][0] for request in found} == {'p1', 'p2'}
 
 
+def test_kinds_of_one_class_share_their_providers_in_every_way():
+    query, requests, clones, room = kinds_of(
+        ('a', {'A': 1}, 1), ('b', {'A': 1}, 1), p1={'A': 1}, p2={'A': 1}, p3={'A': 1})
+    found = expand([one for one in requests if room.fits(one)], query, clones, room)
+    assert {(one['mappings']['a'][0], one['mappings']['b'][0]) for one in found} == set(
+        itertools.permutations(('p1', 'p2', 'p3'), 2))
+
+
+def test_few_choices_are_composed_all_and_those_of_one_kind_in_their_order():
+    providers = {f'{kind}{number}': {kind: 1} for kind, count in (('A', 9), ('B', 7)) for number in range(count)}
+    query, requests, clones, room = kinds_of(('a', {'A': 1}, 1), ('b', {'B': 1}, 1), **providers)
+    assert len(expand(requests, query, clones, room)) == 63
+    query, requests, clones, room = kinds_of(('a', {'A': 1}, 3), **{f'A{number:02}': {'A': 1} for number in range(30)})
+    found = [chosen(request) for request in expand(requests, query, clones, room)]
+    # From each of the devices on; then what is left with the first of them.
+    assert len(found) == MAX_CHOICES and all(one[0] == 'A00' for one in found[30:])
+
+
 def test_of_very_many_choices_some_are_drawn_the_same_each_time():
     providers = {f'{kind}{number}': {kind: 1} for kind in 'AB' for number in range(9)}
     query, requests, clones, room = kinds_of(('a', {'A': 1}, 4), ('b', {'B': 1}, 4), **providers)

@@ -22,8 +22,9 @@ from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler import cells, own_view
 from kilonova.scheduler import manager as manager_module
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
+from kilonova.scheduler.plan import Choice
 from kilonova.scheduler.query import Query
-from tests.unit.scheduler.builders import GPU, conf, spec, uuid
+from tests.unit.scheduler.builders import CELL, GPU, candidate, conf, spec, state, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
 A, B, C = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
@@ -95,6 +96,18 @@ def test_a_boot_costs_two_placement_requests_at_most_and_few_statements(rig, ask
     assert set(allocation['mappings']) == {'', f'{REQUEST}-0'}
     assert held(rig, S1)['gpu1'] == {'VCPU': 8, 'MEMORY_MB': 32768, 'DISK_GB': 16}
     assert sum(amounts.get(GPU, 0) for amounts in held(rig, S1).values()) == 1
+
+
+def test_what_is_told_of_a_choice():
+    chosen = state('a', metadata={'availability_zone': 'east'})
+    found = manager_module._selection(Choice(chosen, candidate('a')))
+    assert (found.service_host, found.nodename, found.compute_node_uuid, found.cell_uuid, found.availability_zone) == (
+        'a', 'a', uuid('a'), CELL, 'east')
+    assert json.loads(found.allocation_request) == candidate('a') and found.allocation_request_version == '1.36'
+    assert found.limits is None
+    chosen.limits = {'vcpu': 4.0}
+    found = manager_module._selection(Choice(chosen))
+    assert (found.allocation_request, found.allocation_request_version, found.limits.vcpu) == (None, None, 4.0)
 
 
 def test_alternates_are_max_attempts_less_one(rig):
@@ -718,12 +731,15 @@ def test_how_much_of_placements_answer_is_asked_for(rig):
     for request in (spec(BY_PLACEMENT), spec(force_hosts=['gpu1', 'gpu2']), spec(force_nodes=['gpu2']),
                     spec(requested_destination=here), spec(requested_destination=here, force_hosts=['gpu2']),
                     spec(requested_destination=objects.Destination(host='gpu2', node=None)),
-                    spec(requested_destination=objects.Destination(host='gpu1', node='gpu2')), spec(force_hosts=['x'])):
+                    spec(requested_destination=objects.Destination(host='gpu1', node='gpu2')), spec(force_hosts=['x']),
+                    spec(requested_destination=objects.Destination(node='gpu2')),
+                    spec(requested_destination=objects.Destination(host='gpu2')),
+                    spec(requested_destination=objects.Destination(allow_cross_cell_move=True))):
         with contextlib.suppress(errors.NoValidHost):
             select(manager, request, claim=False)
     assert [(one.get('limit'), one.get('in_tree')) for one in questions(rig)] == [
         ('7', None), (None, None), ('7', uuid('gpu2')), ('7', uuid('gpu1')), ('7', uuid('gpu2')), ('7', uuid('gpu2')),
-        ('7', None), ('7', None)]
+        ('7', None), ('7', None), ('7', uuid('gpu2')), ('7', uuid('gpu2')), ('7', None)]
 
 
 @pytest.mark.parametrize('full', [{'vcpus_used': 255}, {'memory_mb_used': 262000}, {'local_gb_used': 999}])
@@ -986,6 +1002,21 @@ def test_what_was_missed_is_read_with_all_again(rig, monkeypatch):
     assert seen(manager) == ['gpu1', 'gpu2']
     monkeypatch.setattr(cells, 'RELOAD_EVERY', -1.0)
     assert seen(manager) == ['gpu2']
+
+
+def test_two_writes_of_one_moment_are_both_read(rig, monkeypatch):
+    """A stamp of this moment may be given once more."""
+    monkeypatch.setattr(cells, 'UNSETTLED', 3600.0)
+    rig.host('gpu1')
+    manager = rig.manager()
+    written(rig, memory_mb_used=1)
+    place = 0
+    for used in (1, 2, 3):
+        with rig.by_name['cell1'].write() as connection:
+            connection.execute(ComputeNode.__table__.update().values(
+                memory_mb_used=used, updated_at=ComputeNode.updated_at))
+        assert seen(manager) == ['gpu1']
+        assert manager._snapshot.table.row(place)['memory_mb_used'] == used
 
 
 def test_a_host_without_a_mapping_is_told_once(rig, caplog):
