@@ -39,10 +39,20 @@ from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from tests.unit.scheduler.builders import candidate, conf, pools, spec, state, uuid
 
+# Those whose answer the servers of a request before change nothing of, and those that look at rebuilds.
+ONCE = {
+    'AggregateImagePropertiesIsolation', 'AggregateInstanceExtraSpecsFilter', 'AggregateMultiTenancyIsolation',
+    'AggregateTypeAffinityFilter', 'AllHostsFilter', 'ComputeCapabilitiesFilter', 'ComputeFilter',
+    'DifferentHostFilter', 'ImagePropertiesFilter', 'IsolatedHostsFilter', 'SameHostFilter', 'SimpleCIDRAffinityFilter'}
+ON_REBUILD = {'AggregateImagePropertiesIsolation', 'ImagePropertiesFilter', 'IsolatedHostsFilter'}
+
 
 def passes(cls: type, host: Any, request: Any, **overrides: Any) -> bool:
     one = cls()
     one.conf = conf(**overrides)
+    # What each of them is on the way: whether it is asked about the second server of a request, and about rebuilds.
+    assert one.run_filter_for_index(0) and one.run_filter_for_index(1) != (cls.__name__ in ONCE)
+    assert (cls.__name__ in ON_REBUILD) == one.RUN_ON_REBUILD
     return list(one.filter_all([host], request)) == [host]
 
 
@@ -454,15 +464,9 @@ def test_what_the_base_classes_let_a_filter_decide():
 
 
 def test_which_filters_run_once_a_request_and_which_look_at_rebuilds():
-    """Once: those whose answer the servers before change nothing of."""
     made = {one.__name__: one for one in filters.all_filters()}
-    assert {name for name, one in made.items() if one.run_filter_once_per_request} == {
-        'AggregateImagePropertiesIsolation', 'AggregateInstanceExtraSpecsFilter', 'AggregateMultiTenancyIsolation',
-        'AggregateTypeAffinityFilter', 'AllHostsFilter', 'ComputeCapabilitiesFilter', 'ComputeFilter',
-        'DifferentHostFilter', 'ImagePropertiesFilter', 'IsolatedHostsFilter', 'SameHostFilter',
-        'SimpleCIDRAffinityFilter'}
-    assert {name for name, one in made.items() if one.RUN_ON_REBUILD} == {
-        'AggregateImagePropertiesIsolation', 'ImagePropertiesFilter', 'IsolatedHostsFilter'}
+    assert {name for name, one in made.items() if one.run_filter_once_per_request} == ONCE
+    assert {name for name, one in made.items() if one.RUN_ON_REBUILD} == ON_REBUILD
     assert [name for name, one in made.items() if one.at_most] == ['PciPassthroughFilter']
 
 

@@ -381,6 +381,20 @@ def test_silence_of_placement_gives_nothing_back(rig, extra_specs):
 
 
 @both_ways
+def test_silence_gives_back_what_no_operation_waits_for(rig, extra_specs):
+    """It has no flow that could."""
+    trait(rig, rig.host('gpu1'))
+
+    def before(method, path):
+        if (method, path) == ('PUT', f'/allocations/{S2}'):
+            raise rig.placement.broken()
+    rig.placement.before = before
+    with pytest.raises(errors.Unanswered, match='Placement'):
+        select(rig.manager(), spec(extra_specs), [S1, S2], operations=[uuid('ended'), operation(rig, S2)])
+    assert rig.placement.allocations() == {}
+
+
+@both_ways
 def test_what_was_found_counts_where_it_is_and_is_no_alternate(rig, extra_specs):
     """The host that would be chosen now is another one."""
     for name, used in (('gpu1', 1000), ('gpu2', 2000)):
@@ -790,6 +804,23 @@ def test_a_zone_is_asked_for_by_its_aggregates(rig):
     assert root == uuid('gpu1')
 
 
+def test_our_own_view_asks_placement_about_hosts_of_the_zone_alone(rig):
+    """Of those that are enabled, too: gpu1 and gpu3 would be better."""
+    for number, name in enumerate(('gpu1', 'gpu2', 'gpu3'), 1):
+        rig.host(name, memory_mb_used=1000 * number, service={'disabled': name == 'gpu1'})
+    rig.host('gpu0')
+    aggregate = rig.aggregate('gpu2', availability_zone='east')
+    rig.placement.client.set_member(uuid('gpu2'), aggregate, True)
+    manager = rig.manager()
+    manager.filters.clear()
+    rig.placement.requests.clear()
+    assert hosts(select(manager, spec(availability_zone='east'), [S1, S2], return_alternates=False)) == [['gpu2']] * 2
+    asked = [path for method, path in rig.placement.requests if method == 'GET']
+    assert asked and all(uuid('gpu2') in path for path in asked)
+    rig.placement.requests.clear()
+    assert hosts(select(manager, spec(), [S3], return_alternates=False)) == [['gpu0']]
+
+
 def test_an_unknown_zone(rig):
     rig.host('gpu1')
     with pytest.raises(errors.NoValidHost, match='mars'):
@@ -1094,6 +1125,21 @@ def test_a_host_that_is_heard_again_is_asked_about_before_a_refusal(rig, monkeyp
         connection.execute(Service.__table__.update().values(
             last_seen_up=engine.db_utcnow(), updated_at=Service.updated_at))
     assert hosts(select(manager, spec()))[0] == ['gpu1']
+
+
+@pytest.mark.parametrize('ended', ['cell1', 'cell2'])
+def test_a_server_that_ended_in_one_of_two_cells_is_enough(rig, monkeypatch, ended):
+    monkeypatch.setattr('kilonova.scheduler.cells.DOWN_EVERY', 3600)
+    other = {'cell1': 'cell2', 'cell2': 'cell1'}[ended]
+    rig.host('gpu1', cell=ended)
+    rig.host('gpu2', cell=other, service={'last_seen_up': dt.datetime(2026, 1, 1)})
+    manager = rig.manager()
+    assert hosts(select(manager, spec(), return_alternates=False)) == [['gpu1']]
+    snapshot, read = manager._snapshot, []
+    monkeypatch.setattr(snapshot, 'refresh', lambda: read.append(1))
+    # Nobody asked for it: no cell has it, and none will.
+    assert snapshot.outdated() and read == [1]
+    assert not snapshot.outdated() and read == [1]
 
 
 @pytest.mark.parametrize('silent', ['cell1', 'cell2'])

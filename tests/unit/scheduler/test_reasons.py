@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from kilonova import errors
 from kilonova.context import RequestContext
 from kilonova.db.models.cell import ComputeNode, Service
-from kilonova.scheduler import plugins, reasons
+from kilonova.scheduler import reasons
 from kilonova.scheduler.decisions import Trace
+from kilonova.scheduler.filters import all_filters
+from kilonova.scheduler.filters.limits import IoOpsFilter
 from kilonova.scheduler.reasons import ROOM, WORDS, Check, Report
 from tests.unit.scheduler.builders import GPU, spec, uuid
 
@@ -175,8 +177,13 @@ def test_administrators_read_of_each_host_what_lacks():
 
 def test_each_filter_has_words_of_its_own():
     """But those that refuse nothing, or whose refusals have several reasons."""
-    assert set(plugins._Installed(plugins.FILTERS).names) - WORDS.keys() == {'AllHostsFilter', 'ComputeFilter'}
-    assert WORDS.keys() <= set(plugins._Installed(plugins.FILTERS).names)
+    words = {one.__name__: reasons._filter_words(one()) for one in all_filters()}
+    assert [name for name, said in words.items() if said == f'turned away by {name}'] == [
+        'AllHostsFilter', 'ComputeFilter']
+    assert all(words[name] == said for name, said in WORDS.items())
+    assert words['IoOpsFilter'] == words['AggregateIoOpsFilter'] == 'busy with other builds'
+    # A subclass of somebody's own has those of its base.
+    assert reasons._filter_words(type('Mine', (IoOpsFilter,), {})()) == 'busy with other builds'
 
 
 @pytest.mark.parametrize(('name', 'words', 'unit'), [
