@@ -23,14 +23,15 @@ from kilonova.scheduler.filters.json_query import JsonFilter
 from kilonova.scheduler.filters.metrics import MetricsFilter
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
-from kilonova.scheduler.own_view import need
+from kilonova.scheduler.own_view import Need, OwnView, need
 from kilonova.scheduler.query import Group, build
 from kilonova.scheduler.reservations import FORGET_AFTER, Reservation, reserve
 from kilonova.scheduler.table import Table
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
 from kilonova.scheduler.weighers.metrics import MetricsWeigher
 from kilonova.scheduler.weighers.moves import CrossCellWeigher
-from tests.unit.scheduler.builders import CELL, conf, node, pools, spec, uuid
+from tests.unit.scheduler import builders
+from tests.unit.scheduler.builders import CELL, View, conf, node, pools, spec, uuid
 
 CONF = conf()
 KINDS = ('[["x86_64", "qemu", "hvm"]]', '[["aarch64", "kvm", "hvm"], ["x86_64", "kvm", "hvm"]]')
@@ -371,6 +372,24 @@ def test_which_devices_our_own_view_knows(group, answered):
     assert need(spec(), query) is None, 'it is no device'
     query.pci_groups.add('d')
     assert (need(spec(), query) is not None) is answered
+
+
+@pytest.mark.parametrize(('asked', 'roomy'), [
+    ({}, 'abc'), ({'VCPU': 8}, 'abc'), ({'VCPU': 9}, 'bc'), ({'MEMORY_MB': 100}, 'abc'), ({'MEMORY_MB': 101}, 'ac'),
+    ({'DISK_GB': 5}, 'abc'), ({'DISK_GB': 6}, 'ab'), ({'VCPU': 9, 'MEMORY_MB': 101}, 'c'),
+    ({'VCPU': 9, 'MEMORY_MB': 101, 'DISK_GB': 6}, '')])
+def test_hosts_that_have_the_amounts_by_their_rows(asked, roomy):
+    """By their ratios; all that they have left may go."""
+    view = View(builders.host('a', vcpus=4, cpu_allocation_ratio=4.0, vcpus_used=8),
+                builders.host('b', memory_mb=200, ram_allocation_ratio=1.5, memory_mb_used=200),
+                builders.host('c', local_gb=5, disk_allocation_ratio=2.0, local_gb_used=5),
+                builders.host('off', service={'disabled': 1}))
+    offers = OwnView(view, None, spec(), Need(asked, (), {}), None)
+    masks = dict(offers.masks(Look(view), first=True))
+    assert list(masks) == ['free amounts', 'service and zone']
+    assert [name for name in 'abc' if masks['free amounts'][view.place(name)]] == list(roomy)
+    assert not masks['service and zone'][view.place('off')] and masks['service and zone'][view.place('a')]
+    assert list(dict(offers.masks(Look(view), first=False))) == ['free amounts']
 
 
 def test_the_allocation_of_a_host():

@@ -283,6 +283,11 @@ class Dump(filters.BaseHostFilter):
         return True
 
 
+class First(filters.BaseHostFilter):
+    def host_passes(self, host_state, spec_obj):
+        return host_state.host == 'a'
+
+
 class Refuse(filters.BaseHostFilter):
     def host_passes(self, host_state, spec_obj):
         return False
@@ -297,14 +302,15 @@ def test_the_log_says_who_sorted_out_how_many(caplog):
     """Row 3.15."""
     caplog.set_level(logging.DEBUG, 'kilonova.scheduler.select')
     request = spec()
-    assert run(request, [host('a'), host('b')], filters=[Dump(), Refuse(), Dump()]) is None
+    assert run(request, [host('a'), host('b')], filters=[Dump(), First(), Refuse(), Dump()]) is None
     nothing = (f"Filtering removed all hosts for the request with instance ID '{request.instance_uuid}'. "
                'Filter results: ')
-    assert [(record.levelname, record.getMessage()) for record in caplog.records][:5] == [
+    assert [(record.levelname, record.getMessage()) for record in caplog.records][:6] == [
         ('DEBUG', 'Starting with 2 host(s)'), ('DEBUG', 'Filter Dump returned 2 host(s)'),
+        ('DEBUG', 'Filter First returned 1 host(s)'),
         ('INFO', 'Filter Refuse returned 0 hosts'),
-        ('DEBUG', nothing + "[('Dump', [('a', 'a'), ('b', 'b')]), ('Refuse', [])]"),
-        ('INFO', nothing + "['Dump: (start: 2, end: 2)', 'Refuse: (start: 2, end: 0)']")]
+        ('DEBUG', nothing + "[('Dump', [('a', 'a'), ('b', 'b')]), ('First', [('a', 'a')]), ('Refuse', [])]"),
+        ('INFO', nothing + "['Dump: (start: 2, end: 2)', 'First: (start: 2, end: 1)', 'Refuse: (start: 1, end: 0)']")]
 
 
 def test_a_filter_may_stop_filtering(caplog):
