@@ -19,12 +19,13 @@ from tests.integration.real_guests import FULL, HOSTS, RealGuests, Running
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason='machines of namespaces, libvirtd and QEMU need root')
 
-# Operation → its phases, as the task state says or the status of the migration, from the first to the last.
+# Operation → its phases from the first to the last: task states, or of a migration '' before it has a record, then its
+# status. An evacuation is 'building' when its new host has claimed.
 PHASES = {
     'live migration': ('', 'preparing', 'running', 'post-migrating'),
     'shelve': ('shelving', 'shelving_image_uploading', 'shelving_offloading'),
     'rebuild': ('rebuilding', 'rebuild_spawning'),
-    'evacuate': ('rebuilding', 'rebuild_spawning'),
+    'evacuate': ('', 'pre-migrating', 'building'),
 }
 # Which computes have a part in it.
 COMPUTES = {'live migration': ('source', 'destination'), 'shelve': ('source',), 'rebuild': ('source',),
@@ -34,7 +35,7 @@ CASES = [(operation, daemon, phase) for operation, phases in PHASES.items()
          for daemon in (*CONTROL, *COMPUTES[operation]) for phase in phases]
 FEW = [('live migration', 'destination', 'running'), ('live migration', 'api', 'preparing'),
        ('shelve', 'conductor', 'shelving'), ('rebuild', 'source', 'rebuild_spawning'),
-       ('evacuate', 'scheduler', 'rebuilding')]
+       ('evacuate', 'scheduler', '')]
 # Seconds after the phase began in which the daemon is killed.
 SOON = 0.1
 
@@ -102,17 +103,19 @@ class Story:
         """None: it is over."""
         site = self.guests.site
         state = site.task_state(self.server)
-        if state is None or self.operation != 'live migration':
+        if state is None or self.operation not in ('live migration', 'evacuate'):
             return state
         row = site.last_migration(self.server)
-        return row['status'] if row and row['id'] != self.migration and row['status'] != 'accepted' else ''
+        if not row or row['id'] == self.migration or row['status'] == 'accepted':
+            return ''
+        is_claimed = self.operation == 'evacuate' and row['dest_compute']
+        return 'building' if is_claimed else str(row['status'])
 
     def await_phase(self, phase: str) -> None:
         """Returns when that one has begun, or a later one, or all is over."""
         phases = PHASES[self.operation]
-        late = phases[phases.index(phase):]
-        while (now := self.phase()) is not None and now not in late:
-            time.sleep(0.01)
+        late = (*phases[phases.index(phase):], None)
+        self.guests.until(lambda: self.phase() in late, f'{self.operation} at {phase!r}', pause=0.01)
 
     def strike(self, daemon: str) -> dict[str, Any]:
         """Kill it, start it again at once; the server when all has ended."""
