@@ -415,8 +415,7 @@ def _bury(work: BootWork, cell0: engine.Database) -> None:
 
 
 def _forget(conn: engine.Connection, instance_uuid: str) -> None:
-    """An early delete: nothing of the request stays."""
-    build_requests.destroy(conn, instance_uuid)
+    """An early delete, which took the build request: nothing else of the request stays."""
     request_specs.destroy(conn, instance_uuid)
     instance_mappings.destroy(conn, instance_uuid)
 

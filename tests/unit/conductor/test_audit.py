@@ -169,6 +169,11 @@ class Sound:
             (node,) = compute_nodes.by_host(conn, host)
         self.write(table, sa.and_(table.c.compute_node_id == node['id'], table.c.address == at), **values)
 
+    def forget_old_flavor(self) -> None:
+        made = self.site.instance(flavor=LARGE, new_flavor=LARGE)
+        with self.site.cell.write() as conn:
+            instances.update_extra(conn, MOVED, made.extra_values(['flavor']))
+
     def operation(self, kind: str, server: str = SERVER, **values: Any) -> None:
         row = operations.Operation.new(self.site.ctxt, kind, server, {})
         with self.site.cell.write() as conn:
@@ -301,6 +306,10 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
         f'Placement: server {SERVER} holds VCPU 2, DISK_GB 15, its flavor says VCPU 1, DISK_GB 16']),
     'the new flavor for the old end': (lambda sound: sound.hold(MOVE, 'gpu1', OTHER, 2), [
         f'Placement: move {MOVE} holds VCPU 2, its flavor says VCPU 1']),
+    # It is of the present one then.
+    'a move without its old flavor': (lambda sound: sound.forget_old_flavor(), [
+        f'database: server {MOVED} has old flavor None, its move {MOVE} says 1',
+        f'Placement: move {MOVE} holds VCPU 1, its flavor says VCPU 2']),
     'another device': (lambda sound: sound.hold(SERVER, 'gpu1', FREE, 1), [
         f'Placement: server {SERVER} holds devices {[FREE]}, its rows say {[ADDRESS]}']),
     'no device': (lambda sound: sound.hold(MOVED, 'gpu2', None, 2), [
