@@ -897,7 +897,7 @@ def test_silence_of_all_cells_is_no_refusal(rig, tmp_path):
 def test_an_allocation_in_a_cell_that_is_silent_is_waited_for(rig, tmp_path):
     """An earlier select claimed there; another host would do, but the server has its place."""
     rig.host('gpu1')
-    rig.host('gpu2', cell='cell2')
+    rig.host('gpu2', cell='cell2', memory_mb_used=1000)
     assert hosts(select(rig.manager(), spec(), return_alternates=False)) == [['gpu1']]
     break_cell(rig, 'cell1', tmp_path)
     before = rig.placement.allocations()
