@@ -121,7 +121,6 @@ def create_instance(work: BootWork) -> None:
         new_id = _insert_server(work, cell, owner)
         if not _end_api_row(work, cell):
             # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
-            work.cancelled = True
             raise Cancelled(key=work.uuid)
     work.handed_over(cell, owner, FLOW.index('build'))
     work.outputs.create_instance = {'id': new_id}
