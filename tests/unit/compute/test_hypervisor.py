@@ -128,6 +128,18 @@ def test_an_order_that_takes_long_holds_up_no_other_guest(cloud: Cloud, manager:
         assert cloud.cell.instances[one]['vm_state'] == 'active'
 
 
+def test_a_guest_that_waits_for_its_operation_holds_up_no_other(cloud: Cloud, manager: Any,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (600.0,))
+    one, two = (cloud.boot(manager, 0).uuid for _ in range(2))
+    cloud.cell.busy.add(one)
+    by_itself(cloud, one, PowerState.CRASHED)
+    until(lambda: manager.hypervisor._looks.get(one) and manager.hypervisor._looks[one].tries == 1)
+    by_itself(cloud, two, PowerState.CRASHED)
+    until(lambda: cloud.cell.instances[two]['vm_state'] == 'stopped')
+    assert cloud.cell.instances[one]['vm_state'] == 'active'
+
+
 def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: Cloud, manager: Any) -> None:
     """A resize's source: nothing is written of the guest's state, and the conductor isn't asked."""
     server = cloud.boot(manager)

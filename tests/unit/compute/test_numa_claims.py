@@ -64,6 +64,16 @@ def filter_says(made: Tracker, of: Any, wanted: Any, requests: Any) -> bool:
     return one.host_passes(state, spec)
 
 
+def test_a_server_that_does_not_fit_on_the_cells_is_refused() -> None:
+    made = tracker()
+    of = flavor(vcpus=16, **{'hw:cpu_policy': 'dedicated'})
+    for cells in (made.cells, Cells()):
+        made.cells = cells
+        with pytest.raises(errors.HostRejected, match='cannot fit the given host NUMA topology'):
+            made.plan('11111111-1111-1111-1111-111111111111', RUN, of, None, constraints.of(of, None))
+    assert made.used == Usage()
+
+
 SPECS = st.fixed_dictionaries({}, optional={
     'hw:cpu_policy': st.sampled_from(('dedicated', 'mixed')), 'hw:numa_nodes': st.sampled_from(('1', '2')),
     'hw:mem_page_size': st.just('small'), 'hw:cpu_thread_policy': st.sampled_from(('isolate', 'require')),

@@ -103,6 +103,13 @@ def test_a_zone_that_placement_does_not_know_yet(rig):
         '2 hosts considered: 1 wrong availability zone, 1 not known to Placement as of this zone or aggregate.')
 
 
+def test_an_aggregate_that_asks_for_traits(rig):
+    rig.host('gpu1')
+    rig.aggregate('gpu1', **{'trait:CUSTOM_A': 'required'})
+    assert refusal(rig.manager(scheduler__enable_isolated_aggregate_filtering=True), spec(
+        flavor_values={'vcpus': 999})).startswith('1 host considered: 1 reserved for other servers')
+
+
 def test_hints_and_what_is_named(rig):
     rig.host('gpu1')
     other = rig.server('other', 'gpu1')
