@@ -270,9 +270,7 @@ class _Why:
     def ask_filters(self) -> None:
         """Those that answer for all hosts at once, then the others about hosts that are still open."""
         single = []
-        for one in self._enabled:
-            if _is(one, 'ComputeFilter'):
-                continue
+        for one in (one for one in self._enabled if not _is(one, 'ComputeFilter')):
             mask = filtering.LOOP if getattr(one, 'at_most', False) else filtering.mask_of(
                 one, self._look, self._spec, Guard('Filter', one))
             if mask is filtering.LOOP:

@@ -280,6 +280,19 @@ def test_a_preparation_that_waits_for_an_answer_has_not_failed(two, monkeypatch,
     assert [result for _, result in two.cell.events()] == ([] if silent else ['Error'])
 
 
+def test_a_source_that_lost_the_devices_refuses_the_revert(two):
+    two.all()
+
+    def asked(attempt):
+        two.source.endpoint.check_revert(new_context(), instance=two.instance, migration=two.migration,
+                                         key=f'r1/0.check/{attempt}')
+    asked(1)
+    two.cloud.drivers['gpu1'].pci_devices.clear()
+    with pytest.raises(errors.DevicesMissing):
+        asked(2)
+    assert two.cell.held(two.uuid)['0000:08:00.0'] == 'allocated'
+
+
 def test_shrinking_is_refused_with_a_running_guest(cloud):
     source, dest = cloud.host('gpu1', GPUS), cloud.host('gpu2', OTHER_GPUS)
     resize = Resize(cloud, cloud.boot(source), source, dest, to=flavor(3, 16, 65536, 8))
