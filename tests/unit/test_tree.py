@@ -9,8 +9,6 @@ from tests.house.tree import Tree
 
 # Methods of a class, and the share of parameters that are Any or have no type.
 WIDEST, ANY = 25, 0.03
-# Classes that are wider, each with the reason.
-WIDER = {'Compute': 'a table of messages: each method is a declaration without a body'}
 
 
 @pytest.fixture(scope='module')
@@ -24,7 +22,7 @@ def test_files_do_not_import_in_circles(tree: Tree) -> None:
 
 
 def test_classes_can_be_read_in_one_go(tree: Tree) -> None:
-    assert {name for methods, _, name in tree.widest_classes(10) if methods > WIDEST} == set(WIDER)
+    assert [name for methods, _, name in tree.widest_classes(10) if methods > WIDEST] == []
 
 
 def test_parameters_have_types(tree: Tree) -> None:

@@ -67,7 +67,7 @@ def test_the_endpoint_is_what_the_interface_declares(cloud):
     Compute.check_server(manager.endpoint)
     own = (manager.cancel, manager.report_again, manager.set_host_enabled)
     Endpoint(manager.host, manager.keys, OPERATIONS, own)
-    with pytest.raises(TypeError, match=r'compute\.stop_instance has no implementation'):
+    with pytest.raises(TypeError, match=r'compute\.soft_delete_instance has no implementation'):
         Endpoint(manager.host, manager.keys, [module for module in OPERATIONS if module is not power], own)
     with pytest.raises(TypeError, match=r'compute\.cancel has no implementation'):
         Endpoint(manager.host, manager.keys, OPERATIONS, own[1:])
