@@ -269,6 +269,15 @@ def ledger(*claimed_at):
     return made
 
 
+def test_a_claim_that_was_under_way_is_made():
+    reservations = ledger(None)
+    room = Room({device('host1', '1'): {'resources': {GPU: {'capacity': 1, 'used': 0}}}}, reservations, 10.0)
+    request = candidate(devices={'g': '1'})
+    assert room.fits(request) and room.contested(request)
+    reservations.made('0', 11.0)
+    assert not room.fits(request)
+
+
 def test_providers_beside_another_that_may_serve_a_group():
     def provider(root, traits=(), **amounts):
         return {'root_provider_uuid': root, 'traits': list(traits), 'resources': {

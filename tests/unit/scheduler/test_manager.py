@@ -21,6 +21,7 @@ from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler import cells, own_view
 from kilonova.scheduler import manager as manager_module
+from kilonova.scheduler.candidates import Answer
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from kilonova.scheduler.plan import Choice
 from kilonova.scheduler.query import Query
@@ -748,12 +749,14 @@ def test_how_much_of_placements_answer_is_asked_for(rig):
                     spec(requested_destination=objects.Destination(host='gpu1', node='gpu2')), spec(force_hosts=['x']),
                     spec(requested_destination=objects.Destination(node='gpu2')),
                     spec(requested_destination=objects.Destination(host='gpu2')),
-                    spec(requested_destination=objects.Destination(allow_cross_cell_move=True))):
+                    spec(requested_destination=objects.Destination(allow_cross_cell_move=True)),
+                    spec(requested_destination=objects.Destination(
+                        cell=objects.CellMapping(uuid=rig.by_name['cell1'].cell.uuid)))):
         with contextlib.suppress(errors.NoValidHost):
             select(manager, request, claim=False)
     assert [(one.get('limit'), one.get('in_tree')) for one in questions(rig)] == [
         ('7', None), (None, None), ('7', uuid('gpu2')), ('7', uuid('gpu1')), ('7', uuid('gpu2')), ('7', uuid('gpu2')),
-        ('7', None), ('7', None), ('7', uuid('gpu2')), ('7', uuid('gpu2')), ('7', None)]
+        ('7', None), ('7', None), ('7', uuid('gpu2')), ('7', uuid('gpu2')), ('7', None), (None, None)]
 
 
 @pytest.mark.parametrize('full', [{'vcpus_used': 255}, {'memory_mb_used': 262000}, {'local_gb_used': 999}])
@@ -765,6 +768,24 @@ def test_a_host_that_is_full_by_its_row_is_not_asked_about(rig, full):
     rig.placement.requests.clear()
     assert hosts(select(manager, spec(), return_alternates=False)) == [['gpu2']]
     assert sent(rig) == [('GET', f'/resource_providers/{uuid("gpu2")}/traits'), ('PUT', f'/allocations/{S1}')]
+
+
+def test_hosts_that_report_no_dedicated_cpus_come_after_the_others():
+    """Those that Placement offered already, and those that pin, aren't taken from the second answer."""
+    def request(root):
+        return {'allocations': {root: {'resources': {'VCPU': 1}}}, 'mappings': {'': [root]}}
+
+    def summary(root, *classes):
+        return {'root_provider_uuid': root, 'resources': {name: {'capacity': 9, 'used': 0} for name in classes}}
+    answer = Answer({'allocation_requests': [request('known')], 'provider_summaries': {'known': summary('known', 'A')}},
+                    Query(), {})
+    more = {'allocation_requests': [request(root) for root in ('known', 'pins', 'plain')], 'provider_summaries': {
+        'known': summary('known', 'VCPU'), 'pins': summary('pins', 'VCPU', 'PCPU'), 'plain': summary('plain', 'VCPU')}}
+    asked = SimpleNamespace(_placement=SimpleNamespace(allocation_candidates=lambda pairs: more))
+    manager_module._Request._add_fallback(asked, answer, Query())
+    assert answer.found['allocation_requests'] == [request('known'), request('plain')]
+    assert answer.late == {'plain'} and answer.summaries.keys() == {'known', 'pins', 'plain'}
+    assert answer.summaries['known'] == summary('known', 'A')
 
 
 def test_a_requested_destination(rig):
