@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -47,7 +48,7 @@ class ServerDisks:
     """``driver.Disks``, and what the other parts need of servers' disks. ``fetch``: gets an image."""
 
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, fetch: ImageFetch | None) -> None:
-        self._conf, self._cache, self._fetch = conf, cache, fetch
+        self._conf, self._cache, self._download = conf, cache, fetch or _no_images
         self._vendor = Vendordata(conf)
         self._allocates = conf.preallocate_images == 'space'
         self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
@@ -96,7 +97,7 @@ class ServerDisks:
         wanted = dict.fromkeys((DISK, *self._blanks(instance, image_meta, asked)), self.format)
         if configdrive.required(self._conf, instance, image_meta):
             wanted[CONFIG] = 'raw'
-        return self._guest_disks(instance.uuid, wanted, asked)
+        return _guest_disks(self.directory(instance.uuid), wanted, asked)
 
     def present(self, uuid: str) -> tuple[GuestDisk, ...]:
         """The disks that a server has here; GuestFailed if its root disk isn't among them."""
@@ -104,7 +105,7 @@ class ServerDisks:
                    if os.path.exists(self.directory(uuid).file(name))}
         if DISK not in formats:
             raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
-        return self._guest_disks(uuid, formats, self.directory(uuid).asked())
+        return _guest_disks(self.directory(uuid), formats, self.directory(uuid).asked())
 
     def root_bytes(self, uuid: str) -> int:
         """What one file of the root disk and all that it reads from takes at most."""
@@ -123,15 +124,6 @@ class ServerDisks:
         directory, wanted = self.directory(instance.uuid), _kernels(instance)
         kernel, ramdisk = (directory.file(name) if name in wanted else None for name in (KERNEL, RAMDISK))
         return kernel, ramdisk
-
-    def _guest_disks(self, uuid: str, formats: dict[str, str], asked: Mapping[str, Wish]) -> tuple[GuestDisk, ...]:
-        ranked = {name: rank for name in formats if (rank := wishes.rank(name)) is not None}
-        found = []
-        for name in sorted(ranked, key=ranked.__getitem__):
-            wish = asked.get(name, Wish())
-            found.append(GuestDisk(self.directory(uuid).file(name), formats[name],
-                                   wish.device or ('cdrom' if name == CONFIG else 'disk'), wish.bus, wish.tag))
-        return tuple(found)
 
     # -- making them ---------------------------------------------------------------------------------
 
@@ -181,7 +173,7 @@ class ServerDisks:
         """Have all at hand that ``create`` takes from the image service, checked."""
         self._image(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
         for image_id in _kernels(instance).values():
-            self._cache.kernel(image_id, self._download())
+            self._cache.kernel(image_id, self._download)
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have the image at hand that a server's root disk reads from, if it is kept so here."""
@@ -189,23 +181,7 @@ class ServerDisks:
             self._image(instance, image_meta)
 
     def clean_image_cache(self, min_age: float | None) -> list[str]:
-        return self._cache.clean(self._bases_in_use(), min_age)
-
-    def _bases_in_use(self) -> set[str]:
-        """Names of the files that any disk below [DEFAULT]instances_path reads from: of other hosts' servers too, where
-        they share it. By name, as the same directory may have another path there."""
-        found: set[str] = set()
-        with os.scandir(self._conf.instances_path) as entries:
-            directories = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for directory in directories:
-            if directory == self._cache.directory:
-                continue
-            # A server that is deleted meanwhile reads from nothing any more.
-            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-                for entry in entries:
-                    if entry.is_file(follow_symlinks=False):
-                        found.update(filter(None, [_base_of(entry.path)]))
-        return found
+        return self._cache.clean(_bases_in_use(self._conf.instances_path, self._cache.directory), min_age)
 
     def grow(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
@@ -228,10 +204,10 @@ class ServerDisks:
         for name, found in directory.disks().items():
             if not found.backing or os.path.exists(found.backing):
                 continue
-            if layers.origin(name) == DISK and self._is_image(instance, found.backing):
+            if layers.origin(name) == DISK and _is_image(instance, found.backing):
                 self._image(instance, image_meta)
             elif layers.origin(name) != DISK and is_blank(found.backing):
-                self._blank(os.path.basename(found.backing))
+                _blank(self._cache, os.path.basename(found.backing))
             else:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
 
@@ -242,7 +218,7 @@ class ServerDisks:
                 remove(directory.file(name))
         for name, image_id in _kernels(instance).items():
             if again or not os.path.exists(directory.file(name)):
-                path = self._cache.kernel(image_id, self._download())
+                path = self._cache.kernel(image_id, self._download)
                 disk.create_copy(directory.file(name), disk.Base(path, 'raw', 0), 0)
 
     def _add_blanks(self, instance: objects.Instance, image_meta: ImageMeta, directory: InstanceDirectory) -> None:
@@ -250,7 +226,7 @@ class ServerDisks:
         present = directory.disks()
         for name, (base_name, size) in self._blanks(instance, image_meta, directory.asked()).items():
             if name not in present or (name == SWAP and present[name].virtual_size < size):
-                self._make(directory, name, self._blank(base_name), size)
+                self._make(directory, name, _blank(self._cache, base_name), size)
 
     def _blanks(self, instance: objects.Instance, image_meta: ImageMeta,
                 asked: Mapping[str, Wish]) -> dict[str, tuple[str, int]]:
@@ -284,27 +260,39 @@ class ServerDisks:
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.Base:
         # A server may be built from another image than the one that it was created from: what was shelved of it.
-        return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download(), most)
+        return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
-    def _download(self) -> ImageFetch:
-        if self._fetch is None:
-            raise DriverMisconfigured(reason='there is no image client to fetch images with')
-        return self._fetch
 
-    def _is_image(self, instance: objects.Instance, backing: str) -> bool:
-        image_id = instance.image_ref or ''
-        return os.path.basename(backing) == hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
+def _no_images(image_id: str, target: IO[bytes]) -> object:
+    raise DriverMisconfigured(reason='there is no image client to fetch images with')
 
-    def _blank(self, name: str) -> disk.Base:
-        """The formatted base that the name tells of."""
-        kind, _, rest = name.partition('_')
-        if kind == 'swap':
-            return self._cache.blank(name, int(rest) * disk.MIB, 'mkswap', '-q')
-        size, file_system, number = [*rest.split('_'), '0'][:3]
-        label = '-n' if file_system == 'vfat' else '-L'
-        quiet = () if file_system == 'vfat' else ('-q',)
-        return self._cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label,
-                                 f'ephemeral{number}')
+
+def _guest_disks(directory: InstanceDirectory, formats: dict[str, str],
+                 asked: Mapping[str, Wish]) -> tuple[GuestDisk, ...]:
+    ranked = {name: rank for name in formats if (rank := wishes.rank(name)) is not None}
+    found = []
+    for name in sorted(ranked, key=ranked.__getitem__):
+        wish = asked.get(name, Wish())
+        found.append(GuestDisk(directory.file(name), formats[name],
+                               wish.device or ('cdrom' if name == CONFIG else 'disk'), wish.bus, wish.tag))
+    return tuple(found)
+
+
+def _bases_in_use(path: str, bases: str) -> set[str]:
+    """Names of the files that any disk below ``path`` reads from, ``bases`` aside: of other hosts' servers too, where
+    they share it. By name, as the same directory may have another path there."""
+    found: set[str] = set()
+    with os.scandir(path) as entries:
+        directories = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for directory in directories:
+        if directory == bases:
+            continue
+        # A server that is deleted meanwhile reads from nothing any more.
+        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    found.update(filter(None, [_base_of(entry.path)]))
+    return found
 
 
 def _base_of(path: str) -> str | None:
@@ -326,3 +314,19 @@ def _kernels(instance: objects.Instance) -> dict[str, str]:
     """Name of the file → id of the image."""
     wanted = {KERNEL: getattr(instance, 'kernel_id', None), RAMDISK: getattr(instance, 'ramdisk_id', None)}
     return {name: image_id for name, image_id in wanted.items() if image_id}
+
+
+def _is_image(instance: objects.Instance, backing: str) -> bool:
+    image_id = instance.image_ref or ''
+    return os.path.basename(backing) == hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
+
+
+def _blank(cache: ImageCache, name: str) -> disk.Base:
+    """The formatted base that the name tells of."""
+    kind, _, rest = name.partition('_')
+    if kind == 'swap':
+        return cache.blank(name, int(rest) * disk.MIB, 'mkswap', '-q')
+    size, file_system, number = [*rest.split('_'), '0'][:3]
+    label = '-n' if file_system == 'vfat' else '-L'
+    quiet = () if file_system == 'vfat' else ('-q',)
+    return cache.blank(name, int(size) * disk.GIB, 'mkfs', '-t', file_system, *quiet, label, f'ephemeral{number}')

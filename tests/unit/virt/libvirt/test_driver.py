@@ -340,10 +340,15 @@ def test_live_migratable_devices_need_a_host_that_can_move_them(
         LibvirtDriver(conf).host.init_host()
     start('true')
     # The library plays a host of versions that it hasn't.
-    monkeypatch.setattr(Connection, 'is_test', False)
+    made = Connection.__init__
+
+    def real(self: Connection, *args: Any) -> None:
+        made(self, *args)
+        self.is_test = False
+    monkeypatch.setattr(Connection, '__init__', real)
     monkeypatch.setattr(Connection, 'libvirt_version', lambda self: versions[0])
     monkeypatch.setattr(Connection, 'version', lambda self: versions[1])
-    monkeypatch.setattr(Host, 'settings', None)
+    monkeypatch.setattr(Host, 'settings', SimpleNamespace(cpu_models=()))
     monkeypatch.setattr(Host, 'offer', None)
     start('false')
     if text is None:

@@ -176,7 +176,7 @@ def test_a_missing_base_that_nobody_can_make_again(make: Any) -> None:
 
 
 def test_no_way_to_fetch_images(make: Any) -> None:
-    disks = make()
-    disks._fetch = None
+    made = make()
+    disks = ServerDisks(made._conf, made._cache, None)
     with pytest.raises(DriverMisconfigured, match='no image client'):
         disks.create(new_instance(), image_meta())
