@@ -53,7 +53,7 @@ def test_a_full_disk_fails_one_server_and_no_other(rig: LibvirtRig, tmp_path: Pa
         here.guests.spawn(server, image_meta(), pci_devices=devices(GPU) if server is servers[0] else ())
     large = Images(make_image(tmp_path / 'large', 'raw', '4M'))
     large.path.write_bytes(os.urandom(4 * MIB))
-    here.disks._fetch, written = large.download, filled(rig, leave=2 * MIB)
+    here.disks._download, written = large.download, filled(rig, leave=2 * MIB)
     third = new_instance(id=3, image_ref='large')
     # 1. A new server's image: what of it comes is taken away.
     with pytest.raises(OSError, match='No space left'):
@@ -93,7 +93,7 @@ def test_images_are_counted_before_they_are_fetched(rig: LibvirtRig) -> None:
         free = os.fstatvfs(file.fileno()).f_bavail * os.fstatvfs(file.fileno()).f_frsize
         asked.append(image_id)
         raise errors.NoRoom(what=f'image {image_id}', need=free + 1, free=free)
-    rig.here.disks._fetch = download
+    rig.here.disks._download = download
     instance: Any = new_instance()
     with pytest.raises(errors.NoRoom, match='no room for image image-1'):
         rig.here.guests.spawn(instance, image_meta())

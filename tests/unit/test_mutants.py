@@ -242,7 +242,7 @@ def test_what_nobody_notices_is_not_changed() -> None:
         return {(each.kind, each.old) for each in changes.changes(text)}
     assert kinds('PAUSE: float = 30\nONE, OTHER = 5, 4 * 60\n') == set()
     assert kinds('class A:\n    def __repr__(self):\n        return self.name[3]\n') == set()
-    assert kinds("x = Thread(name='a', daemon=True)\nspawn(f, name='b')\ny = zip(a, strict=True)\n") == set()
+    assert kinds("x = Thread(name='a', daemon=True)\nz = spawn(f, name='b')\ny = zip(a, strict=True)\n") == set()
     assert kinds('limit = 30\n') == kinds("LIMITS = {30: 'a b'}\n") == {('constant', '30')}
     assert kinds("x = f(name='a', daemon=True)\n") == {('argument', "'a'"), ('constant', "'a'"), ('constant', 'True')}
 
