@@ -231,8 +231,8 @@ class RealGuests:
     def boots(self, server: str, count: int) -> str:
         """Wait until the ``count``-th boot of its disk's content is over; what it said, from that number on."""
         def said() -> str:
-            text = self.console(server).rpartition(f'GUEST-BOOTS {count}\n')[2]
-            return text if 'GUEST-READY' in text else ''
+            _, begun, text = self.console(server).rpartition(f'GUEST-BOOTS {count}\n')
+            return text if begun and 'GUEST-READY' in text else ''
         try:
             found: str = self.until(said, f'boot {count} of {server}')
         except AssertionError as error:
