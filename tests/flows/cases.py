@@ -461,36 +461,42 @@ def everything(cloud: Cloud) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def told_of_transactions(monkeypatch: pytest.MonkeyPatch, listener: Callable[[str, str, bool], None]) -> Iterator[None]:
-    """``listener`` (see engine.listen) is told of the first statement of each transaction and of each COMMIT, before
-    them. Who ends before another statement leaves what it leaves before the first: nothing of it is committed, and
-    nobody was asked for anything since."""
+def first_after_each_effect(monkeypatch: pytest.MonkeyPatch,
+                            listener: Callable[[str, str, bool], None]) -> Iterator[None]:
+    """``listener`` (see engine.listen) hears of a thread's first statement, and of the first one after each effect: a
+    COMMIT of what was written, and a message to somebody outside. Who ends before another statement leaves what it
+    leaves before that one: nothing since is committed, and nobody was asked for anything."""
     local = threading.local()
 
-    def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(real: Callable[..., Any], writes: bool) -> Callable[..., Any]:
         @contextlib.contextmanager
         def begun(database: engine.Database) -> Iterator[Any]:
             with real(database) as conn:
-                local.begun, local.inside = True, True
+                local.inside = True
                 try:
                     yield conn
                 finally:
                     local.inside = False
+            if writes:
+                local.still = False
         return begun
 
     def chosen(database: str, statement: str, many: bool) -> None:
-        if statement == 'COMMIT' or local.begun:
-            local.begun = False
+        if not getattr(local, 'still', False):
+            local.still = True
             listener(database, statement, many)
 
     def outside(real: Callable[..., Any]) -> Callable[..., Any]:
         def send(*args: Any, **kwargs: Any) -> Any:
             assert not getattr(local, 'inside', False), 'somebody is asked inside a transaction'
-            return real(*args, **kwargs)
+            try:
+                return real(*args, **kwargs)
+            finally:
+                local.still = False
         return send
     with monkeypatch.context() as patch:
         for name in ('read', 'write'):
-            patch.setattr(engine.Database, name, noting(getattr(engine.Database, name)))
+            patch.setattr(engine.Database, name, noting(getattr(engine.Database, name), name == 'write'))
         patch.setattr(DirectTransport, 'send', outside(DirectTransport.send))
         patch.setattr(PlacementClient, '_send', outside(PlacementClient._send))
         silence = engine.listen(chosen)

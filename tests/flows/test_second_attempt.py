@@ -12,10 +12,9 @@ import pytest
 
 from kilonova.conductor import flows
 from kilonova.conductor.work import Work
-from kilonova.db import engine
 from kilonova.errors import ClaimConflict, HostRejected, KilonovaError, Unanswered
 from tests.fixtures.cloud import Cloud, Crash
-from tests.flows.cases import CASES, check, clear, disturb
+from tests.flows.cases import CASES, check, clear, disturb, first_after_each_effect
 
 # Where a server moves there are two more.
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'],
@@ -147,8 +146,8 @@ def test_each_message_is_lost_in_turn(ground, name, lost):
 # The thread that crashes ends with Crash, as it is meant to.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('name', REFUSED)
-def test_the_conductor_crashes_before_each_statement_in_turn(ground, name):
-    """From the refusal on; at each third statement, as most are one of a transaction's."""
+def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, name):
+    """From the refusal on."""
     case, number, happened = CASES[name], 0, True
     while happened:
         server, seen = case.before(ground), []
@@ -162,14 +161,11 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, name):
             if len(seen) - 1 == number:
                 crashed.set()
                 raise Crash
-        silence = engine.listen(listener)
-        try:
+        with first_after_each_effect(monkeypatch, listener):
             server = case.act(ground, server)
             while not crashed.is_set() and ground.rows():
                 ground.go_on_with_releases()
                 crashed.wait(0.02)
-        finally:
-            silence()
         happened = crashed.is_set()
         if happened:
             ground.crash_conductor()
@@ -177,5 +173,5 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, name):
         check(ground, case, server, case.good)
         attempted(ground, refusal, server, case.good)
         clear(ground)
-        number += 3 * case.stride
-    assert number > 4, f'{name} has only {number} statements'
+        number += case.stride
+    assert number > 4, f'{name} has only {number} effects'

@@ -14,7 +14,6 @@ import pytest
 from kilonova.conductor import flows
 from kilonova.conductor.flows.beside import UNDO_TRIES
 from kilonova.conductor.work import Work
-from kilonova.db import engine
 from kilonova.errors import Invalid, KilonovaError, Unanswered
 from tests.fixtures.cloud import Cloud, Crash
 from tests.flows.cases import (
@@ -25,6 +24,7 @@ from tests.flows.cases import (
     check,
     clear,
     disturb,
+    first_after_each_effect,
     in_flow,
     look_again,
     lose_host,
@@ -155,8 +155,8 @@ def test_each_message_is_lost_in_turn(ground, monkeypatch, name, lost):
 # The thread that crashes ends with Crash, as it is meant to.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 @pytest.mark.parametrize('name', NAMES)
-def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch, name):
-    """Each third one, as most are one of a transaction's."""
+def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, name):
+    """Of the undo and of the failure that began it."""
     case, number, happened = CASES[name], 0, True
     while happened:
         server, seen, crashed = case.before(ground), [], threading.Event()
@@ -170,14 +170,11 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch
                 if len(seen) - 1 == number:
                     crashed.set()
                     raise Crash
-            silence = engine.listen(listener)
-            try:
+            with first_after_each_effect(patch, listener):
                 server = case.act(ground, server)
                 while not crashed.is_set() and ground.rows():
                     ground.go_on_with_releases()
                     crashed.wait(0.02)
-            finally:
-                silence()
             happened = crashed.is_set()
             if happened:
                 ground.crash_conductor()
@@ -186,8 +183,8 @@ def test_the_conductor_crashes_before_each_statement_in_turn(ground, monkeypatch
         ground.on_message = None
         check(ground, case, server, case.bad)
         clear(ground)
-        number += 3 * case.stride
-    assert number > 2, f'{name} undoes with {number} statements'
+        number += case.stride
+    assert number > 2, f'{name} undoes with {number} effects'
 
 
 @pytest.mark.parametrize(('name', 'moment'), TIMES_ON_HOSTS)
