@@ -94,7 +94,7 @@ unit: bootstrap ## tests of single parts
 	@$(TESTS) unit
 
 .PHONY: functional
-functional: bootstrap-test ## the whole cloud in one process: SQLite, a quarter on MariaDB, another on PostgreSQL
+functional: bootstrap-test ## the whole cloud in one process: SQLite, a sixth on MariaDB, another on PostgreSQL
 	@$(TESTS) functional
 
 .PHONY: api

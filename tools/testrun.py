@@ -97,11 +97,11 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'unit': (Run('unit-first', paths=UNIT_FIRST, seconds=200),
              Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=210)),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite, and of each file a quarter on MariaDB and another on PostgreSQL (make test-databases:
+    # Each test runs on SQLite, and of each file a sixth on MariaDB and another on PostgreSQL (make test-databases:
     # all on both); the statements themselves are tested on all three (tests/integration/test_databases.py).
     'functional': (functional('sqlite', 'eventlet', seconds=240),
-                   functional('mariadb', 'eventlet', '0/4', seconds=80),
-                   functional('postgresql', 'threading', '2/4', seconds=90)),
+                   functional('mariadb', 'eventlet', '0/6', seconds=60),
+                   functional('postgresql', 'threading', '3/6', seconds=65)),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
     'api': (Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=50),
             Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
