@@ -142,8 +142,8 @@ def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, na
 @pytest.mark.parametrize('moment', ['before', 'after'])
 @pytest.mark.parametrize('name', ASKING_HOSTS)
 def test_a_compute_crashes_at_each_upcall_in_turn(ground, name, moment):
-    """The host is gone before each thing that it reports to the conductor, or right after each third: what is before the
-    next is like it. It comes back empty."""
+    """The host is gone before each thing that it reports to the conductor, or right after each third: what is before
+    the next is like it. It comes back empty."""
     case, number, happened = CASES[name], 0, True
     while happened:
         server, seen, gone, hosts = case.before(ground), [], [], {}
