@@ -205,6 +205,7 @@ def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], N
     with db.write() as conn:
         if not _mark(conn, request.key, f'{request.key}:claim', (uuid, request.host) if request.host else None):
             _refuse_release(conn, request)
+            _write_usage_again(conn, request.usage)
             return {'written': True}
         if look is not None:
             look(conn)
@@ -221,11 +222,13 @@ def save(db: engine.Database, request: Save) -> dict[str, Any]:
         if request.end and key:
             # Nothing waits behind a row that wasn't cancelled: one DELETE ends it.
             if not conn.execute(_END, _parts(key)).rowcount:
+                _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
         elif key and not request.undo:
             event = request.event or {}
             what = request.transition or event.get('event') or f"save {request.mark or ''}"
             if not _mark(conn, key, f"{key}:{what}:{event.get('host') or ''}"):
+                _write_usage_again(conn, request.usage)
                 return {'written': True}
         elif key:
             _check_attempt(conn, key)
@@ -312,6 +315,12 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
             conditions.append(nodes.c.usage_serial <= usage['usage_serial'])
         # By the database's clock: schedulers read what changed since they last looked.
         conn.execute(nodes.update().where(*conditions).values(updated_at=db_utcnow(), **values))
+
+
+def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
+    """Of what was written before: a host that died since counted the server once more when it started, and said so."""
+    if usage and 'usage_serial' in usage:
+        _write_usage(conn, usage)
 
 
 def _write_migration(conn: sa.Connection, migration: dict[str, Any] | None) -> None:
