@@ -101,6 +101,15 @@ class LiveGuest(TypedDict):
     asked: dict[str, Any]
 
 
+class LivePlace(TypedDict):
+    """Where on its host a guest runs: the host CPUs that it is kept on as text (None: any), and the domain's elements
+    of these names (XML, None: it has none)."""
+
+    cpuset: str | None
+    cputune: str | None
+    numatune: str | None
+
+
 class LiveOffer(MoveOffer):
     """How a running guest gets to a destination. ``block``: its disks go along, else both hosts use them where they
     are; ``uri``: of the hypervisor there, ``data_uri``: where the memory goes;
@@ -110,6 +119,12 @@ class LiveOffer(MoveOffer):
     uri: str
     data_uri: str
     listen: dict[str, str]
+
+
+class PlacedOffer(LiveOffer):
+    """The offer of a destination that has claimed; ``place``: where the guest will run there."""
+
+    place: LivePlace
 
 
 class LiveProgress(TypedDict):
@@ -474,9 +489,9 @@ class Moves(Protocol):
 class LiveMigrations(Protocol):
     """Guests that go to another host while they run, or are paused.
 
-    Source: ``describe``; destination: ``offer``, ``prepare``; source: ``migrate``; destination: ``receive``; source:
-    ``leave``. On the way back: source ``abort``, destination ``Moves.cleanup_move_dest``, source ``go_on``. At no time
-    do both hosts run the guest.
+    Source: ``describe``; destination: ``offer``, ``place``, ``prepare``; source: ``migrate``; destination: ``receive``;
+    source: ``leave``. On the way back: source ``abort``, destination ``Moves.cleanup_move_dest``, source ``go_on``. At
+    no time do both hosts run the guest.
     """
 
     def describe(self, instance: objects.Instance) -> LiveGuest:
@@ -490,12 +505,16 @@ class LiveMigrations(Protocol):
         no room. errors.MigrationPreCheckError: CPU, storage or room aren't what it needs.
         """
 
+    def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
+        """Destination: where the guest will run here, by ``instance.numa_topology``; changes nothing.
+        errors.MigrationPreCheckError: a guest of this flavor and image can't be here."""
+
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer) -> None:
         """Destination: empty disks, and what the guest starts from. Undo: ``Moves.cleanup_move_dest``."""
 
-    def migrate(self, instance: objects.Instance, offer: LiveOffer, told: LiveTold) -> None:
-        """Source: returns when the guest is at the destination; a repeated call attaches to the migration that runs,
-        and does nothing when it is over.
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+        """Source: returns when the guest is at the destination, at the offer's place; a repeated call attaches to the
+        migration that runs, and does nothing when it is over.
 
         errors.DisksUnmovable: files can't be carried there, nothing was done. errors.MigrationError, or what ``told``
         raised: the guest is still here.

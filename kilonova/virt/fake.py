@@ -492,12 +492,16 @@ class FakeLiveMigrations(_Part):
         return {**self.fake.moves.prepare_move(), 'block': True, 'uri': uri, 'data_uri': uri, 'listen': {}}
 
     @_scripted
+    def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
+        return {'cpuset': None, 'cputune': None, 'numatune': None}
+
+    @_scripted
     def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer) -> None:
         self.fake.domains.pop(instance.uuid, None)
         self.fake.directories[instance.uuid] = FakeDisk(guest['disks'][0]['size'] >> 30, 0, move=offer['move'])
 
     @_scripted
-    def migrate(self, instance: objects.Instance, offer: driver.LiveOffer, told: driver.LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: driver.PlacedOffer, told: driver.LiveTold) -> None:
         machine, there = self.fake.machine, offer['host']
         if instance.uuid in machine.arrived[there]:
             return

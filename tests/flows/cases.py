@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,13 +24,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from kilonova import objects
 from kilonova.clients.placement import PlacementClient
 from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
-from kilonova.db.queries import operations
+from kilonova.db.queries import compute_nodes, instances, operations
 from kilonova.errors import Unanswered
 from kilonova.rpc.transport import DirectTransport
 from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud, Crash
@@ -80,9 +82,9 @@ def booted(cloud: Cloud) -> str:
     return cloud.boot(cloud.small, networks='none')
 
 
-def plain(cloud: Cloud) -> str:
-    """Without a GPU: nothing holds it to its host."""
-    return cloud.boot(cloud.plain, networks='none')
+def placed(cloud: Cloud) -> str:
+    """Without a GPU, which would hold it to its host; with a place on the NUMA cells."""
+    return cloud.boot(cloud.placed, networks='none')
 
 
 def with_agent(cloud: Cloud) -> str:
@@ -358,7 +360,7 @@ CASES = {
     'migrate': Case('resize', booted, ask('migrate'), 'VERIFY_RESIZE', 'ACTIVE', variant=True),
     'confirm': Case('confirm', resized, ask('confirmResize'), 'ACTIVE', 'ACTIVE'),
     'revert': Case('revert', resized, ask('revertResize'), 'ACTIVE', 'ACTIVE'),
-    'live-migrate': Case('live_migrate', plain, ask('os-migrateLive', {
+    'live-migrate': Case('live_migrate', placed, ask('os-migrateLive', {
         'host': None, 'block_migration': 'auto'}), 'ACTIVE', 'ACTIVE'),
     'delete': Case('delete', booted, delete, 'GONE', 'GONE'),
     'delete-resized': Case('delete', resized, delete, 'GONE', 'GONE', variant=True),
@@ -429,6 +431,25 @@ def check(cloud: Cloud, case: Case, server: str, *expected: str) -> None:
         if shown.json['server']['status'] == 'ERROR':
             assert shown.json['server']['fault']['message']
     cloud.assert_clean()
+    if case.kind == 'live_migrate':
+        check_cells(cloud)
+
+
+def check_cells(cloud: Cloud) -> None:
+    """The NUMA cells of each host have its servers and nothing else."""
+    for host in cloud.gpus:
+        with cloud.cell.read() as conn:
+            node = compute_nodes.get(conn, hypervisor_hostname=host)
+            rows = instances.by_host(conn, host)
+        assert node is not None
+        used, wanted = Counter[int](), Counter[int]()
+        for cell in objects.NUMATopology.from_json(node['numa_topology']).cells:
+            used[cell.id] += cell.cpu_usage
+        for row in rows:
+            place = objects.InstanceNUMATopology.from_json(row['extra_numa_topology'])
+            for cell in place.cells if place is not None else ():
+                wanted[cell.id] += len(cell.cpuset)
+        assert +used == wanted
 
 
 # Tables whose rows change by themselves (heartbeats and leases), and the one where the same is written again.

@@ -24,7 +24,8 @@ class Shared:
         if self.cloud is None:
             cloud: Any = Cloud(self._directories.mktemp('flows'), self._templates, self._gpus,
                                reclaim_instance_interval=3600)
-            cloud.small, cloud.large, cloud.plain = cloud.flavor(gpus=1), cloud.flavor(gpus=2), cloud.flavor()
+            cloud.small, cloud.large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
+            cloud.placed = cloud.flavor(**{'hw:numa_nodes': '1'})
             self.cloud = cloud
             self.made.append(cloud)
         return self.cloud

@@ -142,7 +142,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
     """All that an operation comes to."""
     case = CASES[name]
     cloud.small, cloud.large = cloud.of[device]
-    cloud.plain = cloud.small
+    cloud.placed = cloud.small
     found: set[str] = set()
     # Each step and each moment with VFs; one of each with the others: of PCI devices the other files here have all.
     steps, everything = len(flows.FLOWS[case.kind].steps), device == 'VF'

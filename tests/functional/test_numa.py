@@ -13,11 +13,13 @@ from lxml import etree
 
 from kilonova.db.queries import compute_nodes, instances
 from kilonova.objects import cpuset
+from kilonova.virt.driver import GuestFailed
 from kilonova.virt.hardware import numa
 from tests.fixtures.cloud import IMAGE_ID
 
 SETS = {'compute__cpu_shared_set': '0-3,32-35', 'compute__cpu_dedicated_set': '8-11,40-43'}
 ONE = {'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0', '0000:0b:00.0']}
+SPREAD = numa.spread
 DEDICATED, FIRST, SECOND = set(range(8, 12)) | set(range(40, 44)), set(range(8, 12)), set(range(40, 44))
 
 
@@ -238,6 +240,103 @@ def test_resize_confirm_revert_migrate_and_power(cloud_of_sets):
     cloud.assert_clean()
 
 
+LIVE = {'host': None, 'block_migration': 'auto'}
+# Flavors of two vCPUs or more that have a place, by what is special of them.
+PLACED = {
+    'dedicated': {'hw:cpu_policy': 'dedicated'},
+    'cells': {'hw:cpu_policy': 'dedicated', 'hw:numa_nodes': '2'},
+    'mixed': {'hw:cpu_policy': 'mixed', 'hw:cpu_dedicated_mask': '1', 'hw:emulator_threads_policy': 'isolate'},
+    'realtime': {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:cpu_realtime_mask': '1'},
+    'share': {'hw:cpu_policy': 'dedicated', 'hw:emulator_threads_policy': 'share', 'quota:cpu_shares': '512'}}
+
+
+def place(cloud, server):
+    """What libvirt holds of the server's place, as a guest of its flavor that starts there would get it."""
+    tree = etree.fromstring(cloud.xml(server).encode())
+    return [tree.find('vcpu').get('cpuset')] + [
+        sorted((part.tag, *sorted(part.items())) for part in tree.find(name)) for name in ('cputune', 'numatune')]
+
+
+@pytest.mark.parametrize('kind', PLACED)
+def test_a_server_that_runs_gets_a_place_on_the_host_that_it_goes_to(cloud_of_sets, kind):
+    """Its CPUs there are in the XML, the row and the host's cells; those that it had are free."""
+    cloud = cloud_of_sets
+    server = cloud.boot(cloud.flavor(vcpus=2, **PLACED[kind]))
+    source, before = cloud.host_of(server), place(cloud, server)
+    there = next(host for host in cloud.gpus if host != source)
+    other = cloud.boot(pinned(cloud, vcpus=4, **{'hw:numa_nodes': '2'}), availability_zone=f'nova:{there}')
+    held = taken(cloud, there)
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', there), cloud.story(server)
+    cloud.assert_clean()
+    assert place(cloud, server) != before
+    assert taken(cloud, source) == set() and held == cpus(cloud, other) < taken(cloud, there)
+    own = {cpu for node in shown(cloud, server)['nodes'] for cpu in (node['cpu_pinning'] or {}).values()}
+    assert own and not own & held and {cpu for of in pins(cloud, server).values() if len(of) == 1 for cpu in of} == own
+    # A guest that starts anew there is at the same place.
+    now = place(cloud, server)
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert place(cloud, server) == now
+    counted = {host: node(cloud, host) for host in cloud.gpus}
+    for host in cloud.gpus:
+        cloud.crash_compute(host)
+        cloud.start_compute(host)
+    assert {host: node(cloud, host) for host in cloud.gpus} == counted
+    for each in (server, other):
+        assert cloud.request('DELETE', f'/servers/{each}').status_int == 204
+    cloud.settle()
+    cloud.assert_empty()
+    assert taken(cloud, source) | taken(cloud, there) == set()
+
+
+def test_a_server_without_a_place_is_kept_on_the_shared_cpus_of_its_host(make_cloud):
+    """[compute]cpu_shared_set is each host's own."""
+    cloud = make_cloud(**SETS)
+    server = cloud.boot(cloud.flavor(vcpus=2))
+    source = cloud.host_of(server)
+    there = next(host for host in cloud.gpus if host != source)
+    cloud.crash_compute(there)
+    cloud.start_compute(there, compute__cpu_shared_set='4-7,36-39')
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert cloud.host_of(server) == there
+    assert etree.fromstring(cloud.xml(server).encode()).find('vcpu').get('cpuset') == '4-7,36-39'
+
+
+@pytest.mark.parametrize('where', ['place', 'prepare', 'migrate'])
+def test_a_live_migration_that_fails_leaves_no_second_place(cloud_of_sets, monkeypatch, where):
+    cloud = cloud_of_sets
+    server = cloud.boot(pinned(cloud))
+    source, before = cloud.host_of(server), pins(cloud, server)
+    there = next(host for host in cloud.gpus if host != source)
+    other = cloud.boot(pinned(cloud), availability_zone=f'nova:{there}')
+
+    def fail(*args):
+        raise GuestFailed(act='migrate', uuid=server, reason='boom')
+
+    for compute in cloud.computes.values():
+        monkeypatch.setattr(compute.host.driver.live_migrations, where, fail)
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert (cloud.status(server), cloud.host_of(server), pins(cloud, server)) == ('ACTIVE', source, before)
+    check(cloud, server, other)
+
+
+def test_a_host_without_a_fitting_place_refuses_a_live_migration(cloud_of_sets):
+    """Of each of its cells two CPUs are free, and three are asked for: it says so."""
+    cloud = cloud_of_sets
+    server = cloud.boot(pinned(cloud, vcpus=3))
+    source = cloud.host_of(server)
+    there = next(host for host in cloud.gpus if host != source)
+    other = cloud.boot(pinned(cloud, vcpus=4, **{'hw:numa_nodes': '2'}), availability_zone=f'nova:{there}')
+    cloud.action(server, 'os-migrateLive', {'host': there, 'block_migration': 'auto', 'force': True}, version='2.67')
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    (action,) = (one for one in cloud.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+                 if one['action'] == 'live-migration')
+    found = cloud.ok('GET', f"/servers/{server}/os-instance-actions/{action['request_id']}")['instanceAction']
+    assert 'Requested instance NUMA topology cannot fit the given host NUMA topology' in {
+        one['event']: one['details'] for one in found['events']}['compute_check_can_live_migrate_destination']
+    check(cloud, server, other)
+
+
 def test_on_one_host_both_ends_have_cpus_of_their_own(make_cloud):
     """Resize to the same host: what isn't free beside the held CPUs isn't there."""
     cloud = make_cloud(ONE, allow_resize_to_same_host=True, **SETS)
@@ -282,15 +381,19 @@ def test_hosts_reboot_with_pinned_servers(cloud_of_sets, finish):
     check(cloud, server, other, third)
 
 
-def test_pages(make_cloud, monkeypatch):
-    """Large pages are counted, shown, and used up; a guest of two cells has memory on both. Rows 1.41, 3.20."""
-    plain = numa.spread
-
+def hosts_have(monkeypatch, pages):
+    """Large pages on each cell of hosts that are looked at from now on: {size in KiB: how many}."""
     def spread(cells, sockets, cores, threads, memory_mb):
         return [numa.HostCell(cell.id, cell.cpus, cell.memory_mb, cell.siblings, cell.socket,
-                              {4: (cell.memory_mb - 2048) * 256, 2048: 1024})
-                for cell in plain(cells, sockets, cores, threads, memory_mb)]
+                              {4: cell.memory_mb * 256 - sum(size // 4 * count for size, count in pages.items()),
+                               **pages})
+                for cell in SPREAD(cells, sockets, cores, threads, memory_mb)]
     monkeypatch.setattr(numa, 'spread', spread)
+
+
+def test_pages(make_cloud, monkeypatch):
+    """Large pages are counted, shown, and used up; a guest of two cells has memory on both. Rows 1.41, 3.20."""
+    hosts_have(monkeypatch, {2048: 1024})
     cloud = make_cloud(ONE, reserved_huge_pages=[{'node': '0', 'size': '2MB', 'count': '512'}])
     large = cloud.flavor(vcpus=2, ram=2048, **{'hw:mem_page_size': 'large', 'hw:numa_nodes': '2',
                                                'hw:locked_memory': 'true'})
@@ -311,6 +414,25 @@ def test_pages(make_cloud, monkeypatch):
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2, ram=1024)}, expect=None)
     assert cloud.status(server) == 'ACTIVE'     # no other host, and not to its own
     cloud.assert_clean()
+
+
+def test_memory_that_is_in_use_keeps_the_size_of_its_pages(make_cloud, monkeypatch):
+    """A flavor that takes any large pages goes live only to where there are those that the guest has."""
+    hosts_have(monkeypatch, {2048: 1024})
+    cloud = make_cloud()
+    server = cloud.boot(cloud.flavor(vcpus=2, ram=1024, **{'hw:mem_page_size': 'large'}))
+    source = cloud.host_of(server)
+    there = next(host for host in cloud.gpus if host != source)
+    for pages, end in (({1048576: 2}, source), ({1048576: 2, 2048: 512}, there)):
+        hosts_have(monkeypatch, pages)
+        cloud.crash_compute(there)
+        cloud.start_compute(there)
+        cloud.action(server, 'os-migrateLive', LIVE)
+        assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', end), cloud.story(server)
+        assert shown(cloud, server)['pagesize_kb'] == 2048
+        cloud.assert_clean()
+    assert [cell[3] for cell in node(cloud, there)] in ([{4: 0, 2048: 512, 1048576: 0}, {4: 0, 2048: 0, 1048576: 0}],
+                                                        [{4: 0, 2048: 0, 1048576: 0}, {4: 0, 2048: 512, 1048576: 0}])
 
 
 def test_a_host_that_filled_up_meanwhile_refuses(cloud_of_sets):

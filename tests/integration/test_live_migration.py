@@ -23,6 +23,7 @@ import libvirt_qemu
 import pytest
 
 from kilonova import errors
+from kilonova.objects import InstanceNUMACell, InstanceNUMATopology
 from kilonova.states import PowerState
 from kilonova.virt.libvirt import transfer
 from kilonova.virt.libvirt.driver import LibvirtDriver
@@ -56,6 +57,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         return int(probe.getsockname()[1])
+
+
+# CPUs of this machine: of one that has one alone both are that.
+FIRST, LAST = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
 
 
 class Machines:
@@ -116,13 +121,21 @@ ASKED = {'hw:sound_model': 'ich9', 'hw:usb_model': 'qemu-xhci', 'hw:virtio_packe
          'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '40'}
 
 
+def place(cpu: int) -> InstanceNUMATopology:
+    """A guest's one vCPU on a host CPU of its own, and its memory on the cell there."""
+    return InstanceNUMATopology(emulator_threads_policy=None, cells=[InstanceNUMACell(
+        id=0, cpuset=set(), pcpuset={0}, cpuset_reserved=None, memory=64, pagesize=None, cpu_topology=None,
+        cpu_pinning_raw={'0': cpu})])
+
+
 class Moving:
     """A guest on host one, and both sides ready for its way to host two."""
 
     def __init__(self, machines: Machines, **options: Any) -> None:
         self.machines = machines
         self.here, self.there = machines.driver('one', **options), machines.driver('two')
-        self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1, extra_specs=ASKED))
+        self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1, extra_specs=ASKED),
+                                     numa_topology=place(FIRST))
         self.uuid = self.instance.uuid
         self.here.guests.spawn(self.instance, image_meta(disk_format='raw'))
         until(lambda: 'GUEST-BOOT 1' in machines.console('one', self.uuid))
@@ -130,7 +143,10 @@ class Moving:
 
     def prepare(self) -> None:
         guest = json.loads(json.dumps(self.here.live_migrations.describe(self.instance)))
-        self.offer = json.loads(json.dumps(self.there.live_migrations.offer(self.instance, guest, None, True)))
+        offer = self.there.live_migrations.offer(self.instance, guest, None, True)
+        self.instance.numa_topology = place(LAST)
+        self.offer = json.loads(json.dumps({
+            **offer, 'place': self.there.live_migrations.place(self.instance, image_meta())}))
         self.there.live_migrations.prepare(self.instance, guest, self.offer)
 
     def devices(self, driver: LibvirtDriver) -> list[str | None]:
@@ -141,6 +157,20 @@ class Moving:
         return [found.get(name) if (found := domain.find(path)) is not None else None for path, name in (
             ('devices/sound', 'model'), ("devices/controller[@type='usb']", 'model'), ('devices/disk/driver', 'packed'),
             ('cpu/maxphysaddr', 'bits'))]
+
+    def runs_on(self, host: str) -> tuple[set[int], list[Any]]:
+        """The CPUs of the host that its vCPU may run on, and what libvirt holds of its place there, now and from its
+        next start on."""
+        driver = {'one': self.here, 'two': self.there}[host]
+        guest = driver.host._libvirt.find(self.uuid)
+        assert guest is not None
+        domains = [ElementTree.fromstring(guest.call('XMLDesc', flags)) for flags in (
+            0, libvirt.VIR_DOMAIN_XML_INACTIVE)]
+        (vcpu,) = guest.call('vcpus')[1]
+        return {cpu for cpu, may in enumerate(vcpu) if may}, [
+            [one.get('cpuset') or one.get('nodeset') for path in ('cputune/vcpupin', 'cputune/emulatorpin',
+                                                                  'numatune/memory', 'numatune/memnode')
+             for one in domain.iterfind(path)] for domain in domains]
 
     def check_arrived(self) -> None:
         """It is there, has never stood still for good, and nothing of it is here."""
@@ -186,6 +216,7 @@ def test_a_guest_goes_on_counting_on_another_host(machines: Machines, moving: Ca
     move = moving()
     before = move.devices(move.here)
     assert before == ['ich9', 'qemu-xhci', 'on', '40']
+    assert move.runs_on('one') == ({FIRST}, [[str(FIRST), str(FIRST), '0', '0']] * 2)
     move.here.live_migrations.migrate(move.instance, move.offer, told.append)
     # Asked again it has nothing to do.
     move.here.live_migrations.migrate(move.instance, move.offer, told.append)
@@ -193,6 +224,7 @@ def test_a_guest_goes_on_counting_on_another_host(machines: Machines, moving: Ca
     machines.says_more('two', move.uuid)
     assert 'GUEST-BOOT' not in machines.console('two', move.uuid), 'it was started anew'
     assert move.devices(move.there) == before
+    assert move.runs_on('two') == ({LAST}, [[str(LAST), str(LAST), '0', '0']] * 2)
     # Its disk came along, with the count of its boots: it is at home there.
     move.there.power.reboot(move.instance, 'HARD', image_meta(disk_format='raw'))
     until(lambda: 'GUEST-BOOT 2' in machines.console('two', move.uuid))

@@ -48,6 +48,8 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
         create.check_host(backend, wanted.host)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
+    # As it runs: the guest sees its cells, and pages of another size can't take its memory.
+    spec.numa_topology = instance.numa_topology
     spec.ignore_hosts = [instance.host]
     spec.requested_destination = resize.destination_of(ctxt, server, wanted.host)
     row = Operation.new(ctxt, 'live_migrate', server.uuid, {
@@ -62,6 +64,3 @@ def _check(instance: Instance) -> None:
     """What a guest can't take along: refused before anything is done."""
     if instance.pci_requests is not None and instance.pci_requests.requests:
         raise NotLive(uuid=instance.uuid, reason='it has PCI devices, which stay with their host')
-    if instance.numa_topology is not None:
-        raise NotLive(uuid=instance.uuid,
-                      reason='its CPUs or its memory have a place on the NUMA cells of its host')

@@ -64,7 +64,7 @@ def _become_here(op: Operation, order: objects.EvacuateOrder) -> Extra:
     """Make the object the server on this host; the instance_extra columns that say so."""
     instance, spec = op.instance, order.request_spec
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
-    instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(order.migration))
+    move.take_place(op, order.migration, spec)
     return instance.extra_values({'pci_requests', 'numa_topology'})
 
 

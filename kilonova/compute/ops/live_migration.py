@@ -12,7 +12,7 @@ from oslo_log import log as logging
 from kilonova import objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import answer, order
-from kilonova.compute.host import Host
+from kilonova.compute.host import Host, image_of
 from kilonova.compute.operation import Check, Operation, Reply, SaveFields
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import side_of
@@ -41,17 +41,21 @@ def check_source(op: Operation) -> Reply:
 
 @order(Compute.check_can_live_migrate_destination, checks=Check.WRITE)
 def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> Reply:
-    """Compare and claim: how the guest gets here (``driver.LiveOffer``). HostRejected: an alternate may take it."""
+    """Compare and claim: how the guest gets here, and where it will run (``driver.PlacedOffer``). HostRejected: an
+    alternate may take it."""
+    live = op.host.driver.live_migrations
     op.begin('compute_check_can_live_migrate_destination')
     with op.turn(), op.undoing('check_destination'):
         op.undo(move.failed, op)
-        offer = op.host.driver.live_migrations.offer(op.instance, order.guest, order.block, order.over_commit)
+        offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         move.claim(op, order, TaskState.MIGRATING, status='preparing')
         # Only now: a claim that was refused took nothing.
         op.undo(move.free, op, order.migration)
+        move.take_place(op, order.migration, order.request_spec)
+        place = live.place(op.instance, image_of(op.instance))
         op.check()
         op.save(event=op.event())
-    return offer
+    return {**offer, 'place': place}
 
 
 # -- 2. the destination makes room -------------------------------------------------------------------------------------

@@ -90,6 +90,15 @@ def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
     return instance.numa_topology if 'numa_topology' in instance else None
 
 
+def take_place(op: Operation, migration: objects.Migration, spec: objects.RequestSpec) -> None:
+    """Make the object a server at the place that it claimed here for ``spec``. A guest must never be built with CPUs
+    and pages that nobody counts."""
+    instance = op.instance
+    instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(migration))
+    if (instance.numa_topology is None) != ('numa_topology' not in spec or spec.numa_topology is None):
+        raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')
+
+
 # -- the destination's claim -------------------------------------------------------------------------------------------
 def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
           task_state: TaskState, host_of_server: list[str] | None = None, **columns: str) -> list[objects.PciDevice]:

@@ -196,10 +196,7 @@ def _become_new(op: Operation, migration: objects.Migration, spec: objects.Reque
     instance.set_flavor(new)
     instance.old_flavor, instance.new_flavor = old, new
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
-    instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(migration))
-    if (instance.numa_topology is None) != ('numa_topology' not in spec or spec.numa_topology is None):
-        # A guest must never be built with CPUs and pages that nobody counts.
-        raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')
+    move.take_place(op, migration, spec)
     return instance.extra_values({'flavor', 'pci_requests', 'numa_topology'})
 
 

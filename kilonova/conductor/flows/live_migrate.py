@@ -174,15 +174,28 @@ def drop_allocation(work: LiveWork) -> None:
 
 def mark_migrated(work: LiveWork) -> None:
     """The end: as before, elsewhere."""
+    extra = _arrived(work)
+
     def end(conn: engine.Connection) -> None:
-        _migrated(work, conn)
+        _migrated(work, conn, extra)
         _end_actions(work, conn, 'Success')
     work.end(end)
 
 
-def _migrated(work: LiveWork, conn: engine.Connection) -> None:
+def _arrived(work: LiveWork) -> dict[str, str | None]:
+    """Columns of instance_extra once the server is the destination's: its place on the NUMA cells there. Until then
+    both ends read it from the migration context."""
+    server = work.instance()
+    context = server.migration_context
+    extra: dict[str, str | None] = {'migration_context': None}
+    if context is not None and context.new_numa_topology is not None:
+        extra['numa_topology'] = context.new_numa_topology.to_json()
+    return extra
+
+
+def _migrated(work: LiveWork, conn: engine.Connection, extra: dict[str, str | None]) -> None:
     instances.transition(conn, work.instance_uuid, 'live_migrate.done')
-    instances.update_extra(conn, work.instance_uuid, {'migration_context': None})
+    instances.update_extra(conn, work.instance_uuid, extra)
     migrations.update(conn, work.args['migration_uuid'], {'status': 'completed'})
 
 
@@ -239,11 +252,12 @@ def settle(work: LiveWork) -> None:
     work.changed()
     beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
     work.env.placement.delete_allocations(moved.uuid)
+    extra = _arrived(work)
 
     def end(conn: engine.Connection) -> None:
         instances.put_back(conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node},
                            {moved.source_compute, host.host})
-        _migrated(work, conn)
+        _migrated(work, conn, extra)
         _end_actions(work, conn, 'Error')
     work.end(end)
 

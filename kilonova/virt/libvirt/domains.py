@@ -30,6 +30,7 @@ from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import rescue
 from kilonova.virt.libvirt.storage.instance import CONSOLE
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.xml import to_text
 
 LOG = logging.getLogger(__name__)
 
@@ -73,6 +74,14 @@ class Domains:
         if self._host.settings.consoles.serial is None:
             return guest
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
+
+    def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
+        """Where on this host the server's guest runs; UnsupportedHardware."""
+        domain = builder.build(GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
+                                         settings=self._host.settings, image_meta=image_meta), builder.PLACE)
+        return {'cpuset': domain.cpuset,
+                'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
+                'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
 
     def xml(self, guest: GuestSpec) -> str:
         """A domain's definition; UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor."""

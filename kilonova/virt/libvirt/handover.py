@@ -30,7 +30,7 @@ class Handover:
         """Source: whether the guest is on its way."""
         return uuid in self._giving
 
-    def give(self, uuid: str, offer: driver.LiveOffer, place: destination.Destination, told: driver.LiveTold) -> None:
+    def give(self, uuid: str, offer: driver.PlacedOffer, place: destination.Destination, told: driver.LiveTold) -> None:
         """Source: disks, then the guest."""
         left, guest = os.path.join(offer['instances_path'], uuid, HANDED_OVER), self._libvirt.find(uuid)
         if guest is None or not guest.is_active():
@@ -47,7 +47,7 @@ class Handover:
         finally:
             self._giving.discard(uuid)
 
-    def _carry(self, guest: Guest, offer: driver.LiveOffer, place: destination.Destination,
+    def _carry(self, guest: Guest, offer: driver.PlacedOffer, place: destination.Destination,
                told: driver.LiveTold) -> None:
         uuid = guest.uuid
         path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
@@ -62,7 +62,7 @@ class Handover:
                 place.put([one.path], there, lambda count: None)
         told(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
-        xml = rewritten(guest.xml(), path, there, offer['listen'])
+        xml = rewritten(guest.xml(), path, there, offer)
         files.write_whole(os.path.join(there, HANDED_OVER), json.dumps({'xml': xml, 'paused': is_paused}))
         guest.destroy()
 

@@ -126,6 +126,12 @@ class LiveMigrations:
 
     # -- destination ---------------------------------------------------------------------------------
 
+    def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
+        try:
+            return self._domains.place(instance, image_meta)
+        except driver.UnsupportedHardware as error:
+            raise errors.MigrationPreCheckError(reason=str(error)) from error
+
     @translated
     def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer) -> None:
         self._domains.forget_if_made(instance.uuid)
@@ -179,7 +185,7 @@ class LiveMigrations:
     # -- source --------------------------------------------------------------------------------------
 
     @translated
-    def migrate(self, instance: objects.Instance, offer: driver.LiveOffer, told: driver.LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: driver.PlacedOffer, told: driver.LiveTold) -> None:
         if self._libvirt.is_test:
             self._handover.give(instance.uuid, offer, self._place(instance, offer), told)
             return
@@ -215,15 +221,15 @@ class LiveMigrations:
         except command.CommandFailed as error:
             raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'], reason=str(error)) from error
 
-    def _way(self, guest: Guest, instance: objects.Instance, offer: driver.LiveOffer) -> Way:
+    def _way(self, guest: Guest, instance: objects.Instance, offer: driver.PlacedOffer) -> Way:
         flags = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST)
         moved = self._disks.directory(instance.uuid).path, os.path.join(offer['instances_path'], instance.uuid)
         live = migrating.xml(guest)
         parameters: dict[str, Any] = {
             libvirt.VIR_MIGRATE_PARAM_URI: offer['data_uri'],
-            libvirt.VIR_MIGRATE_PARAM_DEST_XML: migrating.rewritten(live, *moved, offer['listen']),
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: migrating.rewritten(live, *moved, offer),
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migrating.rewritten(migrating.xml(guest, inactive=True), *moved,
-                                                                       offer['listen'])}
+                                                                       offer)}
         if offer['block']:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = migrating.copied_disks(live, moved[0])

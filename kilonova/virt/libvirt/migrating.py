@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +15,7 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova import concurrency
+from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.guest import Guest
 
@@ -196,9 +196,9 @@ def xml(guest: Guest, inactive: bool = False) -> str:
     return str(guest.call('XMLDesc', flags | (libvirt.VIR_DOMAIN_XML_INACTIVE if inactive else 0)))
 
 
-def rewritten(text: str, path: str, there: str, listen: Mapping[str, str]) -> str:
+def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> str:
     """A domain whose files of directory ``path`` are in ``there``; which files its disks read from besides is what
-    those at the destination say. ``listen``: its address there for each type of graphics."""
+    those at the destination say. Its screens listen, and its CPUs and its memory are, where ``offer`` says."""
     domain = ElementTree.fromstring(text)
     below = path + os.sep
     for element in domain.iter():
@@ -208,7 +208,7 @@ def rewritten(text: str, path: str, there: str, listen: Mapping[str, str]) -> st
         if element.text and element.text.strip().startswith(below):
             element.text = os.path.join(there, element.text.strip().removeprefix(below))
     for one in domain.iterfind('devices/graphics'):
-        address = listen.get(one.get('type', ''))
+        address = offer['listen'].get(one.get('type', ''))
         if address:
             one.set('listen', address)
             for element in one.findall("listen[@type='address']"):
@@ -217,7 +217,21 @@ def rewritten(text: str, path: str, there: str, listen: Mapping[str, str]) -> st
         for name in ('backingStore', 'mirror'):
             for found in one.findall(name):
                 one.remove(found)
+    _put(domain, offer['place'])
     return ElementTree.tostring(domain, encoding='unicode')
+
+
+def _put(domain: ElementTree.Element, place: driver.LivePlace) -> None:
+    """What the guest sees of its CPUs and cells stays as it is."""
+    for vcpu in domain.iterfind('vcpu'):
+        vcpu.attrib.pop('cpuset', None)
+        if place['cpuset'] is not None:
+            vcpu.set('cpuset', place['cpuset'])
+    for name, text in (('cputune', place['cputune']), ('numatune', place['numatune'])):
+        for one in domain.findall(name):
+            domain.remove(one)
+        if text is not None:
+            domain.append(ElementTree.fromstring(text))
 
 
 def copied_disks(text: str, path: str) -> list[str]:

@@ -525,7 +525,8 @@ def live(rig: Any, **values: Any) -> tuple[Any, Any, Any]:
     rig.here.guests.spawn(instance, image_meta())
     rig.write('gpu1', instance.uuid)
     guest = json.loads(json.dumps(rig.here.live_migrations.describe(instance)))
-    offer = json.loads(json.dumps(rig.there.live_migrations.offer(instance, guest, None, True)))
+    offer = json.loads(json.dumps({**rig.there.live_migrations.offer(instance, guest, None, True),
+                                   'place': rig.there.live_migrations.place(instance, image_meta())}))
     return instance, guest, offer
 
 

@@ -21,11 +21,12 @@ class Configurator(Protocol):
         """Write what ``guest`` asks of this subject into ``domain``."""
 
 
+# What depends on the host that the guest runs on, not on the guest.
+PLACE: tuple[Configurator, ...] = (cpu.PlaceConfigurator(), cpu.CpuQuotaConfigurator())
 CONFIGURATORS: tuple[Configurator, ...] = (
     cpu.MemoryConfigurator(),
     cpu.CpuConfigurator(),
-    cpu.NumaConfigurator(),
-    cpu.CpuQuotaConfigurator(),
+    *PLACE,
     board.MetadataConfigurator(),
     board.SysinfoConfigurator(),
     board.OsConfigurator(),

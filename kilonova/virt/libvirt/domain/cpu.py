@@ -26,12 +26,11 @@ class MemoryConfigurator:
 
 class CpuConfigurator:
     """The flavor's vCPUs, as sockets of one core unless somebody wants another layout; the model only where QEMU runs
-    the guest. With [compute]cpu_shared_set they are kept on those CPUs."""
+    the guest."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         settings, limits = guest.settings, topology.limits_of(guest.extra_specs, guest.properties)
         domain.vcpus = guest.flavor.vcpus
-        domain.cpuset = cpuset.text(settings.shared_cpus) or None
         threads = _threads(guest)
         layout = topology.choose(guest.flavor.vcpus, limits, threads)
         parts = {'sockets': layout.sockets, 'cores': layout.cores, 'threads': layout.threads}
@@ -70,8 +69,9 @@ def _threads(guest: GuestSpec) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-class NumaConfigurator:
-    """<cputune>, <numatune> and <cpu><numa> of a guest that was given cells.
+class PlaceConfigurator:
+    """Where on its host a guest runs: with [compute]cpu_shared_set on those CPUs; one that was given cells there, by
+    <cputune> and <numatune>, with the cells that it sees.
 
     A dedicated vCPU runs on its own host CPU, the others on the shared CPUs of their host cell. The emulator's threads
     run beside them (never beside one with realtime priority, where they would get no time), on CPUs of their own
@@ -81,10 +81,10 @@ class NumaConfigurator:
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         placed = guest.topology
         if placed is None:
+            domain.cpuset = cpuset.text(guest.settings.shared_cpus) or None
             return
         cells = placed.cells
         pins = {vcpu: cpus for cell in cells for vcpu, cpus in _pins(guest, cell).items()}
-        domain.cpuset = None
         domain.cputune = CpuTune({vcpu: cpuset.text(cpus) for vcpu, cpus in pins.items()},
                                  cpuset.text(_emulator(guest, placed, pins)),
                                  realtime=cpuset.text(guest.realtime) or None,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kilonova import objects
 from kilonova.db.queries import compute_nodes, instances, migrations
 from kilonova.errors import Cancelled, DisksUnmovable, HostRejected, Invalid, LiveMigrationAborted, Unanswered
 from kilonova.rpc.interface import VersionCapError
@@ -266,6 +267,41 @@ def test_a_guest_that_has_gone(site: Site) -> None:
                                        'guest': GUEST, 'offer': OFFER}
     assert site.events() == [('conductor_live_migrate_instance', 'Error', 'ctl1', 'no')] and site.action() == 'Error'
     assert site.faults() == []
+
+
+def on_cell(number: int) -> objects.InstanceNUMATopology:
+    return objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(
+        id=number, cpuset=set(), pcpuset={0}, memory=512, cpu_pinning_raw={'0': number})])
+
+
+def placed(site: Site, host: str) -> Any:
+    """The destination claims a place on its cell 1."""
+    def answer(sent: Sent) -> dict[str, Any]:
+        with site.cell.write() as conn:
+            instances.update_extra(conn, SERVER, {
+                'numa_topology': on_cell(0).to_json(), 'migration_context': objects.MigrationContext(
+                    instance_uuid=SERVER, migration_id=site.migration()['id'], old_numa_topology=on_cell(0),
+                    new_numa_topology=on_cell(1)).to_json()})
+        return claimed(site, host)(sent)            # type: ignore[no-any-return]
+    return answer
+
+
+@pytest.mark.parametrize(('end', 'cell'), [('arrives', 1), ('gone', 1), ('stays', 0)])
+def test_the_servers_place_is_where_its_guest_is(site: Site, end: str, cell: int) -> None:
+    """Whether its destination could still say so, or is down by now."""
+    begin(site)
+    site.answers[STEPS[1]] = placed(site, 'gpu2')
+    if end != 'arrives':
+        def die(sent: Sent) -> None:
+            site.silence('gpu2')
+            raise Invalid('no')
+        site.answers.update(live_migration=die if end == 'gone' else Invalid('no'), undo_live_migration={
+            'active': end == 'stays', 'switched': end == 'gone'})
+    site.go()
+    row = site.row()
+    found = objects.InstanceNUMATopology.from_json(row['extra_numa_topology'])
+    assert ([one.id for one in found.cells], row['host'] == 'gpu1') == ([cell], end != 'gone')
+    assert site.kept() is None and row['extra_migration_context'] is None
 
 
 def test_a_guest_that_is_nowhere(site: Site) -> None:

@@ -9,13 +9,22 @@ import libvirt
 import pytest
 
 from kilonova import errors
+from kilonova.objects import Flavor
 from kilonova.states import PowerState, VmState
+from kilonova.virt import driver
+from kilonova.virt.hardware import constraints, numa
+from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import live_migration, migrating
 from kilonova.virt.libvirt.storage.asked import Wish
 from tests.unit.virt.builders import image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
 
-DOMAIN = """<domain type='qemu'><devices>
+DOMAIN = """<domain type='qemu'>
+<vcpu placement='static' cpuset='0-3'>2</vcpu>
+<cputune><shares>512</shares><vcpupin vcpu='0' cpuset='0'/></cputune>
+<numatune><memory mode='strict' nodeset='0'/></numatune>
+<cpu><topology sockets='1' cores='1' threads='2'/><numa><cell id='0' cpus='0-1' memory='1' unit='KiB'/></numa></cpu>
+<devices>
   <disk type='file' device='disk'><source file='/a/instances/u/disk'/><backingStore/><target dev='vda'/></disk>
   <serial type='file'><source path='/a/instances/u/console.log'/></serial>
   <graphics type='vnc' port='5901' autoport='yes' listen='192.0.2.1'><listen type='address' address='192.0.2.1'/>
@@ -25,15 +34,53 @@ DOMAIN = """<domain type='qemu'><devices>
 </devices></domain>"""
 
 
+NOWHERE: driver.LivePlace = {'cpuset': None, 'cputune': None, 'numatune': None}
+
+
+def carried(place: driver.LivePlace = NOWHERE, **listen: str) -> ElementTree.Element:
+    """The domain as the destination gets it."""
+    offer: driver.PlacedOffer = {'block': True, 'uri': 'there', 'data_uri': 'there', 'listen': listen, 'place': place}
+    return ElementTree.fromstring(migrating.rewritten(DOMAIN, '/a/instances/u', '/b/u', offer))
+
+
 def test_screens_listen_where_the_destination_says() -> None:
-    text = migrating.rewritten(DOMAIN, '/a/instances/u', '/b/u', {'vnc': '192.0.2.2', 'spice': '192.0.2.3'})
-    domain = ElementTree.fromstring(text)
+    domain = carried(vnc='192.0.2.2', spice='192.0.2.3')
     found = {one.get('type'): (one.get('listen'), [each.get('address') for each in one.findall('listen')])
              for one in domain.iterfind('devices/graphics')}
     assert found == {'vnc': ('192.0.2.2', ['192.0.2.2']), 'spice': ('192.0.2.3', ['192.0.2.3']),
                      'egl-headless': (None, [])}
     sources = [one.get('file') or one.get('path') for one in domain.iter('source')]
     assert sources == ['/b/u/disk', '/b/u/console.log'] and domain.find('devices/disk/backingStore') is None
+
+
+def test_cpus_and_memory_are_where_the_destination_says() -> None:
+    """What the guest sees of them stays, whatever the threads of cores are there."""
+    tunes = {'cputune': '<cputune><vcpupin vcpu="0" cpuset="8"/></cputune>',
+             'numatune': '<numatune><memory mode="strict" nodeset="1"/></numatune>'}
+    domain, before = carried({'cpuset': '4-5', **tunes}), ElementTree.fromstring(DOMAIN)     # type: ignore[typeddict-item]
+    for name, text in tunes.items():
+        assert [ElementTree.tostring(one, encoding='unicode').replace(' />', '/>') for one in domain.findall(name)] == [
+            text]
+    vcpu, bare = domain.find('vcpu'), carried()
+    assert vcpu is not None and (vcpu.attrib, vcpu.text) == ({'placement': 'static', 'cpuset': '4-5'}, '2')
+    assert [bare.find(path) for path in ('vcpu[@cpuset]', 'cputune', 'numatune')] == [None] * 3
+    for each in (domain, bare):
+        assert ElementTree.tostring(each.find('cpu')) == ElementTree.tostring(before.find('cpu'))     # type: ignore[arg-type]
+
+
+def test_a_guest_that_can_not_be_at_its_place_is_refused(libvirt_rig: LibvirtRig) -> None:
+    """All its CPUs have realtime priority, and the emulator's threads would run on shared ones, of which there are
+    none."""
+    specs = {'hw:cpu_policy': 'dedicated', 'hw:cpu_realtime': 'yes', 'hw:emulator_threads_policy': 'share'}
+    flavor = Flavor(vcpus=2, memory_mb=512, extra_specs=specs)
+    host = numa.topology_of(numa.spread(1, 1, 4, 1, 4096), Offer(shared=frozenset(), dedicated=frozenset(range(4))))
+    wanted = constraints.of(flavor)
+    assert host is not None and wanted is not None
+    instance = new_instance(flavor=flavor, numa_topology=numa.fit(host, wanted))
+    sharing = libvirt_rig.driver('gpu2', compute={'cpu_shared_set': '4-5', 'cpu_dedicated_set': '0-3'})
+    assert '<emulatorpin cpuset="4-5"' in (sharing.live_migrations.place(instance, image_meta())['cputune'] or '')
+    with pytest.raises(errors.MigrationPreCheckError, match='cpu_shared_set'):
+        libvirt_rig.there.live_migrations.place(instance, image_meta())
 
 
 def test_the_destination_says_where_its_screens_listen(libvirt_rig: LibvirtRig) -> None:
