@@ -227,8 +227,10 @@ class _Why:
             self._add('cell', 'in another cell', ~table.present({cell}))
         self._add('mapping', 'not mapped to a cell', ~table['mapped'])
         self._ask_zone()
-        if any(_is(one, 'ComputeFilter') for one in self._enabled):
+        by_service = any(_is(one, 'ComputeFilter') for one in self._enabled)
+        if by_service:
             self._add('disabled', 'disabled', table['disabled'])
+        if by_service or filtering.is_forced_move(self._spec):
             self._add('down', 'down', ~table['up'])
         self._ask_amounts()
         self._ask_devices()

@@ -380,6 +380,8 @@ class Select:
                 LOG.info('Host filter forcing available %s to %s', what, ', '.join(self._hosts(passing, column)))
             else:
                 LOG.info("No hosts matched due to not matching '%s' value of '%s'", name, ', '.join(names))
+        if filtering.is_forced_move(self._spec):
+            passing = passing & self._table['up']
         return passing, forced
 
     def _requested(self, passing: Mask) -> Mask:

@@ -158,6 +158,27 @@ def test_a_forced_host_takes_it_whatever_filters_say(make_cloud, monkeypatch, ve
     cloud.assert_clean()
 
 
+def test_a_host_that_is_disabled_takes_what_is_forced_on_it(small):
+    """One that is down takes nothing, disabled or not."""
+    server, source = lost(small, gpus=1)
+    disabled, down = (host for host in GPUS if host != source)
+    for host in (disabled, down):
+        (service,) = small.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
+        small.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+    lose_host(small, down)
+    for version, body in (('2.67', {'force': False}), ('2.68', {}), ('2.95', {})):
+        evacuate(small, server, version=version, host=disabled, **body)
+        assert small.host_of(server) == source and '1 host considered: 1 disabled.' in str(small.story(server)[0])
+    for version, body in (('2.28', {}), ('2.67', {'force': True})):
+        evacuate(small, server, version=version, host=down, **body)
+        assert small.host_of(server) == source and '1 host considered: 1 down.' in str(small.story(server)[0])
+    evacuate(small, server, version='2.67', host=disabled, force=True)
+    assert small.host_of(server) == disabled and small.status(server) == 'ACTIVE', small.story(server)
+    come_back(small, source)
+    come_back(small, down)
+    small.assert_clean()
+
+
 @pytest.mark.parametrize('refusing', [1, 2])
 def test_a_host_that_refuses_gives_way_to_the_next_and_the_last_leaves_it_as_it_was(small, monkeypatch, refusing):
     server, source = lost(small, gpus=1)

@@ -12,6 +12,7 @@ import pytest
 from kilonova import errors
 from kilonova.virt.driver import GuestFailed
 from tests.fixtures.cloud import WAIT, Cloud
+from tests.flows.cases import force_down
 
 AUTO = {'host': None, 'block_migration': 'auto'}
 THREE: dict[str, list[str]] = {'gpu1': [], 'gpu2': [], 'gpu3': []}
@@ -116,6 +117,12 @@ def test_who_asks_the_scheduler(make_cloud: Any) -> None:
         assert cloud.host_of(server) == host
         migrated(cloud, server, {'host': source, 'block_migration': 'auto'})
         assert cloud.host_of(server) == source
+    cloud.assert_clean()
+    # One that is down takes nothing.
+    force_down(cloud, host, True)
+    migrated(cloud, server, {'host': host, 'block_migration': 'auto', 'force': True}, '2.30')
+    assert cloud.host_of(server) == source
+    assert 'No valid host was found. 1 host considered: 1 down.' in str(cloud.story(server)[0])
     cloud.assert_clean()
 
 

@@ -33,8 +33,9 @@ class SameHost(Invalid):
 
 @dataclass(frozen=True, kw_only=True)
 class EvacuateRequest:
-    """``host``: to that one, if the scheduler agrees, or without asking its filters (``force``). ``shared``: whether
-    the disks are on storage that both hosts use, where the user says so. ``stays_off``: the guest isn't started."""
+    """``host``: to that one, if the scheduler agrees, or whatever its filters and operators say of it (``force``): it
+    must have room, and be up. ``shared``: whether the disks are on storage that both hosts use, where the user says so.
+    ``stays_off``: the guest isn't started."""
 
     host: str | None = None
     force: bool = False
@@ -58,10 +59,7 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
     instance = resize.instance_of(ctxt, server)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
-    spec.ignore_hosts = [source]
-    spec.requested_destination = resize.destination_of(ctxt, server, None if request.force else request.host)
-    if request.force and request.host is not None:
-        spec.force_hosts = [request.host]
+    resize.send_to(ctxt, server, spec, request.host, force=request.force)
     password = passwords.choose(backend, keys, request.admin_password)
     row = Operation.new(ctxt, 'evacuate', server.uuid, {
         'migration_uuid': uuidutils.generate_uuid(), 'migration_type': 'evacuation',

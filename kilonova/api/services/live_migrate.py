@@ -24,8 +24,9 @@ class NoHostToForce(Invalid):
 
 @dataclass(frozen=True)
 class Wanted:
-    """``host``: where to, None: the scheduler chooses; ``force``: without asking it. ``block``: whether the disks go
-    along, None: unless both hosts use them; ``over_commit``: holes of disks need no room there."""
+    """``host``: where to, None: the scheduler chooses; ``force``: whatever its filters and operators say of it.
+    ``block``: whether the disks go along, None: unless both hosts use them; ``over_commit``: holes of disks need no
+    room there."""
 
     host: str | None
     force: bool
@@ -50,12 +51,11 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
     # As it runs: the guest sees its cells, and pages of another size can't take its memory.
     spec.numa_topology = instance.numa_topology
-    spec.ignore_hosts = [instance.host]
-    spec.requested_destination = resize.destination_of(ctxt, server, wanted.host)
+    resize.send_to(ctxt, server, spec, wanted.host, force=wanted.force)
     row = Operation.new(ctxt, 'live_migrate', server.uuid, {
-        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': 'live-migration', 'host': wanted.host,
-        'force': wanted.force, 'block': wanted.block, 'over_commit': wanted.over_commit,
-        'flavor': instance.flavor.stored_primitive(), 'request_spec': spec.obj_to_primitive()})
+        'migration_uuid': uuidutils.generate_uuid(), 'migration_type': 'live-migration', 'block': wanted.block,
+        'over_commit': wanted.over_commit, 'flavor': instance.flavor.stored_primitive(),
+        'request_spec': spec.obj_to_primitive()})
     accept.accept(ctxt, server, 'live_migrate.start', row, 'live-migration')
     backend.conductor.live_migrate_instance(ctxt, operation=row.uuid)
 

@@ -113,6 +113,16 @@ def destination_of(ctxt: RequestContext, server: Found, host: str | None = None)
     return found
 
 
+def send_to(ctxt: RequestContext, server: Found, spec: RequestSpec, host: str | None, *, force: bool) -> None:
+    """Where the move may go: to ``host``, if filters agree, or with ``force`` whatever these and operators (disabled,
+    zone, aggregates) say of it; None: to any of the cell but its own."""
+    spec.ignore_hosts = [server.row['host']]
+    spec.requested_destination = destination_of(ctxt, server, None if force else host)
+    if force and host is not None:
+        spec.force_hosts = [host]
+        spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_forced_move': ['true']}
+
+
 def instance_of(ctxt: RequestContext, server: Found) -> Instance:
     """The server as an object, with its system metadata."""
     row, extra = instances.split(server.row)

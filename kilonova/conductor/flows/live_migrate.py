@@ -17,17 +17,15 @@ from typing import Any
 from kilonova import objects
 from kilonova.conductor.flows import beside, resize
 from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
-from kilonova.conductor.row import Choice
 from kilonova.conductor.work import HostGone, Parked, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import compute_nodes, instances, migrations
+from kilonova.db.queries import instances, migrations
 from kilonova.errors import (
     DisksUnmovable,
     HostRejected,
     KilonovaError,
     LeaseLost,
     LiveMigrationAborted,
-    NoValidHost,
     Unanswered,
 )
 from kilonova.rpc.interface import VersionCapError
@@ -59,28 +57,6 @@ def undo_check_source(work: LiveWork) -> None:
     """The guest goes on where a migration held it; nothing of it is elsewhere any more."""
     if work.outputs.offer is not None or _by_user(work):
         _ask_to_abort(work, resume=True)
-
-
-def select(work: LiveWork) -> None:
-    """The scheduler chooses, unless a host is forced: that gets on its root provider what the server has on its own."""
-    host = work.args['host']
-    if not work.args['force']:
-        resize.select(work)
-        return
-    with engine.silence(), work.db.read() as conn:
-        nodes = compute_nodes.by_host(conn, host)
-    if not nodes:
-        raise HostGone(host=host)
-    node = nodes[0]
-    held = work.env.placement.get_allocations(work.instance_uuid)['allocations']
-    # Asked again after the allocation went over, it is the migration's.
-    held = held or work.env.placement.get_allocations(work.args['migration_uuid'])['allocations']
-    if len(held) != 1:
-        raise NoValidHost(reason=f'the server has allocations of {len(held)} providers, a forced host takes those of '
-                                 'one')
-    (resources,) = ({'resources': one['resources']} for one in held.values())
-    work.outputs.select = [Choice(host=host, node=node['hypervisor_hostname'], compute_node_uuid=node['uuid'],
-                                  allocations={node['uuid']: resources})]
 
 
 def check_destination(work: LiveWork) -> None:
@@ -267,7 +243,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
     steps = (
         Step('create_migration', functools.partial(resize.create_migration, status='accepted')),
         Step('check_source', check_source, undo_check_source),
-        Step('select', select),
+        Step('select', resize.select),
         Step('claim_and_move', resize.claim_and_move, resize.undo_claim_and_move, again_from='claim_and_move'),
         Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
         # Undone by check_destination's: disks and claim go together.
@@ -282,12 +258,9 @@ class LiveMigrate(Choosing[LiveOutputs]):
 
     def next_attempt(self, work: LiveWork, step: Step[LiveOutputs], error: HostRejected) -> bool:
         """Of the source's refusals only that of the way to this destination comes before the guest may have gone."""
-        if work.args['force'] or (step.do is live_migration and not isinstance(error, DisksUnmovable)):
+        if step.do is live_migration and not isinstance(error, DisksUnmovable):
             return False
         return super().next_attempt(work, step, error)
-
-    def exhausted(self, work: LiveWork, error: HostRejected) -> Exception:
-        return error if work.args['force'] else super().exhausted(work, error)
 
     def unwind(self, work: LiveWork) -> None:
         """Back, unless the guest has gone: then to the end."""

@@ -89,8 +89,21 @@ def all_filters() -> list[type[BaseFilter]]:
 
 def is_rebuild(spec_obj: RequestSpec) -> bool:
     """Whether the server stays where it is and only its image is checked again."""
+    return _hint(spec_obj, '_nova_check_type') == ['rebuild']
+
+
+def is_forced_move(spec_obj: RequestSpec) -> bool:
+    """Whether an administrator moves the server to a host whatever operators say of that, if it is up; a create to
+    a named host isn't so."""
+    forced = 'force_hosts' in spec_obj and bool(spec_obj.force_hosts)
+    return forced and _hint(spec_obj, '_nova_forced_move') == ['true']
+
+
+def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
+    """A hint that users can't give."""
     hints = (spec_obj.scheduler_hints if 'scheduler_hints' in spec_obj else None) or {}
-    return hints.get('_nova_check_type') == ['rebuild']
+    found: list[str] | None = hints.get(name)
+    return found
 
 
 def array_form(one: Any) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from kilonova import errors
 from kilonova.objects import RequestSpec
+from kilonova.scheduler.filters import is_forced_move
 from kilonova.scheduler.guard import FAILED
 from kilonova.scheduler.prefilters.availability_zone import availability_zone
 from kilonova.scheduler.prefilters.compute_status import compute_status
@@ -53,9 +54,17 @@ ALL: tuple[Prefilter, ...] = (
 )
 
 
+# What operators say of which servers go where. The others are about what a server needs.
+POLICIES = (tenant_aggregate, availability_zone, compute_status, isolated_aggregates)
+
+
 def run(prefilters: Iterable[Prefilter], query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """All of them, in order. One that raises refuses the request: which hosts it would have ruled out isn't known."""
+    """All of them, in order; of a forced move those that aren't policies. One that raises refuses the request: which
+    hosts it would have ruled out isn't known."""
+    forced = is_forced_move(spec)
     for one in prefilters:
+        if forced and one in POLICIES:
+            continue
         try:
             one(query, spec, facts)
         except errors.KilonovaError:

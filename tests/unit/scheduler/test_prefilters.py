@@ -76,6 +76,23 @@ def test_aggregates_that_ask_for_traits(extra_specs, image, forbidden):
     assert asked(request, *aggregates).unnamed.forbidden_aggregates == set()
 
 
+@pytest.mark.parametrize(('hosts', 'hints', 'forced'), [
+    (['gpu1'], {'_nova_forced_move': ['true']}, True), (['gpu1'], {}, False),
+    (None, {'_nova_forced_move': ['true']}, False)])
+def test_a_forced_move_goes_where_operators_send_others(hosts, hints, forced):
+    """What the server needs is asked for all the same."""
+    request = spec(availability_zone='z1', force_hosts=hosts, scheduler_hints=hints,
+                   image={'id': uuid(), 'disk_format': 'qcow2'})
+    query = run_prefilters(
+        build(request, max_results=1), request, {'z1': ['a1']},
+        (OWN, ('two', {'trait:CUSTOM_A': 'required'})), scheduler__limit_tenants_to_placement_aggregate=True,
+        scheduler__enable_isolated_aggregate_filtering=True, scheduler__query_placement_for_image_type_support=True)
+    assert (query.root_forbidden, query.unnamed.aggregates, query.unnamed.forbidden_aggregates) == (
+        (set(), [], set()) if forced
+        else ({'COMPUTE_STATUS_DISABLED'}, [[uuid('one')], ['a1']], {uuid('two')}))
+    assert query.root_required == {'OWNER_NOVA', 'COMPUTE_IMAGE_TYPE_QCOW2'}
+
+
 PLAIN = {'OWNER_NOVA'}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kilonova import objects
-from kilonova.db.queries import compute_nodes, instances, migrations
+from kilonova.db.queries import instances, migrations
 from kilonova.errors import Cancelled, DisksUnmovable, HostRejected, Invalid, LiveMigrationAborted, Unanswered
 from kilonova.rpc.interface import VersionCapError
 from tests.unit.conductor.site import MIGRATION, SERVER, SMALL, Sent, Site, primitive, steps, uuid
@@ -18,15 +18,15 @@ STEPS = ['check_can_live_migrate_source', 'check_can_live_migrate_destination', 
          'post_live_migration_at_destination', 'post_live_migration']
 
 
-def begin(site: Site, vm_state: str = 'active', held: str | None = 'gpu1', **args: Any) -> None:
+def begin(site: Site, vm_state: str = 'active', **args: Any) -> None:
     site.put(vm_state, 'migrating')
-    site.inventory(held)
+    site.inventory('gpu1')
     site.choose('gpu2', 'gpu3')
     site.answers.update(check_can_live_migrate_source=GUEST, check_can_live_migrate_destination=claimed(site, 'gpu2'),
                         undo_live_migration={'active': True}, rollback_live_migration_at_destination={'arrived': False})
     site.accept('live_migrate', {
-        'migration_uuid': MIGRATION, 'migration_type': 'live-migration', 'host': None, 'force': False, 'block': True,
-        'over_commit': True, 'flavor': primitive(SMALL), 'request_spec': primitive(site.spec(gpus=(1,))), **args})
+        'migration_uuid': MIGRATION, 'migration_type': 'live-migration', 'block': True, 'over_commit': True,
+        'flavor': primitive(SMALL), 'request_spec': primitive(site.spec(gpus=(1,))), **args})
 
 
 def claimed(site: Site, host: str) -> Any:
@@ -178,51 +178,6 @@ def test_hosts_that_all_refuse(site: Site) -> None:
     site.answers[STEPS[1]] = [HostRejected('small'), HostRejected('full')]
     site.go()
     assert site.faults() == [(500, 'No valid host was found. Hosts said: small; full', 'gpu3')]
-
-
-# --- a forced host ---------------------------------------------------------------------------------------------------
-def test_a_forced_host_gets_what_the_server_has(site: Site) -> None:
-    begin(site, force=True, host='gpu3')
-    site.answers[STEPS[1]] = claimed(site, 'gpu3')
-    work = site.go()
-    assert 'scheduler select_destinations' not in site.asked()
-    choice, = work.outputs.hosts
-    assert (choice.host, choice.node, choice.compute_node_uuid) == ('gpu3', 'node3', uuid('gpu3'))
-    assert site.held() == {'server': {'gpu3': 1}} and site.state() == ('active', None)
-
-
-def test_a_forced_host_that_refuses(site: Site) -> None:
-    begin(site, force=True, host='gpu3')
-    site.answers[STEPS[1]] = HostRejected('full')
-    site.go()
-    assert site.faults() == [(500, 'full', 'gpu3')] and site.held() == {'server': {'gpu1': 1}}
-
-
-def test_a_forced_host_that_is_none(site: Site) -> None:
-    begin(site, force=True, host='gpu4')
-    site.go()
-    assert site.faults() == [(500, 'compute service of host gpu4 is down', 'gpu1')]
-
-
-@pytest.mark.parametrize('held', [None, 'two'])
-def test_a_forced_host_takes_what_one_provider_gave(site: Site, held: str | None) -> None:
-    begin(site, held=None, force=True, host='gpu3')
-    if held:
-        site.placement.client.claim(SERVER, {uuid(host): {'resources': {'VCPU': 1}} for host in ('gpu1', 'gpu2')},
-                                    project_id='demo', user_id='alice')
-    site.go()
-    assert site.faults()[0][1] == ('No valid host was found. the server has allocations of '
-                                   f'{2 if held else 0} providers, a forced host takes those of one')
-
-
-def test_a_forced_host_is_asked_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The allocation may be the migration's already."""
-    begin(site, held=None, force=True, host='gpu3')
-    site.placement.client.claim(MIGRATION, {uuid('gpu1'): {'resources': {'VCPU': 1}}}, project_id='demo',
-                                user_id='alice')
-    site.answers[STEPS[1]] = claimed(site, 'gpu3')
-    site.go()
-    assert site.held() == {'server': {'gpu3': 1}} and site.state() == ('active', None)
 
 
 # --- ended when the guest may have gone ------------------------------------------------------------------------------
@@ -423,16 +378,6 @@ def test_an_abort_is_no_fault(site: Site, when: str) -> None:
     assert said == ([True] if when == STEPS[0] else [True, True, False])
     assert [sent.args['order'].resume for sent in site.sent if sent.method == 'undo_live_migration'] == (
         [True] if when == STEPS[0] else [False, False, True])
-
-
-def test_a_forced_host_without_a_node(site: Site) -> None:
-    """A node of the host's is what counts."""
-    begin(site, force=True, host='gpu3')
-    with site.cell.write() as conn:
-        for node in compute_nodes.by_host(conn, 'gpu3'):
-            compute_nodes.destroy(conn, node['id'])
-    site.go()
-    assert site.faults()[0][1] == 'compute service of host gpu3 is down'
 
 
 def test_steps() -> None:
