@@ -49,7 +49,7 @@ class Pool:
 
     __slots__ = ('count', 'devices', 'keys', 'rp_uuid')
 
-    def __init__(self, keys: Mapping[str, Any], count: int = 0, devices: list[PciDevice] | None = None,
+    def __init__(self, keys: Mapping[str, Any], count: int, devices: list[PciDevice] | None = None,
                  rp_uuid: str | None = None) -> None:
         self.keys, self.count, self.devices, self.rp_uuid = keys, count, devices, rp_uuid
 
@@ -248,7 +248,7 @@ class PciPools:
         for answer in ('true', 'false'):                                                         # 7
             if specs and all(one.get('live_migratable') == answer for one in specs):
                 pools = [pool for pool in pools if pool.keys.get('live_migratable') == answer]
-        if _total(pools) < count or not _covers(pools, providers, count):
+        if _total(pools) < count or (providers and providers.total() != count):
             return None
         return pools
 
@@ -292,15 +292,4 @@ def _total(pools: Iterable[Pool]) -> int:
 
 def _asks(specs: Iterable[Mapping[str, str | None]], key: str, value: str) -> bool:
     return any((one.get(key) or '').lower() == value.lower() for one in specs)
-
-
-def _covers(pools: list[Pool], providers: Counter[str | None], count: int) -> bool:
-    """Whether each allocated provider has the devices allocated from it, and they are as many as asked
-    for."""
-    if not providers:
-        return True
-    have: Counter[str | None] = Counter()
-    for pool in pools:
-        have[pool.rp_uuid] += pool.count
-    return providers.total() == count and all(have[rp] >= number for rp, number in providers.items())
 

@@ -17,10 +17,9 @@ def address_of_netdev(name: str, root: str = ROOT) -> str | None:
     A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is walked
     upwards.
     """
-    link = Path(root, 'class', 'net', name, 'device')
-    if '/' in name or not link.exists():
+    if '/' in name:
         return None
-    for part in reversed(link.resolve().parts):
+    for part in reversed(Path(root, 'class', 'net', name, 'device').resolve().parts):
         if _ADDRESS.match(part):
             return part
     return None

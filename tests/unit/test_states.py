@@ -117,7 +117,16 @@ def test_numbers_of_power_states():
     """They are stored, and shown as OS-EXT-STS:power_state."""
     assert {state.name: state.value for state in states.PowerState} == {
         'NOSTATE': 0, 'RUNNING': 1, 'PAUSED': 3, 'SHUTDOWN': 4, 'CRASHED': 6, 'SUSPENDED': 7}
-    assert states.POWER_WORDS[states.PowerState.SHUTDOWN] == 'shutdown'
+    assert {state.name: word for state, word in states.POWER_WORDS.items()} == {
+        'NOSTATE': 'pending', 'RUNNING': 'running', 'PAUSED': 'paused', 'SHUTDOWN': 'shutdown', 'CRASHED': 'crashed',
+        'SUSPENDED': 'suspended'}
+
+
+def test_words_of_states():
+    """They are stored, and shown as OS-EXT-STS:vm_state and task_state."""
+    odd = {'SOFT_DELETED': 'soft-delete', 'POWERING_OFF': 'powering-off', 'POWERING_ON': 'powering-on',
+           'SOFT_DELETING': 'soft-deleting'}
+    assert all(state == odd.get(state.name, state.name.lower()) for state in (*VmState, *TaskState))
 
 
 @pytest.mark.parametrize(('vm', 'task', 'shown'), [
@@ -127,7 +136,12 @@ def test_numbers_of_power_states():
     ('active', None, 'ACTIVE'), ('active', 'resize_prep', 'RESIZE'), ('stopped', 'resize_finish', 'RESIZE'),
     ('resized', None, 'VERIFY_RESIZE'), ('resized', 'resize_reverting', 'REVERT_RESIZE'),
     ('building', 'spawning', 'BUILD'),
-    ('active', 'rebooting_hard', 'HARD_REBOOT'), ('active', 'rebooting', 'REBOOT'), ('active', 'deleting', 'ACTIVE'),
+    ('active', 'rebooting_hard', 'HARD_REBOOT'), ('active', 'rebooting', 'REBOOT'),
+    ('active', 'reboot_pending', 'REBOOT'), ('active', 'reboot_started', 'REBOOT'),
+    ('active', 'reboot_pending_hard', 'HARD_REBOOT'), ('active', 'reboot_started_hard', 'HARD_REBOOT'),
+    ('active', 'updating_password', 'PASSWORD'), ('active', 'migrating', 'MIGRATING'),
+    ('paused', 'migrating', 'MIGRATING'), ('error', 'rebuilding', 'REBUILD'),
+    ('stopped', 'rebuild_spawning', 'REBUILD'), ('active', 'deleting', 'ACTIVE'),
     ('stopped', None, 'SHUTOFF'), ('error', None, 'ERROR'), ('deleted', None, 'DELETED'), ('nonsense', None, 'UNKNOWN'),
 ])
 def test_status_shown(vm, task, shown):

@@ -305,6 +305,9 @@ def test_as_many_as_allocated_from_each_pf():
         assert counts(pools) == [('type-VF', PF0, 2), ('type-VF', PF1, 3)]
         short = request(2)
         assert not pools.support_requests([short], mapping(short, PF0))
+    # One that isn't there any more can't be made up for.
+    for pools in with_providers(*functions(PF0, 1), *functions(PF1, 1)):
+        assert not pools.support_requests([request(2, vendor_id='10de', rp_uuids=f'rp-{PF0},rp-{PF0},rp-{PF1}')])
 
 
 def test_two_pools_of_one_provider_give_what_was_allocated_from_it():
@@ -376,6 +379,9 @@ def test_mappings_of_one_request_never_name_a_function_and_its_pf():
                                 found(PF1, dev_type='type-PF')):
         mappings = pools.providers([wanted])
         assert sorted(rp for rps in mappings.values() for rp in rps) == [f'rp-{PF0}', f'rp-{PF1}']
+        # Taken they leave nothing: what was passed over is a relative of the first.
+        pools.apply_requests([wanted])
+        assert pools.free == 0
 
 
 def test_devices_whose_address_is_not_told_are_no_relatives():
