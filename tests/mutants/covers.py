@@ -122,11 +122,12 @@ class Map:
 
 
 def select(tests: Iterable[Test], seconds: float, path: str) -> list[Test]:
-    """Tests that take about so many seconds together: for half of the time the fastest; then of each file first those
-    that run through the fewest lines, the fast files first. In the order to run them: those of the file that is named
-    after ``path``, then the fast files."""
+    """Tests that take about so many seconds together: for half of the time those of the file that is named after
+    ``path`` and the fastest; then of each file first those that run through the fewest lines, the fast files first. In
+    the order to run them: the file that is named after ``path``, then the fast ones."""
+    near = f'/test_{pathlib.PurePath(path).name}'
     by_file: dict[str, list[Test]] = defaultdict(list)
-    fastest = sorted(tests, key=lambda test: (test.seconds, test.name))
+    fastest = sorted(tests, key=lambda test: (not test.file.endswith(near), test.seconds, test.name))
     half = sum(spent <= seconds / 2 for spent in itertools.accumulate(test.seconds for test in fastest))
     for test in fastest[half:]:
         by_file[test.file].append(test)
@@ -142,7 +143,6 @@ def select(tests: Iterable[Test], seconds: float, path: str) -> list[Test]:
     costs: dict[str, float] = defaultdict(float)
     for test in chosen:
         costs[test.file] += test.seconds
-    near = f'/test_{pathlib.PurePath(path).name}'
     return sorted(chosen, key=lambda test: (not test.file.endswith(near), costs[test.file], test.file, test.seconds))
 
 

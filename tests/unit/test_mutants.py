@@ -124,6 +124,8 @@ def test_tests_that_a_break_is_shown_to() -> None:
     # Half of the time is for the fastest; the file that is named after the path comes first.
     fast = [covers.Test(f'd/test_x.py::{number}', 0.5, 800) for number in range(5)]
     assert covers.select([wide, narrow, other, slow, *fast], 5, 'x.py') == [*fast, narrow]
+    own = covers.Test('d/test_x.py::own', 2.4, 800)
+    assert covers.select([own, *(covers.Test(f'e.py::{number}', 0.5, 800) for number in range(9))], 5, 'x.py')[0] == own
 
 
 SMALL = """LIMIT = [3]
