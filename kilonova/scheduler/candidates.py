@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -114,7 +114,7 @@ class Offered:
 
 
 class Staying:
-    """The host of a server that is rebuilt there: nothing is allocated."""
+    """The hosts for a server that is rebuilt on the one that it names: nothing is allocated."""
 
     final = True
     most: int | None = None
@@ -123,13 +123,11 @@ class Staying:
     room = None
     late: Mask | None = None
 
-    def __init__(self, snapshot: Snapshot, hosts: Collection[str]) -> None:
-        self._snapshot, self._hosts = snapshot, hosts
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def hosts(self) -> Mask:
-        table = self._snapshot.table
-        found = table.usable(self._snapshot.cells.uuids())
-        return found & table.places.mask(table.places.named(self._hosts)) if self._hosts else found
+        return self._snapshot.table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
         return iter(())

@@ -304,11 +304,9 @@ class _Request:
 
     def _rebuild(self) -> Plan:
         """The server stays on its host: no allocation, and only filters that look at rebuilds."""
-        destination = self._spec.requested_destination if 'requested_destination' in self._spec else None
         self._snapshot.refresh()
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
-        offers = Staying(self._snapshot, [destination.host] if destination is not None else [])
-        plan = self._choose(offers, [uuid], None)
+        plan = self._choose(Staying(self._snapshot), [uuid], None)
         if plan is None:
             raise errors.NoValidHost(reason=NOT_ENOUGH)
         return plan

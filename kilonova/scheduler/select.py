@@ -186,7 +186,6 @@ class Select:
             host = self._state(place)
             requests = self._requests(place, host) if host is not None else []
             if host is not None and requests is None:
-                order.popleft()
                 return place, host, None
             room = self._offers.room
             fitting = [one for one in requests or () if room is None or room.fits(one)]

@@ -7,6 +7,7 @@ import pytest
 
 from kilonova.states import PowerState
 from kilonova.virt.driver import GuestFailed
+from kilonova.virt.libvirt.guests import Guests
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.flows.cases import force_down, lose_host
 
@@ -83,7 +84,13 @@ def test_a_server_of_a_dead_host_is_built_elsewhere_and_its_host_cleans_up(small
 
 @pytest.mark.parametrize(('version', 'stopped', 'state'), [
     ('2.95', False, 'SHUTOFF'), ('2.94', False, 'ACTIVE'), ('2.94', True, 'SHUTOFF'), ('2.13', False, 'ACTIVE')])
-def test_versions_say_whether_it_runs(small, version, stopped, state):
+def test_versions_say_whether_it_runs(small, monkeypatch, version, stopped, state):
+    given, spawn = [], Guests.spawn
+
+    def noting(*args, **kwargs):
+        given.append(kwargs['admin_password'])
+        spawn(*args, **kwargs)
+    monkeypatch.setattr(Guests, 'spawn', noting)
     server = small.boot(small.flavor(gpus=1))
     source = small.host_of(server)
     if stopped:
@@ -91,6 +98,7 @@ def test_versions_say_whether_it_runs(small, version, stopped, state):
     lose_host(small, source)
     body = {'onSharedStorage': False} if version == '2.13' else {}
     response = evacuate(small, server, version=version, adminPass='seekr3t', **body)
+    assert given[-1] == 'seekr3t'
     assert small.status(server) == state, small.story(server)
     wanted = PowerState.RUNNING if state == 'ACTIVE' else PowerState.SHUTDOWN
     assert small.show(server)['OS-EXT-STS:power_state'] == wanted

@@ -73,6 +73,9 @@ def test_apart(make_cloud):
 def test_so_many_on_a_host(cloud):
     """max_server_per_host; a group that is gone binds nobody."""
     flavor, pairs = cloud.flavor(), group(cloud, 'anti-affinity', max_server_per_host=2)
+    five = boot(cloud, flavor, pairs, 5)
+    assert {fault(cloud, server) for server in five} == {
+        'No valid host was found. 2 hosts considered: 2 could take one of the servers, not all of them.'}
     servers = boot(cloud, flavor, pairs, 4)
     assert sorted(hosts(cloud, servers)) == ['gpu1', 'gpu1', 'gpu2', 'gpu2']
     fifth, = boot(cloud, flavor, pairs)

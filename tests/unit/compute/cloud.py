@@ -26,6 +26,7 @@ from kilonova.conf import (
     vnc,
 )
 from kilonova.context import RequestContext
+from kilonova.rpc.notify import OFF
 from kilonova.virt.fake import FakeDriver, FakeMachine
 
 NO_PAUSE = (0.0,)
@@ -338,6 +339,7 @@ class Cloud:
         self.machine = FakeMachine()
         self.drivers: dict[str, FakeDriver] = {}
         self.placement: Any = None
+        self.notify: Any = OFF
         self.managers: dict[str, ComputeManager] = {}
 
     def host(self, name: str, gpus: list[str] | None = None, **overrides: Any) -> ComputeManager:
@@ -348,7 +350,8 @@ class Cloud:
             driver = self.drivers[name] = FakeDriver(conf, machine=self.machine)
             driver.pci_devices = [gpu(address) for address in gpus or []]
         driver.conf = conf
-        manager = ComputeManager(conf, driver=driver, conductor=self.cell, placement=self.placement, pauses=NO_PAUSE)
+        manager = ComputeManager(conf, driver=driver, conductor=self.cell, placement=self.placement, pauses=NO_PAUSE,
+                                 notify=self.notify)
         if name in self.managers:
             self.managers[name].stopping.set()
         self.managers[name] = manager

@@ -140,6 +140,18 @@ def test_a_guest_that_waits_for_its_operation_holds_up_no_other(cloud: Cloud, ma
     assert cloud.cell.instances[one]['vm_state'] == 'active'
 
 
+def test_a_look_that_fails_holds_up_no_other(cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch,
+                                             caplog: pytest.LogCaptureFixture) -> None:
+    one, two = (cloud.boot(manager, 0).uuid for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.drivers['gpu1'].guests, 'get_info', lambda instance: 1 // 0)
+        by_itself(cloud, one, PowerState.CRASHED)
+        until(lambda: 'The guest changed and was not compared with its server' in caplog.text)
+    by_itself(cloud, two, PowerState.CRASHED)
+    until(lambda: cloud.cell.instances[two]['vm_state'] == 'stopped')
+    assert cloud.cell.instances[one]['vm_state'] == 'active'
+
+
 def test_a_guest_that_an_order_stops_on_its_way_is_left_to_its_operation(cloud: Cloud, manager: Any) -> None:
     """A resize's source: nothing is written of the guest's state, and the conductor isn't asked."""
     server = cloud.boot(manager)

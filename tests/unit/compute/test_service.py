@@ -8,6 +8,7 @@ import json
 import logging
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,8 @@ def test_what_a_message_brings_is_read(act):
 
 
 def test_start_makes_the_records(cloud, caplog):
+    told = []
+    cloud.notify = SimpleNamespace(emit=lambda ctxt, event, service: told.append((event, service.host)))
     with caplog.at_level(logging.INFO):
         manager = cloud.host('gpu1', GPUS)
     service, node = cloud.cell.services['gpu1'], manager.node.record
@@ -110,6 +113,7 @@ def test_start_makes_the_records(cloud, caplog):
     cloud.host('gpu1')
     calls = cloud.cell.object_calls[before:]
     assert 'ComputeNode.create' not in calls and 'Service.create' not in calls and 'ComputeNode.save' not in calls
+    assert told == [('service.create', 'gpu1')]
 
 
 @pytest.mark.parametrize(('ratios', 'told'), [
@@ -290,9 +294,16 @@ def test_what_begins_while_allocations_are_read_is_respected(cloud, unreported):
 def test_devices_that_change_hands_while_allocations_are_read_are_not_added(cloud, unreported):
     manager, placement = cloud.managers['gpu1'], cloud.placement
     tracker = manager.host.tracker
-    placement.on_read = lambda uuid: tracker.commit(tracker.plan_free(uuid))
+    second = cloud.boot(manager).uuid
+    placement.allocated[second] = placement.allocated[unreported]
+
+    def free_the_first(uuid):
+        if placement.read == [uuid]:
+            tracker.commit(tracker.plan_free(uuid))
+    placement.on_read = free_the_first
     manager.node.update()
-    assert placement.read == [unreported] and placement.claimed == []
+    assert sorted(placement.read) == sorted([unreported, second])
+    assert placement.claimed == [added(cloud, placement.read[1], manager)]
 
 
 def test_servers_whose_devices_placement_chose_are_not_asked_for(cloud, unreported):
@@ -308,6 +319,21 @@ def test_servers_whose_devices_placement_chose_are_not_asked_for(cloud, unreport
     cloud.cell.object_calls.clear()
     manager.node.update()
     assert cloud.cell.object_calls == []
+
+
+def test_a_server_that_has_a_device_besides_what_placement_chose_is_asked_for(cloud):
+    cloud.placement = Placement()
+    manager = cloud.host('gpu1', GPUS)
+    manager.conf.set_override('report_in_placement', True, group='pci')
+    manager.node.update()
+    server = cloud.cell.new_instance(1)
+    wanted = requests(server.uuid, 1, rp_uuids=f'rp-{GPUS[1]}')
+    wanted.requests = [*wanted.requests, *requests(server.uuid, 1).requests]
+    cloud.cell.instances[server.uuid]['extra']['pci_requests'] = wanted.to_column()
+    build(manager, cloud.cell.instance(server.uuid), key=f'boot-{server.uuid}/3.build/1')
+    cloud.placement.allocated[server.uuid] = {manager.node.record.uuid: {'resources': {'VCPU': 8}, 'generation': 9}}
+    manager.node.update()
+    assert cloud.placement.read == [server.uuid]
 
 
 def test_comparing_with_placement_never_fails_a_start_or_a_look(cloud, unreported, caplog):
@@ -466,11 +492,14 @@ def test_uptime(cloud):
     assert 'load average' in cloud.host('gpu1').endpoint.get_host_uptime(new_context())
 
 
-def test_without_reporting_placement_gets_no_devices(cloud):
+def test_without_reporting_placement_gets_no_devices(cloud, caplog):
     cloud.placement = Placement()
     cloud.placement.silent = 2
-    cloud.host('gpu1', GPUS)
-    assert [synced[4] for synced in cloud.placement.synced] == [None]
+    manager = cloud.host('gpu1', GPUS)
+    cloud.boot(manager)
+    manager.node.update()
+    assert [synced[4] for synced in cloud.placement.synced] == [None] * 2 and cloud.placement.read == []
+    assert 'Comparing the PCI devices of servers with Placement' not in caplog.text
 
 
 def test_a_hypervisor_that_is_gone_is_told_as_such(cloud):
@@ -530,8 +559,11 @@ def test_a_stopped_server_stays_off_after_host_boot(cloud):
     server = cloud.boot(cloud.host('gpu1', GPUS))
     cloud.cell.instances[server.uuid].update(vm_state='stopped', power_state=4)
     cloud.cell.saves.clear()
+    cloud.cell.object_calls.clear()
     cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
     assert cloud.drivers['gpu1'].domains == {} and not any(save['instance_uuid'] for save in cloud.cell.saves)
+    # All that is asked is asked of all servers at once.
+    assert cloud.cell.object_calls.count('InstanceList.get_uuids_with_operations') == 1
 
 
 def test_host_boot_leaves_servers_with_an_operation_to_their_flow(cloud):

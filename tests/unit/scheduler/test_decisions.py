@@ -147,6 +147,10 @@ def test_many_decisions_wake_the_writer(rig, monkeypatch):
     for woken in (False, True):
         kept.record(CTXT, spec(), [S1], decisions.Trace(5), failure=errors.NoValidHost(reason='full'))
         assert kept._wake.is_set() is woken
+    # It writes once, and waits again.
+    monkeypatch.setattr(kept, 'flush', kept._stopping.set)
+    kept._loop()
+    assert not kept._wake.is_set()
 
 
 def test_no_more_decisions_than_the_bound_wait_for_a_database(rig, monkeypatch):

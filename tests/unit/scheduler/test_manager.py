@@ -853,7 +853,8 @@ def test_a_rebuild_asks_no_placement(rig, node):
     """seed-map 1.22"""
     rig.host('gpu1')
     rig.host('gpu2')
-    manager = rig.manager()
+    manager, told = rig.manager(), []
+    manager.notify = SimpleNamespace(emit=lambda ctxt, event, request_spec: told.append((event, request_spec)))
     rig.placement.requests.clear()
     request = spec(scheduler_hints={'_nova_check_type': ['rebuild']},
                    requested_destination=objects.Destination(host='gpu2', node=node))
@@ -861,6 +862,7 @@ def test_a_rebuild_asks_no_placement(rig, node):
     assert hosts(found) == [['gpu2']]
     assert found[0][0].allocation_request is None
     assert rig.placement.requests == []
+    assert told == [(f'scheduler.select_destinations.{when}', request) for when in ('start', 'end')]
 
 
 def test_a_rebuild_on_a_host_that_is_gone_is_refused(rig):
