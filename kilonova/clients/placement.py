@@ -348,15 +348,16 @@ class PlacementClient:
         return {name for name in wanted if self._traits[name]}
 
     def sync_compute(self, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
-                     traits: Iterable[str], pci_view: dict[str, dict[str, Any]] | None = None, *,
-                     refresh: bool = False) -> dict[str, str]:
+                     traits: Iterable[str], devices: dict[str, dict[str, Any]] | None = None, *,
+                     has_pci: bool = True, refresh: bool = False) -> dict[str, str]:
         """Bring a compute's provider tree to what it reports; return ``{provider name: uuid}`` of the tree.
 
-        ``pci_view``: ``{provider name: {resource_class, traits, total, reserved}}``, ``reserved`` None: as it is in
-        Placement; None: PCI is not reported here. Writes only what differs; a repetition without changes costs one GET.
-        ``refresh``: read again what moved since.
+        ``devices``: ``{provider name: {resource_class, traits, total, reserved, more_traits}}``, ``reserved`` None: as
+        it is in Placement; ``more_traits``: so are traits that are not ours. ``has_pci``: PCI functions are among them.
+        Writes only what differs; a repetition without changes costs one GET. ``refresh``: read again what moved since.
         """
-        return self._trees.sync(self, root_uuid, nodename, inventory, set(traits), pci_view, refresh=refresh)
+        return self._trees.sync(self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci,
+                                refresh=refresh)
 
     def set_host_disabled(self, root_uuid: str, disabled: bool) -> None:
         """Put or drop COMPUTE_STATUS_DISABLED on a compute's root provider: what the scheduler's query forbids."""

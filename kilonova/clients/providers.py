@@ -78,13 +78,13 @@ class Trees:
         self._seen.pop(root_uuid, None)
 
     def sync(self, client: Requests, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
-             traits: set[str], pci_view: dict[str, dict[str, Any]] | None, *, refresh: bool) -> dict[str, str]:
+             traits: set[str], devices: dict[str, dict[str, Any]], *, has_pci: bool, refresh: bool) -> dict[str, str]:
         """See ``PlacementClient.sync_compute``."""
         with self._lock:
             for left in reversed(range(SYNC_ATTEMPTS)):
                 try:
                     tree = self._load(client, root_uuid, refresh=refresh)
-                    self._write(client, tree, root_uuid, nodename, inventory, traits, pci_view)
+                    self._write(client, tree, root_uuid, nodename, inventory, traits, devices, has_pci)
                     return {provider.name: provider.uuid for provider in tree.values()}
                 except errors.PlacementConflict as error:
                     self.drop(root_uuid)
@@ -113,11 +113,13 @@ class Trees:
 
     def _write(self, client: Requests, tree: dict[str, Provider], root_uuid: str, nodename: str,
                inventory: dict[str, dict[str, Any]], traits: set[str],
-               pci_view: dict[str, dict[str, Any]] | None) -> None:
+               view: dict[str, dict[str, Any]], has_pci: bool) -> None:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
-        if pci_view is None and managed:
+        if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
-        view = pci_view or {}
+        # Parents of mediated devices.
+        managed |= {name for name, provider in tree.items()
+                    if OWNER in provider.traits and provider.parent == root_uuid}
         root = _ensure(client, tree, nodename, root_uuid, None)
         if root.uuid != root_uuid:
             raise NodenameTaken(name=nodename, found=root.uuid, uuid=root_uuid)
@@ -131,9 +133,10 @@ class Trees:
         for name, given in view.items():
             child = _ensure(client, tree, name, str(uuidlib.uuid5(uuidlib.UUID(root_uuid), name)), root_uuid)
             total, reserved = given['total'], given.get('reserved')
-            more = {} if reserved is None else {'reserved': reserved}
-            _set_inventory(client, child, {given['resource_class']: {'total': total, 'max_unit': total, **more}})
-            _set_traits(client, child, set(given['traits']) & known)
+            kept = {} if reserved is None else {'reserved': reserved}
+            _set_inventory(client, child, {given['resource_class']: {'total': total, 'max_unit': total, **kept}})
+            more = child.traits if given.get('more_traits') else set()
+            _set_traits(client, child, set(given['traits']) & known | more)
         for name in managed - view.keys():
             self._remove(client, tree, name)
 

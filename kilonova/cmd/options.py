@@ -17,7 +17,7 @@ from oslo_reports import opts as report_opts
 
 import kilonova.conf
 from kilonova.cmd import outages
-from kilonova.conf import wsgi
+from kilonova.conf import devices, wsgi
 from kilonova.rpc import versions
 
 LOG = logging.getLogger(__name__)
@@ -57,6 +57,9 @@ def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) ->
             for opt in opts:
                 # A value is only checked when it is read, which may be much later.
                 _ = (conf if group == 'DEFAULT' else conf[group])[opt.dest]
+        for mdev_type in conf.devices.enabled_mdev_types:
+            section = devices.mdev_section(conf, mdev_type)
+            _ = [section[name] for name in section]
     except cfg.Error as error:
         raise SystemExit(f'{prog}: {error}') from None
     return conf
@@ -141,6 +144,7 @@ def unread(conf: cfg.ConfigOpts) -> list[Name]:
     found -= {(group, name) for group, name in found if name in _registered(conf, group)}
     if found:
         found -= _known(kilonova.conf.list_opts())
+    found -= _known(map(devices.mdev_options, conf.devices.enabled_mdev_types))
     if found:
         found -= _known(_library_options())
     for group in {group for group, _ in found}:

@@ -114,7 +114,7 @@ class Host:
         """A guest must never be built with other devices than its flavor asks for, nor without one that left the host.
         DevicesMissing, before anything is changed."""
         requests = instance.pci_requests if 'pci_requests' in instance else None
-        wanted = sum(request.count for request in requests.requests) if requests is not None else 0
+        wanted = sum(request.count for request in self.tracker.host_devices.asked(requests))
         if wanted != len(devices):
             raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds '
                                        f'{len(devices)} on this host.')
@@ -122,7 +122,7 @@ class Host:
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """DevicesMissing: some of these left the host since it was last looked at."""
-        missing = self.driver.devices.missing_devices([device.address for device in devices]) if devices else []
+        missing = self.driver.devices.missing_devices(devices) if devices else []
         if missing:
             raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
 

@@ -25,7 +25,6 @@ from kilonova.pci import placement as pci_placement
 from kilonova.pci.devices import HostDevices
 from kilonova.pci.pools import sockets_of
 from kilonova.pci.request import Aliases, allocated_providers, as_list
-from kilonova.pci.spec import DeviceSpecs
 from kilonova.virt.hardware import numa
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class Node:
     def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
-        self._kinds, self._specs = kinds.from_conf(host.conf), DeviceSpecs.from_conf(host.conf)
+        self._kinds = kinds.from_conf(host.conf)
         # Only the check: an alias that can't be parsed is refused here and not at the first move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
@@ -67,6 +66,8 @@ class Node:
         """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.host.get_available_resource()
+        for kind in self._kinds:
+            kind.check(resources['pci_passthrough_devices'])
         # The node first: a host that is refused, as it was renamed, leaves no service behind.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
         self.service = records.service(ctxt, host.name, host.notify)
@@ -183,11 +184,11 @@ class Node:
             if usage != tracker.published:
                 self._host.upcalls.save(ctxt, objects.Save(instance_uuid=None, usage=tracker.numbered(usage)))
                 tracker.published = usage
-        if self._placement is not None and self._host.conf.pci.report_in_placement:
+        if self._placement is not None:
             try:
                 self._heal(ctxt, self._placement, providers)
             except Exception:
-                LOG.exception('Comparing the PCI devices of servers with Placement failed; again at the next look')
+                LOG.exception('Comparing the devices of servers with Placement failed; again at the next look')
         if refresh:
             self._refreshed = self._clock()
         LOG.debug('Final resource view: name=%s phys_ram=%sMB used_ram=%sMB phys_disk=%sGB used_disk=%sGB '
@@ -232,34 +233,29 @@ class Node:
 
     def _report_to_placement(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]],
                              refresh: bool) -> dict[str, str]:
-        """The provider of each device or physical function by its address."""
-        nodename = self.record.hypervisor_hostname
-        view: dict[str, pci_placement.Provider] = {}
-        if self._host.conf.pci.report_in_placement:
-            view = self._view()
+        """The provider of each device, physical function or parent of mediated devices by its address."""
+        nodename, view = self.record.hypervisor_hostname, self._view()
+        if view:
             LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
                     pci_placement.describe_view(nodename, view))
         reported = {name: {'resource_class': provider.resource_class, 'traits': provider.traits,
-                           'total': provider.total, 'reserved': provider.reserved} for name, provider in view.items()
+                           'total': provider.total, 'reserved': provider.reserved,
+                           'more_traits': provider.more_traits} for name, provider in view.items()
                     if provider.resource_class is not None}
         uuids = placement.sync_compute(
-            self.record.uuid, nodename, inventory, self._host.driver.host.traits(),
-            reported if self._host.conf.pci.report_in_placement else None, refresh=refresh)
+            self.record.uuid, nodename, inventory, self._host.driver.host.traits(), reported,
+            has_pci=self._host.conf.pci.report_in_placement, refresh=refresh)
         return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
 
     def _view(self) -> dict[str, pci_placement.Provider]:
-        return pci_placement.placement_view(
-            self.record.hypervisor_hostname, self._host.tracker.host_devices.all(), self._specs)
+        return self._host.tracker.host_devices.providers(self.record.hypervisor_hostname)
 
     def _use_up(self, addresses: Collection[str]) -> None:
         """Before these devices are free: Placement must know of one_time_use ones that they were used.
 
         Each look at the host tells it, too; only, a server may go before the next one.
         """
-        if self._placement is None or not addresses or not self._host.conf.pci.report_in_placement:
-            return
-        if any(device.address in addresses and pci_placement.one_time_use(device, self._specs)
-               for device in self._host.tracker.host_devices.all()):
+        if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
             # Read again: an operator may have set ``reserved`` back since the last look.
             self._report_to_placement(self._placement, self._inventory(), refresh=True)
 

@@ -33,7 +33,6 @@ from kilonova.compute.amounts import Capacity, Cells, Usage
 from kilonova.context import RequestContext
 from kilonova.pci.device import ALLOCATED, CLAIMED
 from kilonova.pci.devices import Change, HostDevices, Owner
-from kilonova.pci.request import as_list
 from kilonova.virt.hardware import numa
 
 # In a node's ``stats``: the number of the usage that its row tells.
@@ -167,19 +166,20 @@ class Tracker:
              limits: objects.SchedulerLimits | None = None) -> Plan:
         """What a server needs here, or HostRejected.
 
-        PCI devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
+        Devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
         the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them. ``limits``: how far
         a filter lets this claim go. An entry that is there keeps its amounts and its place.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
+            asked = self.host_devices.asked(requests)
             if side in before:
                 usage = before[side].usage
             else:
-                usage = self._fit(flavor, requests, wanted, limits)
+                usage = self._fit(flavor, asked, wanted, limits)
             cells = [cell.id for cell in usage.topology.cells] if usage.topology is not None else []
             try:
-                taken = self._take(instance_uuid, side, as_list(requests), cells)
+                taken = self._take(instance_uuid, side, asked, cells)
             except errors.KilonovaError as error:
                 LOG.info('Claim of PCI devices failed: %s', error, instance_uuid=instance_uuid)
                 raise errors.HostRejected(reason='Claim pci failed') from error
@@ -187,7 +187,7 @@ class Tracker:
             return self._plan(instance_uuid, sides, {address: owner for address, owner in taken.items() if owner},
                               list(taken), topology=usage.topology, begun=frozenset({(instance_uuid, side)}))
 
-    def _fit(self, flavor: objects.Flavor, requests: objects.InstancePCIRequests | None,
+    def _fit(self, flavor: objects.Flavor, requests: list[objects.InstancePCIRequest],
              wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None) -> Usage:
         """What a server takes and where. HostRejected: there isn't room."""
         placed = None

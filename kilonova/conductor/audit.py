@@ -9,6 +9,7 @@ at again before it is reported, and once more while the rows that it is about ch
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
+from kilonova.pci.device import CHILD_TYPES, MDEV
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
 from kilonova.virt.hardware import amounts as hardware_amounts
@@ -38,6 +40,7 @@ AT_ONCE = 16
 # What each flavor has a size of; of the other resource classes only extra specs speak.
 CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 RUNNING = 1
+_PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
 # Rows by uuid.
@@ -257,7 +260,7 @@ class _Look:
             for provider in self._placement.list_providers(in_tree=node['uuid']):
                 prefix = f"{node['node']}_"
                 name = provider['name']
-                tree[provider['uuid']] = name[len(prefix):].lower() if name.startswith(prefix) else ''
+                tree[provider['uuid']] = _address(name[len(prefix):].lower()) if name.startswith(prefix) else ''
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     consumers[consumer][provider['uuid']] = held
         return trees
@@ -285,7 +288,9 @@ class _Look:
 
     def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
         """Hosts write both at once: what schedulers go by, and the rows."""
-        free = Counter(device['node'] for device in devices if device['status'] == 'available')
+        # Mediated devices are Placement's alone to choose.
+        free = Counter(device['node'] for device in devices
+                       if device['status'] == 'available' and device['dev_type'] != MDEV)
         for node in nodes:
             pools = PciDevicePoolList.from_column(node['pci_stats'])
             offered = sum(pool.count for pool in pools.objects) if pools is not None else 0
@@ -377,8 +382,9 @@ class _Look:
             return
         reported = {address for address in tree.values() if address}
         own = sorted(address for address in map(_provider_address, side.devices) if address in reported)
-        allocated = sorted(tree[provider] for provider in held if tree.get(provider))
-        if sorted(set(own)) != allocated:
+        allocated = sorted(tree[provider] for provider, resources in held.items() if tree.get(provider)
+                           for _ in range(sum(resources.values())))
+        if own != allocated:
             self._wrong(f'Placement: {side.what} holds devices {allocated}, its rows say {own}')
 
     def _amounts(self, side: _Side, held: dict[str, dict[str, int]]) -> None:
@@ -443,10 +449,16 @@ def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, fro
 
 
 def _provider_address(device: dict[str, Any]) -> str:
-    """VFs are counted on their PF's provider."""
-    parent = device['parent_addr'] if device['dev_type'] in ('type-VF', 'vdpa') else None
+    """VFs are counted on their PF's provider, mediated devices on their parent's."""
+    parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
     found: str = (parent or device['address']).lower()
     return found
+
+
+def _address(name: str) -> str:
+    """What a device's provider is called below its node: an address; of mediated devices libvirt's name of the parent,
+    pci_0000_84_00_0."""
+    return _PARENT.sub(r'\1:\2:\3.\4', name)
 
 
 def _held(held: dict[str, dict[str, int]]) -> str:

@@ -187,7 +187,7 @@ CPUFeaturePolicyField = enum('CPUFeaturePolicy', ('force', 'require', 'optional'
 
 PciDeviceStatusField = enum('PciDeviceStatus', (
     'available', 'claimed', 'allocated', 'removed', 'deleted', 'unavailable', 'unclaimable'))
-PciDeviceTypeField = enum('PciDeviceType', ('type-PCI', 'type-PF', 'type-VF', 'vdpa'))
+PciDeviceTypeField = enum('PciDeviceType', ('type-PCI', 'type-PF', 'type-VF', 'vdpa', 'mdev'))
 PCINUMAAffinityPolicyField = enum('PCINUMAAffinityPolicy', ('required', 'legacy', 'preferred', 'socket'))
 InstancePowerStateField = enum('InstancePowerState', (
     'pending', 'running', 'paused', 'shutdown', 'crashed', 'suspended'))

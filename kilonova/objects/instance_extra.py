@@ -52,7 +52,8 @@ class InstanceNUMATopology(KilonovaObject):
 # --- the passthrough devices that a server asks for ------------------------------------------------------------------
 @register
 class InstancePCIRequest(KilonovaObject):
-    """``count`` devices, each matching one of ``spec``. Without an alias name the request comes from a port."""
+    """``count`` devices, each matching one of ``spec``. Without an alias name the request comes from a port, or, of
+    mediated devices, from what the flavor asks for by resource class."""
 
     VERSION = '1.4'
     fields = {
@@ -66,11 +67,14 @@ class InstancePCIRequest(KilonovaObject):
     }
     FLAVOR_ALIAS = 0
     NEUTRON_PORT = 1
+    FLAVOR_RESOURCES = 2
 
     @property
     def source(self) -> int:
-        """FLAVOR_ALIAS or NEUTRON_PORT."""
-        return self.FLAVOR_ALIAS if 'alias_name' in self and self.alias_name is not None else self.NEUTRON_PORT
+        """FLAVOR_ALIAS, NEUTRON_PORT or FLAVOR_RESOURCES."""
+        if 'alias_name' in self and self.alias_name is not None:
+            return self.FLAVOR_ALIAS
+        return self.FLAVOR_RESOURCES if any(one.get('dev_type') == 'mdev' for one in self.spec) else self.NEUTRON_PORT
 
 
 # A request that says nothing, as it is stored.
@@ -105,10 +109,11 @@ class InstancePCIRequests(KilonovaObject):
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """A copy whose specs name no Placement provider: what a RequestSpec stores."""
+        """A copy whose specs name no Placement provider: what a RequestSpec stores. What a flavor asks for by resource
+        class is a request only once it is allocated (``pci.request.on_host``)."""
         return self.replaced(requests=[request.replaced(spec=[
             {key: value for key, value in spec.items() if key != 'rp_uuids'} for spec in request.spec])
-            for request in self.requests])
+            for request in self.requests if request.source != request.FLAVOR_RESOURCES])
 
 
 # --- what a server has at both sides of a move (instance_extra.migration_context) ------------------------------------

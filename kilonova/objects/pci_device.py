@@ -1,4 +1,4 @@
-"""PciDevice: one passthrough device of a compute node (table ``pci_devices``).
+"""PciDevice: a device of a compute node that a server may hold (table ``pci_devices``).
 
 Data only: the status machine lives in ``kilonova.pci``.
 """
@@ -16,9 +16,10 @@ NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'delet
 
 @register
 class PciDevice(PersistentObject, KilonovaObject):
-    """One device; ``status`` is one of ``fields.PciDeviceStatusField``'s words."""
+    """One device; ``status`` is one of ``fields.PciDeviceStatusField``'s words. The ``address`` of a mediated device is
+    its UUID, ``parent_addr`` the PCI function that it is a part of."""
 
-    VERSION = '1.7'
+    VERSION = '1.8'
     fields = {
         'id': fields.IntegerField(),
         'uuid': fields.UUIDField(),

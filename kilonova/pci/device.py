@@ -11,6 +11,8 @@ STANDARD = 'type-PCI'
 PF = 'type-PF'
 VF = 'type-VF'
 VDPA = 'vdpa'
+# A mediated device (vGPU): a part of a PCI function, by its UUID.
+MDEV = 'mdev'
 # Types that live below a physical function and share its fate.
 CHILD_TYPES = frozenset((VF, VDPA))
 
@@ -29,8 +31,17 @@ _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address'], ...] = ('parent_ifna
 PoolKeys = dict[str, str | int | None]
 
 
+class MdevType(TypedDict):
+    """A type of mediated devices that a function supports: how many more it has room for, and the interface they have
+    (vfio-pci: guests can be given them)."""
+
+    available: int
+    api: str
+
+
 class Found(TypedDict, total=False):
-    """A device as the driver finds it."""
+    """A device as the driver finds it. ``mdev_types``: of a PCI function; ``mdev_type``: of a mediated device, whose
+    ``address`` is its UUID and ``parent_addr`` the function."""
 
     address: Required[str]
     vendor_id: Required[str]
@@ -43,6 +54,8 @@ class Found(TypedDict, total=False):
     parent_ifname: str | None
     mac_address: str | None
     capabilities: dict[str, object]
+    mdev_types: dict[str, MdevType]
+    mdev_type: str
 
 
 class Columns(TypedDict):

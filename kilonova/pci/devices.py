@@ -23,12 +23,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypedDict
 
+import os_resource_classes
 from oslo_utils import uuidutils
 
-from kilonova.objects import PciDevice
-from kilonova.pci.device import AVAILABLE, OWNED, REMOVED, Columns, Found, PoolKeys
+from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
+from kilonova.pci.device import AVAILABLE, MDEV, OWNED, REMOVED, Columns, Found, PoolKeys
 from kilonova.pci.kinds import Kind
+from kilonova.pci.placement import Provider
 from kilonova.pci.pools import PciPools
+from kilonova.pci.request import allocated_providers, as_list
 
 LOG = logging.getLogger(__name__)
 
@@ -202,9 +205,29 @@ class HostDevices:
 
     @functools.cached_property
     def pools_text(self) -> str:
-        """The pools as ``compute_nodes.pci_stats`` stores them. Most claims and saves change no device, and each sends
-        it."""
-        return self.pools.to_pool_list().to_json()
+        """The pools as ``compute_nodes.pci_stats`` stores them: what the scheduler counts itself. Mediated devices are
+        chosen by Placement alone. Most claims and saves change no device, and each sends it."""
+        return PciPools([pool for pool in self.pools.pools if pool.keys['dev_type'] != MDEV]).to_pool_list().to_json()
+
+    def providers(self, nodename: str) -> dict[str, Provider]:
+        """The resource providers of all devices, by name; PlacementPciException."""
+        devices = self.all()
+        return {name: provider for kind in self.kinds for name, provider in kind.providers(
+            nodename, [device for device in devices if device.dev_type in kind.dev_types]).items()}
+
+    def use_up(self, addresses: Collection[str]) -> bool:
+        """Whether one of these is given away only once."""
+        return any(_kind(self.kinds, self.entries[address].device).used_up(self.entries[address].device)
+                   for address in addresses if address in self.entries)
+
+    def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
+        """Those that devices of this host are for. A flavor may ask for resources of providers that are none of ours;
+        a vGPU always is."""
+        ours = {entry.device.extra_info.get('rp_uuid') for entry in self.entries.values()
+                if entry.device.dev_type == MDEV}
+        return [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES
+                or request.spec[0]['resource_class'] == os_resource_classes.VGPU
+                or not ours.isdisjoint(allocated_providers(request, None))]
 
 
 def _kind(kinds: Iterable[Kind], device: PciDevice) -> Kind:

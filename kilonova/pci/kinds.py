@@ -1,11 +1,11 @@
 """The kinds of devices that servers may hold. What is the same for all of them is in ``devices`` and ``pools``.
 
 A new kind is a module with a class that has what ``Kind`` lists, types of its own in ``dev_type``, and a row in
-``from_conf``.
+``from_conf``. What a guest gets of it the hypervisor's driver knows (``virt.driver.Devices``).
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Protocol
 
 from oslo_config import cfg
@@ -27,6 +27,8 @@ from kilonova.pci.device import (
     PoolKeys,
     is_child,
 )
+from kilonova.pci.mdev import MdevTypes, MediatedDevices
+from kilonova.pci.placement import Provider, one_time_use, placement_view
 from kilonova.pci.spec import DeviceSpecs
 
 
@@ -37,7 +39,10 @@ class Kind(Protocol):
     def dev_types(self) -> Collection[str]:
         """Its words in ``dev_type``, which no other kind has."""
 
-    def columns(self, found: Iterable[Found]) -> dict[str, Columns]:
+    def check(self, found: Collection[Found]) -> None:
+        """At start: errors.Invalid when the configuration can't be right on a host that has these devices."""
+
+    def columns(self, found: Collection[Found]) -> dict[str, Columns]:
         """{address: columns} of the devices of this kind that a host was found to have and that servers may get."""
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
@@ -50,18 +55,29 @@ class Kind(Protocol):
     def pool_address(self, device: PciDevice) -> str:
         """The address that names the device's pool and its resource provider."""
 
+    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
+        """The resource providers of all its devices, by name; PlacementPciException."""
+
+    def used_up(self, device: PciDevice) -> bool:
+        """Whether the device is given away only once (until an operator sets ``reserved`` of its provider back)."""
+
 
 class PciFunctions:
     """PCI devices, physical functions and what is below these, as ``[pci]device_spec`` names them."""
 
     dev_types = frozenset((STANDARD, PF, *CHILD_TYPES))
 
-    def __init__(self, specs: DeviceSpecs) -> None:
-        self._specs = specs
+    def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
+        """``reported``: in Placement."""
+        self._specs, self._reported = specs, reported
 
-    def columns(self, found: Iterable[Found]) -> dict[str, Columns]:
+    def check(self, found: Collection[Found]) -> None:
+        """As ``Kind``: specs were checked when they were read."""
+
+    def columns(self, found: Collection[Found]) -> dict[str, Columns]:
         """As ``Kind``; logs what each spec matched, when that is new."""
-        named = [(one, spec) for one in found if (spec := self._specs.match(one)) is not None]
+        named = [(one, spec) for one in found
+                 if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None]
         self._specs.tell(named)
         return {one['address']: pci_device.columns(one, spec.tags) for one, spec in named}
 
@@ -89,11 +105,21 @@ class PciFunctions:
         """A physical function's for those below it."""
         return pci_device.pool_address(device)
 
+    def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
+        """As ``Kind``; none where [pci]report_in_placement is off."""
+        return placement_view(nodename, devices, self._specs) if self._reported else {}
+
+    def used_up(self, device: PciDevice) -> bool:
+        """As ``Kind``: the tag one_time_use."""
+        return self._reported and one_time_use(device, self._specs)
+
 
 def _barred(statuses: Collection[str | None]) -> str:
     return UNAVAILABLE if ALLOCATED in statuses else UNCLAIMABLE if CLAIMED in statuses else AVAILABLE
 
 
 def from_conf(conf: cfg.ConfigOpts) -> tuple[Kind, ...]:
-    """The kinds that a host gives away, as it is configured."""
-    return (PciFunctions(DeviceSpecs.from_conf(conf)),)
+    """The kinds that a host gives away, as it is configured. errors.Invalid."""
+    specs = DeviceSpecs.from_conf(conf)
+    return (PciFunctions(specs, conf.pci.report_in_placement),
+            MediatedDevices(MdevTypes.from_conf(conf), specs, conf.host))

@@ -1,6 +1,6 @@
-"""A host's PCI devices as resource providers: pure data, the caller talks to Placement.
+"""A host's devices as resource providers: pure data, the caller talks to Placement.
 
-    view = placement_view(nodename, ledger.devices(), specs)
+    view = host_devices.providers(nodename)         # of PCI functions: placement_view(nodename, devices, specs)
     for provider in view.values():            # child of the node's root provider, by name
         provider.inventory(), provider.traits
     ledger.set_providers({provider.address: uuid, …})
@@ -44,13 +44,15 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 class Provider:
     """One provider. ``resource_class`` None: none of its devices is configured any more, some are still in
     use: leave what Placement has. ``reserved`` None: keep Placement's value (the operator may have set
-    it, or an earlier use of a one_time_use device, which nothing takes back)."""
+    it, or an earlier use of a one_time_use device, which nothing takes back). ``more_traits``: those that an operator
+    gave it in Placement stay."""
 
     name: str
     address: str
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
     reserved: int | None = None
+    more_traits: bool = False
     devices: list[PciDevice] = field(default_factory=list)
 
     @property

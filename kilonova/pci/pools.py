@@ -29,10 +29,12 @@ from kilonova.objects import (
     PciDevicePool,
     PciDevicePoolList,
 )
-from kilonova.pci.device import AVAILABLE, CHILD_TYPES, OWNED, PF, VDPA, PoolKeys
+from kilonova.pci.device import AVAILABLE, CHILD_TYPES, MDEV, OWNED, PF, VDPA, PoolKeys
 from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list, group_name
 
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
+# No policy of the field's: the guest's NUMA cells don't matter.
+ANYWHERE = 'anywhere'
 
 Requests = Iterable[InstancePCIRequest] | InstancePCIRequests | None
 ProviderMapping = Mapping[str, Sequence[str]]
@@ -232,7 +234,12 @@ class PciPools:
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
         if _total(pools) < count:
             return None
-        pools = self._filter_numa(pools, numa_policy, cells, count)                     # 2
+        # Of a mediated device Placement has chosen the parent, wherever it is.
+        if _asks(specs, 'dev_type', MDEV):                                                       # 2
+            numa_policy = ANYWHERE
+        else:
+            pools = [pool for pool in pools if pool.keys.get('dev_type') != MDEV]
+        pools = self._filter_numa(pools, numa_policy, cells, count)
         if _total(pools) < count:
             return None
         if not _asks(specs, 'dev_type', PF):                                                     # 3
@@ -253,7 +260,7 @@ class PciPools:
         return pools
 
     def _filter_numa(self, pools: list[Pool], policy: str, cells: set[int], count: int) -> list[Pool]:
-        if not cells:
+        if not cells or policy == ANYWHERE:
             return pools
         near = [pool for pool in pools if pool.keys.get('numa_node') in cells]
         if policy == 'required' or _total(near) >= count:

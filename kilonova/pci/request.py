@@ -3,17 +3,20 @@
     aliases = Aliases.from_conf(conf)
     requests = requests_from_flavor({'pci_passthrough:alias': 'a100:2'}, aliases)
     request_groups(requests)                        # two groups, '<request id>-0' and '<request id>-1'
-    with_allocation(requests, {'<request id>-0': [rp_uuid], …})     # what the claim on the host needs
+    on_host(requests, instance_uuid, host)          # what the claim on a chosen host needs
 """
 from __future__ import annotations
 
 import json
 import re
+import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jsonschema
+import os_resource_classes
 import os_traits
 from oslo_config import cfg
 from oslo_utils import strutils, uuidutils
@@ -21,6 +24,7 @@ from oslo_utils import strutils, uuidutils
 from kilonova import errors
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, RequestGroup
 from kilonova.pci import spec as device_spec
+from kilonova.pci.device import MDEV
 
 EXTRA_SPEC = 'pci_passthrough:alias'
 # The form of the extra spec's value, as flavors are validated from 2.86 on: as it is told, and the same with one way
@@ -246,6 +250,34 @@ def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
     return RequestGroup(use_same_provider=True, resources={resource_class: 1}, required_traits=required,
                         forbidden_traits=forbidden, aggregates=[], forbidden_aggregates=set(),
                         requester_id=group_name(request.request_id, index), provider_uuids=[], in_tree=None)
+
+
+def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation: str, root: str,
+            allocations: Mapping[str, Any], mappings: Mapping[str, Sequence[str]]) -> InstancePCIRequests | None:
+    """What the claim on the host that Placement allocated needs: the requests with their providers, and one more for
+    each resource class that the flavor asks for and a provider below the host's ``root`` gives (a vGPU). None: neither
+    there was any request nor is there one now.
+
+    ``allocations``: {provider: {'resources': {class: amount}}}. The new requests' ids follow from ``operation`` (its
+    uuid), so that a claim that is sent again is the same.
+    """
+    kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
+    made = with_allocation(kept, mappings, instance_uuid)
+    left = Counter({(name, provider): amount for provider, given in allocations.items() if provider != root
+                    for name, amount in given['resources'].items()
+                    if name == os_resource_classes.VGPU or os_resource_classes.is_custom(name)})
+    for group in request_groups(one for one in kept if group_name(one.request_id, 0) in mappings):
+        # An alias's devices are allocated, too.
+        for provider in mappings.get(group.requester_id, ()):
+            left.subtract({(name, provider): amount for name, amount in group.resources.items()})
+    for resource_class in sorted({name for name, _ in +left}):
+        providers = [provider for (name, provider), amount in sorted(left.items()) if name == resource_class
+                     for _ in range(amount)]
+        made.requests.append(InstancePCIRequest(
+            count=len(providers), alias_name=None, is_new=False, requester_id=None, numa_policy=None,
+            spec=[{'dev_type': MDEV, 'resource_class': resource_class, 'rp_uuids': ','.join(providers)}],
+            request_id=str(uuid.uuid5(uuid.UUID(operation), resource_class))))
+    return made if made.requests or requests is not None else None
 
 
 def allocated_providers(request: InstancePCIRequest,

@@ -24,7 +24,10 @@ Rules that hold for every driver:
   the old one in ``finish_revert_migration``.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
   pages.
-- ``pci_devices`` (address, extra_info are read): exactly those become hostdevs, whatever ``instance.pci_devices`` says.
+- ``pci_devices`` (address, dev_type, parent_addr, extra_info are read): exactly those become hostdevs, whatever
+  ``instance.pci_devices`` says. One of dev_type MDEV is a mediated device: its address is its uuid, parent_addr the PCI
+  function that it is on, extra_info['mdev_type'] its type. The driver makes it before its guest is defined or started
+  (MdevUnavailable), and leaves it there when the guest goes.
 """
 from __future__ import annotations
 
@@ -143,7 +146,8 @@ LiveTold = Callable[[LiveProgress], None]
 
 
 class DomainInfo(TypedDict):
-    """A domain, for the audit: ``state`` is a power state, ``hostdevs`` are PCI addresses."""
+    """A domain, for the audit: ``state`` is a power state, ``hostdevs`` are PCI addresses, and uuids of
+    mediated devices."""
 
     uuid: str
     name: str
@@ -182,6 +186,13 @@ class GuestFailed(errors.KilonovaError):
     """The hypervisor refused to define, start or stop a guest."""
 
     msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
+
+
+class MdevUnavailable(errors.HostRejected):
+    """A guest's mediated device isn't here and can't be made, or is another than planned; an alternate may have it."""
+
+    msg_fmt = ('mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on %(parent)s: '
+               '%(reason)s')
 
 
 class UnsupportedHardware(errors.Invalid):
@@ -246,6 +257,7 @@ class Host(Protocol):
 
         Raises DriverMisconfigured, and the compute doesn't start; or HypervisorUnavailable, and it is called again.
         Removes what a crash left half deleted, and the XML copies of domains that the hypervisor no longer knows.
+        Starts mediated devices that are defined and not active.
         """
 
     def get_available_resource(self) -> dict[str, Any]:
@@ -258,7 +270,10 @@ class Host(Protocol):
         NUMATopology envelope in which nothing is used, or None), stats {}, pci_passthrough_devices: a list (not
         JSON) of *all* PCI devices of the host, in address order, as dicts: dev_id, address,
         vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
-        parent_ifname where known.
+        parent_ifname where known. A function that mediated devices can be made on has mdev_types {type: {'available':
+        how many more can be made, 'api': 'vfio-pci' …}}. After the functions come the mediated devices that exist,
+        active or only defined: address is the uuid, dev_type MDEV, parent_addr the address of their function, mdev_type
+        the type; vendor_id, product_id, numa_node and label are the function's.
         """
 
     def inventory(self, existing: Inventories | None = None) -> Inventories:
@@ -373,7 +388,7 @@ class Power(Protocol):
         """Let a paused guest go on. GuestFailed when it is off."""
 
     def suspend(self, instance: objects.Instance, check: Check) -> None:
-        """Take its PCI functions out of the running guest, save its memory, and stop it.
+        """Take the host's devices out of the running guest, save its memory, and stop it.
 
         What a guest has afterwards is its definition, with the devices in it, and the power state SUSPENDED. When the
         guest doesn't give a device up, or its memory can't be saved, it goes on with all it had: GuestFailed, or what
@@ -383,7 +398,8 @@ class Power(Protocol):
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
         """Start a suspended guest from its saved memory, and put the devices back into it.
 
-        GuestFailed when nothing was saved, or when a device can't be put back: then it is suspended again.
+        GuestFailed when nothing was saved, or when a device can't be put back: then it is suspended again, and so it
+        stays for MdevUnavailable.
         """
 
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
@@ -567,8 +583,11 @@ class Snapshots(Protocol):
 class Devices(Protocol):
     """The host's devices. All of them are told by ``Host.get_available_resource``."""
 
-    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
-        """Those of these PCI functions that the host doesn't have now, in order. Asked before a guest is built."""
+    def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
+        """Addresses of those of these devices that the host doesn't have now, in order. Asked before a guest is built.
+
+        A mediated device that doesn't exist is missing only if its PCI function isn't there or doesn't offer its type.
+        """
 
 
 class ComputeDriver(Protocol):

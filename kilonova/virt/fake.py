@@ -16,7 +16,7 @@ import io
 import json
 import threading
 import uuid as uuidlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oslo_config import cfg
 
 from kilonova import errors, objects
+from kilonova.pci.device import MDEV
 from kilonova.states import POWER_WORDS, PowerState
 from kilonova.virt import driver, inventory
 
@@ -64,7 +65,8 @@ _MACHINE = FakeMachine()
 
 
 class FakeDriver:
-    """``driver.ComputeDriver`` in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host;
+    """``driver.ComputeDriver`` in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host; what
+    mdev_types in it say is available is so while there are no ``mdevs``, {uuid: (address of the parent, type)};
     ``consoles`` holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol; ``passwords``
     what (user, password) was set in them, by uuid."""
 
@@ -80,6 +82,7 @@ class FakeDriver:
         self.rescued: set[str] = set()
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
         self.pci_devices: list[dict[str, Any]] = []
+        self.mdevs: dict[str, tuple[str, str]] = {}
         self.consoles: dict[str, str] = {}
         self.passwords: dict[str, tuple[str, str]] = {}
         self.screens: dict[tuple[str, str], driver.ConsoleAddress | None] = {}
@@ -103,6 +106,20 @@ class FakeDriver:
     def read(self, uuid: str) -> str:
         """What is on the guest's root disk."""
         return self.directories[uuid].content
+
+    def make_mdev(self, uuid: str, parent: str, type_: str) -> None:
+        """A mediated device, which stays until a test takes it out of ``mdevs``. Fine if it is there; MdevUnavailable.
+        """
+        reason, found = '', self.mdevs.get(uuid)
+        if found == (parent, type_):
+            return
+        if found is not None:
+            reason = f'it is of type {found[1]} on {found[0]}'
+        elif not self.mdev_types(parent).get(type_, {}).get('available'):
+            reason = 'none is available'
+        if reason:
+            raise driver.MdevUnavailable(uuid=uuid, type=type_, parent=parent, reason=reason)
+        self.mdevs[uuid] = parent, type_
 
     # -- for the parts -------------------------------------------------------------------------------
 
@@ -131,13 +148,30 @@ class FakeDriver:
             raise errors.InstanceNotFound(instance_id=instance.uuid)
         return self.directories[instance.uuid]
 
+    def mdev_types(self, parent: str) -> dict[str, dict[str, Any]]:
+        """What mediated devices can still be made on that PCI function: {type: {available, api}}."""
+        offered: dict[str, dict[str, Any]] = next(
+            (device.get('mdev_types', {}) for device in self.pci_devices if device['address'] == parent), {})
+        made = Counter(self.mdevs.values())
+        return {type_: {**what, 'available': max(0, what['available'] - made[parent, type_])}
+                for type_, what in offered.items()}
+
+    def prepare(self, pci_devices: Iterable[objects.PciDevice]) -> list[str]:
+        """Addresses of devices that a guest is to have; the mediated ones are made."""
+        devices = list(pci_devices)
+        for device in devices:
+            if device.dev_type == MDEV:
+                self.make_mdev(device.address, device.parent_addr, device.extra_info['mdev_type'])
+        return [device.address for device in devices]
+
     def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
         self.disk(instance)
+        hostdevs = self.prepare(pci_devices)
         self.rescued.discard(instance.uuid)
         self.domains[instance.uuid] = FakeDomain(
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
-            instance.flavor.memory_mb, [device.address for device in pci_devices])
+            instance.flavor.memory_mb, hostdevs)
 
     def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
         self.define(instance, pci_devices, True)
@@ -189,7 +223,18 @@ class FakeHost(_Part):
             'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'fake', 'vendor': 'fake', 'features': [],
                                     'topology': {'cells': 1, 'sockets': 1, 'cores': self.fake.vcpus, 'threads': 1}}),
             'disk_available_least': self.fake.local_gb - used, 'numa_topology': None, 'stats': {},
-            'pci_passthrough_devices': [dict(device) for device in self.fake.pci_devices]}
+            'pci_passthrough_devices': self._devices()}
+
+    def _devices(self) -> list[dict[str, Any]]:
+        functions = {device['address']: dict(device) for device in self.fake.pci_devices}
+        for address, function in functions.items():
+            if 'mdev_types' in function:
+                function['mdev_types'] = self.fake.mdev_types(address)
+        return [*functions.values(), *(
+            {'dev_id': f'mdev_{uuid.replace("-", "_")}', 'address': uuid, 'dev_type': MDEV,
+             'parent_addr': parent, 'mdev_type': type_, 'capabilities': {},
+             **{key: functions[parent].get(key) for key in ('vendor_id', 'product_id', 'numa_node', 'label')}}
+            for uuid, (parent, type_) in sorted(self.fake.mdevs.items()) if parent in functions)]
 
     def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:
         return inventory.root(self.fake.conf, self.fake.vcpus, self.fake.memory_mb, self.fake.local_gb, existing)
@@ -229,7 +274,7 @@ class FakeGuests(_Part):
     @_scripted
     def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Nothing is needed."""
+        self.fake.prepare(pci_devices)
 
     @_scripted
     def rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
@@ -323,6 +368,7 @@ class FakePower(_Part):
     @_scripted
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
                check: driver.Check) -> None:
+        self.fake.prepare(pci_devices)
         self._move(instance, 'resume', PowerState.RUNNING, PowerState.SUSPENDED)
 
     @_scripted
@@ -582,9 +628,14 @@ class FakeDevices(_Part):
     """``driver.Devices``."""
 
     @_scripted
-    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
-        there = {device['address'] for device in self.fake.pci_devices}
-        return [address for address in addresses if address not in there]
+    def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
+        return [device.address for device in devices if not self._has(device)]
+
+    def _has(self, device: objects.PciDevice) -> bool:
+        if device.dev_type == MDEV:
+            return device.address in self.fake.mdevs or (
+                device.extra_info['mdev_type'] in self.fake.mdev_types(device.parent_addr))
+        return any(device.address == function['address'] for function in self.fake.pci_devices)
 
 
 _: type[driver.ComputeDriver] = FakeDriver      # mypy compares it with the protocol

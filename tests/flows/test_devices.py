@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from oslo_utils.uuidutils import is_uuid_like
 
 from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.errors import KilonovaError
 from tests.fixtures.cloud import ALIAS, SPEC, Cloud, Templates
 from tests.fixtures.hosts import sriov_gpu
+from tests.fixtures.mdev import mdev_bus, mdev_card
 from tests.flows.cases import CASES, GPUS, WAITING, Case, bring_back, check, clear, dies_at, disturb
 
 PAGE = Path(__file__).parents[2] / 'docs' / 'admin' / 'gpu-passthrough.md'
-# What a server has: nothing, one GPU (two after a resize), one virtual function (two).
-ALIASES = {'no device': None, 'PCI device': 'QuadroM4000-video', 'VF': 'vf'}
+# What a server has: nothing, or one (two after a resize) of a kind; how its flavor asks for so many.
+ASKED: dict[str, Callable[[int], dict[str, str]]] = {
+    'no device': lambda number: {},
+    'PCI device': lambda number: {'pci_passthrough:alias': f'QuadroM4000-video:{number}'},
+    'VF': lambda number: {'pci_passthrough:alias': f'vf:{number}'},
+    'vGPU': lambda number: {'resources:VGPU': str(number)},
+}
 WAYS = ('works', 'a step fails', 'the host dies')
 VFS = {'gpu1': [f'0000:3b:00.{number}' for number in (4, 5)], 'gpu2': [f'0000:5e:00.{number}' for number in (4, 5)]}
+CARD = '0000:84:00.0'
 # What starts a server that has no guest on its host.
 STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboot', {'type': 'HARD'}),
                                       'SHELVED': ('unshelve',), 'SUSPENDED': ('resume',), 'RESCUE': ('unrescue',)}
@@ -38,11 +46,11 @@ def table() -> dict[tuple[str, str], dict[str, set[str]]]:
     """{(operation, device): {way: what it comes to}}, from the page; 'all' stands for each kind of device."""
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
     for line in PAGE.read_text(encoding='utf-8').splitlines():
-        match = re.fullmatch(r'\| `([\w-]+)` \| (all|no device|PCI device|VF) \|(.*)\|', line)
+        match = re.fullmatch(rf'\| `([\w-]+)` \| (all|{"|".join(ASKED)}) \|(.*)\|', line)
         if match is None:
             continue
         cells = [set(cell.strip().split(' or ')) for cell in match[3].split('|')]
-        for device in ALIASES if match[2] == 'all' else (match[2],):
+        for device in ASKED if match[2] == 'all' else (match[2],):
             assert (match[1], device) not in found, f'{match[1]}, {device}: two rows'
             found[match[1], device] = dict(zip(WAYS, cells, strict=True))
     return found
@@ -54,7 +62,7 @@ OPERATIONS = [name for name in CASES if name not in WITHOUT_SERVER]
 
 def test_each_operation_has_a_row_for_each_kind_of_device() -> None:
     """And each kind of flow is one of the operations."""
-    assert set(TABLE) == {(name, device) for name in OPERATIONS for device in ALIASES}
+    assert set(TABLE) == {(name, device) for name in OPERATIONS for device in ASKED}
     assert {CASES[name].kind for name in CASES} == set(flows.FLOWS)
 
 
@@ -74,21 +82,24 @@ class Shared:
             alias = {'name': 'vf', 'vendor_id': '10de', 'product_id': '2330', 'device_type': 'type-VF'}
             self.cloud = Cloud(
                 self._directories.mktemp('devices'), self._templates, GPUS, specs=specs,
-                devices={host: sriov_gpu(vfs[0][:-1] + '0', vfs) for host, vfs in VFS.items()},
-                reclaim_instance_interval=3600, pci__alias=[ALIAS, json.dumps(alias)])
+                devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4})]
+                         for host, vfs in VFS.items()},
+                reclaim_instance_interval=3600, pci__alias=[ALIAS, json.dumps(alias)],
+                devices__enabled_mdev_types=['nvidia-35'])
             self.made.append(self.cloud)
             self.cloud.of = {
-                device: (self.cloud.flavor(gpus=1, alias=alias), self.cloud.flavor(gpus=2, alias=alias)) if alias else
-                (self.cloud.flavor(), self.cloud.flavor(ram=1024)) for device, alias in ALIASES.items()}
+                device: (self.cloud.flavor(**asked(1)), self.cloud.flavor(ram=1024, **asked(2)))
+                for device, asked in ASKED.items()}
         return self.cloud
 
 
 @pytest.fixture(scope='module')
 def shared(tmp_path_factory: pytest.TempPathFactory, cloud_templates: Templates) -> Iterator[Shared]:
     holder = Shared(tmp_path_factory, cloud_templates)
-    yield holder
-    for cloud in holder.made:
-        cloud.stop()
+    with mdev_bus():
+        yield holder
+        for cloud in holder.made:
+            cloud.stop()
 
 
 @pytest.fixture
@@ -107,15 +118,18 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def held(cloud: Cloud) -> int:
     """How many devices are allocated in Placement, of all consumers."""
     return sum(amount for providers in cloud.placement.allocations().values() for classes in providers.values()
-               for name, amount in classes.items() if name.startswith('CUSTOM_PCI_'))
+               for name, amount in classes.items() if name == 'VGPU' or name.startswith('CUSTOM_PCI_'))
 
 
 def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> str:
     """What a server came to: 'STATUS: devices'. Fails where its devices, its allocation and its guest differ."""
     status, owned = case.status(cloud, server), cloud.owned(server)
     assert held(cloud) == len(owned), (cloud.placement.allocations(), owned)
-    wanted = GPUS if device == 'PCI device' else VFS if device == 'VF' else {}
-    assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
+    if device == 'vGPU':
+        assert all(is_uuid_like(name.split()[1]) for name in owned)
+    else:
+        wanted = GPUS if device == 'PCI device' else VFS if device == 'VF' else {}
+        assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
     host = None if status in ('GONE', 'HELD') else cloud.host_of(server)
     if host is not None and status != 'SOFT_DELETED':
         if not (cloud.directory / host / 'instances' / server / 'libvirt.xml').exists():
@@ -184,7 +198,7 @@ def fail(patch: pytest.MonkeyPatch, case: Case, index: int) -> None:
 
 
 @pytest.mark.parametrize('way', WAYS)
-@pytest.mark.parametrize('device', ALIASES)
+@pytest.mark.parametrize('device', ASKED)
 @pytest.mark.parametrize('name', OPERATIONS)
 def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> None:
     """Each cell: works; each step fails once; the host dies before each thing that it tells of a step, and is back

@@ -86,6 +86,14 @@ def _functions(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
         for host in range(1, count + 1)}
 
 
+def _cards(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
+    """A GPU, and two cards with room for so many vGPUs."""
+    types = {'nvidia-35': {'available': each, 'api': 'vfio-pci'}}
+    return {f'gpu{host}': [hosts.gpu(f'0000:{host:02x}:00.0'), *(
+        hosts.gpu(f'0000:{host:02x}:{slot:02x}.0', '2235', mdev_types=types) for slot in (1, 2))]
+        for host in range(1, count + 1)}
+
+
 _WHOLE = hosts.alias('gpu', '13f1', 'type-PCI')
 _SPEC = json.dumps({'vendor_id': '10de', 'product_id': '13f1'})
 _FLAVORS = (('none', 1, {}), ('one', 2, {'pci_passthrough:alias': 'gpu:1'}),
@@ -109,6 +117,12 @@ SHAPES = {
     'pins': Shape('pins', _gpus(2, 2), tuple(
         (name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS), (_WHOLE,), (_SPEC,),
         conductors=2, vcpus=12, cells=2, options={'compute__cpu_dedicated_set': '0-11'}),
+    # Mediated devices, beside a GPU: one each of two cards, and two of any with the GPU.
+    'vgpus': Shape('vgpus', _cards(2, 2), (
+        ('none', 1, {}), ('one', 2, {'resources:VGPU': '1'}),
+        ('two', 4, {'resources:VGPU': '2', 'pci_passthrough:alias': 'gpu:1'}),
+        ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'})), (_WHOLE,), (_SPEC,),
+        conductors=2, options={'devices__enabled_mdev_types': ['nvidia-35']}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 

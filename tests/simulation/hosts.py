@@ -43,6 +43,7 @@ class Machine:
         self.name, self.devices, self.vcpus, self.cells = name, list(devices), vcpus, cells
         self.domains: dict[str, FakeDomain] = {}
         self.copies: dict[str, str] = {}
+        self.mdevs: dict[str, tuple[str, str]] = {}
         self.full = False
         # Seconds that a guest takes to be made; and the servers that a long call works on now.
         self.long = 0.0
@@ -64,7 +65,7 @@ class Driver(FakeDriver):
                  changed: Any) -> None:
         super().__init__(conf, images, machine=disks)
         self.box, self.timeline, self._changed = machine, timeline, changed
-        self.domains, self.copies = machine.domains, machine.copies
+        self.domains, self.copies, self.mdevs = machine.domains, machine.copies, machine.mdevs
         self.pci_devices, self.vcpus = machine.devices, machine.vcpus
         self.host, self.moves = _Host(self), _Moves(self)
 

@@ -2,7 +2,7 @@
 
     model = PlacementModel()
     client = PlacementClient(ModelAdapter(model))
-    client.sync_compute(root, 'gpu1', inventory, traits, pci_view)
+    client.sync_compute(root, 'gpu1', inventory, traits, devices)
     model.before = lambda method, path: …        # the request is received and not yet looked at; model.after: it is
     assert model.allocations() == {consumer: {provider: {'VCPU': 2}}}      # done, and its answer is on its way
     kept = model.snapshot()

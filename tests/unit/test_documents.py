@@ -25,7 +25,7 @@ def test_links_lead_to_files(name: str) -> None:
 
 def test_the_readme_says_early_what_is_not_there_and_where_the_documentation_is() -> None:
     screen = '\n'.join((ROOT / 'README.md').read_text().splitlines()[:36])
-    for word in ('Not there', 'networks', 'volumes', 'vGPUs', 'docs/admin/install.md', 'docs/index.md',
+    for word in ('Not there', 'networks', 'volumes', 'Cyborg', 'docs/admin/install.md', 'docs/index.md',
                  'docs/glossary.md', 'LICENSE'):
         assert word in screen
 

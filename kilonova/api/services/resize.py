@@ -159,7 +159,7 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
     of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
-                if request.alias_name is None]
+                if request.source == request.NEUTRON_PORT]
     spec.flavor = flavor
     spec.numa_topology = create.numa_topology_of(flavor, image)
     spec.num_instances = 1
@@ -178,7 +178,8 @@ def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, imag
     kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
     return kept if kept is not None else RequestSpec.from_components(
         ctxt, instance_uuid=instance.uuid, flavor=instance.flavor, image=image, project_id=instance.project_id,
-        user_id=instance.user_id, pci_requests=instance.pci_requests)
+        user_id=instance.user_id,
+        pci_requests=None if instance.pci_requests is None else instance.pci_requests.without_providers())
 
 
 def _accept(backend: Backend, ctxt: RequestContext, server: Found, move: _Move) -> None:

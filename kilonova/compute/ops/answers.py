@@ -27,8 +27,7 @@ _Measured = TypeVar('_Measured')
 def describe(host: Host, ctxt: RequestContext) -> Reply:
     """Domains with their devices, the servers' directories, and which devices that servers hold are not here any
     more: for the audit and for administrators."""
-    held = [device.address for device in host.tracker.host_devices.held()]
-    driver = host.driver
+    driver, held = host.driver, host.tracker.host_devices.held()
     return {'missing_devices': driver.devices.missing_devices(held), 'host': host.name, 'node': host.tracker.nodename,
             'instances_path': host.conf.instances_path, 'domains': driver.guests.describe(),
             'directories': driver.disks.list_directories()}

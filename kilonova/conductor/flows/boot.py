@@ -176,11 +176,17 @@ def action_of(work: BootWork) -> dict[str, Any]:
 
 def _requested(work: BootWork) -> objects.Instance:
     """The server as the API asked for it, with the devices' providers of this attempt in its PCI requests."""
-    instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
-    if instance.pci_requests is not None and instance.pci_requests.requests and work.outputs.select:
-        instance.pci_requests = pci_request.with_allocation(instance.pci_requests, chosen(work).mappings)
-    found: objects.Instance = instance
-    return found
+    instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
+    if work.outputs.select:
+        instance.pci_requests = devices_on(chosen(work), instance.pci_requests, work)
+    return instance
+
+
+def devices_on(host: Choice, requests: objects.InstancePCIRequests | None,
+               work: Work[Any]) -> objects.InstancePCIRequests | None:
+    """The devices that the server gets on this host, as Placement allocated them."""
+    return pci_request.on_host(requests, work.instance_uuid, work.uuid, host.compute_node_uuid, host.allocations,
+                               host.mappings)
 
 
 def _created(work: BootWork) -> objects.Instance:

@@ -22,7 +22,6 @@ from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
-from kilonova.pci import request as pci_request
 
 # Choices of one move, counted together: each time another move was quicker, so others got on meanwhile.
 CHOICES = 10
@@ -172,8 +171,7 @@ def chosen(work: Work[Any]) -> Choice:
 def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
     """The request spec; its devices are of the providers that this attempt has in Placement."""
     spec = request_spec(work)
-    if spec.pci_requests is not None:
-        spec.pci_requests = pci_request.with_allocation(spec.pci_requests, chosen(work).mappings)
+    spec.pci_requests = boot.devices_on(chosen(work), spec.pci_requests, work)
     return spec
 
 

@@ -124,7 +124,8 @@ class PciDevice(SoftDelete, Base):
     id = mapped_column(sa.Integer, primary_key=True)
     uuid = mapped_column(sa.String(36))
     compute_node_id = mapped_column(sa.Integer, sa.ForeignKey('compute_nodes.id'), nullable=False)
-    address = mapped_column(sa.String(12), nullable=False)
+    # Of a PCI function, or the UUID of a mediated device.
+    address = mapped_column(sa.String(36), nullable=False)
     vendor_id = mapped_column(sa.String(4), nullable=False)
     product_id = mapped_column(sa.String(4), nullable=False)
     dev_type = mapped_column(sa.String(8), nullable=False)

@@ -306,10 +306,32 @@ class Connection:
             return False
         return True
 
+    def node_device(self, name: str) -> str | None:
+        """XML of the device that libvirt calls so; None: the machine has none now."""
+        try:
+            return str(self.do(lambda connection: connection.nodeDeviceLookupByName(name).XMLDesc(0)))
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:
+                raise
+            return None
+
+    def mediated_devices(self) -> list[str]:
+        """libvirt's names of all mediated devices, those too that are defined and not active."""
+        def names(connection: libvirt.virConnect) -> list[str]:
+            return [str(device.name()) for device in connection.listAllDevices(
+                libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)]
+        try:
+            return self.do(names)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                raise
+            return []
+
     def node_devices(self) -> list[str]:
-        """XML of all PCI functions, network devices and vDPA devices."""
+        """XML of all PCI functions, network devices, vDPA devices and mediated devices. Without a flag that asks for
+        active or inactive ones libvirt lists both."""
         flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
-                 | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA)
+                 | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
 
         def describe(connection: libvirt.virConnect) -> list[str]:
             found = []

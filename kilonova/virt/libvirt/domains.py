@@ -1,6 +1,6 @@
 """Domains as guests, power and moves need them: built from a server, its disks and devices, put in place, forgotten.
 
-    xml = domains.xml(domains.spec(instance, image_meta, disks, pci_devices))
+    xml = domains.prepare(domains.spec(instance, image_meta, disks, pci_devices))
     domains.replace(instance, xml, power_on=True)
 
 What libvirt holds of a domain can be read in its server's directory, libvirt.xml.
@@ -22,7 +22,8 @@ from kilonova import objects
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
-from kilonova.virt.libvirt.devices import pci, tags
+from kilonova.virt.libvirt.devices import hostdevs, tags
+from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain import builder
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
 from kilonova.virt.libvirt.guest import Guest
@@ -38,8 +39,10 @@ LOG = logging.getLogger(__name__)
 class Domains:
     """The domains of one host's servers."""
 
-    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks,
+                 mediated: MediatedDevices) -> None:
         self._conf, self._libvirt, self._host, self._disks = conf, connection, host, disks
+        self._mediated = mediated
 
     @functools.cached_property
     def _serial_ports(self) -> SerialPorts:
@@ -57,7 +60,7 @@ class Domains:
               power_on: bool) -> None:
         """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
         spec = self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices)
-        xml = self.xml(spec)
+        xml = self.prepare(spec)
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
         self._note_tags(instance, spec, self.replace(instance, xml, power_on))
@@ -69,7 +72,7 @@ class Domains:
         kernel, ramdisk = self._disks.kernel(instance)
         guest = GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
-            image_meta=image_meta, disks=disks, hostdevs=tuple(pci.host_devices(pci_devices)),
+            image_meta=image_meta, disks=disks, hostdevs=tuple(hostdevs.host_devices(pci_devices)),
             console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
         if self._host.settings.consoles.serial is None:
             return guest
@@ -83,13 +86,19 @@ class Domains:
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
                 'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
 
-    def xml(self, guest: GuestSpec) -> str:
-        """A domain's definition; UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor."""
+    def prepare(self, guest: GuestSpec) -> str:
+        """A domain's definition; the mediated devices that it names are made. The server's domain and disks aren't
+        touched. UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor, MdevUnavailable."""
         uuid = guest.instance.uuid
         LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', guest.disks, guest.image_meta, instance_uuid=uuid)
         xml = builder.build(guest).to_xml()
         LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=uuid)
+        self._mediated.ensure(guest.hostdevs)
         return xml
+
+    def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:
+        """The same for a guest that goes on with the definition that it has. MdevUnavailable."""
+        self._mediated.ensure(hostdevs.host_devices(pci_devices))
 
     def place_tags(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
         """Know where the guest will find what has tags before its config drive is made: libvirt gives out addresses
@@ -104,7 +113,7 @@ class Domains:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged)
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool) -> Guest:
-        """Define ``xml`` in place of whatever domain the server has, and start it if asked.
+        """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked.
 
         Defining over a running domain would change its next start only, so it is stopped first; from saved memory it
         would not start anew.

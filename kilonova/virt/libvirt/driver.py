@@ -16,8 +16,9 @@ from oslo_config import cfg
 from kilonova.virt import driver
 from kilonova.virt.libvirt import settings
 from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.hostdevs import HostDevices
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
-from kilonova.virt.libvirt.devices.pci import PciDevices
+from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guests import Guests
 from kilonova.virt.libvirt.host import Host
@@ -48,8 +49,9 @@ class LibvirtDriver:
         connection = Connection(settings.connection_uri(conf), conf.host, options.keepalive_interval)
 
         self.disks = ServerDisks(conf, cache, image_client.download if image_client else None)
-        self.host = Host(conf, connection, self.disks, mover)
-        domains = Domains(conf, connection, self.host, self.disks)
+        mediated = MediatedDevices(connection)
+        self.host = Host(conf, connection, self.disks, mover, mediated)
+        domains = Domains(conf, connection, self.host, self.disks, mediated)
         self.guests = Guests(connection, self.host, self.disks, domains, {
             'vnc': conf.vnc.server_proxyclient_address, 'spice': conf.spice.server_proxyclient_address,
             'serial': conf.serial_console.proxyclient_address})
@@ -61,7 +63,7 @@ class LibvirtDriver:
         self.live_migrations = LiveMigrations(conf, connection, self.host, domains, self.disks, mover)
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory,
                                    options.snapshot_image_format or 'qcow2')
-        self.devices = PciDevices(connection)
+        self.devices = HostDevices(connection, mediated)
 
 
 _: type[driver.ComputeDriver] = LibvirtDriver       # mypy compares it with the protocol

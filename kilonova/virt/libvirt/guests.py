@@ -13,7 +13,7 @@ from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.devices import hostdevs
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
@@ -50,7 +50,7 @@ class Guests:
                     raise
                 continue
             found.append({'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
-                          'hostdevs': pci.given_to(ElementTree.fromstring(xml))})
+                          'hostdevs': hostdevs.given_to(ElementTree.fromstring(xml))})
         return found
 
     @translated
@@ -63,10 +63,10 @@ class Guests:
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
               power_on: bool = True) -> None:
-        # 1. the XML: what can't be is refused before a byte is copied
+        # 1. the XML and its mediated devices: what can't be is refused before a byte is copied
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
-        xml = self._domains.xml(guest)
+        xml = self._domains.prepare(guest)
         # 2. an earlier try's guest must not hold the disks that are replaced
         self._domains.remove(instance.uuid)
         # 3. disks
@@ -80,8 +80,8 @@ class Guests:
     @translated
     def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
-        self._domains.xml(self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta),
-                                             pci_devices))
+        self._domains.prepare(self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta),
+                                                 pci_devices))
         self._disks.fetch(instance, image_meta)
 
     @translated
@@ -89,7 +89,7 @@ class Guests:
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
-        xml = self._domains.xml(guest)
+        xml = self._domains.prepare(guest)
         # It must not hold the disks that are replaced.
         self._domains.remove(instance.uuid)
         self._domains.place_tags(instance, guest, xml)

@@ -17,6 +17,7 @@ from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import cpus, inventory, settings
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
 from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
 from kilonova.virt.libvirt.storage import command
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
@@ -34,8 +35,10 @@ _MOVES_DEVICES = 10000000, 8002002
 class Host:
     """``driver.Host``. What libvirt and the configuration say of guests here is read once, when it is first needed."""
 
-    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover,
+                 mediated: MediatedDevices) -> None:
         self._conf, self._libvirt, self._disks, self._mover = conf, connection, disks, mover
+        self._mediated = mediated
 
     def listen(self, listener: driver.Listener) -> None:
         self._libvirt.listen(listener)
@@ -53,6 +56,7 @@ class Host:
         self._check_cpu_models()
         LOG.debug('Guests of this host: %s, on %s', self.settings, self.offer)
         self._clear_leftovers()
+        self._mediated.start_inactive()
 
     def _check_live_migratable(self, libvirt_version: int) -> None:
         """A host that can't move such devices must not offer them. libvirt's test driver moves nothing."""

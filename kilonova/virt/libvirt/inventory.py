@@ -14,7 +14,7 @@ from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.devices import hostdevs
 
 # libvirt doesn't tell network adapters; these QEMU has on any board with PCI, and on a PC.
 _ADAPTERS, _PC_ADAPTERS = ('E1000', 'E1000E', 'RTL8139', 'VIRTIO'), ('NE2K_PCI', 'PCNET', 'VMXNET3')
@@ -54,7 +54,7 @@ def available(connection: Connection, capabilities: HostCapabilities, instances_
             **({'maxphysaddr': capabilities.address_space} if capabilities.address_space else {})}),
         'disk_available_least': disk.free >> 30,
         'numa_topology': topology.to_json() if topology is not None else None, 'stats': {},
-        'pci_passthrough_devices': pci.discover(connection.node_devices())}
+        'pci_passthrough_devices': hostdevs.discover(connection.node_devices())}
 
 
 def _name(model: str) -> str:

@@ -84,14 +84,15 @@ class Power:
     @translated
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
                check: driver.Check) -> None:
-        guest = self._found(instance, 'resume')
+        guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():
             if not guest.is_saved():
                 raise driver.GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
+            self._domains.prepare_devices(devices)
             guest.start()
         try:
             guest.go_on()
-            self._hotplug.give(guest, [device.address for device in pci_devices])
+            self._hotplug.give(guest, [device.address for device in devices])
         except Exception:
             LOG.warning('Instance is suspended again', instance_uuid=instance.uuid)
             self._hotplug.take(guest, check)

@@ -33,7 +33,7 @@ class Rescues:
         directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
         # 1. What can't be is refused while the guest runs.
         prepared = self._files.prepare(instance, image_meta, image)
-        xml = self._domains.xml(self._spec(instance, image_meta, devices, prepared.rescue))
+        xml = self._domains.prepare(self._spec(instance, image_meta, devices, prepared.rescue))
         # 2. Its own system goes.
         guest = self._libvirt.find(instance.uuid)
         was_on = guest is not None and guest.is_active()
@@ -55,8 +55,8 @@ class Rescues:
         if found is None:
             raise driver.GuestFailed(act='rescue', uuid=instance.uuid, reason='its rescue system is not on this host')
         self._disks.ensure_bases(instance, image_meta)
-        self._domains.replace(instance, self._domains.xml(self._spec(instance, image_meta, pci_devices, found)),
-                              power_on=True)
+        xml = self._domains.prepare(self._spec(instance, image_meta, pci_devices, found))
+        self._domains.replace(instance, xml, power_on=True)
 
     def _spec(self, instance: objects.Instance, image_meta: driver.ImageMeta,
               pci_devices: Iterable[objects.PciDevice], found: Rescue) -> GuestSpec:

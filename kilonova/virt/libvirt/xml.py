@@ -110,6 +110,17 @@ class PciHostDevice:
 
 
 @dataclass
+class MediatedHostDevice:
+    """A mediated device of the host, given to the guest as a PCI device of its own: nothing but its uuid."""
+
+    uuid: str
+
+    def element(self) -> Element:
+        return node('hostdev', node('source', node('address', uuid=self.uuid)), mode='subsystem', type='mdev',
+                    managed='no', model='vfio-pci')
+
+
+@dataclass
 class Serial:
     """A serial port; its output goes to the file ``log`` of the host besides, if there is one."""
 

@@ -359,6 +359,25 @@ def test_a_device_that_is_gone_loses_its_provider_unless_held(placement, gpu_hos
     assert 'gpu1_0000:08:00.0 is gone' in caplog.text
 
 
+def test_parents_of_mediated_devices_come_and_go(placement):
+    """An operator's traits stay on one; one that is reported no more goes, whether PCI is reported or not."""
+    root, name = uuid(), 'gpu1_pci_0000_84_00_0'
+    parent = {'resource_class': 'VGPU', 'total': 4, 'traits': {'OWNER_NOVA'}, 'more_traits': True}
+
+    def sync(devices):
+        return placement.client.sync_compute(root, 'gpu1', {'VCPU': {'total': 1}}, set(), devices, has_pci=False,
+                                             refresh=True)
+    child = sync({name: parent})[name]
+    placement.client.ensure_traits(['CUSTOM_FAST'])
+    traits, generation = placement.client.get_traits(child)
+    placement.client.set_traits(child, generation, traits | {'CUSTOM_FAST'})
+    sync({name: {**parent, 'total': 2}})
+    assert placement.client.get_traits(child)[0] == {'OWNER_NOVA', 'CUSTOM_FAST'}
+    assert placement.client.get_inventory(child)[0]['VGPU']['total'] == 2
+    sync({})
+    assert {row['name'] for row in placement.client.list_providers()} == {'gpu1'}
+
+
 def test_a_class_in_use_stays_in_the_inventory(placement, gpu_host, caplog):
     root, _ = gpu_host
     placement.client.claim(uuid(), amount(root, DISK_GB=1), **OWNER)
@@ -371,7 +390,7 @@ def test_a_class_in_use_stays_in_the_inventory(placement, gpu_host, caplog):
 
 def test_pci_reporting_cannot_be_turned_off(placement, gpu_host):
     with pytest.raises(PciReportingTurnedOff, match=r'gpu1_0000:08:00\.0'):
-        placement.client.sync_compute(gpu_host[0], 'gpu1', {'VCPU': {'total': 4}}, set())
+        placement.client.sync_compute(gpu_host[0], 'gpu1', {'VCPU': {'total': 4}}, set(), has_pci=False)
 
 
 def test_another_compute_with_the_same_node_name_is_refused(placement, gpu_host):

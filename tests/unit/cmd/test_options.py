@@ -81,6 +81,22 @@ def test_version_cap_that_is_no_version(parse):
         options.cap(parse(sections='[upgrade_levels]\ncompute = soon'), 'compute')
 
 
+def test_sections_of_enabled_mdev_types(parse):
+    """Under their older names, too; those of types that aren't enabled are read by nobody."""
+    conf = parse(sections='[devices]\nenabled_vgpu_types = nvidia-35,nvidia-36\n'
+                          '[mdev_nvidia-35]\nmax_instances = 2\nmax_instance = 3\n'
+                          '[vgpu_nvidia-36]\ndevice_addresses = 0000:84:00.0\n[mdev_nvidia-37]\nmdev_class = VGPU\n')
+    assert (conf['mdev_nvidia-35'].max_instances, conf['mdev_nvidia-36'].device_addresses) == (2, ['0000:84:00.0'])
+    assert options.unread(conf) == [('mdev_nvidia-35', 'max_instance'), ('mdev_nvidia-37', 'mdev_class')]
+
+
+@pytest.mark.parametrize(('option', 'value'), [
+    ('mdev_class', 'GPU'), ('mdev_class', 'CUSTOM_a'), ('mdev_class', f'CUSTOM_{"A" * 256}'), ('max_instances', '0')])
+def test_bad_values_of_an_mdev_type_end_the_program(parse, option, value):
+    with pytest.raises(SystemExit, match=rf'option {option} from .*(not valid)'):
+        parse(sections=f'[devices]\nenabled_mdev_types = a\n[mdev_a]\n{option} = {value}\n')
+
+
 def test_every_option_has_help():
     bare = [f'[{group}]{opt.name}' for group, opts in options.kilonova.conf.list_opts() for opt in opts if not opt.help]
     assert bare == []

@@ -18,6 +18,7 @@ from kilonova.conf import (
     base_usage,
     base_virt,
     compute,
+    devices,
     filter_scheduler,
     image_cache,
     pci,
@@ -35,8 +36,8 @@ GPUS = ['0000:08:00.0', '0000:88:00.0']
 
 def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    for module in (base, base_compute, base_usage, base_virt, compute, pci, filter_scheduler, image_cache,
-                   serial_console, spice, vnc):
+    for module in (base, base_compute, base_usage, base_virt, compute, devices, pci, filter_scheduler,
+                   image_cache, serial_console, spice, vnc):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)

@@ -8,6 +8,7 @@ import json
 import logging
 import textwrap
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from kilonova.compute.ops import move, power
 from kilonova.compute.records import InvalidNodeConfiguration
 from kilonova.compute.report import Heartbeat, audit_usage
 from kilonova.compute.tracker import SERIAL
+from kilonova.pci import kinds
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
@@ -42,12 +44,12 @@ class Placement:
     def get_inventory(self, uuid):
         return self.inventory, 1
 
-    def sync_compute(self, root_uuid, nodename, inventory, traits, pci_view=None, *, refresh=False):
+    def sync_compute(self, root_uuid, nodename, inventory, traits, devices=None, *, has_pci=True, refresh=False):
         if self.silent:
             self.silent -= 1
             raise errors.Unanswered(who='Placement', reason='away')
-        self.synced.append((root_uuid, nodename, inventory, set(traits), pci_view, refresh))
-        return {nodename: root_uuid, **{name: f'rp-{name[-12:]}' for name in pci_view or {}}}
+        self.synced.append((root_uuid, nodename, inventory, set(traits), devices or {}, refresh))
+        return {nodename: root_uuid, **{name: f'rp-{name[-12:]}' for name in devices or {}}}
 
     def set_host_disabled(self, uuid, disabled):
         self.disabled[uuid] = disabled
@@ -176,7 +178,7 @@ def test_a_look_tells_database_and_placement_what_the_host_has_now(cloud):
     read, the provider tree."""
     cloud.placement = Placement()
     manager = cloud.host('gpu1', GPUS)
-    manager.conf.set_override('report_in_placement', True, group='pci')
+    report(manager)
     driver = cloud.drivers['gpu1']
     driver.memory_mb, driver.pci_devices = 1024, [gpu(GPUS[1]), gpu('0000:90:00.0')]
     cloud.cell.saves.clear()
@@ -197,7 +199,7 @@ def test_devices_have_their_rows_before_placement_is_told_of_them(cloud):
     """Row 2.18: whoever is given one there must be able to claim it here. Placement's silence leaves the rows right."""
     cloud.placement = Placement()
     manager = cloud.host('gpu1', GPUS)
-    manager.conf.set_override('report_in_placement', True, group='pci')
+    report(manager)
     now = [GPUS[1], '0000:90:00.0']
     cloud.drivers['gpu1'].pci_devices = [gpu(one) for one in now]
     cloud.placement.silent = 1
@@ -224,9 +226,8 @@ def test_rows_are_read_again_when_nobody_knows_whether_they_were_written(cloud):
 def test_providers_are_written_to_the_devices(cloud):
     cloud.placement = Placement()
     cloud.placement.inventory = {'VCPU': {'allocation_ratio': 7.0}}
-    conf = {'group': 'pci'}
     manager = cloud.host('gpu1', GPUS)
-    manager.conf.set_override('report_in_placement', True, **conf)
+    report(manager)
     manager.node.update()
     _, nodename, inventory, traits, view, _ = cloud.placement.synced[-1]
     assert nodename == 'gpu1' and inventory['VCPU']['allocation_ratio'] == 7.0 and 'COMPUTE_NODE' in traits
@@ -240,13 +241,20 @@ def test_providers_are_written_to_the_devices(cloud):
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
 
 
+def report(manager):
+    """[pci]report_in_placement is on from the next look on."""
+    manager.conf.set_override('report_in_placement', True, group='pci')
+    manager.node._kinds = kinds.from_conf(manager.conf)
+    manager.host.tracker.host_devices = replace(manager.host.tracker.host_devices, kinds=manager.node._kinds)
+
+
 @pytest.fixture
 def unreported(cloud):
     """A server with a device that Placement doesn't know of; its host restarted and reports from now on."""
     server = cloud.boot(cloud.host('gpu1', GPUS))
     cloud.placement = Placement()
     manager = cloud.host('gpu1')
-    manager.conf.set_override('report_in_placement', True, group='pci')
+    report(manager)
     cloud.placement.allocated[server.uuid] = {manager.node.record.uuid: {'resources': {'VCPU': 8}, 'generation': 9}}
     return server.uuid
 
@@ -324,7 +332,7 @@ def test_servers_whose_devices_placement_chose_are_not_asked_for(cloud, unreport
 def test_a_server_that_has_a_device_besides_what_placement_chose_is_asked_for(cloud):
     cloud.placement = Placement()
     manager = cloud.host('gpu1', GPUS)
-    manager.conf.set_override('report_in_placement', True, group='pci')
+    report(manager)
     manager.node.update()
     server = cloud.cell.new_instance(1)
     wanted = requests(server.uuid, 1, rp_uuids=f'rp-{GPUS[1]}')
@@ -498,8 +506,8 @@ def test_without_reporting_placement_gets_no_devices(cloud, caplog):
     manager = cloud.host('gpu1', GPUS)
     cloud.boot(manager)
     manager.node.update()
-    assert [synced[4] for synced in cloud.placement.synced] == [None] * 2 and cloud.placement.read == []
-    assert 'Comparing the PCI devices of servers with Placement' not in caplog.text
+    assert [synced[4] for synced in cloud.placement.synced] == [{}] * 2 and cloud.placement.read == []
+    assert 'Comparing the devices of servers with Placement' not in caplog.text
 
 
 def test_a_hypervisor_that_is_gone_is_told_as_such(cloud):

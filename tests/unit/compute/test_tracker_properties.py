@@ -109,7 +109,9 @@ class Ledger(RuleBasedStateMachine):
         with self.tracker.writing(CTXT):
             plan = self.tracker.plan_free(server, lambda side: side in sides, unsided=unsided)
             stay = {key: entry for key, entry in self.entries.items() if key[0] != server or key[1] not in sides}
-            kept = {address for _, addresses in stay.values() for address in addresses}
+            # As the ledger has it: of a free that was written, and nobody knows it, ``entries`` knows nothing either.
+            kept = {device.address for key in stay if key[0] == server
+                    for device in self.tracker.devices(server, key[1])}
             assert not kept & set(plan.freed)
             self.end(plan, how, stay)
 

@@ -88,7 +88,7 @@ FINGERPRINTS = {
     'NetworkRequestList': '1.1-fab336677494e9d2',
     'NicDiagnostics': '1.0-ecf86967e70c892a',
     'PCIDeviceBus': '1.0-7a2fd32b9e9d955d',
-    'PciDevice': '1.7-a19fba0c824e32b8',
+    'PciDevice': '1.8-a40275adb5c796d4',
     'PciDeviceList': '1.3-303c9768c239ae5f',
     'PciDevicePool': '1.1-e929bfe3d56ec38a',
     'PciDevicePoolList': '1.1-5731f440ec4c70b1',

@@ -43,8 +43,9 @@ def test_requests_made_in_the_code_are_stored_with_every_key() -> None:
 
 def test_a_request_without_alias_is_a_ports() -> None:
     assert InstancePCIRequest(alias_name='a1').source == InstancePCIRequest.FLAVOR_ALIAS
-    assert InstancePCIRequest(alias_name=None).source == InstancePCIRequest.NEUTRON_PORT
-    assert InstancePCIRequest().source == InstancePCIRequest.NEUTRON_PORT
+    assert InstancePCIRequest(alias_name=None, spec=[{}]).source == InstancePCIRequest.NEUTRON_PORT
+    assert InstancePCIRequest(spec=[{'physical_network': 'a'}]).source == InstancePCIRequest.NEUTRON_PORT
+    assert InstancePCIRequest(spec=[{'dev_type': 'mdev'}]).source == InstancePCIRequest.FLAVOR_RESOURCES
 
 
 def test_providers_can_be_left_out() -> None:

@@ -203,3 +203,44 @@ def test_aliases_from_conf(make_conf):
     conf.set_override('pci_in_placement', True, 'filter_scheduler')
     with pytest.raises(request.PciInvalidAlias):
         Aliases.from_conf(conf)
+
+
+ROOT, CARD, OTHER, SERVER = 'root', 'rp-card', 'rp-other', 'aaaaaaaa-0000-4000-8000-000000000000'
+
+
+def allocated(**children):
+    """Allocations of a server: its host's, and of providers below it."""
+    return {ROOT: {'resources': {'VCPU': 4, 'CUSTOM_LICENCE': 1}},
+            **{f'rp-{name}': {'resources': resources} for name, resources in children.items()}}
+
+
+def on_host(requests, operation=SERVER, mappings=None, **children):
+    return request.on_host(requests, SERVER, operation, ROOT, allocated(**children), {'': [ROOT], **(mappings or {})})
+
+
+def test_what_is_asked_for_by_class_becomes_a_request_once_it_is_allocated():
+    made = on_host(None, card={'VGPU': 2, 'CUSTOM_BIG': 1}, other={'VGPU': 1, 'SRIOV_NET_VF': 1})
+    assert made.instance_uuid == SERVER
+    assert [(one.count, one.spec, one.source) for one in made.requests] == [
+        (1, [{'dev_type': 'mdev', 'resource_class': 'CUSTOM_BIG', 'rp_uuids': CARD}], 2),
+        (3, [{'dev_type': 'mdev', 'resource_class': 'VGPU', 'rp_uuids': f'{CARD},{CARD},{OTHER}'}], 2)]
+    again = on_host(made, card={'VGPU': 2, 'CUSTOM_BIG': 1}, other={'VGPU': 1, 'SRIOV_NET_VF': 1})
+    assert [one.request_id for one in again.requests] == [one.request_id for one in made.requests]
+    # Another operation's devices are others: a server that is resized holds both.
+    later = on_host(made, 'bbbbbbbb-0000-4000-8000-000000000000', other={'VGPU': 1})
+    assert [(one.count, one.spec[0]['rp_uuids']) for one in later.requests] == [(1, OTHER)]
+    assert later.requests[0].request_id != made.requests[1].request_id
+    assert made.without_providers().requests == []
+
+
+def test_devices_of_aliases_are_not_asked_for_twice():
+    alias = builders.request(1, resource_class='big', vendor_id='10de', product_id='13f1')
+    asked = request.InstancePCIRequests(instance_uuid=SERVER, requests=[alias])
+    made = on_host(asked, mappings={f'{alias.request_id}-0': [CARD]}, card={'CUSTOM_BIG': 1}, other={'VGPU': 1})
+    assert [(one.alias_name, one.count, one.spec[0]['rp_uuids']) for one in made.requests] == [
+        ('gpu', 1, CARD), (None, 1, OTHER)]
+
+
+def test_nothing_asked_for_stays_nothing():
+    assert on_host(None) is None
+    assert on_host(request.InstancePCIRequests(instance_uuid=SERVER, requests=[])).requests == []

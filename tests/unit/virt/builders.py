@@ -25,6 +25,9 @@ from kilonova.conf import (
 )
 
 GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
+# A GPU that is cut into vGPUs, the type of these, and two of them.
+VGPU_PARENT, VGPU = '0000:84:00.0', 'nvidia-35'
+MDEV, MDEV2 = '4b20d080-1b54-4048-85b3-a6a62d165c01', '4b20d080-1b54-4048-85b3-a6a62d165c02'
 
 
 def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts:
@@ -59,7 +62,12 @@ def new_instance(**values: Any) -> SimpleNamespace:
 
 
 def device(address: str, **extra_info: str) -> SimpleNamespace:
-    return SimpleNamespace(address=address, extra_info=extra_info)
+    return SimpleNamespace(address=address, dev_type='type-PCI', parent_addr=None, extra_info=extra_info)
+
+
+def mediated(uuid: str, parent: str = VGPU_PARENT, type_: str = VGPU) -> SimpleNamespace:
+    """A vGPU of a server."""
+    return SimpleNamespace(address=uuid, dev_type='mdev', parent_addr=parent, extra_info={'mdev_type': type_})
 
 
 def devices(*addresses: str) -> list[SimpleNamespace]:
@@ -144,6 +152,28 @@ _PCI = """
     <capability type='pci'><class>0x030000</class><domain>0</domain><bus>{bus}</bus><slot>0</slot>
       <function>0</function><product id='0x13f1'>GM204GL [Quadro M4000]</product>
       <vendor id='0x10de'>NVIDIA Corporation</vendor><numa node='{numa}'/></capability></device>"""
+
+
+MDEV_TYPES = """<capability type='mdev_types'>
+      <type id='nvidia-35'><name>GRID M60-0B</name><deviceAPI>vfio-pci</deviceAPI>
+        <availableInstances>16</availableInstances></type>
+      <type id='nvidia-36'><name>GRID M60-0Q</name><deviceAPI>vfio-pci</deviceAPI>
+        <availableInstances>0</availableInstances></type></capability>"""
+
+
+def mdev_node(uuid: str, parent: str = 'pci_0000_84_00_0', type_: str = VGPU, *, old: bool = False) -> str:
+    """A mediated device as libvirt shows it; ``old``: as one before 7.8 does."""
+    name = f"mdev_{uuid.replace('-', '_')}"
+    return (f'<device><name>{name}</name>' if old else f"<device><name>{name}_{parent.removeprefix('pci_')}</name>") + (
+        f"<parent>{parent}</parent><capability type='mdev'><type id='{type_}'/>"
+        f"{'' if old else f'<uuid>{uuid}</uuid>'}<iommuGroup number='12'/></capability></device>")
+
+
+# The GPU that is cut into vGPUs, and one that is made.
+VGPUS = (f"""<device><name>pci_0000_84_00_0</name><parent>computer</parent><capability type='pci'>
+    <class>0x030200</class><domain>0</domain><bus>132</bus><slot>0</slot><function>0</function>
+    <product id='0x13f2'>GRID</product><vendor id='0x10de'>NVIDIA</vendor>{MDEV_TYPES}<numa node='1'/>
+    </capability></device>""", mdev_node(MDEV))
 
 
 def write_node(path: Path, buses: dict[int, int] | None = None, extra: str = '') -> str:

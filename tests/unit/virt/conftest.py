@@ -24,7 +24,10 @@ def images(image_file: Path) -> builders.Images:
 
 
 class LibvirtRig:
-    """Two hosts of libvirt's test driver, each with its own instances_path."""
+    """Two hosts of libvirt's test driver, each with its own instances_path. ``extra``: XML of devices that hosts have
+    besides."""
+
+    extra = ''
 
     def __init__(self, path: Path, images: builders.Images) -> None:
         self.path, self.images = path, images
@@ -32,7 +35,7 @@ class LibvirtRig:
 
     def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
         """A driver as a compute that has just started has it: libvirt's test driver knows no domains then."""
-        uri = builders.write_node(self.path / f'{host}.xml')
+        uri = builders.write_node(self.path / f'{host}.xml', extra=self.extra)
         conf = builders.new_conf(self.path, host, libvirt={'connection_uri': uri, **overrides.pop('libvirt', {})},
                                  **overrides)
         driver = LibvirtDriver(conf, self.images)
@@ -47,6 +50,11 @@ class LibvirtRig:
 
     def kept(self, host: str, uuid: str) -> bool:
         return builders.has_marker(self.file(host, uuid, 'disk'))
+
+    def have_vgpus(self) -> None:
+        """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""
+        self.extra = ''.join(builders.VGPUS)
+        self.here = self.driver('gpu1')
 
     def elsewhere(self) -> dict[str, Any]:
         """A machine that nobody can log in to."""
@@ -132,6 +140,13 @@ class FakeRig:
 
     def kept(self, host: str, uuid: str) -> bool:
         return self._hosts[host].read(uuid) == 'marker'
+
+    def have_vgpus(self) -> None:
+        self.here.pci_devices = [
+            {'address': builders.GPU}, {'address': builders.VGPU_PARENT, 'vendor_id': '10de', 'product_id': '13f2',
+                                        'numa_node': 1, 'label': 'label_10de_13f2', 'mdev_types': {
+                                            builders.VGPU: {'available': 1, 'api': 'vfio-pci'}}}]
+        self.here.make_mdev(builders.MDEV, builders.VGPU_PARENT, builders.VGPU)
 
     def elsewhere(self) -> dict[str, Any]:
         return {**self.there.moves.prepare_move(), 'machine_id': 'another'}

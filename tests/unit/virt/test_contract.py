@@ -8,9 +8,24 @@ from typing import Any
 import pytest
 
 from kilonova import errors
+from kilonova.pci import device as pci_device
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from tests.unit.virt.builders import GPU, GPU2, GPU3, devices, image_meta, new_flavor, new_instance
+from tests.unit.virt.builders import (
+    GPU,
+    GPU2,
+    GPU3,
+    MDEV,
+    MDEV2,
+    VGPU,
+    VGPU_PARENT,
+    device,
+    devices,
+    image_meta,
+    mediated,
+    new_flavor,
+    new_instance,
+)
 
 
 def spawn(rig: Any, **values: Any) -> Any:
@@ -516,6 +531,54 @@ def test_the_image_cache_is_cleaned_of_what_nobody_uses(rig: Any) -> None:
     assert rig.here.disks.clean_image_cache(None) == [] and rig.here.disks.clean_image_cache(0) == []
     rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+# -- mediated devices -------------------------------------------------------------------------------------------------
+with_vgpus = pytest.mark.parametrize('rig', ['fake', 'libvirt'], indirect=True)
+
+
+@with_vgpus
+def test_mediated_devices_are_listed_and_given_to_guests(rig: Any) -> None:
+    rig.have_vgpus()
+    *functions, mdev = rig.here.host.get_available_resource()['pci_passthrough_devices']
+    assert {**mdev, 'dev_id': ''} == {
+        'dev_id': '', 'address': MDEV, 'dev_type': pci_device.MDEV, 'parent_addr': VGPU_PARENT, 'mdev_type': VGPU,
+        'vendor_id': '10de', 'product_id': '13f2', 'numa_node': 1, 'label': 'label_10de_13f2', 'capabilities': {}}
+    (parent,) = (function for function in functions if 'mdev_types' in function)
+    assert parent['address'] == VGPU_PARENT and parent['mdev_types'][VGPU]['api'] == 'vfio-pci'
+    instance = new_instance()
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV), device(GPU)])
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, sorted([MDEV, GPU]))}
+
+
+@with_vgpus
+@pytest.mark.parametrize(('wanted', 'reason'), [
+    (mediated(MDEV2), ''), (mediated(MDEV, VGPU_PARENT, 'nvidia-36'), f'is of type {VGPU} on '),
+    (mediated(MDEV, '0000:85:00.0'), f'is of type {VGPU} on ')])
+def test_mediated_devices_that_can_not_be_had(rig: Any, wanted: Any, reason: str) -> None:
+    """Another host may have them; here nothing is changed."""
+    rig.have_vgpus()
+    instance = new_instance()
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV)])
+    text = (f'mdev-capable resource is not available: mediated device {wanted.address} of type '
+            f"{wanted.extra_info['mdev_type']} on {wanted.parent_addr}: .*{reason}")
+    for refuse in (lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), [wanted]),
+                   lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), [wanted]),
+                   lambda: rig.here.rescues.rescue(instance, image_meta(), None, [wanted])):
+        with pytest.raises(errors.HostRejected, match=text):
+            refuse()
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [MDEV])}
+
+
+@with_vgpus
+def test_missing_devices(rig: Any) -> None:
+    rig.have_vgpus()
+    there = [device(GPU), mediated(MDEV), mediated(MDEV2)]
+    assert rig.here.devices.missing_devices(there) == []
+    gone = [device(GPU3), mediated(MDEV2, VGPU_PARENT, 'nvidia-99'), mediated(MDEV2, GPU), mediated(MDEV2, GPU3)]
+    assert rig.here.devices.missing_devices([*there, *gone]) == [GPU3, MDEV2, MDEV2, MDEV2]
+    # What exists is there, whatever its parent offers.
+    assert rig.here.devices.missing_devices([mediated(MDEV, VGPU_PARENT, 'nvidia-99')]) == []
 
 
 # -- live migration ---------------------------------------------------------------------------------------------------

@@ -5,8 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from kilonova.virt import driver
 from kilonova.virt.fake import FakeDriver, FakeMachine
-from tests.unit.virt.builders import GPU, devices, image_meta, new_conf, new_instance
+from tests.unit.virt.builders import (
+    GPU,
+    MDEV,
+    MDEV2,
+    VGPU,
+    VGPU_PARENT,
+    devices,
+    image_meta,
+    mediated,
+    new_conf,
+    new_instance,
+)
 
 
 @pytest.fixture
@@ -42,3 +54,23 @@ def test_calls_are_noted(fake: FakeDriver) -> None:
 def test_devices_are_the_tests_own(fake: FakeDriver) -> None:
     fake.pci_devices.append({'address': GPU})
     assert fake.host.get_available_resource()['pci_passthrough_devices'] == [{'address': GPU}]
+
+
+def test_mediated_devices_are_made_until_none_is_available(fake: FakeDriver) -> None:
+    fake.pci_devices.append({'address': VGPU_PARENT, 'mdev_types': {VGPU: {'available': 1, 'api': 'vfio-pci'}}})
+
+    def available() -> int:
+        found: int = fake.host.get_available_resource()['pci_passthrough_devices'][0]['mdev_types'][VGPU]['available']
+        return found
+    instance = new_instance()
+    fake.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV)])
+    assert fake.mdevs == {MDEV: (VGPU_PARENT, VGPU)} and available() == 0
+    with pytest.raises(driver.MdevUnavailable, match='none is available'):
+        fake.guests.spawn(new_instance(), image_meta(), pci_devices=[mediated(MDEV2)])
+    # It stays when its guest goes, and comes back with a guest that goes on.
+    fake.power.suspend(instance, lambda: None)
+    del fake.mdevs[MDEV]
+    assert available() == 1
+    fake.power.resume(instance, [mediated(MDEV)], lambda: None)
+    fake.guests.destroy(instance)
+    assert fake.mdevs == {MDEV: (VGPU_PARENT, VGPU)}

@@ -1,8 +1,8 @@
-"""PCI functions that leave a running guest, and come back.
+"""Devices of the host that leave a running guest, and come back.
 
     hotplug = Hotplug(attempts=8, timeout=20)
     hotplug.take(guest, check)                       # memory of a guest that has none can be saved
-    hotplug.give(guest, ['0000:08:00.0'])
+    hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices, too
 
 A guest's system lets a device go when it is asked to, and says so later; what the guest's definition names stays there.
 """
@@ -16,7 +16,7 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.virt import driver
-from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.devices import hostdevs
 from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
@@ -101,6 +101,6 @@ def _attach(guest: Guest, device: str) -> None:
 
 
 def _texts(xml: str) -> dict[str, str]:
-    """{address: the <hostdev> as text} of a domain."""
+    """{address or uuid: the <hostdev> as text} of a domain."""
     return {address: ElementTree.tostring(element, encoding='unicode')
-            for address, element in pci.elements(ElementTree.fromstring(xml)).items()}
+            for address, element in hostdevs.elements(ElementTree.fromstring(xml)).items()}

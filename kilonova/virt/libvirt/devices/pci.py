@@ -14,11 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from oslo_utils import strutils
-
-from kilonova.objects import PciDevice
-from kilonova.virt.libvirt.connection import Connection, translated
-
 LOG = logging.getLogger(__name__)
 
 # A domain number of more than 16 bits (VMD) can't be written into pci_devices.address nor passed through.
@@ -26,7 +21,7 @@ _MAX_DOMAIN = 0xFFFF
 
 
 @dataclass(frozen=True)
-class HostDevice:
+class PciFunction:
     """A PCI function of the host that a guest gets whole.
 
     ``managed``: libvirt takes it from its driver and gives it back.
@@ -34,23 +29,6 @@ class HostDevice:
 
     address: str
     managed: bool = True
-
-
-def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
-    """What PciDevice objects mean for a guest (device_spec's tag ``managed`` travels in extra_info)."""
-    return [HostDevice(device.address, strutils.bool_from_string(
-        (device.extra_info or {}).get('managed', 'true'), default=True)) for device in pci_devices]
-
-
-class PciDevices:
-    """``driver.Devices``: PCI functions are all that a host has to give."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._libvirt = connection
-
-    @translated
-    def missing_devices(self, addresses: Iterable[str]) -> list[str]:
-        return [address for address in addresses if not self._libvirt.has_node_device(node_name(address))]
 
 
 @dataclass(frozen=True)
@@ -116,11 +94,24 @@ def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
         described['capabilities']['vpd'] = {'card_serial_number': serial}
     parent = capability.find("./capability[@type='phys_function']/address")
     if parent is not None:
-        described.update(dev_type='type-VF', parent_addr=_address_of(parent))
+        described.update(dev_type='type-VF', parent_addr=address_of(parent))
     elif capability.find("./capability[@type='virt_functions']") is not None:
         # A PF without a single VF is one too.
         described['dev_type'] = 'type-PF'
+    types = mdev_types(capability)
+    if types is not None:
+        described['mdev_types'] = types
     return described
+
+
+def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | None:
+    """{type: {'available': how many more of it can be made, 'api': what guests see it as}} of the mediated devices that
+    a function can be cut into; None: into none at all."""
+    offered = capability.find("./capability[@type='mdev_types']")
+    if offered is None:
+        return None
+    return {kind.get('id', ''): {'available': _number(kind.findtext('availableInstances')),
+                                 'api': kind.findtext('deviceAPI') or ''} for kind in offered.findall('type')}
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
@@ -135,7 +126,7 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
 
 
 def _virtual_functions(capability: ElementTree.Element) -> list[str]:
-    return [_address_of(address) for address in capability.findall("./capability[@type='virt_functions']/address")]
+    return [address_of(address) for address in capability.findall("./capability[@type='virt_functions']/address")]
 
 
 def _number(text: str | None) -> int:
@@ -147,8 +138,8 @@ def _own_address(capability: ElementTree.Element) -> str:
     return _format(*(_number(capability.findtext(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 
-def _address_of(address: ElementTree.Element) -> str:
-    """… and references to others in hexadecimal attributes."""
+def address_of(address: ElementTree.Element) -> str:
+    """… and references to others, a domain's too, in hexadecimal attributes."""
     return _format(*(_number(address.get(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 
@@ -165,18 +156,3 @@ def _numa_node(capability: ElementTree.Element) -> int | None:
     element = capability.find('numa')
     node = int(element.get('node', '-1')) if element is not None else -1
     return node if node >= 0 else None
-
-
-def given_to(domain: ElementTree.Element) -> list[str]:
-    """Addresses of the PCI functions that a domain (its XML) has, in address order."""
-    return sorted(elements(domain))
-
-
-def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """{address: its <hostdev>} of the PCI functions that a domain has, in its order."""
-    found = {}
-    for element in domain.iterfind("./devices/hostdev[@type='pci']"):
-        address = element.find('source/address')
-        if address is not None:
-            found[_address_of(address)] = element
-    return found

@@ -6,6 +6,7 @@ from oslo_utils import strutils
 from kilonova import errors
 from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import tuning
+from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.domain.disk import places
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import (
@@ -15,6 +16,7 @@ from kilonova.virt.libvirt.xml import (
     Graphics,
     Input,
     Iommu,
+    MediatedHostDevice,
     MemoryBalloon,
     PciHostDevice,
     Rng,
@@ -168,7 +170,7 @@ class ControllerConfigurator:
 
 
 class HostdevConfigurator:
-    """One <hostdev> a PCI function: no driver, alias or guest address, libvirt adds those.
+    """One <hostdev> a PCI function or mediated device: no driver, alias or guest address, libvirt adds those.
 
     Raises PciDeviceUnsupportedHypervisor for guests that can't have any.
     """
@@ -177,6 +179,9 @@ class HostdevConfigurator:
         if guest.hostdevs and not guest.settings.is_qemu:
             raise errors.PciDeviceUnsupportedHypervisor(type=guest.settings.virt_type)
         for device in guest.hostdevs:
+            if isinstance(device, MediatedDevice):
+                domain.devices.append(MediatedHostDevice(device.uuid))
+                continue
             number, bus, rest = device.address.split(':')
             slot, function = rest.split('.')
             domain.devices.append(PciHostDevice(number, bus, slot, function, managed=device.managed))

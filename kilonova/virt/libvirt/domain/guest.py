@@ -15,7 +15,7 @@ from kilonova.objects.image_meta import ImageMetaProps
 from kilonova.virt.driver import ImageMeta
 from kilonova.virt.hardware import constraints
 from kilonova.virt.hardware import tuning as board
-from kilonova.virt.libvirt.devices.pci import HostDevice
+from kilonova.virt.libvirt.devices.hostdevs import HostDevice
 
 X86 = ('x86_64', 'i686')
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.

@@ -12,19 +12,22 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt.devices import hotplug, pci
+from kilonova.virt.libvirt.devices import hostdevs, hotplug
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.power import Power
-from tests.unit.virt.builders import GPU, GPU2, devices, new_instance
+from tests.unit.virt.builders import GPU, GPU2, MDEV, device, devices, mediated, new_instance
 
 HOSTDEV = ('<hostdev mode="subsystem" type="pci" managed="yes"><source><address domain="0x{}" bus="0x{}" slot="0x{}" '
            'function="0x{}"/></source></hostdev>')
+VGPU = ('<hostdev mode="subsystem" type="mdev" managed="no" model="vfio-pci"><source><address uuid="{}"/></source>'
+        '</hostdev>')
 
 
 def text(*addresses: str) -> str:
-    parts = [address.replace('.', ':').split(':') for address in addresses]
-    return f"<domain><devices>{''.join(HOSTDEV.format(*part) for part in parts)}</devices></domain>"
+    found = [HOSTDEV.format(*address.replace('.', ':').split(':')) if ':' in address else VGPU.format(address)
+             for address in addresses]
+    return f"<domain><devices>{''.join(found)}</devices></domain>"
 
 
 def failure(code: int, message: str = 'no') -> libvirt.libvirtError:
@@ -87,7 +90,7 @@ class Domain:
         self.live.append(self._address('give', device))
 
     def _address(self, what: str, device: str) -> str:
-        (address,) = pci.elements(ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>'))
+        (address,) = hostdevs.elements(ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>'))
         self.asked.append((what, address))
         return address
 
@@ -114,9 +117,17 @@ class Libvirt:
         return Guest(self, self.domain)     # type: ignore[arg-type]
 
 
-class Shown:
+class Domains:
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
     def show(self, guest: Guest) -> None:
         """The XML in the server's directory is not looked at here."""
+
+    def prepare_devices(self, pci_devices: Any) -> None:
+        if 'prepare_devices' in self.domain.refuses:
+            raise self.domain.refuses['prepare_devices']
+        self.domain.asked += [('make', device.address) for device in pci_devices if device.dev_type == 'mdev']
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +139,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def power(domain: Domain) -> Power:
-    return Power(Libvirt(domain), Shown(), Hotplug(3, 5), 1)     # type: ignore[arg-type]
+    return Power(Libvirt(domain), Domains(domain), Hotplug(3, 5), 1)     # type: ignore[arg-type]
 
 
 INSTANCE = new_instance()
@@ -146,6 +157,20 @@ def test_devices_leave_before_the_memory_is_saved_and_come_back_after_it() -> No
     assert domain.asked == [('take', GPU), ('take', GPU2)] * 2
     power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
     assert (domain.power, domain.saved, domain.live) == (PowerState.RUNNING, False, [GPU, GPU2])
+
+
+def test_mediated_devices_are_made_before_they_come_back() -> None:
+    domain = Domain(MDEV, GPU)
+    power(domain).suspend(INSTANCE, fine)
+    assert (domain.live, domain.saved) == ([], True)
+    domain.refuses['prepare_devices'] = driver.MdevUnavailable(uuid=MDEV, type='t', parent='p', reason='none is free')
+    with pytest.raises(driver.MdevUnavailable):
+        power(domain).resume(INSTANCE, [mediated(MDEV), device(GPU)], fine)
+    assert domain.saved
+    del domain.refuses['prepare_devices']
+    domain.asked.clear()
+    power(domain).resume(INSTANCE, [mediated(MDEV), device(GPU)], fine)
+    assert domain.asked == [('make', MDEV), ('give', MDEV), ('give', GPU)]
 
 
 def test_a_guest_that_keeps_a_device_goes_on_with_all_of_them() -> None:

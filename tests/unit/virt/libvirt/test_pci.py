@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from kilonova.virt.libvirt.devices import pci
-from tests.unit.virt.builders import device
+from tests.unit.virt.builders import MDEV_TYPES
 
 
 def node(bus: int, function: int = 0, *, domain: int = 0, extra: str = '', product: str = '0x2330') -> str:
@@ -93,16 +92,6 @@ def test_devices_that_are_no_functions_are_not_listed() -> None:
                          '<device><name>odd</name></device>']) == []
 
 
-def test_host_devices_follow_the_managed_tag() -> None:
-    given = pci.host_devices([device('0000:08:00.0'), device('0000:88:00.0', managed='false')])
-    assert given == [pci.HostDevice('0000:08:00.0', True), pci.HostDevice('0000:88:00.0', False)]
-
-
-def test_devices_that_a_domain_has() -> None:
-    domain = ElementTree.fromstring("""<domain><devices>
-      <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x88' slot='0x00' function='0x0'/>
-        </source><address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></hostdev>
-      <hostdev mode='subsystem' type='mdev'><source><address uuid='x'/></source></hostdev>
-      <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x08' slot='0x00' function='0x0'/>
-        </source></hostdev></devices></domain>""")
-    assert pci.given_to(domain) == ['0000:08:00.0', '0000:88:00.0']
+def test_a_function_that_mediated_devices_can_be_made_on() -> None:
+    assert one(node(0x84, extra=MDEV_TYPES))['mdev_types'] == {
+        'nvidia-35': {'available': 16, 'api': 'vfio-pci'}, 'nvidia-36': {'available': 0, 'api': 'vfio-pci'}}

@@ -1,7 +1,7 @@
 """The whole domain: order of elements, and what nobody asked for."""
 from __future__ import annotations
 
-from kilonova.virt.libvirt.devices.pci import HostDevice
+from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from tests.unit.virt.libvirt.domain.conftest import Configure
@@ -9,7 +9,7 @@ from tests.unit.virt.libvirt.domain.conftest import Configure
 
 def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
     """Row 1.41."""
-    domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),), hostdevs=(HostDevice('0000:08:00.0'),),
+    domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),), hostdevs=(PciFunction('0000:08:00.0'),),
                        console_log='/i/console.log')
     assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'metadata', 'sysinfo', 'os',
                                                    'features', 'clock', 'cpu', 'devices']

@@ -7,7 +7,8 @@ import pytest
 
 from kilonova import errors
 from kilonova.virt.driver import UnsupportedHardware
-from kilonova.virt.libvirt.devices.pci import HostDevice
+from kilonova.virt.libvirt.devices.mdev import MediatedDevice
+from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.devices import (
     BalloonConfigurator,
@@ -20,6 +21,7 @@ from kilonova.virt.libvirt.domain.devices import (
     VideoConfigurator,
 )
 from kilonova.virt.libvirt.domain.guest import Consoles, DeviceModels, GuestDisk, Spice
+from tests.unit.virt.builders import MDEV, MDEV2
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 BACKEND = '<backend model="random">/dev/urandom</backend>'
@@ -41,24 +43,33 @@ def test_rng(configure: Configure, asked: dict[str, Any], rng: str) -> None:
 
 def test_nothing_but_the_address(configure: Configure) -> None:
     """Row 0.4."""
-    domain = configure(HostdevConfigurator(), hostdevs=(HostDevice('0000:08:00.0'),))
+    domain = configure(HostdevConfigurator(), hostdevs=(PciFunction('0000:08:00.0'),))
     assert text(domain.find('devices')) == f'<devices>{GPU}</devices>'
 
 
 def test_several_in_the_order_given(configure: Configure) -> None:
-    domain = configure(HostdevConfigurator(), hostdevs=(HostDevice('0000:88:1f.7', managed=False),
-                                                        HostDevice('0000:08:00.0')))
+    domain = configure(HostdevConfigurator(), hostdevs=(PciFunction('0000:88:1f.7', managed=False),
+                                                        PciFunction('0000:08:00.0')))
     first, second = domain.findall('devices/hostdev')
     assert text(second) == GPU
     assert first.get('managed') == 'no'
     assert '<address domain="0x0000" bus="0x88" slot="0x1f" function="0x7"/>' in text(first)
 
 
+def test_mediated_devices_beside_a_function(configure: Configure) -> None:
+    domain = configure(HostdevConfigurator(), hostdevs=(
+        MediatedDevice(MDEV2, '0000:84:00.0', 'nvidia-35'), PciFunction('0000:08:00.0'),
+        MediatedDevice(MDEV, '0000:85:00.0', 'nvidia-36')))
+    vgpu = ('<hostdev mode="subsystem" type="mdev" managed="no" model="vfio-pci"><source><address uuid="{}"/></source>'
+            '</hostdev>')
+    assert text(domain.find('devices')) == f'<devices>{vgpu.format(MDEV2)}{GPU}{vgpu.format(MDEV)}</devices>'
+
+
 @pytest.mark.parametrize('virt_type', ['lxc', 'parallels'])
 def test_guests_that_cannot_have_any(configure: Configure, virt_type: str) -> None:
     """Seed-map 0.20."""
     with pytest.raises(errors.PciDeviceUnsupportedHypervisor, match=virt_type):
-        configure(HostdevConfigurator(), settings={'virt_type': virt_type}, hostdevs=(HostDevice('0000:08:00.0'),))
+        configure(HostdevConfigurator(), settings={'virt_type': virt_type}, hostdevs=(PciFunction('0000:08:00.0'),))
 
 
 @pytest.mark.parametrize(('settings', 'controllers'), [

@@ -1,0 +1,83 @@
+"""Devices of the host that guests are given: PCI functions whole, and mediated devices.
+
+    discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
+    host_devices(instance_devices)     # [PciFunction('0000:08:00.0', managed=True), MediatedDevice(uuid, ...)]
+    elements(domain)                   # {'0000:08:00.0': <hostdev>, uuid: <hostdev>}
+
+The dicts are those of ``driver.Host.get_available_resource``.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from oslo_utils import strutils
+
+from kilonova.objects import PciDevice
+from kilonova.pci.device import MDEV
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices import mdev, pci
+from kilonova.virt.libvirt.devices.mdev import MediatedDevice, MediatedDevices
+from kilonova.virt.libvirt.devices.pci import PciFunction
+
+HostDevice = PciFunction | MediatedDevice
+
+
+def discover(node_devices: Sequence[str]) -> list[dict[str, Any]]:
+    """All PCI functions among libvirt's node devices (XML texts) in address order, and their mediated devices by uuid.
+    """
+    functions = pci.discover(node_devices)
+    return functions + mdev.discover(node_devices, functions)
+
+
+def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
+    """What PciDevice objects mean for a guest, in their order."""
+    return [_mediated(device) if device.dev_type == MDEV else _function(device) for device in pci_devices]
+
+
+def _function(device: PciDevice) -> PciFunction:
+    # device_spec's tag travels in extra_info.
+    return PciFunction(device.address, strutils.bool_from_string((device.extra_info or {}).get('managed', 'true'),
+                                                                 default=True))
+
+
+def _mediated(device: PciDevice) -> MediatedDevice:
+    return MediatedDevice(device.address, device.parent_addr, device.extra_info['mdev_type'])
+
+
+def given_to(domain: ElementTree.Element) -> list[str]:
+    """Addresses of the PCI functions and uuids of the mediated devices that a domain (its XML) has, sorted."""
+    return sorted(elements(domain))
+
+
+def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """{address or uuid: its <hostdev>} of what a domain has, in its order."""
+    found = {}
+    for element in domain.iterfind('./devices/hostdev'):
+        address, kind = element.find('source/address'), element.get('type')
+        if address is None:
+            continue
+        if kind == 'pci':
+            found[pci.address_of(address)] = element
+        elif kind == 'mdev':
+            found[address.get('uuid', '')] = element
+    return found
+
+
+class HostDevices:
+    """``driver.Devices``."""
+
+    def __init__(self, connection: Connection, mediated: MediatedDevices) -> None:
+        self._libvirt, self._mediated = connection, mediated
+
+    @translated
+    def missing_devices(self, devices: Iterable[PciDevice]) -> list[str]:
+        wanted = list(devices)
+        made = self._mediated.uuids() if any(device.dev_type == MDEV for device in wanted) else set()
+        return [device.address for device in wanted if device.address not in made and not self._has(device)]
+
+    def _has(self, device: PciDevice) -> bool:
+        if device.dev_type == MDEV:
+            return self._mediated.is_offered(_mediated(device))
+        return self._libvirt.has_node_device(pci.node_name(device.address))

@@ -1,0 +1,191 @@
+"""Mediated devices: parts of a PCI function, vGPUs mostly, that are made when a guest first needs them.
+
+    mediated = MediatedDevices(connection)
+    mediated.start_inactive()                                       # after the host was booted
+    mediated.ensure([MediatedDevice(uuid, '0000:84:00.0', 'nvidia-35')])
+
+None is removed: it stays on the host when its guest goes, and the next guest can have it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+from oslo_log import log as logging
+from oslo_utils import uuidutils
+
+from kilonova.pci.device import MDEV
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices import pci
+from kilonova.virt.libvirt.xml import node, to_text
+
+LOG = logging.getLogger(__name__)
+
+# libvirt's name of one: mdev_<uuid with _>, from 7.8 on with _<parent> behind it.
+_NAME, _UUID_LENGTH = 'mdev_', 36
+
+
+@dataclass(frozen=True)
+class MediatedDevice:
+    """One that a guest is given; ``parent``: the address of the PCI function that it is on."""
+
+    uuid: str
+    parent: str
+    type: str
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One that libvirt knows; ``parent`` as libvirt calls it."""
+
+    name: str
+    uuid: str
+    parent: str
+    type: str
+
+
+def _read(text: str) -> _Found | None:
+    """What the XML of a node device says; None: it isn't a mediated device."""
+    device = ElementTree.fromstring(text)
+    capability = device.find("capability[@type='mdev']")
+    if capability is None:
+        return None
+    name, kind = device.findtext('name') or '', capability.find('type')
+    uuid = (capability.findtext('uuid') or '').lower() or _uuid(name)
+    if uuid is None:
+        LOG.debug('Skipping mediated device %s: libvirt does not tell its uuid', name)
+        return None
+    return _Found(name, uuid, device.findtext('parent') or '', kind.get('id', '') if kind is not None else '')
+
+
+def _uuid(name: str) -> str | None:
+    rest = name.removeprefix(_NAME)
+    uuid, behind = rest[:_UUID_LENGTH].replace('_', '-').lower(), rest[_UUID_LENGTH:]
+    is_one = name.startswith(_NAME) and behind[:1] in ('', '_') and uuidutils.is_uuid_like(uuid)
+    return uuid if is_one else None
+
+
+def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mediated devices of these PCI functions (``pci.discover``) among libvirt's node devices (XML texts), by uuid.
+    """
+    parents = {function['dev_id']: function for function in functions}
+    found: dict[str, dict[str, Any]] = {}
+    for one in sorted(filter(None, map(_read, node_devices)), key=lambda one: one.name):
+        parent = parents.get(one.parent)
+        if parent is None:
+            LOG.debug('Skipping mediated device %s: its parent %s is no PCI function', one.name, one.parent)
+        elif one.uuid in found:
+            # Definitions on several parents may have the same; only one can be active.
+            LOG.warning('Skipping mediated device %s: %s has its uuid', one.name, found[one.uuid]['dev_id'])
+        else:
+            found[one.uuid] = {
+                'dev_id': one.name, 'address': one.uuid, 'dev_type': MDEV, 'mdev_type': one.type,
+                'parent_addr': parent['address'], 'capabilities': {},
+                **{key: parent[key] for key in ('vendor_id', 'product_id', 'numa_node', 'label')}}
+    return [found[uuid] for uuid in sorted(found)]
+
+
+class MediatedDevices:
+    """Those of one host."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._libvirt = connection
+
+    def start_inactive(self) -> None:
+        """Start what is defined and not active, as far as it goes."""
+        inactive = [name for name in self._libvirt.mediated_devices() if not self._is_active(name)]
+        if inactive:
+            LOG.info('Found inactive mdevs: %s', inactive)
+        for name in inactive:
+            try:
+                self._start(name)
+            except libvirt.libvirtError as error:
+                LOG.warning('The mdev %s, and guests that have it, can not be started: %s', name, error)
+
+    def ensure(self, hostdevs: Iterable[object]) -> None:
+        """The mediated devices among a guest's devices exist and are active; may be repeated. MdevUnavailable: one
+        can't be had; what was made stays."""
+        for device in hostdevs:
+            if isinstance(device, MediatedDevice):
+                try:
+                    self._ensure(device)
+                except libvirt.libvirtError as error:
+                    raise _unavailable(device, str(error)) from error
+
+    def uuids(self) -> set[str]:
+        """Of all that exist, active or only defined."""
+        return {uuid for uuid in map(_uuid, self._libvirt.mediated_devices()) if uuid is not None}
+
+    def is_offered(self, device: MediatedDevice) -> bool:
+        """Whether its parent is there and has its type, whatever is still free of it."""
+        text = self._libvirt.node_device(pci.node_name(device.parent))
+        capability = ElementTree.fromstring(text).find("capability[@type='pci']") if text is not None else None
+        return capability is not None and device.type in (pci.mdev_types(capability) or {})
+
+    def _ensure(self, device: MediatedDevice) -> None:
+        name = self._name(device)
+        if name is None:
+            self._create(device)
+        elif not self._is_active(name):
+            self._start(name)
+
+    def _name(self, device: MediatedDevice) -> str | None:
+        """What libvirt calls it; None: there is none of its uuid. MdevUnavailable: there is another of its uuid."""
+        texts = [self._libvirt.node_device(name) for name in self._libvirt.mediated_devices()
+                 if _uuid(name) == device.uuid]
+        found = [one for one in (_read(text) for text in texts if text is not None) if one is not None]
+        for one in found:
+            if (one.parent, one.type) == (pci.node_name(device.parent), device.type):
+                return one.name
+        if found:
+            raise _unavailable(device, f'{found[0].name} is of type {found[0].type} on {found[0].parent}')
+        return None
+
+    def _is_active(self, name: str) -> bool:
+        try:
+            return bool(self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).isActive()))
+        except libvirt.libvirtError as error:
+            # libvirt's test driver has no others.
+            if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+                return True
+            if error.get_error_code() == libvirt.VIR_ERR_NO_NODE_DEVICE:
+                return False
+            raise
+
+    def _start(self, name: str) -> None:
+        LOG.info('Starting inactive mdev: %s', name)
+        try:
+            self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
+        except libvirt.libvirtError:
+            # Asked again after the connection was lost, it is active already.
+            if not self._is_active(name):
+                raise
+
+    def _create(self, device: MediatedDevice) -> None:
+        xml = _xml(device)
+        try:
+            self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
+        except libvirt.libvirtError:
+            # As above.
+            name = self._name(device)
+            if name is None or not self._is_active(name):
+                raise
+        LOG.info('Created mdev: %s on pGPU: %s.', device.uuid, device.parent)
+        try:
+            self._libvirt.do(lambda connection: connection.nodeDeviceDefineXML(xml, 0).setAutostart(1))
+        except libvirt.libvirtError as error:
+            LOG.warning('Failed to set autostart to True for mdev %s, a boot of this host removes it until a guest '
+                        'that has it is started: %s', device.uuid, error)
+
+
+def _xml(device: MediatedDevice) -> str:
+    return to_text(node('device', node('parent', pci.node_name(device.parent)),
+                        node('capability', node('type', id=device.type), node('uuid', device.uuid), type='mdev')))
+
+
+def _unavailable(device: MediatedDevice, reason: str) -> driver.MdevUnavailable:
+    return driver.MdevUnavailable(uuid=device.uuid, type=device.type, parent=device.parent, reason=reason)
