@@ -34,7 +34,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Protocol, TypedDict
+from typing import IO, Any, NotRequired, Protocol, TypedDict
 
 import stevedore
 from oslo_config import cfg
@@ -91,7 +91,7 @@ class LiveDisk(TypedDict):
 
 class LiveGuest(TypedDict):
     """What a destination must know of a guest that runs: where its disks are, what they are, which CPU it sees (XML,
-    None: any), and what its user asked of its disks ({name: wish})."""
+    None: any), what its user asked of its disks ({name: wish}), and whether it has mediated devices."""
 
     host: str
     storage_id: str
@@ -102,6 +102,7 @@ class LiveGuest(TypedDict):
     virt_type: str
     cpu: str | None
     asked: dict[str, Any]
+    mdevs: NotRequired[bool]
 
 
 class LivePlace(TypedDict):
@@ -125,9 +126,11 @@ class LiveOffer(MoveOffer):
 
 
 class PlacedOffer(LiveOffer):
-    """The offer of a destination that has claimed; ``place``: where the guest will run there."""
+    """The offer of a destination that has claimed; ``place``: where the guest will run there; ``hostdevs``: which of
+    the devices there each of its own becomes, by address."""
 
     place: LivePlace
+    hostdevs: NotRequired[dict[str, str]]
 
 
 class LiveProgress(TypedDict):
@@ -525,8 +528,10 @@ class LiveMigrations(Protocol):
         """Destination: where the guest will run here, by ``instance.numa_topology``; changes nothing.
         errors.MigrationPreCheckError: a guest of this flavor and image can't be here."""
 
-    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer) -> None:
-        """Destination: empty disks, and what the guest starts from. Undo: ``Moves.cleanup_move_dest``."""
+    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
+                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Destination: empty disks, what the guest starts from, and the mediated devices among those that it will have.
+        MdevUnavailable. Undo: ``Moves.cleanup_move_dest``."""
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
         """Source: returns when the guest is at the destination, at the offer's place; a repeated call attaches to the

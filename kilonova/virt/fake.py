@@ -542,7 +542,9 @@ class FakeLiveMigrations(_Part):
         return {'cpuset': None, 'cputune': None, 'numatune': None}
 
     @_scripted
-    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer) -> None:
+    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer,
+                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        self.fake.prepare(pci_devices)
         self.fake.domains.pop(instance.uuid, None)
         self.fake.directories[instance.uuid] = FakeDisk(guest['disks'][0]['size'] >> 30, 0, move=offer['move'])
 
@@ -559,7 +561,8 @@ class FakeLiveMigrations(_Part):
         finally:
             self._giving.discard(instance.uuid)
         machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
-        machine.arrived[there][instance.uuid] = replace(domain)
+        machine.arrived[there][instance.uuid] = replace(
+            domain, hostdevs=[offer.get('hostdevs', {})[one] for one in domain.hostdevs])
         domain.state = PowerState.SHUTDOWN
 
     @staticmethod

@@ -58,7 +58,8 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Shape:
-    """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs)."""
+    """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs). ``lives``:
+    users migrate servers while they run, too."""
 
     name: str
     devices: dict[str, list[dict[str, Any]]]
@@ -70,6 +71,7 @@ class Shape:
     schedulers: int = 2
     vcpus: int = 64
     cells: int = 0
+    lives: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -117,12 +119,12 @@ SHAPES = {
     'pins': Shape('pins', _gpus(2, 2), tuple(
         (name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS), (_WHOLE,), (_SPEC,),
         conductors=2, vcpus=12, cells=2, options={'compute__cpu_dedicated_set': '0-11'}),
-    # Mediated devices, beside a GPU: one each of two cards, and two of any with the GPU.
+    # Mediated devices, alone, two of any card, with a GPU, and one each of two cards.
     'vgpus': Shape('vgpus', _cards(2, 2), (
         ('none', 1, {}), ('one', 2, {'resources:VGPU': '1'}),
-        ('two', 4, {'resources:VGPU': '2', 'pci_passthrough:alias': 'gpu:1'}),
+        ('two', 4, {'resources:VGPU': '2'}), ('both', 4, {'resources:VGPU': '1', 'pci_passthrough:alias': 'gpu:1'}),
         ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'})), (_WHOLE,), (_SPEC,),
-        conductors=2, options={'devices__enabled_mdev_types': ['nvidia-35']}),
+        conductors=2, lives=True, options={'devices__enabled_mdev_types': ['nvidia-35']}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 

@@ -112,6 +112,10 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
                 last = kind
         server += 1
     acts.sort(key=lambda act: act.time)
+    if shape.lives:
+        # In place of half of these.
+        acts = [replace(act, kind='live') if act.kind in ('migrate', 'confirm', 'stop') and chance.random() < 0.5
+                else act for act in acts]
     slow = chance.choice((0.0, 0.0, 0.003, 0.02)) if not plotted else 0.0
     others = _troubles(chance, shape, acts, span) if not plotted or chance.random() < 0.3 else []
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,

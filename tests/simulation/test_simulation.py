@@ -26,10 +26,11 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, l
 
 
 # Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
-HEALTHY = (('--seeds', '1-100'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'))
+HEALTHY = (('--seeds', '1-100'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'),
+           ('--seeds', '1-30', '--shape', 'vgpus'))
 
 
-@pytest.mark.parametrize('arguments', HEALTHY, ids=['the ordinary mix', 'virtual functions', 'pinned CPUs'])
+@pytest.mark.parametrize('arguments', HEALTHY, ids=['the ordinary mix', 'virtual functions', 'pinned CPUs', 'vGPUs'])
 def test_nothing_is_wrong_with_the_code_as_it_is(arguments: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     """Every operation ends, nothing has two owners or is left over, and what users were told is so."""
     results = simulate(tmp_path / 'results', *arguments, '--keep-going', jobs=2)[1]

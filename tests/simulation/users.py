@@ -62,6 +62,7 @@ _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] =
     'migrate': (frozenset(('ACTIVE', 'SHUTOFF')), _resized(None)),
     'confirm': (frozenset(('VERIFY_RESIZE',)), lambda state: {State(state.back.status, state.flavor)}),
     'revert': (frozenset(('VERIFY_RESIZE',)), lambda state: {state.back}),
+    'live': (frozenset(('ACTIVE',)), lambda state: {state}),
     'stop': (frozenset(('ACTIVE', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
     'start': (frozenset(('SHUTOFF',)), lambda state: {replace(state, status='ACTIVE'), state}),
     'reboot': (frozenset(('ACTIVE',)), lambda state: {state}),
@@ -70,6 +71,7 @@ _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] =
     'force_delete': (None, lambda state: {State(GONE, '')}),
 }
 _BODIES = {'migrate': {'migrate': None}, 'confirm': {'confirmResize': None}, 'revert': {'revertResize': None},
+           'live': {'os-migrateLive': {'host': None, 'block_migration': 'auto'}},
            'stop': {'os-stop': None}, 'start': {'os-start': None}, 'reboot': {'reboot': {'type': 'SOFT'}},
            'hard_reboot': {'reboot': {'type': 'HARD'}}, 'restore': {'restore': None},
            'force_delete': {'forceDelete': None}}

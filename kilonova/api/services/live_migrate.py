@@ -61,6 +61,11 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
 
 
 def _check(instance: Instance) -> None:
-    """What a guest can't take along: refused before anything is done."""
-    if instance.pci_requests is not None and instance.pci_requests.requests:
-        raise NotLive(uuid=instance.uuid, reason='it has PCI devices, which stay with their host')
+    """What a guest can't take along: refused before anything is done. Its host looks whether it can move mediated
+    devices."""
+    for request in instance.pci_requests.requests if instance.pci_requests is not None else ():
+        if request.source != request.FLAVOR_RESOURCES and not all(
+                spec.get('live_migratable') == 'true' for spec in request.spec):
+            name = f'of alias {request.alias_name}' if request.alias_name is not None else 'of a port'
+            raise NotLive(uuid=instance.uuid, reason=f'it has PCI devices {name}, which does not say that they are '
+                                                     'live_migratable: they stay with their host')

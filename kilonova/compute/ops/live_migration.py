@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from oslo_log import log as logging
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import answer, order
 from kilonova.compute.host import Host, image_of
 from kilonova.compute.operation import Check, Operation, Reply, SaveFields
 from kilonova.compute.ops import move
-from kilonova.compute.tracker import side_of
+from kilonova.compute.tracker import RUN, side_of
 from kilonova.context import RequestContext
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
@@ -53,20 +53,45 @@ def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> 
         op.undo(move.free, op, order.migration)
         move.take_place(op, order.migration, order.request_spec)
         place = live.place(op.instance, image_of(op.instance))
+        hostdevs = _counterparts(op, order.migration)
         op.check()
         op.save(event=op.event())
-    return {**offer, 'place': place}
+    return {**offer, 'place': place, 'hostdevs': hostdevs}
+
+
+def _counterparts(op: Operation, migration: objects.Migration) -> dict[str, str]:
+    """{address of a device at the source: that of the device here which takes its place}: the guest must not see a
+    difference. MigrationPreCheckError: there is one."""
+    left = _claimed(op, migration)
+    found = {}
+    for device in move.devices_before(op, migration):
+        like = next((one for one in left if _seen(one) == _seen(device)), None)
+        if like is None:
+            raise errors.MigrationPreCheckError(
+                reason=f"no device like {device.address} ({', '.join(filter(None, _seen(device)))}) was claimed here")
+        left.remove(like)
+        found[device.address] = like.address
+    return found
+
+
+def _claimed(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
+    return op.host.tracker.devices(op.instance.uuid, side_of(migration))
+
+
+def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
+    """What a guest sees of it."""
+    return device.dev_type, device.vendor_id, device.product_id, device.extra_info.get('mdev_type')
 
 
 # -- 2. the destination makes room -------------------------------------------------------------------------------------
 @order(Compute.pre_live_migration)
 def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
-    """Empty disks. What had come of them goes with the claim (``rollback``)."""
+    """Empty disks, and mediated devices. What had come of the disks goes with the claim (``rollback``)."""
     op.begin('compute_pre_live_migration')
     with op.turn(), op.undoing('prepare'):
         op.undo(move.failed, op)
         op.notify('instance.live_migration_pre.start')
-        op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer)
+        op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer, _claimed(op, order.migration))
         op.save(event=op.event())
     op.notify('instance.live_migration_pre.end')
     return {}
@@ -123,7 +148,9 @@ def _receive(op: Operation, migration: objects.Migration, fields: SaveFields) ->
     move.learn(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        plan = host.tracker.plan_allocate(uuid, side_of(migration))
+        # A compute that started after the migration had ended found the server at home.
+        side = side_of(migration)
+        plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
         # Less work under way.
         fields['usage'] = host.tracker.usage(plan)
         fields['expect'] = {'host': [migration.source_compute, host.name]}

@@ -106,7 +106,7 @@ def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationC
     are written with it. ``host_of_server``: the server is on one of these (None: the source)."""
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
-    old = _old_devices(op, migration)
+    old = devices_before(op, migration)
     # A server that stays on its host changes nothing for its group.
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
@@ -119,8 +119,8 @@ def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationC
         order.limits, lambda plan: {'migration_context': _context(op, migration, requests, old, plan)}, **fields)
 
 
-def _old_devices(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
-    """What the server holds at the source."""
+def devices_before(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
+    """Destination: what the server holds at the source."""
     tracker, instance = op.host.tracker, op.instance
     if migration.source_compute == op.host.name:
         return tracker.devices(instance.uuid)

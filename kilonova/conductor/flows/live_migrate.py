@@ -159,13 +159,15 @@ def mark_migrated(work: LiveWork) -> None:
 
 
 def _arrived(work: LiveWork) -> dict[str, str | None]:
-    """Columns of instance_extra once the server is the destination's: its place on the NUMA cells there. Until then
-    both ends read it from the migration context."""
+    """Columns of instance_extra once the server is the destination's: its place on the NUMA cells there, and the
+    devices that it asked for there. Until then both ends read them from the migration context."""
     server = work.instance()
     context = server.migration_context
     extra: dict[str, str | None] = {'migration_context': None}
     if context is not None and context.new_numa_topology is not None:
         extra['numa_topology'] = context.new_numa_topology.to_json()
+    if context is not None and 'new_pci_requests' in context and context.new_pci_requests is not None:
+        extra['pci_requests'] = context.new_pci_requests.to_column()
     return extra
 
 

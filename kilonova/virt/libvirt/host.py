@@ -9,6 +9,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from kilonova import errors
 from kilonova.pci.spec import DeviceSpecs
 from kilonova.virt import driver, identity
 from kilonova.virt import inventory as shared_inventory
@@ -28,8 +29,8 @@ LOG = logging.getLogger(__name__)
 
 # The oldest libvirt that is served, as major * 1000000 + minor * 1000 + micro.
 _OLDEST_LIBVIRT = 8000000
-# libvirt and QEMU that move devices of live_migratable with their guests.
-_MOVES_DEVICES = 10000000, 8002002
+# libvirt and QEMU that move devices of live_migratable, and mediated devices, with their guests.
+_MOVES_DEVICES, _MOVES_MDEVS = (10000000, 8002002), (8006000, 8001000)
 
 
 class Host:
@@ -68,6 +69,14 @@ class Host:
             if found < needed:
                 raise driver.DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
                                                         f'{found} is too old, {needed} is needed')
+
+    def check_moves_mdevs(self, end: str) -> None:
+        """errors.MigrationPreCheckError: this host, one ``end`` of a live migration, can't move mediated devices."""
+        for name, found, needed in (('libvirt', self._libvirt.libvirt_version(), _MOVES_MDEVS[0]),
+                                    ('QEMU', self._libvirt.version(), _MOVES_MDEVS[1])):
+            if found < needed and not self._libvirt.is_test:
+                raise errors.MigrationPreCheckError(
+                    reason=f'{name} {found} of the {end} is too old to move mediated devices, {needed} is needed')
 
     def _check_cpu_models(self) -> None:
         """A model that guests can't have here must not be offered. libvirt's test driver runs none."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,6 +24,7 @@ from kilonova.states import PowerState, VmState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices.hostdevs import elements
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.handover import Handover
@@ -69,11 +71,14 @@ class LiveMigrations:
         if domain.find("devices/serial[@type='tcp']") is not None:
             raise errors.MigrationError(reason='the guest has serial consoles on ports of its host '
                                                '([serial_console]enabled), which it can not take along')
+        mdevs = any(one.get('type') == 'mdev' for one in elements(domain).values())
+        if mdevs:
+            self._host.check_moves_mdevs('source')
         os_type, cpu = domain.find('os/type'), domain.find('cpu')
         return {'host': offer['host'], 'storage_id': offer['storage_id'], 'instances_path': self._instances_path,
                 'disks': found, 'asked': {name: wish.to_dict() for name, wish in directory.asked().items()},
                 'arch': self._host.capabilities.arch, 'virt_type': self._host.settings.virt_type,
-                'machine': os_type.get('machine') if os_type is not None else None,
+                'machine': os_type.get('machine') if os_type is not None else None, 'mdevs': mdevs,
                 # Without a model it is the host's own, which libvirt compares itself.
                 'cpu': ElementTree.tostring(cpu, encoding='unicode')
                 if cpu is not None and cpu.find('model') is not None else None}
@@ -97,6 +102,8 @@ class LiveMigrations:
             raise errors.MigrationPreCheckError(reason=f"they share a storage which is at {guest['instances_path']} "
                                                        f'there, at {self._instances_path} here')
         self._compare(guest)
+        if guest.get('mdevs'):
+            self._host.check_moves_mdevs('destination')
         if block:
             self._check_room(instance, guest, over_commit)
         address = f'[{self._address}]' if ':' in self._address else self._address
@@ -133,7 +140,9 @@ class LiveMigrations:
             raise errors.MigrationPreCheckError(reason=str(error)) from error
 
     @translated
-    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer) -> None:
+    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer,
+                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
         self._handover.forget(instance.uuid)
         if offer['block']:
@@ -236,7 +245,8 @@ class LiveMigrations:
         # One that runs at the destination already is paused here.
         if guest.power_state() == PowerState.PAUSED and not migrating.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
-        return Way(offer['host'], offer['uri'], parameters, flags)
+        # Devices don't fetch memory that isn't there yet.
+        return Way(offer['host'], offer['uri'], parameters, flags, post_copy=not elements(ElementTree.fromstring(live)))
 
     @translated
     def force_complete(self, instance: objects.Instance) -> None:

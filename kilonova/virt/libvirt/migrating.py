@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import enum
 import os
+import re
+from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
 from oslo_log import log as logging
 
-from kilonova import concurrency
+from kilonova import concurrency, errors
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.hostdevs import elements
 from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
@@ -198,7 +201,8 @@ def xml(guest: Guest, inactive: bool = False) -> str:
 
 def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> str:
     """A domain whose files of directory ``path`` are in ``there``; which files its disks read from besides is what
-    those at the destination say. Its screens listen, and its CPUs and its memory are, where ``offer`` says."""
+    those at the destination say. Its screens listen, and its CPUs, its memory and its devices are, where ``offer``
+    says. MigrationError: a device has no counterpart there."""
     domain = ElementTree.fromstring(text)
     below = path + os.sep
     for element in domain.iter():
@@ -218,6 +222,7 @@ def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> st
             for found in one.findall(name):
                 one.remove(found)
     _put(domain, offer['place'])
+    _exchange(domain, offer.get('hostdevs', {}))
     return ElementTree.tostring(domain, encoding='unicode')
 
 
@@ -232,6 +237,20 @@ def _put(domain: ElementTree.Element, place: driver.LivePlace) -> None:
             domain.remove(one)
         if text is not None:
             domain.append(ElementTree.fromstring(text))
+
+
+def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
+    """What the guest sees of its devices, and where, stays as it is."""
+    for old, element in elements(domain).items():
+        if old not in hostdevs:
+            raise errors.MigrationError(reason=f'the destination has no device in place of {old}')
+        address, new = element.find('source/address'), hostdevs[old]
+        assert address is not None
+        if element.get('type') == 'mdev':
+            address.set('uuid', new)
+        else:
+            for name, value in zip(('domain', 'bus', 'slot', 'function'), re.split('[:.]', new), strict=True):
+                address.set(name, f'0x{value}')
 
 
 def copied_disks(text: str, path: str) -> list[str]:

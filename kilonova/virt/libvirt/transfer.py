@@ -39,12 +39,14 @@ _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total'
 
 @dataclass(frozen=True)
 class Way:
-    """Where a guest goes: libvirt's address there, and what it shall know besides this host's options."""
+    """Where a guest goes: libvirt's address there, and what it shall know besides this host's options. ``post_copy``:
+    whether the guest may run there before its memory has come."""
 
     host: str
     uri: str
     parameters: dict[str, Any]
     flags: int
+    post_copy: bool = True
 
 
 class Transfers:
@@ -67,7 +69,7 @@ class Transfers:
         call = None
         try:
             if migrating.outgoing(guest) is None and not migrating.has_switched(guest):
-                call = self._begin(guest, way, self._post_copy)
+                call = self._begin(guest, way, self._post_copy and way.post_copy)
             try:
                 self._follow(guest, told, call)
             except migrating.PostCopyRefused as error:

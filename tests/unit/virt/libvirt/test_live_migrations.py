@@ -15,8 +15,9 @@ from kilonova.virt import driver
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import live_migration, migrating
+from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.storage.asked import Wish
-from tests.unit.virt.builders import image_meta, new_instance
+from tests.unit.virt.builders import MDEV2, image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
 
 DOMAIN = """<domain type='qemu'>
@@ -66,6 +67,46 @@ def test_cpus_and_memory_are_where_the_destination_says() -> None:
     assert [bare.find(path) for path in ('vcpu[@cpuset]', 'cputune', 'numatune')] == [None] * 3
     for each in (domain, bare):
         assert ElementTree.tostring(each.find('cpu')) == ElementTree.tostring(before.find('cpu'))     # type: ignore[arg-type]
+
+
+HOSTDEVS = """<domain type='kvm'><devices>
+  <hostdev mode='subsystem' type='pci' managed='no'>
+    <source><address domain='0x0000' bus='0x3b' slot='0x00' function='0x4'/></source>
+    <address type='pci' domain='0x0000' bus='0x05' slot='0x00' function='0x0'/></hostdev>
+  <hostdev mode='subsystem' type='mdev' model='vfio-pci'>
+    <source><address uuid='4b20d080-1b54-4048-85b3-a6a62d165c01'/></source>
+    <address type='pci' domain='0x0000' bus='0x06' slot='0x00' function='0x0'/></hostdev>
+</devices></domain>"""
+
+
+def test_devices_become_those_of_the_destination() -> None:
+    """Where the guest sees them stays. One that has no counterpart isn't left out."""
+    offer: driver.PlacedOffer = {'listen': {}, 'place': NOWHERE, 'hostdevs': {  # type: ignore[typeddict-item]
+        '0000:3b:00.4': '0001:5e:1f.7', '4b20d080-1b54-4048-85b3-a6a62d165c01': MDEV2}}
+    domain = ElementTree.fromstring(migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer))
+    assert [one.attrib for one in domain.iterfind('devices/hostdev/source/address')] == [
+        {'domain': '0x0001', 'bus': '0x5e', 'slot': '0x1f', 'function': '0x7'}, {'uuid': MDEV2}]
+    assert [one.get('bus') for one in domain.iterfind('devices/hostdev/address')] == ['0x05', '0x06']
+    del offer['hostdevs']['0000:3b:00.4']
+    with pytest.raises(errors.MigrationError, match=r'no device in place of 0000:3b:00\.4'):
+        migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer)
+
+
+@pytest.mark.parametrize(('versions', 'text'), [
+    ((8005009, 8001000), 'libvirt 8005009 of the source is too old to move mediated devices, 8006000 is needed'),
+    ((8006000, 8000099), 'QEMU 8000099 of the source'), ((8006000, 8001000), None)])
+def test_mediated_devices_need_hosts_that_can_move_them(
+        libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None) -> None:
+    host = libvirt_rig.driver('gpu2').host
+    host.check_moves_mdevs('source')
+    monkeypatch.setattr(Connection, 'libvirt_version', lambda self: versions[0])
+    monkeypatch.setattr(Connection, 'version', lambda self: versions[1])
+    monkeypatch.setattr(host._libvirt, 'is_test', False)
+    if text is None:
+        host.check_moves_mdevs('source')
+        return
+    with pytest.raises(errors.MigrationPreCheckError, match=text):
+        host.check_moves_mdevs('source')
 
 
 def test_a_guest_that_can_not_be_at_its_place_is_refused(libvirt_rig: LibvirtRig) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,6 +130,13 @@ def test_what_libvirt_is_asked(transfers: Any, options: dict[str, Any], flags: i
     guest = Going((None, GONE))
     carry(transfers(**options), guest)
     assert guest.calls == [(WAY.parameters | parameters, WAY.flags | flags)]
+
+
+def test_a_guest_with_devices_is_not_switched(transfers: Any) -> None:
+    guest = Going((None, GONE))
+    made = transfers(permit_post_copy=True, permit_auto_converge=True)
+    made.carry(guest, replace(WAY, post_copy=False), lambda _: None)
+    assert [flags for _, flags in guest.calls] == [WAY.flags | libvirt.VIR_MIGRATE_AUTO_CONVERGE]
 
 
 def test_a_destination_without_post_copy_gets_the_guest_without(transfers: Any,
