@@ -2,8 +2,8 @@
 
 Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
 (their ratio tells whether anything grows with what is there), of reads (list, detail, show, flavors) by users who
-have ten, a hundred and a thousand servers, and of idle clouds: two hosts without servers, two with a hundred each, and
-twenty.
+have ten, a hundred and a thousand servers; of boots with a device of each kind; and of idle clouds: two hosts without
+servers, two with a hundred each, and twenty.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from kilonova.db.queries import instance_mappings, instances, request_specs
 from kilonova.db.queries.operations import operations
 from tests.bench import meter
 from tests.fixtures.hosts import write_host
+from tests.fixtures.mdev import NVIDIA35, made_mdev, mdev_card
 from tests.fixtures.servers import put_server
 from tests.integration.site import Site
 from tools.cloud import control, render
@@ -35,6 +37,10 @@ GPUS_A_HOST = 16
 SERVERS = 100
 # Every so many servers of a hundred ask for a GPU.
 WITH_GPU = 10
+# vGPUs of each host, all on one card; servers that are booted of each kind of device, and how flavors ask for it.
+VGPUS_A_HOST, CARD = 16, '0000:84:00.0'
+OF_A_KIND = 24
+KINDS = {'none': {}, 'GPU': {'pci_passthrough:alias': 'QuadroM4000-video:1'}, 'vGPU': {'resources:VGPU': '1'}}
 AT_ONCE = 8
 LISTED = (10, 100, 1000)
 READS = 15
@@ -67,10 +73,13 @@ class BenchSite(Site):
         self.hosts.mkdir()
         for host in names:
             write_host(self.hosts, host, [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
-                       memory_gib=1024)
+                       [mdev_card(CARD, {NVIDIA35: 0}), *(
+                           made_mdev(str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{host}{number}')), CARD)
+                           for number in range(VGPUS_A_HOST))], memory_gib=1024)
             (self.hosts / f'{host}.conf').write_text(
                 (f'[DEFAULT]\nreport_interval = {SELDOM:g}\n' if host in seldom else '')
-                + '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n')
+                + '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n'
+                f'[devices]\nenabled_mdev_types = {NVIDIA35}\n')
         self.databases: engine.Databases
 
     def up(self) -> None:
@@ -100,6 +109,27 @@ class BenchSite(Site):
         act()
         wall = time.monotonic() - began
         return Spent(wall, meter.used(before, meter.cpu_seconds(self.layout.var)))
+
+
+def measure_kinds(site: BenchSite) -> None:
+    """Boots of servers with a device of each kind, in turns: what one costs."""
+    site.up()
+    for kind, extra_specs in KINDS.items():
+        site.flavor(f'bench-{kind}', specs=extra_specs)
+    spent: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
+    turns = 3
+    for turn in range(turns + 1):
+        for kind, costs in spent.items():
+            def act(flavor: str = f'bench-{kind}', name: str = f'{kind}-{turn}') -> None:
+                site.at_once(lambda number: site.create(f'{name}-{number}', flavor), range(OF_A_KIND), AT_ONCE)
+                site.wait(OF_A_KIND)
+            cost = site.meter(act).cpu
+            site.clean()
+            # The first turn warms up.
+            for service, seconds in cost.items() if turn else ():
+                costs[service] = costs.get(service, 0.0) + 1000 * seconds / (turns * OF_A_KIND)
+    table(f'CPU ms per boot with a device, {turns} times {OF_A_KIND} of each kind', spent)
+    print(f"a boot with a vGPU costs {spent['vGPU']['all'] / spent['GPU']['all']:.2f} times one with a GPU")
 
 
 def boot(site: BenchSite, already: int, count: int) -> None:
@@ -260,6 +290,8 @@ def main() -> int:
     began = time.monotonic()
     with cloud() as site:
         few, full = run(site)
+    with cloud() as site:
+        measure_kinds(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
