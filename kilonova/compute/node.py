@@ -166,6 +166,7 @@ class Node:
 
     def _report(self, ctxt: RequestContext, resources: dict[str, Any], *, refresh: bool) -> None:
         tracker = self._host.tracker
+        resources = self._tidied(resources)
         with tracker.writing(ctxt):
             # Before Placement offers them: only a device with a row can be claimed.
             self._save_devices(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
@@ -195,6 +196,17 @@ class Node:
                   'total_vcpus=%s used_vcpus=%s pci_stats=%s', tracker.nodename, self.record.memory_mb,
                   tracker.used.memory_mb, self.record.local_gb, tracker.used.local_gb, self.record.vcpus,
                   tracker.used.vcpus, usage['pci_stats'])
+
+    def _tidied(self, resources: dict[str, Any]) -> dict[str, Any]:
+        """The host without the devices that are in the way of others."""
+        driver, devices = self._host.driver, self._host.tracker.host_devices
+        held = {device.address for device in devices.held()}
+        unneeded = [address for kind in self._kinds
+                    for address in kind.unneeded(resources['pci_passthrough_devices'], held)]
+        if not unneeded:
+            return resources
+        driver.devices.remove_mdevs(unneeded)
+        return driver.host.get_available_resource()
 
     def _save_devices(self, ctxt: RequestContext, devices: HostDevices) -> None:
         """The host's devices are these now; rows say so. Hold ``writing``."""

@@ -45,6 +45,10 @@ class Kind(Protocol):
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
         """{address: columns} of the devices of this kind that a host was found to have and that servers may get."""
 
+    def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
+        """Addresses of what this host made, no server holds and none can get any more, and what is in the way of
+        others: the driver removes it."""
+
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """{address: status} of all its devices. Held ones (claimed, allocated) keep theirs; that of a free one follows
         from who holds others that it can't be given away with."""
@@ -80,6 +84,10 @@ class PciFunctions:
                  if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None]
         self._specs.tell(named)
         return {one['address']: pci_device.columns(one, spec.tags) for one, spec in named}
+
+    def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
+        """As ``Kind``: none is made."""
+        return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """A physical function and those below it bar each other."""

@@ -154,6 +154,13 @@ class MediatedDevices:
             made.update((one, _columns(parent, mdev_type)) for one in uuids)
         return made
 
+    def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
+        """As ``Kind``: those of another type than their parent's: most cards have one type at a time. Those that
+        somebody else made stay."""
+        return [one['address'] for one in found if one['dev_type'] == MDEV and one['address'] not in held
+                and (mdev_type := self._types.of(one.get('parent_addr') or '')) is not None
+                and mdev_type.name != one['mdev_type'] and self._is_ours(one)]
+
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """As ``Kind``: none bars another."""
         return {device.address: device.status if device.status in OWNED else AVAILABLE for device in devices}
@@ -210,11 +217,19 @@ class MediatedDevices:
         made: list[str] = []
         count = 0
         while len(made) < number:
-            planned = str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{count}'))
+            planned = self._uuid(parent, mdev_type, count)
             if planned not in exist:
                 made.append(planned)
             count += 1
         return made
+
+    def _uuid(self, parent: str | None, mdev_type: str, number: int) -> str:
+        return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
+
+    def _is_ours(self, one: Found) -> bool:
+        """Whether it was made under a UUID that was planned here."""
+        return any(self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
+                   for number in range(MOST_DEVICES))
 
     def _tell(self, parent: str, mdev_type: str) -> None:
         if parent not in self._told:

@@ -594,6 +594,9 @@ class Devices(Protocol):
         A mediated device that doesn't exist is missing only if its PCI function isn't there or doesn't offer its type.
         """
 
+    def remove_mdevs(self, uuids: Iterable[str]) -> None:
+        """Remove these mediated devices, as far as it goes: what can't be removed (a guest has it) stays."""
+
 
 class ComputeDriver(Protocol):
     """One hypervisor of one host, by subject."""

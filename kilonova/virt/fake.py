@@ -631,6 +631,12 @@ class FakeDevices(_Part):
     """``driver.Devices``."""
 
     @_scripted
+    def remove_mdevs(self, uuids: Iterable[str]) -> None:
+        used = {address for domain in self.fake.domains.values() for address in domain.hostdevs}
+        for uuid in set(uuids) - used:
+            self.fake.mdevs.pop(uuid, None)
+
+    @_scripted
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
         return [device.address for device in devices if not self._has(device)]
 

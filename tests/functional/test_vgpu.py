@@ -192,6 +192,32 @@ def test_a_host_that_can_not_make_one_is_passed_over(vgpus: Cloud, bus: Bus) -> 
     vgpus.assert_clean()
 
 
+def test_a_card_whose_type_changes(make_cloud: Callable[..., Cloud], bus: Bus) -> None:
+    """What is free of the old type goes at the next look, so that there is room for the new one; what is held stays as
+    long as it is."""
+    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 2, 'nvidia-36': 1})]},
+                       devices__enabled_mdev_types=['nvidia-35'])
+    held, gone = cloud.boot(flavor(cloud)), cloud.boot(flavor(cloud))
+    before = check(cloud, held, 1)
+    cloud.ok('DELETE', f'/servers/{gone}')
+    cloud.settle()
+    assert len(bus.made('gpu1')) == 2
+    cloud.crash_compute('gpu1')
+    compute = cloud.start_compute('gpu1', devices__enabled_mdev_types=['nvidia-36'])
+    assert list(bus.made('gpu1')) == before
+    for name in ('os-stop', 'os-start'):
+        cloud.action(held, name)
+        assert check(cloud, held, 1) == before
+    assert cloud.status(cloud.boot(flavor(cloud))) == 'ERROR'
+    cloud.ok('DELETE', f'/servers/{held}')
+    cloud.settle()
+    compute.node.update()
+    assert bus.made('gpu1') == {}
+    server = cloud.boot(flavor(cloud))
+    assert [mdev_type for _, mdev_type in bus.made('gpu1').values()] == ['nvidia-36']
+    check(cloud, server, 1)
+
+
 def live_migrate(cloud: Cloud, server: str) -> None:
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'}, version='2.25')
 

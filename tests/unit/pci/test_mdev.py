@@ -132,6 +132,16 @@ def test_those_that_exist_count_and_the_rest_keep_their_uuids():
     assert len(addresses) == 3 and MADE in addresses and len(addresses - {MADE} - set(planned)) == 0
 
 
+def test_what_is_in_the_way_of_another_type_is_not_needed():
+    """Only what was made here, and nobody holds; never where the card has no type."""
+    old = [device.address for device in host(conf('nvidia-35'), parent(ONE)).all()]
+    found = [parent(ONE, mdev_type='nvidia-36'), *(made_of(one, ONE) for one in [*old, MADE])]
+    _, mediated = kinds.from_conf(conf('nvidia-36'))
+    assert mediated.unneeded(found, {old[1]}) == [old[0]]
+    for types in ('', 'nvidia-35'):
+        assert kinds.from_conf(conf(types))[1].unneeded(found, ()) == []
+
+
 def test_other_hosts_plan_other_uuids():
     settings = conf('nvidia-35')
     mine = {device.address for device in host(settings, parent(ONE)).all()}

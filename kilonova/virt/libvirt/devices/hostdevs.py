@@ -77,6 +77,10 @@ class HostDevices:
         made = self._mediated.uuids() if any(device.dev_type == MDEV for device in wanted) else set()
         return [device.address for device in wanted if device.address not in made and not self._has(device)]
 
+    @translated
+    def remove_mdevs(self, uuids: Iterable[str]) -> None:
+        self._mediated.remove(uuids)
+
     def _has(self, device: PciDevice) -> bool:
         if device.dev_type == MDEV:
             return self._mediated.is_offered(_mediated(device))

@@ -116,6 +116,27 @@ class MediatedDevices:
                 except libvirt.libvirtError as error:
                     raise _unavailable(device, str(error)) from error
 
+    def remove(self, uuids: Iterable[str]) -> None:
+        """Stop and forget them; one that can't go is a warning."""
+        wanted = set(uuids)
+        for name in self._libvirt.mediated_devices():
+            if _uuid(name) in wanted:
+                try:
+                    self._remove(name)
+                except libvirt.libvirtError as error:
+                    LOG.warning('The mdev %s can not be removed: %s', name, error)
+
+    def _remove(self, name: str) -> None:
+        if self._is_active(name):
+            self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).destroy())
+        LOG.info('Removed mdev: %s', name)
+        # One that was never defined is gone with its end.
+        try:
+            self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).undefine())
+        except libvirt.libvirtError as error:
+            if error.get_error_code() not in (libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_OPERATION_INVALID):
+                raise
+
     def uuids(self) -> set[str]:
         """Of all that exist, active or only defined."""
         return {uuid for uuid in map(_uuid, self._libvirt.mediated_devices()) if uuid is not None}

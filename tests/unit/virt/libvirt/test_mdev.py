@@ -51,6 +51,18 @@ class Node:
         self.active = True
         return 0
 
+    def destroy(self) -> int:
+        self.machine.answer('destroy')
+        self.active = False
+        if not self.defined:
+            self.machine.devices.remove(self)
+        return 0
+
+    def undefine(self) -> int:
+        self.machine.answer('undefine')
+        self.machine.devices.remove(self)
+        return 0
+
     def setAutostart(self, autostart: int) -> int:
         self.machine.answer('setAutostart')
         self.autostarts = bool(autostart)
@@ -249,3 +261,23 @@ def test_a_host_starts_them(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MediatedDevices, 'start_inactive', lambda self: started.append(1))
     libvirt_rig.driver('gpu3')
     assert started == [1]
+
+
+# -- removed -----------------------------------------------------------------------------------------------------------
+def test_only_what_is_named_is_removed(machine: Machine, mediated: MediatedDevices) -> None:
+    """Whether it is active and defined, only active, or only defined."""
+    third, fourth = MDEV.replace('4b', '5b'), MDEV.replace('4b', '6b')
+    machine.add(mdev_node(MDEV), mdev_node(MDEV2), mdev_node(fourth))
+    machine.devices[1].defined = True
+    machine.add(mdev_node(third), active=False)
+    mediated.remove([MDEV, MDEV2, third])
+    assert [one.xml for one in machine.devices] == [PARENT, mdev_node(fourth)]
+
+
+def test_one_that_a_guest_has_stays_and_the_others_go(machine: Machine, mediated: MediatedDevices,
+                                                      caplog: pytest.LogCaptureFixture) -> None:
+    machine.add(mdev_node(MDEV))
+    machine.add(mdev_node(MDEV2), active=False)
+    machine.refuses['destroy'] = failure(libvirt.VIR_ERR_OPERATION_INVALID, 'is in use by domain')
+    mediated.remove([MDEV, MDEV2])
+    assert [one.active for one in machine.devices] == [True, True] and 'in use by domain' in caplog.text
