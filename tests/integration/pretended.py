@@ -19,8 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NVIDIA, H100 = 0x10de, 0x2330
@@ -36,7 +36,7 @@ for place, value in enumerate(given):
     if place and given[place - 1] == '-device' and value.startswith('{{'):
         device = json.loads(value)
         if device['driver'] == 'vfio-pci':
-            if not os.path.exists('/sys/bus/pci/devices/' + device['host']):
+            if not os.path.exists(device.get('sysfsdev') or '/sys/bus/pci/devices/' + device['host']):
                 sys.exit('no such host device')
             kept = {{name: device[name] for name in ('id', 'bus', 'addr') if name in device}}
             given[place] = json.dumps({{'driver': 'edu', **kept}})
@@ -59,7 +59,8 @@ int prlimit64(pid_t pid, __rlimit_resource_t what, const struct rlimit64 *new, s
 
 @dataclass(frozen=True)
 class Function:
-    """A PCI function; ``physical``: whose VF it is, ``most``: how many VFs it could have."""
+    """A PCI function; ``physical``: whose VF it is, ``most``: how many VFs it could have; ``mdevs``: its mediated
+    devices, {uuid: (type, IOMMU group)}."""
 
     address: str
     group: int
@@ -68,13 +69,16 @@ class Function:
     driver: str | None = 'nvidia'
     physical: str | None = None
     most: int = 0
+    mdevs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
-# Two cards on each of two NUMA cells; the last has two VFs.
+# Two cards on each of two NUMA cells; the last of them has two VFs. Another has two vGPUs, and room for none.
 GPUS = (Function('0000:3a:00.0', 41), Function('0000:3b:00.0', 42), Function('0000:b9:00.0', 43, numa=1),
         Function('0000:ba:00.0', 44, numa=1, most=16),
         Function('0000:ba:00.4', 45, numa=1, driver=None, physical='0000:ba:00.0'),
-        Function('0000:ba:00.5', 46, numa=1, driver=None, physical='0000:ba:00.0'))
+        Function('0000:ba:00.5', 46, numa=1, driver=None, physical='0000:ba:00.0'),
+        Function('0000:3c:00.0', 47, mdevs={'c2177883-f1bb-47f0-914d-32a22e3a8804': ('nvidia-1145', 51),
+                                            'c2177883-f1bb-47f0-914d-32a22e3a8805': ('nvidia-1145', 52)}))
 
 
 class Pretended:
@@ -86,7 +90,8 @@ class Pretended:
         self._sys, self._bin, self._functions = directory / 'sys', directory / 'bin', functions
         # To be loaded into libvirtd.
         self.shim = self._bin / 'locking.so'
-        for path in (*_TRUE, 'bus/pci/devices', 'bus/pci/slots', 'class/net', 'kernel/iommu_groups', 'kernel/security'):
+        for path in (*_TRUE, 'bus/pci/devices', 'bus/pci/slots', 'bus/mdev/devices', 'class/mdev_bus', 'class/net',
+                     'kernel/iommu_groups', 'kernel/security'):
             (self._sys / path).mkdir(parents=True)
         self._pci = self._sys / 'bus/pci'
         for name in ('nvidia', VFIO):
@@ -133,6 +138,25 @@ class Pretended:
         if function.physical:
             _link(self._sys / f'devices/pci{function.physical[:7]}' / function.physical, home / 'physfn')
         self._bind(function, function.driver)
+        for uuid, (mdev_type, number) in function.mdevs.items():
+            self._add_mdev(home, uuid, mdev_type, number)
+
+    def _add_mdev(self, card: Path, uuid: str, mdev_type: str, number: int) -> None:
+        kind, bus = card / 'mdev_supported_types' / mdev_type, self._sys / 'bus/mdev'
+        home, group = card / uuid, self._sys / f'kernel/iommu_groups/{number}'
+        if not kind.exists():
+            (kind / 'devices').mkdir(parents=True)
+            for name, text in {'name': f'NVIDIA {mdev_type}', 'device_api': 'vfio-pci', 'available_instances': '0',
+                               'description': ''}.items():
+                (kind / name).write_text(f'{text}\n')
+            _link(card, self._sys / 'class/mdev_bus' / card.name)
+        home.mkdir()
+        (group / 'devices').mkdir(parents=True)
+        (home / 'uevent').write_text('DRIVER=nvidia-vgpu-vfio\nMODALIAS=mdev:\n')
+        for target, path in ((bus, home / 'subsystem'), (kind, home / 'mdev_type'), (home, bus / 'devices' / uuid),
+                             (home, kind / 'devices' / uuid), (home, group / 'devices' / uuid),
+                             (group, home / 'iommu_group')):
+            _link(target, path)
 
     # -- the kernel ----------------------------------------------------------------------------------------------------
     def driver_of(self, address: str) -> str | None:
@@ -176,7 +200,8 @@ class Pretended:
         """Shell commands, in libvirtd's own mount namespace."""
         commands = ['mkdir -p /dev/vfio', 'mount -t tmpfs tmpfs /dev/vfio',
                     *(f'mknod /dev/vfio/{name} c 1 3' for name in (
-                        'vfio', *(function.group for function in self._functions))),
+                        'vfio', *(function.group for function in self._functions),
+                        *(number for function in self._functions for _, number in function.mdevs.values()))),
                     *(f'mount --rbind /sys/{path} {self._sys}/{path}' for path in _TRUE),
                     f'mount --rbind {self._sys} /sys']
         return ' && '.join(commands)

@@ -513,6 +513,7 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 CARDS, VFS = ('0000:3a:00.0', '0000:3b:00.0', '0000:b9:00.0', '0000:ba:00.0'), ('0000:ba:00.4', '0000:ba:00.5')
+DIVIDED, VGPUS = '0000:3c:00.0', [f'c2177883-f1bb-47f0-914d-32a22e3a880{number}' for number in (4, 5)]
 
 
 @pytest.fixture
@@ -527,13 +528,15 @@ def h100s(tmp_path: Path) -> Iterator[tuple[Pretended, Libvirtd]]:
 
 
 def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvirtd]) -> None:
-    """Real libvirt on a /sys with six H100 functions: found, matched, claimed, in the guest's XML and bound to
-    vfio-pci, given back. What somebody else took by hand fails the build, and the ledger has it as free."""
+    """Real libvirt on a /sys with seven H100 functions, one of them with two vGPUs: found, matched, claimed, in the
+    guest's XML and bound to vfio-pci, given back. What somebody else took by hand fails
+    the build, and the ledger has it as free."""
     machine, libvirtd = h100s
     conf = new_conf('gpus')
     conf.set_override('device_spec', [json.dumps({'vendor_id': '10de', 'product_id': '2330', 'address': address})
                                       for address in ({'bus': '3[ab]', 'slot': '00', 'function': '0'}, '0000:ba:00.*')],
                       group='pci')
+    conf.set_override('enabled_mdev_types', ['nvidia-1145'], group='devices')
     hypervisor, cloud = libvirtd.driver('gpus', pci={'device_spec': conf.pci.device_spec}), Cloud()
     base.set_indirection(cloud.cell)
     try:
@@ -542,15 +545,18 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
                                                           pauses=(0.0,))
         manager.start()
         found = {row['address']: row for row in hypervisor.host.get_available_resource()['pci_passthrough_devices']}
-        assert list(found) == sorted([*CARDS, *VFS])
+        assert list(found) == sorted([*CARDS, *VFS, DIVIDED]) + VGPUS
         assert {(row['vendor_id'], row['product_id'], row['label']) for row in found.values()} == {
             ('10de', '2330', 'label_10de_2330')}
-        assert [row['dev_type'] for row in found.values()] == [*['type-PCI'] * 3, 'type-PF', 'type-VF', 'type-VF']
-        assert [row['numa_node'] for row in found.values()] == [0, 0, 1, 1, 1, 1]
+        assert [row['dev_type'] for row in found.values()] == [
+            *['type-PCI'] * 4, 'type-PF', 'type-VF', 'type-VF', 'mdev', 'mdev']
+        assert [row['numa_node'] for row in found.values()] == [0, 0, 0, 1, 1, 1, 1, 0, 0]
+        assert found[DIVIDED]['mdev_types'] == {'nvidia-1145': {'available': 0, 'api': 'vfio-pci'}}
+        assert {(found[one]['parent_addr'], found[one]['mdev_type']) for one in VGPUS} == {(DIVIDED, 'nvidia-1145')}
         assert {found[address]['parent_addr'] for address in VFS} == {CARDS[3]}
         # 2. Matched: one card is nobody's.
         rows = cloud.cell.rows
-        assert {row['address'] for row in rows.values()} == {*CARDS, *VFS} - {CARDS[2]}
+        assert {row['address'] for row in rows.values()} == {*CARDS, *VFS, *VGPUS} - {CARDS[2]}
 
         def statuses() -> dict[str, str]:
             return {row['address']: row['status'] for row in rows.values()}
@@ -569,15 +575,16 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
             return server.uuid
 
         # 3. Claimed, and given to a guest that runs.
-        server = build('one', ('type-PCI', 1), ('type-VF', 1))
+        server = build('one', ('type-PCI', 1), ('type-VF', 1), ('mdev', 1))
         held = sorted(cloud.cell.held(server))
-        card, function = held
-        assert card in CARDS[:2] and function in VFS
+        card, function, vgpu = held
+        assert card in CARDS[:2] and function in VFS and vgpu in VGPUS
         assert set(cloud.cell.held(server).values()) == {'allocated'}
         domain = libvirt.open(libvirtd.uri).lookupByUUIDString(server)
         assert hypervisor.guests.describe()[0]['hostdevs'] == held
         assert "<hostdev mode='subsystem' type='pci' managed='yes'>" in domain.XMLDesc()
-        assert [machine.driver_of(address) for address in held] == ['vfio-pci', 'vfio-pci']
+        assert f"<address uuid='{vgpu}'/>" in domain.XMLDesc()
+        assert [machine.driver_of(address) for address in (card, function)] == ['vfio-pci', 'vfio-pci']
         until(lambda: 'GUEST-BOOT 1' in libvirtd.console('gpus', server))
         # A PF whose VF is in use is no whole card.
         assert statuses()[CARDS[3]] == 'unavailable'
