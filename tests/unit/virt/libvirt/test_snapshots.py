@@ -157,8 +157,9 @@ def test_a_crash_while_the_guest_is_held(libvirt_rig: Any, instance: Any, monkey
     assert list(libvirt_rig.images.sent) == ['snap']
 
 
-@pytest.mark.parametrize('runs', [True, False])
-@pytest.mark.parametrize('format_', ['raw', 'qcow2', 'vmdk', 'vdi'])
+@pytest.mark.parametrize(('format_', 'runs'), [
+    # Raw is a GiB to be read: once.
+    ('raw', True), *((name, runs) for name in ('qcow2', 'vmdk', 'vdi') for runs in (True, False))])
 def test_images_have_the_format_that_the_host_is_told(libvirt_rig: Any, instance: Any, monkeypatch, tmp_path: Path,
                                                       format_: str, runs: bool) -> None:
     """Copied by QEMU, and from the file; servers can be built from it."""
