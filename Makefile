@@ -45,9 +45,9 @@ up: $(if $(REAL),bootstrap-guests,bootstrap) ## start the one-machine cloud unde
 	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS))
 
 .PHONY: host
-host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 (into HOSTS=directory, else var/described)
+host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 VGPUS=4 (into HOSTS=directory, else var/described)
 	@$(CLOUD) host $(or $(NAME),$(error which one? make host NAME=gpu3 GPUS=8 ID=10de:20b5)) \
-		$(if $(GPUS),--gpus $(GPUS)) $(if $(ID),--id $(ID)) $(if $(HOSTS),--hosts $(HOSTS))
+		$(if $(GPUS),--gpus $(GPUS)) $(if $(VGPUS),--vgpus $(VGPUS)) $(if $(ID),--id $(ID)) $(if $(HOSTS),--hosts $(HOSTS))
 
 .PHONY: down
 down: ## end what up started; the data in var/ stays

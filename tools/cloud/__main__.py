@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     described = verbs.add_parser('host', help='describe one more host')
     described.add_argument('name')
     described.add_argument('--gpus', type=int, default=4)
+    described.add_argument('--vgpus', type=int, default=0, help='mediated devices of one card more')
     described.add_argument('--id', default='10de:13f1', help='vendor and product of its devices')
     described.add_argument('--hosts', type=Path, help='directory of host descriptions (default: VAR/described)')
     verbs.add_parser('down')
@@ -73,11 +74,12 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
             return control.manage(layout, args.rest)
         case 'host':
             directory = (args.hosts or layout.var / 'described').resolve()
-            host.describe(directory, args.name, gpus=args.gpus, device=args.id)
+            host.describe(directory, args.name, gpus=args.gpus, device=args.id, vgpus=args.vgpus)
             shown = layout.shown(directory)
             print(f'{shown}/{args.name}.xml and .conf describe {args.gpus} devices {args.id}. To have it:\n'
                   f'  make up HOSTS={shown} CONF={shown}/{host.ALIAS_FILE}\n'
-                  f'A flavor gets one with --property pci_passthrough:alias={host.alias_name(args.id)}:1')
+                  f'A flavor gets one with --property pci_passthrough:alias={host.alias_name(args.id)}:1'
+                  + (', a vGPU with --property resources:VGPU=1' if args.vgpus else ''))
         case 'demo':
             from tools.cloud import demo
             return demo.run(layout, hosts=args.hosts, extra=args.conf)

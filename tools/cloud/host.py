@@ -1,9 +1,10 @@
 """Describe one more host of the one-machine cloud: its node file, its device_spec, an alias for its devices.
 
-    paths = host.describe(Path('var/described'), 'gpu3', gpus=8, device='10de:20b5')
+    paths = host.describe(Path('var/described'), 'gpu3', gpus=8, device='10de:20b5', vgpus=4)
 
-The node file is one of libvirt's test driver (docs/admin/gpu-passthrough.md explains it). The directory begins with the
-shipped hosts, so that a cloud that runs keeps them; ``aliases.conf`` in it is for all daemons.
+vGPUs are those of one card more, and exist already: libvirt's test driver makes none. The node file is one of that
+driver (docs/admin/gpu-passthrough.md explains it). The directory begins with the shipped hosts, so that a cloud that
+runs keeps them; ``aliases.conf`` in it is for all daemons.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ NODES = 2
 FIRST_BUS = (0x10, 0x80)
 
 _NODE = """<node>
-  <!-- {name}: 64 CPUs and 256 GiB in two NUMA nodes; {gpus} devices {device}, spread over both. -->
+  <!-- {name}: 64 CPUs and 256 GiB in two NUMA nodes; {gpus} devices {device}, spread over both; {vgpus} vGPUs. -->
   <cpu>
     <mhz>2600</mhz>
     <model>x86_64</model>
@@ -61,13 +62,33 @@ _DEVICE = """  <device>
       <iommuGroup number="{bus}">
         <address domain="0x0000" bus="0x{bus:02x}" slot="0x00" function="0x0"/>
       </iommuGroup>
-      <numa node="{node}"/>
+      <numa node="{node}"/>{more}
+    </capability>
+  </device>
+"""
+# The card of the vGPUs, an A16, and their type.
+VGPU_BUS, VGPU_CARD, VGPU_TYPE = 0x70, ('10de', '25b6'), 'nvidia-711'
+_MDEV_TYPES = f"""
+      <capability type="mdev_types">
+        <type id="{VGPU_TYPE}">
+          <name>NVIDIA A16-4Q</name>
+          <deviceAPI>vfio-pci</deviceAPI>
+          <availableInstances>0</availableInstances>
+        </type>
+      </capability>"""
+_MDEV = """  <device>
+    <name>mdev_{name}_0000_{bus:02x}_00_0</name>
+    <parent>pci_0000_{bus:02x}_00_0</parent>
+    <capability type="mdev">
+      <type id="{mdev_type}"/>
+      <uuid>{uuid}</uuid>
+      <iommuGroup number="{group}"/>
     </capability>
   </device>
 """
 
 
-def describe(directory: Path, name: str, *, gpus: int, device: str) -> list[Path]:
+def describe(directory: Path, name: str, *, gpus: int, device: str, vgpus: int = 0) -> list[Path]:
     """Write NAME.xml, NAME.conf and the alias; gives back these files. CloudError: what can't be."""
     if not re.fullmatch(r'[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?', name):
         raise CloudError(f'NAME={name} is no host name: lower-case letters, digits and hyphens')
@@ -76,19 +97,33 @@ def describe(directory: Path, name: str, *, gpus: int, device: str) -> list[Path
         raise CloudError(f'ID={device} is no PCI id: vendor and product, four hexadecimal digits each, as in 10de:20b5')
     if not 1 <= gpus <= MOST:
         raise CloudError(f'GPUS={gpus}: 1 to {MOST}')
+    if not 0 <= vgpus <= MOST:
+        raise CloudError(f'VGPUS={vgpus}: 0 to {MOST}')
     if not directory.exists():
         shutil.copytree(DEFAULT_HOSTS, directory)
     if (directory / f'{name}.xml').exists():
         raise CloudError(f'{directory / name}.xml is there already; remove it, or choose another NAME')
     vendor, product = parts.groups()
     devices = ''.join(_DEVICE.format(bus=FIRST_BUS[number % NODES] + number // NODES, node=number % NODES,
-                                     vendor=vendor, product=product) for number in range(gpus))
+                                     vendor=vendor, product=product, more='') for number in range(gpus))
+    if vgpus:
+        devices += _divided(name, vgpus)
     node_file, settings = directory / f'{name}.xml', directory / f'{name}.conf'
-    node_file.write_text(_NODE.format(name=name, gpus=gpus, device=device.lower(), devices=devices,
+    node_file.write_text(_NODE.format(name=name, gpus=gpus, vgpus=vgpus, device=device.lower(), devices=devices,
                                       uuid=uuid.uuid5(uuid.NAMESPACE_DNS, name)))
     ids = {'vendor_id': vendor, 'product_id': product}
-    settings.write_text(f'# Settings of the compute "{name}" alone.\n[pci]\ndevice_spec = {json.dumps(ids)}\n')
+    settings.write_text(f'# Settings of the compute "{name}" alone.\n[pci]\ndevice_spec = {json.dumps(ids)}\n'
+                        + (f'[devices]\nenabled_mdev_types = {VGPU_TYPE}\n' if vgpus else ''))
     return [node_file, settings, _alias(directory / ALIAS_FILE, ids)]
+
+
+def _divided(name: str, number: int) -> str:
+    """A card with so many mediated devices."""
+    vendor, product = VGPU_CARD
+    card = _DEVICE.format(bus=VGPU_BUS, node=0, vendor=vendor, product=product, more=_MDEV_TYPES)
+    uuids = [uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}-vgpu-{count}') for count in range(number)]
+    return card + ''.join(_MDEV.format(name=str(one).replace('-', '_'), bus=VGPU_BUS, mdev_type=VGPU_TYPE, uuid=one,
+                                       group=1000 + count) for count, one in enumerate(uuids))
 
 
 def alias_name(device: str) -> str:

@@ -9,8 +9,10 @@ import pytest
 from lxml import etree
 
 import kilonova.conf
+from kilonova.pci import kinds
 from kilonova.pci.request import Aliases
 from kilonova.pci.spec import DeviceSpecs
+from kilonova.virt.libvirt.devices import hostdevs
 from tools.cloud import host
 from tools.cloud.__main__ import main
 from tools.cloud.layout import DEFAULT_HOSTS, ROOT, CloudError, find_hosts
@@ -40,6 +42,21 @@ def test_libvirt_shows_the_devices_and_the_settings_give_them_out(tmp_path: Path
     assert 'gpu-20b5' in str(Aliases.from_conf(conf).__dict__)
 
 
+def test_a_host_with_vgpus(tmp_path: Path) -> None:
+    """Those that its compute gives out."""
+    node_file, settings, _ = host.describe(tmp_path / 'mine', 'gpu3', gpus=1, device='10de:20b5', vgpus=3)
+    connection = libvirt.open(f'test://{node_file}')
+    try:
+        found = hostdevs.discover([device.XMLDesc() for device in connection.listAllDevices()])
+    finally:
+        connection.close()
+    functions, mediated = kinds.from_conf(read(settings))
+    mediated.check(found)
+    assert len(functions.columns(found)) == 1
+    assert {one['parent_addr'] for one in mediated.columns(found).values()} == {'0000:70:00.0'}
+    assert len(mediated.columns(found)) == 3
+
+
 def test_the_directory_begins_with_the_shipped_hosts_and_keeps_what_is_there(tmp_path: Path) -> None:
     directory = tmp_path / 'mine'
     host.describe(directory, 'gpu3', gpus=1, device='10de:20b5')
@@ -58,6 +75,8 @@ def test_the_directory_begins_with_the_shipped_hosts_and_keeps_what_is_there(tmp
 def test_what_can_not_be(tmp_path: Path, name: str, gpus: int, device: str) -> None:
     with pytest.raises(CloudError):
         host.describe(tmp_path / 'mine', name, gpus=gpus, device=device)
+    with pytest.raises(CloudError, match='VGPUS=65'):
+        host.describe(tmp_path / 'mine', 'gpu3', gpus=1, device='10de:20b5', vgpus=65)
     assert not (tmp_path / 'mine').exists()
 
 
@@ -66,6 +85,6 @@ def test_it_says_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[s
     described = tmp_path / 'described'
     told = capsys.readouterr().out
     assert f'make up HOSTS={described} CONF={described}/aliases.conf' in told and 'gpu-20b5:1' in told
-    done = subprocess.run(['make', '-n', 'host', 'NAME=gpu3', 'GPUS=8', 'ID=10de:20b5'], cwd=ROOT, capture_output=True,
-                          text=True, check=True)
-    assert 'host gpu3 --gpus 8 --id 10de:20b5' in ' '.join(done.stdout.replace('\\\n', '').split())
+    done = subprocess.run(['make', '-n', 'host', 'NAME=gpu3', 'GPUS=8', 'ID=10de:20b5', 'VGPUS=2'], cwd=ROOT,
+                          capture_output=True, text=True, check=True)
+    assert 'host gpu3 --gpus 8 --vgpus 2 --id 10de:20b5' in ' '.join(done.stdout.replace('\\\n', '').split())
