@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import uuid
@@ -239,9 +240,7 @@ def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
         raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which "
                                      'Placement cannot be asked for')
     wanted = request.spec[0]
-    name = wanted.get('resource_class')
-    resource_class = device_spec.resource_class(name) if name else device_spec.default_resource_class(
-        wanted['vendor_id'], wanted['product_id'])
+    resource_class = _class_of(wanted)
     required = set(device_spec.traits(wanted.get('traits') or ''))
     forbidden: set[str] = set()
     if 'live_migratable' in wanted:
@@ -250,6 +249,12 @@ def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
     return RequestGroup(use_same_provider=True, resources={resource_class: 1}, required_traits=required,
                         forbidden_traits=forbidden, aggregates=[], forbidden_aggregates=set(),
                         requester_id=group_name(request.request_id, index), provider_uuids=[], in_tree=None)
+
+
+def _class_of(wanted: Mapping[str, str]) -> str:
+    name = wanted.get('resource_class')
+    return device_spec.resource_class(name) if name else device_spec.default_resource_class(
+        wanted['vendor_id'], wanted['product_id'])
 
 
 def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation: str, root: str,
@@ -266,10 +271,11 @@ def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation:
     left = Counter({(name, provider): amount for provider, given in allocations.items() if provider != root
                     for name, amount in given['resources'].items()
                     if name == os_resource_classes.VGPU or os_resource_classes.is_custom(name)})
-    for group in request_groups(one for one in kept if group_name(one.request_id, 0) in mappings):
+    for request in kept:
         # An alias's devices are allocated, too.
-        for provider in mappings.get(group.requester_id, ()):
-            left.subtract({(name, provider): amount for name, amount in group.resources.items()})
+        for provider in itertools.chain.from_iterable(
+                mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)):
+            left[_class_of(request.spec[0]), provider] -= 1
     for resource_class in sorted({name for name, _ in +left}):
         providers = [provider for (name, provider), amount in sorted(left.items()) if name == resource_class
                      for _ in range(amount)]

@@ -178,15 +178,10 @@ def _requested(work: BootWork) -> objects.Instance:
     """The server as the API asked for it, with the devices' providers of this attempt in its PCI requests."""
     instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
     if work.outputs.select:
-        instance.pci_requests = devices_on(chosen(work), instance.pci_requests, work)
+        host = chosen(work)
+        instance.pci_requests = pci_request.on_host(instance.pci_requests, work.instance_uuid, work.uuid,
+                                                    host.compute_node_uuid, host.allocations, host.mappings)
     return instance
-
-
-def devices_on(host: Choice, requests: objects.InstancePCIRequests | None,
-               work: Work[Any]) -> objects.InstancePCIRequests | None:
-    """The devices that the server gets on this host, as Placement allocated them."""
-    return pci_request.on_host(requests, work.instance_uuid, work.uuid, host.compute_node_uuid, host.allocations,
-                               host.mappings)
 
 
 def _created(work: BootWork) -> objects.Instance:

@@ -3,8 +3,8 @@ save_spec · mark_resized.
 
 One owner, every step with its undo: a failed or refused move leaves the server as it was, the reason is in its event.
 The PCI requests are those of the new flavor (the API put them into the request spec), tied to the providers that
-Placement allocated (``with_allocation``), so the host claims the very devices. What ends a resized server's move is in
-``resized``.
+Placement allocated (``pci.request.on_host``), so the host claims the very devices. What ends a resized server's move is
+in ``resized``.
 """
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
+from kilonova.pci import request as pci_request
 
 # Choices of one move, counted together: each time another move was quicker, so others got on meanwhile.
 CHOICES = 10
@@ -170,8 +171,9 @@ def chosen(work: Work[Any]) -> Choice:
 
 def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
     """The request spec; its devices are of the providers that this attempt has in Placement."""
-    spec = request_spec(work)
-    spec.pci_requests = boot.devices_on(chosen(work), spec.pci_requests, work)
+    spec, host = request_spec(work), chosen(work)
+    spec.pci_requests = pci_request.on_host(spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid,
+                                            host.allocations, host.mappings)
     return spec
 
 
