@@ -11,6 +11,7 @@ import os
 import struct
 import tempfile
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,11 +178,21 @@ def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 
 
-def collapse(path: str, base: Base | None = None) -> None:
-    """Copy what an overlay reads from elsewhere into it, but for what ``base`` has; None: it reads from nothing else
-    then."""
-    below = ('-b', base.path, '-F', base.format) if base is not None else ('-b', '')
-    command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', *below, path)
+def collapse(path: str, base: Base) -> None:
+    """Copy what an overlay reads from elsewhere into it, but for what ``base``, the lowest that it reads from, has."""
+    command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, path)
+
+
+def flatten(path: str, below: Iterable[str]) -> None:
+    """An overlay anew, with all that it reads from the files ``below``, so that it reads from nothing else.
+    errors.NoRoom.
+
+    A rebase to nothing would read the disk's whole size, 2.5 s of CPU a GiB; this reads what is there.
+    """
+    aside = _aside(path)
+    files.check_room(os.path.dirname(path), sum(map(files.used, (path, *below))), os.path.basename(path))
+    command.run('qemu-img', 'convert', '-q', '-f', 'qcow2', '-O', 'qcow2', path, aside)
+    os.replace(aside, path)
 
 
 def grow(path: str, format_: str, size: int) -> bool:

@@ -67,10 +67,14 @@ def join(directory: InstanceDirectory) -> None:
     found = directory.disks()
     for name, top in found.items():
         if not is_layer(name) and _layer_below(top):
-            bottom = top
+            bottom, below = top, []
             while layer := _layer_below(bottom):
                 bottom = found[layer]
-            disk.collapse(directory.file(name), disk.look_at_base(bottom.backing) if bottom.backing else None)
+                below.append(directory.file(layer))
+            if bottom.backing:
+                disk.collapse(directory.file(name), disk.look_at_base(bottom.backing))
+            else:
+                disk.flatten(directory.file(name), below)
     for name in filter(is_layer, found):
         directory.forget(name)
         files.remove(directory.file(name))

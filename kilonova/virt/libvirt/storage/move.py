@@ -160,7 +160,7 @@ class DiskMover:
         for name, found in kept.disks().items():
             # Two hosts format the same empty disk in different ways: its overlay would not fit the other's.
             if found.backing and is_blank(found.backing):
-                disk.collapse(kept.file(name))
+                disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
         overlays = {name: found.backing for name, found in kept.disks().items()
                     if found.backing and kept.file(name) in paths}

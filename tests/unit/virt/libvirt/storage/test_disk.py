@@ -4,11 +4,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kilonova.virt.libvirt.storage import command, disk
+from kilonova import errors
+from kilonova.virt.libvirt.storage import command, disk, files
 from tests.unit.virt.builders import make_image
 
 
@@ -94,3 +96,21 @@ def test_a_program_that_is_missing_is_named() -> None:
 def test_limits_hold() -> None:
     with pytest.raises(command.CommandFailed):
         command.limited('sh', '-c', 'ulimit -t | grep -qx unlimited', cpu_seconds=7, address_space_gib=1)
+
+
+def test_a_disk_is_made_whole(tmp_path: Path, base: disk.Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the overlay and its base have, and nothing for the holes of its 64 GiB; without room it stays as it is."""
+    path = tmp_path / 'disk'
+    disk.create_overlay(str(path), base, 64 << 30)
+    subprocess.run(['qemu-io', '-f', 'qcow2', '-c', 'write -P 0x55 1G 64k', str(path)], check=True, capture_output=True)
+    subprocess.run(['qemu-img', 'convert', '-O', 'raw', str(path), str(tmp_path / 'before')], check=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=100))
+        with pytest.raises(errors.NoRoom, match=r'disk: it needs \d+ bytes, 100 are free'):
+            disk.flatten(str(path), [base.path])
+    assert info(path)['backing-filename'] == base.path and not (tmp_path / 'disk.new').exists()
+    disk.flatten(str(path), [base.path])
+    assert 'backing-filename' not in info(path) and info(path)['virtual-size'] == 64 << 30
+    subprocess.run(['qemu-img', 'compare', '-f', 'qcow2', '-F', 'raw', str(path), str(tmp_path / 'before')], check=True,
+                   capture_output=True)
+    assert files.used(str(path)) < 16 << 20
