@@ -183,7 +183,7 @@ def judgement(judge: by_chance.Judge, old: str, new: str) -> tuple[str, str]:
 
 def test_breaks_are_shown_to_tests(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a function, and in what runs at import; with a test that hangs, and after the process of the tests died."""
-    monkeypatch.setattr(by_chance, 'PATIENCE', 10)
+    monkeypatch.setattr(by_chance, 'PATIENCE', 3)
     known = covers.Map()
     names = [f'test_small.py::{name}' for name in ('test_it', 'test_row[3]', 'test_that_fails_always')]
     known.add({'tests': [[name, 0.0, True] for name in names],
