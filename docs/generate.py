@@ -123,6 +123,12 @@ def routes() -> str:
             + table(HEADER, [tuple(cell and code(cell) for cell in row) for row in rows()]))
 
 
+def own_routes() -> str:
+    """Every route of Kilonova's own API."""
+    from kilonova.api.routes import OWN_HEADER, own_rows
+    return table(OWN_HEADER, [tuple(map(code, row)) for row in own_rows()])
+
+
 # --- states ----------------------------------------------------------------------------------------------------------
 # Where each vm state stands in the picture; one that a server can come to and that has no place stops the build.
 PLACES = {'building': (80, 50), 'active': (400, 50), 'stopped': (760, 50), 'resized': (610, 250), 'error': (150, 235),
@@ -323,8 +329,8 @@ def notifications() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    'options': options, 'policies': policies, 'routes': routes, 'states': states, 'flows': flows, 'rpc': rpc,
-    'plugins': plugins, 'notifications': notifications}
+    'options': options, 'policies': policies, 'routes': routes, 'own_routes': own_routes, 'states': states,
+    'flows': flows, 'rpc': rpc, 'plugins': plugins, 'notifications': notifications}
 
 
 # --- Sphinx ----------------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from oslo_middleware import cors, healthcheck, http_proxy_to_wsgi, request_id, s
 
 from kilonova.api import faults, versions
 from kilonova.api.policies import Policy
-from kilonova.api.routes import ROUTES
+from kilonova.api.routes import OWN_ROUTES, ROUTES
 from kilonova.api.services.backend import Backend, Options
-from kilonova.api.wsgi import Dispatcher, Paths
+from kilonova.api.wsgi import Dispatcher, OwnDispatcher, Paths
 from kilonova.clients.image import ImageClient
 from kilonova.clients.limits import LimitsClient
 from kilonova.clients.placement import PlacementClient
@@ -42,8 +42,8 @@ _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
 class Front:
-    """What every request meets behind its id: the application that the first segment of its path names, or ``default``
-    ('/v2.1' and '/v2.1/' themselves are documents).
+    """What every request meets behind its id: the application whose prefix its path has, or ``default`` ('/v2.1' and
+    '/v2.1/' themselves are documents).
 
     Whatever comes out of these, webob's own pages and unexpected exceptions included, leaves as a fault; each request
     is a line of the log, and its id is in the answer under its older name, too. As in the field documents about
@@ -57,14 +57,9 @@ class Front:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         started = time.monotonic()
-        _, _, rest = environ.get('PATH_INFO', '').partition('/')
-        name, _, tail = rest.partition('/')
-        application = self._applications.get(name) if tail else None
-        if application is not None:
-            environ['SCRIPT_NAME'] = f'{environ.get("SCRIPT_NAME", "")}/{name}'
-            environ['PATH_INFO'] = f'/{tail}'
+        application = self._application(environ)
         try:
-            response = webob.Request(environ).get_response(application or self._default)
+            response = webob.Request(environ).get_response(application)
         except Exception as error:  # noqa: BLE001 - nothing may reach the server's own error page
             response = faults.of_error(error)
         if response.status_int >= 400 and response.content_type != 'application/json' and not environ.get(faults.AS_IS):
@@ -73,6 +68,16 @@ class Front:
         if not environ.get(versions.DOCUMENT):
             response.headers.add(self.OLDER_ID, environ[request_id.ENV_REQUEST_ID])
         return response(environ, start_response)
+
+    def _application(self, environ: WSGIEnvironment) -> WSGIApplication:
+        """Whose request it is; its prefix goes to SCRIPT_NAME."""
+        path = environ.get('PATH_INFO', '')
+        for prefix, application in self._applications.items():
+            if path.startswith(f'{prefix}/') and len(path) > len(prefix) + 1:
+                environ['SCRIPT_NAME'] = environ.get('SCRIPT_NAME', '') + prefix
+                environ['PATH_INFO'] = path.removeprefix(prefix)
+                return application
+        return self._default
 
     @staticmethod
     def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
@@ -83,6 +88,17 @@ class Front:
         REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
                       environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
                       response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)
+
+
+class Served:
+    """What is behind the check of tokens: the field's API, and Kilonova's own below ``versions.OWN_PATH``."""
+
+    def __init__(self, field: WSGIApplication, own: WSGIApplication) -> None:
+        self._field, self._own = field, own
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        own = environ['SCRIPT_NAME'].endswith(versions.OWN_PATH)
+        return (self._own if own else self._field)(environ, start_response)
 
 
 class Healthcheck:
@@ -151,6 +167,11 @@ def _paths() -> Paths:
     return Paths(ROUTES)
 
 
+@functools.cache
+def _own_paths() -> Paths:
+    return Paths(OWN_ROUTES, prefixes=('',))
+
+
 def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conductor: Client, image_client: ImageClient,
              compute: Client | None = None, placement: PlacementClient | None = None,
              limits: LimitsClient | None = None, policy: Policy | None = None,
@@ -167,14 +188,15 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
     backend = Backend(api_db=databases.api(), cells=cells, conductor=conductor, images=image_client,
                       aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement,
                       limits=limits, notify=notify)
-    served: WSGIApplication
-    if conf.api.auth_strategy == 'noauth2':
-        served = Dispatcher(_paths(), backend, policy, identity_of_token)
-    else:
-        served = validated(Dispatcher(_paths(), backend, policy, functools.partial(identity_of_keystone, policy)), conf)
+    noauth = conf.api.auth_strategy == 'noauth2'
+    identify = identity_of_token if noauth else functools.partial(identity_of_keystone, policy)
+    served: WSGIApplication = Served(Dispatcher(_paths(), backend, policy, identify),
+                                     OwnDispatcher(_own_paths(), backend, policy, identify))
+    if not noauth:
+        served = validated(served, conf)
     served = sizelimit.RequestBodySizeLimiter(served, conf)
     documents = sizelimit.RequestBodySizeLimiter(versions.Discovery(options.compute_link_prefix), conf)
-    app: WSGIApplication = Front({'v2.1': served, 'v2': served}, documents)
+    app: WSGIApplication = Front(dict.fromkeys(('/v2.1', '/v2', versions.OWN_PATH), served), documents)
     app = request_id.RequestId(app, conf)
     app = Healthcheck(app, conf)
     app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)

@@ -1,4 +1,5 @@
-"""Every route of the API, put together from the nouns: ``make routes`` prints the table. What isn't built has no row.
+"""Every route of the API, put together from the nouns: ``make routes`` prints the tables. What isn't built has no row.
+``ROUTES`` are the field's, below /v2.1; ``OWN_ROUTES`` are Kilonova's own, below ``versions.OWN_PATH``.
 
 A noun is a module, or a folder of them, with its ``ROUTES`` and the ``RULES`` that these ask. The order of rows says
 nothing; rows of actions share a path and differ by the key of their body.
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kilonova.api import versions
+from kilonova.api.v1 import devices
 from kilonova.api.v2 import (
     aggregates,
     availability_zones,
@@ -58,20 +60,24 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
          remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
          keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
-RULES = tuple(rule for noun in NOUNS for rule in noun.RULES)
+OWN_NOUNS = (devices,)
+RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
 # Until 2.102 servers had a second name, from when booting from volumes was an extension.
 _SECOND = tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
                 for route in _ROWS if route.since <= 102
                 and route.path in ('/servers', '/servers/detail', SERVER, f'{SERVER}/action'))
 ROUTES = _ROWS + _SECOND
+OWN_ROUTES: tuple[Route, ...] = tuple(row for noun in OWN_NOUNS for row in noun.ROUTES)
+# As they are listed: by their whole paths.
+_OWN_ROWS = tuple(replace(route, path=versions.OWN_PATH + route.path) for route in OWN_ROUTES)
 
 
 def operations(rule: str) -> list[tuple[str, str]]:
     """Which requests a rule is asked for, each as ('POST', '/servers/{server_id}/action (os-start)'): first those that
     it is the policy of. Second names of paths aren't told."""
-    own = [route for route in _ROWS if route.policy == rule]
-    found = [*own, *(route for route in _ROWS if rule in route.asks)]
+    asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
+    found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]
     return list(dict.fromkeys((route.method, f'{route.path} ({route.action})' if route.action else route.path)
                               for route in found))
 
@@ -86,6 +92,15 @@ def rows() -> list[tuple[str, ...]]:
             for route in sorted(ROUTES, key=lambda route: (route.path, route.action or '', route.method, route.since))]
 
 
+OWN_HEADER = ('method', 'path', 'success', 'rule', 'handler')
+
+
+def own_rows() -> list[tuple[str, ...]]:
+    """The table of Kilonova's own routes; ``OWN_HEADER`` names the columns."""
+    return [(route.method, route.path, str(route.status), route.policy or 'any token', _name(route.handler))
+            for route in sorted(_OWN_ROWS, key=lambda route: (route.path, route.method))]
+
+
 def _window(route: Route) -> str:
     """'2.26 to 2.104'."""
     return f'{versions.text(route.since)} to {versions.text(route.until)}'
@@ -93,12 +108,16 @@ def _window(route: Route) -> str:
 
 def _name(handler: Callable[..., Any]) -> str:
     """'lock_server.lock'."""
-    return f'{handler.__module__.removeprefix("kilonova.api.v2.")}.{handler.__name__}'
+    module = handler.__module__.removeprefix('kilonova.api.v2.').removeprefix('kilonova.api.v1.')
+    return f'{module}.{handler.__name__}'
 
 
 def text() -> str:
-    """The table in columns."""
-    table = [HEADER, *rows()]
+    """Both tables in columns."""
+    return f'{_columns([HEADER, *rows()])}\n\n{_columns([OWN_HEADER, *own_rows()])}'
+
+
+def _columns(table: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
                      for row in table)

@@ -21,6 +21,8 @@ HEADER, LEGACY_HEADER = 'OpenStack-API-Version', 'X-OpenStack-Nova-API-Version'
 MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
 # Set in the environment of requests whose answer is a document about versions.
 DOCUMENT = 'kilonova.version_document'
+# Where the API of Kilonova's own begins, which has no microversions.
+OWN_PATH = '/kilonova/v1'
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
 
@@ -76,6 +78,8 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
     {'id': 'v2.1', 'path': 'v2.1', 'status': 'CURRENT', 'version': text(MAX), 'min_version': text(MIN),
      'updated': '2013-07-23T11:33:21Z'},
 )
+# In no list of versions: clients choose one of a list for the compute API.
+_OWN = {'id': 'v1', 'status': 'CURRENT'}
 # The 2.0 API had no microversions: its answers carry none.
 _MEDIA_TYPES = {'v2.0': 'application/vnd.openstack.compute+json;version=2', 'v2.1': MEDIA_TYPE}
 
@@ -90,7 +94,7 @@ def _media_types(version_id: str) -> list[dict[str, str]]:
 
 
 class Discovery:
-    """WSGI application of '/', the two version documents and every unknown root; nobody needs a token for them."""
+    """WSGI application of '/', the version documents and every unknown root; nobody needs a token for them."""
 
     def __init__(self, link_prefix: str | None = None) -> None:
         self._prefix = link_prefix.rstrip('/') if link_prefix else None
@@ -105,6 +109,8 @@ class Discovery:
             body, status, more = self._versions(base), 200, []
         elif path in ('v2', 'v2.1'):
             body, status, more = self._document(path, base)
+        elif path == OWN_PATH[1:]:
+            body, status, more = {'version': _entry(_OWN, f'{base}{OWN_PATH}/')}, 200, []
         else:
             body, status, more = self._choices(path, base), 300, []
         response = webob.Response(json_body=body, status=status, content_type='application/json', charset='UTF-8')

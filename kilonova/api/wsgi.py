@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
-from wsgiref.types import StartResponse, WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import routes
 import webob
@@ -44,6 +44,8 @@ MOST_FLOORS = 64
 
 # The policy of routes that ask for no right but a token.
 ANYBODY = None
+# What paths may begin with: the project of the token.
+PROJECT_PREFIX = '/{project_id:[0-9a-f-]+}'
 # The path of a server.
 SERVER = '/servers/{server_id}'
 
@@ -199,17 +201,31 @@ class Paths:
     The order of the table says nothing: a path that names a segment goes before one that takes any there.
     """
 
-    def __init__(self, table: Iterable[Route]) -> None:
+    def __init__(self, table: Iterable[Route], prefixes: tuple[str, ...] = ('', PROJECT_PREFIX)) -> None:
         self.rows: dict[str, list[Route]] = {}
         self.mapper = routes.Mapper(register=False, explicit=True)
         self.mapper.minimization = False
         for route in sorted(table, key=_segments):
             key = f'{route.method} {route.path}'
             if key not in self.rows:
-                for prefix in ('', '/{project_id:[0-9a-f-]+}'):
+                for prefix in prefixes:
                     self.mapper.connect(None, prefix + route.path, row_key=key, conditions={'method': [route.method]})
             self.rows.setdefault(key, []).append(route)
         self.mapper.create_regs([])
+        self.methods = sorted({route.method for rows in self.rows.values() for route in rows})
+
+    def match(self, path: str, method: str) -> tuple[dict[str, str], list[Route]] | None:
+        """What a path says and the rows that it may mean."""
+        # A suffix that names the format is no part of the path, unless it can be the end of an id.
+        for each in (path, path.removesuffix('.json')):
+            found = self.mapper.match(each, {'REQUEST_METHOD': method})
+            if found:
+                return found, self.rows[found.pop('row_key')]
+        return None
+
+    def allowed(self, path: str) -> list[str]:
+        """The methods that a path has; none: there is no such path."""
+        return [method for method in self.methods if self.match(path, method) is not None]
 
 
 def _segments(route: Route) -> list[bool]:
@@ -226,32 +242,39 @@ class Dispatcher:
 
     def __init__(self, paths: Paths, backend: Backend, policy: Policy, identify: Identify) -> None:
         self._backend, self._policy, self._identify = backend, policy, identify
-        self._rows, self._mapper = paths.rows, paths.mapper
+        self._paths = paths
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         ctxt = self._identify(environ)
         if isinstance(ctxt, webob.Response):
             return ctxt(environ, start_response)
         request = webob.Request(environ)
-        legacy = environ['SCRIPT_NAME'].endswith('/v2')
         headers: list[tuple[str, str]] = []
         try:
-            found = self._match(request)
+            path = _path(request)
+            found = self._paths.match(path, request.method)
             if found is None:
-                return faults.no_route(environ)(environ, start_response)
-            if legacy:
-                version = versions.MIN
-            else:
-                # What is asked for is echoed even when it is refused.
-                headers = versions.headers(_echo(request))
-                version = versions.negotiate(request.headers)
-                headers = versions.headers(versions.text(version))
-            environ['kilonova.microversion'] = versions.text(version)
-            response = self._answer(request, ctxt, version, legacy, *found)
+                return self._no_route(environ, path)(environ, start_response)
+            version = self._version(environ, request, headers)
+            response = self._answer(request, ctxt, version, _is_legacy(environ), *found)
         except Exception as error:  # noqa: BLE001 - one table turns all of them into answers
             response = faults.of_error(error)
         response.headers.extend(headers)
         return response(environ, start_response)
+
+    def _no_route(self, environ: WSGIEnvironment, path: str) -> WSGIApplication:
+        return faults.no_route(environ)
+
+    def _version(self, environ: WSGIEnvironment, request: webob.Request, headers: list[tuple[str, str]]) -> int:
+        """The microversion; ``headers`` get what the answer says about it."""
+        version = versions.MIN
+        if not _is_legacy(environ):
+            # What is asked for is echoed even when it is refused.
+            headers[:] = versions.headers(_echo(request))
+            version = versions.negotiate(request.headers)
+            headers[:] = versions.headers(versions.text(version))
+        environ['kilonova.microversion'] = versions.text(version)
+        return version
 
     def _answer(self, request: webob.Request, ctxt: RequestContext, version: int, relaxed: bool,
                 path: dict[str, str], rows: list[Route]) -> webob.Response:
@@ -273,24 +296,6 @@ class Dispatcher:
             call.authorise(route.policy)
         return _render(route.handler(call), route.status)
 
-    def _match(self, request: webob.Request) -> tuple[dict[str, str], list[Route]] | None:
-        """What the path says and the rows that it may mean."""
-        try:
-            path = request.path_info
-        except UnicodeDecodeError:
-            raise Malformed from None
-        if '\x00' in path:
-            raise Malformed
-        # A suffix that names the format is no part of the path, unless it can be the end of an id.
-        for each in (path, path.removesuffix('.json')):
-            found = self._mapper.match(each, {'REQUEST_METHOD': request.method})
-            if found:
-                break
-        else:
-            return None
-        key = found.pop('row_key')
-        return found, self._rows[key]
-
     @staticmethod
     def _choose(rows: list[Route], body: Json, version: int) -> Route:
         if rows[0].action is not None:
@@ -304,6 +309,39 @@ class Dispatcher:
             if row.since <= version <= row.until:
                 return row
         raise NoRoute
+
+
+class OwnDispatcher(Dispatcher):
+    """The WSGI application behind /kilonova/v1: no microversions, and what isn't there is a fault, 404 or 405."""
+
+    def _no_route(self, environ: WSGIEnvironment, path: str) -> WSGIApplication:
+        allowed = self._paths.allowed(path)
+        if not allowed:
+            absent: WSGIApplication = faults.fault(404, faults.NOT_FOUND)
+            return absent
+        response = faults.fault(405, f"{environ['REQUEST_METHOD'][:16]} is not allowed here, only {', '.join(allowed)}")
+        response.headers['Allow'] = ', '.join(allowed)
+        refused: WSGIApplication = response
+        return refused
+
+    def _version(self, environ: WSGIEnvironment, request: webob.Request, headers: list[tuple[str, str]]) -> int:
+        return versions.MAX
+
+
+def _is_legacy(environ: WSGIEnvironment) -> bool:
+    """Whether the request is one of the 2.0 API."""
+    found: bool = environ['SCRIPT_NAME'].endswith('/v2')
+    return found
+
+
+def _path(request: webob.Request) -> str:
+    try:
+        path: str = request.path_info
+    except UnicodeDecodeError:
+        raise Malformed from None
+    if '\x00' in path:
+        raise Malformed
+    return path
 
 
 def _echo(request: webob.Request) -> str:

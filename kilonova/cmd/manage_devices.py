@@ -14,14 +14,12 @@ FREE = ('available',)
 
 def pci_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """PCI devices of all cells: whose they are and what state they are in."""
-    from kilonova.db.queries import device_owners, pci_devices
+    from kilonova.db.queries import pci_devices
     rows: list[dict[str, Any]] = []
     for database in _cells(cloud):
         with database.read() as connection:
             found = pci_devices.list_devices(connection, host=args.host, statuses=FREE if args.free else None)
-            names = device_owners.names(connection, (row['instance_uuid'] for row in found if row['instance_uuid']))
-        rows.extend({**{name: row[name] for name in PCI_COLUMNS}, 'server_name': names.get(row['instance_uuid'])}
-                    for row in found)
+        rows.extend({name: row[name] for name in (*PCI_COLUMNS, 'server_name')} for row in found)
     if args.server:
         rows = [row for row in rows if args.server in (row['instance_uuid'], row['server_name'])]
     rows.sort(key=lambda row: (row['host'] or '', row['address']))

@@ -16,6 +16,9 @@ MDEV = 'mdev'
 # Types that live below a physical function and share its fate.
 CHILD_TYPES = frozenset((VF, VDPA))
 
+# The types by the words of reports and filters.
+KINDS = {'pci': STANDARD, 'pf': PF, 'vf': VF, 'vdpa': VDPA, 'mdev': MDEV}
+
 AVAILABLE = 'available'
 CLAIMED = 'claimed'
 ALLOCATED = 'allocated'
@@ -23,6 +26,7 @@ REMOVED = 'removed'
 UNCLAIMABLE = 'unclaimable'
 UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
+STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 
 _EXTRA_TAGS = ('managed', 'live_migratable')
 _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address'], ...] = ('parent_ifname', 'mac_address')

@@ -13,7 +13,7 @@ import re
 import pytest
 
 import kilonova
-from kilonova.api.routes import ROUTES
+from kilonova.api.routes import OWN_ROUTES, ROUTES
 from kilonova.api.schemas import base, extra_specs
 from tests.api import table
 from tests.unit.patterns import weakness
@@ -54,7 +54,7 @@ def test_the_checker(pattern, search, weak):
 
 def schemas():
     """Each plain schema of the route table, whole."""
-    for route in ROUTES:
+    for route in (*ROUTES, *OWN_ROUTES):
         for version in table.versions_of(route) if route.body or route.query.props else ():
             if route.body is not None:
                 yield route, base.at(route.body, version)

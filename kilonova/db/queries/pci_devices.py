@@ -14,11 +14,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kilonova.db.models.cell import ComputeNode, PciDevice
-from kilonova.db.rows import Row, many, soft_delete
+from kilonova.db.models.cell import ComputeNode, Instance, PciDevice
+from kilonova.db.rows import Row, many, one, soft_delete
 
 pci_devices = PciDevice.__table__
 compute_nodes = ComputeNode.__table__
+servers = Instance.__table__
 
 LIVE = pci_devices.c.deleted == 0
 
@@ -55,15 +56,38 @@ def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
 
 def list_devices(connection: sa.Connection, *, statuses: Sequence[str] | None = None,
                  host: str | None = None) -> list[Row]:
-    """The devices of a cell with ``host`` and ``hypervisor_hostname`` of their node, by host and address."""
-    query = (sa.select(pci_devices, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname)
-             .join_from(pci_devices, compute_nodes, compute_nodes.c.id == pci_devices.c.compute_node_id)
-             .where(LIVE).order_by(compute_nodes.c.host, pci_devices.c.address))
-    if statuses is not None:
-        query = query.where(pci_devices.c.status.in_(list(statuses)))
-    if host is not None:
-        query = query.where(compute_nodes.c.host == host)
+    """The devices of a cell, as ``_shown`` has them, by host and address."""
+    query = _shown(statuses=statuses, host=host).order_by(compute_nodes.c.host, pci_devices.c.address)
     return many(connection.execute(query))
+
+
+def page(connection: sa.Connection, *, after: int | None, limit: int, **filters: Any) -> list[Row]:
+    """At most ``limit`` devices of a cell behind the one whose id is ``after``, by id; rows and filters are those of
+    ``_shown``."""
+    query = _shown(**filters).order_by(pci_devices.c.id).limit(limit)
+    return many(connection.execute(query if after is None else query.where(pci_devices.c.id > after)))
+
+
+def find(connection: sa.Connection, **filters: Any) -> Row | None:
+    """One device as ``page`` shows it: by ``uuid``, or by ``host`` and ``address``."""
+    return one(connection.execute(_shown(**filters)))
+
+
+def _shown(*, uuid: str | None = None, host: str | None = None, address: str | None = None,
+           types: Sequence[str] | None = None, statuses: Sequence[str] | None = None, server: str | None = None,
+           project_id: str | None = None) -> sa.Select[Any]:
+    """Devices with ``host`` and ``hypervisor_hostname`` of their node and, if their server is there (not deleted),
+    its ``server_name`` and ``project_id``."""
+    query = (sa.select(pci_devices, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname,
+                       servers.c.display_name.label('server_name'), servers.c.project_id)
+             .join_from(pci_devices, compute_nodes, compute_nodes.c.id == pci_devices.c.compute_node_id)
+             .join(servers, sa.and_(servers.c.uuid == pci_devices.c.instance_uuid, servers.c.deleted == 0),
+                   isouter=True).where(LIVE))
+    equal = {pci_devices.c.uuid: uuid, compute_nodes.c.host: host, pci_devices.c.address: address,
+             pci_devices.c.instance_uuid: server, servers.c.project_id: project_id}
+    query = query.where(*(column == value for column, value in equal.items() if value is not None))
+    among = {pci_devices.c.dev_type: types, pci_devices.c.status: statuses}
+    return query.where(*(column.in_(list(values)) for column, values in among.items() if values is not None))
 
 
 def save(connection: sa.Connection, compute_node_id: int, *, created: Sequence[Row] = (),

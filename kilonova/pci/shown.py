@@ -1,0 +1,30 @@
+"""A device as administrators see it, by REST and on the command line.
+
+    shown(pci_devices.find(connection, host='gpu1', address='0000:81:00.0'))['kind']      # 'pci'
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kilonova.pci.device import KINDS
+
+_KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
+# Of ``extra_info``, which a device has some of.
+TAGS = ('managed', 'live_migratable', 'parent_ifname', 'mac_address')
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of ``queries.pci_devices.page``. ``resource_provider``: the UUID of its provider in Placement; ``tags``:
+    those that its host reported."""
+    info = json.loads(row['extra_info'] or '{}')
+    return {
+        'id': row['uuid'], 'host': row['host'], 'node': row['hypervisor_hostname'], 'address': row['address'],
+        'parent_address': row['parent_addr'], 'kind': _KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],
+        'product_id': row['product_id'], 'numa_node': row['numa_node'], 'status': row['status'],
+        'server_id': row['instance_uuid'], 'server_name': row['server_name'], 'project_id': row['project_id'],
+        'request_id': row['request_id'], 'resource_provider': info.get('rp_uuid'),
+        'mdev_type': info.get('mdev_type'), 'mdev_class': info.get('mdev_class'),
+        'tags': {name: info[name] for name in TAGS if name in info},
+        'created_at': row['created_at'], 'updated_at': row['updated_at']}
