@@ -10,6 +10,7 @@ VENV := $(or $(KILONOVA_VENV),.venv)
 CLOUD := $(PYTHON) -m tools.cloud $(if $(VAR),--var $(VAR))
 CHOSEN := $(if $(HOSTS),--hosts $(HOSTS)) $(if $(CONF),--conf $(CONF))
 REAL := $(filter-out test,$(GUESTS))
+WITH_CYBORG := $(filter-out 0,$(CYBORG))
 TESTS := $(PYTHON) -m tools.testrun
 
 .DEFAULT_GOAL := help
@@ -32,6 +33,10 @@ bootstrap-test:
 bootstrap-guests:
 	@$(PYTHON) -m tools.bootstrap --guests
 
+.PHONY: bootstrap-cyborg
+bootstrap-cyborg:
+	@$(PYTHON) -m tools.bootstrap --cyborg
+
 .PHONY: bootstrap-tempest
 bootstrap-tempest:
 	@$(PYTHON) -m tools.bootstrap --tempest
@@ -41,8 +46,8 @@ demo: bootstrap ## up, then boot and resize GPU servers with the openstack comma
 	@$(CLOUD) demo $(CHOSEN)
 
 .PHONY: up
-up: $(if $(REAL),bootstrap-guests,bootstrap) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu)
-	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS))
+up: $(if $(REAL),bootstrap-guests,bootstrap) $(if $(WITH_CYBORG),bootstrap-cyborg) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu, CYBORG=1: with the accelerator service)
+	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS)) $(if $(WITH_CYBORG),--cyborg)
 
 .PHONY: host
 host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 VGPUS=4 (into HOSTS=directory, else var/described)

@@ -22,6 +22,7 @@ from tools.cloud.layout import ROOT, CloudError, Layout
 OLDEST = (3, 11)
 POLICY = Path('/usr/sbin/policy-rc.d')
 REQUIREMENTS = ROOT / 'tools' / 'cloud' / 'requirements-services.txt'
+CYBORG = ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt'
 ACCEPTANCE = ROOT / 'tools' / 'acceptance' / 'requirements.txt'
 _ENTRY = re.compile(r'^(?P<name>[a-z0-9][a-z0-9+.-]*)\s*(?:\[(?P<profiles>[^\]]*)\])?$')
 
@@ -130,15 +131,18 @@ def _pip(argv: Sequence[str]) -> None:
         raise CloudError(f'{" ".join(argv)} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}')
 
 
-def environments(layout: Layout, *, services: bool, tempest: bool = False) -> None:
-    """The project's environment and, where asked for, that of Keystone, Glance and Placement and that of Tempest, side
-    by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
+def environments(layout: Layout, *, services: bool, tempest: bool = False, cyborg: bool = False) -> None:
+    """The project's environment and, where asked for, that of Keystone, Glance and Placement, that of Cyborg and that
+    of Tempest, side by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_CYBORG_VENV or
+    KILONOVA_TEMPEST_VENV names is another's to keep."""
     jobs = []
     if not os.environ.get('KILONOVA_VENV'):
         jobs.append((layout.venv, 'Kilonova', ['-e', '.[test]'], [ROOT / 'setup.cfg', ROOT / 'pyproject.toml']))
     if services and not os.environ.get('KILONOVA_SERVICES_VENV'):
         jobs.append((layout.services_venv, 'Keystone, Glance and Placement', ['-r', str(REQUIREMENTS)],
                      [REQUIREMENTS]))
+    if cyborg and not os.environ.get('KILONOVA_CYBORG_VENV'):
+        jobs.append((layout.cyborg_venv, 'Cyborg', ['-r', str(CYBORG)], [CYBORG]))
     if tempest and not os.environ.get('KILONOVA_TEMPEST_VENV'):
         jobs.append((layout.tempest_venv, 'Tempest', ['-r', str(ACCEPTANCE)], [ACCEPTANCE]))
     with ThreadPoolExecutor(2) as pool:
@@ -163,8 +167,9 @@ def foreign(environment: Path) -> str | None:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
     parser.add_argument('--test', action='store_true',
-                        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU')
+                        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg')
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
+    parser.add_argument('--cyborg', action='store_true', help='also Cyborg, the accelerator service')
     parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
     args = parser.parse_args(argv)
@@ -175,7 +180,8 @@ def main(argv: list[str]) -> int:
     try:
         install_packages([name for name, asked in (('test', args.test), ('guests', args.guests)) if asked])
         layout = Layout.at()
-        environments(layout, services=not args.no_services, tempest=args.tempest)
+        environments(layout, services=not args.no_services, tempest=args.tempest,
+                     cyborg=args.cyborg or args.test)
         if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:
             say(f'WARNING: {wrong}')
     except CloudError as error:

@@ -15,6 +15,7 @@ import oslo_messaging
 from oslo_config import cfg
 
 from kilonova import sealing
+from kilonova.accel.client import AcceleratorClient
 from kilonova.clients import session
 from kilonova.clients.image import ImageClient
 from kilonova.clients.placement import PlacementClient
@@ -69,6 +70,11 @@ def limits(conf: cfg.ConfigOpts) -> Any:
 def images(conf: cfg.ConfigOpts) -> ImageClient:
     """The client of [glance], with the service's own credentials where the section has none."""
     return ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), conf.glance.num_retries)
+
+
+def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient:
+    """The client of [cyborg], with the service's own credentials where the section has none."""
+    return AcceleratorClient(session.adapter(conf, 'cyborg', fallback='keystone_authtoken'))
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:

@@ -47,10 +47,12 @@ control.down(Layout.at(Path(sys.argv[1])))
 
 class Site:
     """The cloud under ``directory/var``; ``directory/extra.conf`` is one more configuration file of all daemons.
-    ``guests``: test or qemu, as ``make up GUESTS=``; ``hosts``: descriptions, as ``make up HOSTS=``."""
+    ``guests``: test or qemu, as ``make up GUESTS=``; ``hosts``: descriptions, as ``make up HOSTS=``;
+    ``accelerators``: as ``make up CYBORG=1``."""
 
-    def __init__(self, directory: Path, guests: str = 'test', hosts: Path = DEFAULT_HOSTS) -> None:
-        self._kind, self._hosts = guests, hosts
+    def __init__(self, directory: Path, guests: str = 'test', hosts: Path = DEFAULT_HOSTS, *,
+                 accelerators: bool = False) -> None:
+        self._kind, self._hosts, self._accelerators = guests, hosts, accelerators
         self.layout = Layout.at(directory / 'var')
         self.extra = directory / 'extra.conf'
         self.configure('')
@@ -66,7 +68,8 @@ class Site:
     # -- the cloud as a whole -------------------------------------------------------------------------------------
     def up(self) -> None:
         """What ``make up CONF=extra.conf`` does."""
-        self.cloud = control.up(self.layout, hosts=self._hosts, extra=self.extra, kind=self._kind)
+        self.cloud = control.up(self.layout, hosts=self._hosts, extra=self.extra, kind=self._kind,
+                                accelerators=self._accelerators)
 
     def down(self) -> None:
         """What ``make down`` does."""
@@ -157,8 +160,8 @@ class Site:
         return done.stdout
 
     def devices(self) -> list[dict[str, Any]]:
-        """``kilonova-manage device list``: host, address, status, instance_uuid …"""
-        done = self.manage('device', 'list', '--format', 'json')
+        """``kilonova-manage pci list``: host, address, status, instance_uuid …"""
+        done = self.manage('pci', 'list', '--format', 'json')
         assert done.returncode == 0, done.stderr[-2000:]
         rows: list[dict[str, Any]] = json.loads(done.stdout)
         return rows

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tools.cloud import databases, http, identity, machine, ports, process, render, services
+from tools.cloud import cyborg, databases, http, identity, machine, ports, process, render, services
 from tools.cloud.image import ensure_guest, ensure_image
 from tools.cloud.layout import (
     DEFAULT_HOSTS,
@@ -64,7 +64,14 @@ def settings_path(layout: Layout) -> Path:
     return layout.var / 'settings.json'
 
 
-def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str) -> Cloud:
+def kept(layout: Layout) -> dict[str, Any]:
+    """What the last ``up`` was asked for; empty: there was none."""
+    path = settings_path(layout)
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, accelerators: bool) -> Cloud:
     """The cloud as its arguments describe it, with ports and passwords settled."""
     if extra is not None and not extra.is_file():
         raise CloudError(f'there is no configuration file {extra}')
@@ -76,7 +83,7 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str) -> Clou
     if 'rabbitmq' in ours:
         ours.add('rabbitmq-dist')
     settled = ports.settle(layout.var / 'ports.json', layout.var, described, ours=ours)
-    return with_machines(Cloud(layout, settled, load_secrets(layout), described, extra), kind)
+    return with_machines(Cloud(layout, settled, load_secrets(layout), described, extra, cyborg=accelerators), kind)
 
 
 def with_machines(cloud: Cloud, kind: str) -> Cloud:
@@ -102,51 +109,56 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
 
 def kind_of(layout: Layout, asked: str | None) -> str:
     """The kind of guests that a cloud has, else the one that is asked for: hosts can't change it. CloudError."""
-    kept = json.loads(settings_path(layout).read_text()).get('guests', 'test') if settings_path(layout).exists() else ''
-    if kept and asked and kept != asked:
-        raise CloudError(f'this cloud has guests of kind {kept!r}, and its servers with them; remove '
+    there = kept(layout)
+    has = there.get('guests', 'test') if there else ''
+    if has and asked and has != asked:
+        raise CloudError(f'this cloud has guests of kind {has!r}, and its servers with them; remove '
                          f'{layout.shown(layout.var)}/ for another kind, or name another directory: VAR=…')
-    return kept or asked or 'test'
+    return has or asked or 'test'
 
 
 def remembered(layout: Layout) -> Cloud:
     """The cloud as the last ``up`` made it, on the same ports."""
-    path, kept_ports = settings_path(layout), ports.load(layout.var / 'ports.json')
-    if not path.exists() or not kept_ports:
+    kept_ports, settings = ports.load(layout.var / 'ports.json'), kept(layout)
+    if not settings or not kept_ports:
         raise CloudError('there is no cloud here; start one with: make up')
-    kept = json.loads(path.read_text())
-    hosts = find_hosts(Path(kept['hosts']))
+    hosts = find_hosts(Path(settings['hosts']))
     if not set(ports.names_for(hosts)) <= set(kept_ports):
         raise CloudError('the cloud is described anew; bring it up to date with: make up')
-    extra = Path(kept['extra']) if kept['extra'] else None
-    return with_machines(Cloud(layout, kept_ports, load_secrets(layout), hosts, extra), kept.get('guests', 'test'))
+    extra = Path(settings['extra']) if settings['extra'] else None
+    made = Cloud(layout, kept_ports, load_secrets(layout), hosts, extra, cyborg=settings.get('cyborg', False))
+    return with_machines(made, settings.get('guests', 'test'))
 
 
 def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False,
-       kind: str | None = None) -> Cloud:
+       kind: str | None = None, accelerators: bool = False) -> Cloud:
     """Bring everything up that is not; nothing is restarted whose configuration is as it was.
 
     ``only_services`` leaves the four daemons out. ``kind``: of GUESTS; None: those that the cloud has.
+    ``accelerators``: with Cyborg, which a cloud keeps from then on.
     """
     began = time.monotonic()
     with exclusive(layout):
         kind = kind_of(layout, kind)
-        cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None, kind)
+        cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None, kind,
+                         accelerators=accelerators or kept(layout).get('cyborg', False))
         check_requirements(cloud, only_services=only_services)
         say(f'Kilonova on one machine, under {layout.shown(layout.var)}/')
         services.write_configuration(cloud)
         write_private(settings_path(layout), json.dumps(
-            {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind}) + '\n')
+            {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind,
+             'cyborg': cloud.cyborg}) + '\n')
         if cloud.console_machine:
             machine.prepare(layout.machines, [*cloud.machines.values(), cloud.console_machine])
         end_undescribed(cloud)
         if databases.prepare_services(cloud):
-            say('  made the databases of Keystone and Glance')
+            say('  made the databases of the services')
         start_all(cloud, services.infrastructure(cloud))
         fill_services(cloud)
         if not only_services:
             start_all(cloud, services.machines(cloud))
             start_daemons(cloud)
+            start_accelerators(cloud)
     tell(cloud, time.monotonic() - began, only_services=only_services)
     return cloud
 
@@ -155,13 +167,17 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
     """Fail at once, and in words, where something is not installed."""
     layout = cloud.layout
     needed = [str(RABBITMQ_SERVER), layout.services_bin('gunicorn'), layout.services_bin('keystone-manage')]
+    if cloud.cyborg:
+        needed += [layout.cyborg_bin(name)
+                   for name in ('gunicorn', 'cyborg-dbsync', 'cyborg-conductor', 'cyborg-agent')]
     if not only_services:
         needed += [layout.bin(f'kilonova-{name}') for name in ('manage', 'api', 'conductor', 'scheduler', 'compute')]
     missing = [path for path in needed if not databases.executable(path)]
     programs = ('epmd', 'qemu-img', 'qemu-io', *(('libvirtd',) if cloud.machines else ()))
     missing += [name for name in programs if not shutil.which(name)]
     if missing:
-        raise CloudError('not installed: ' + ', '.join(missing) + '; make bootstrap installs it')
+        raise CloudError('not installed: ' + ', '.join(missing)
+                         + f'; make bootstrap{"-cyborg" if cloud.cyborg else ""} installs it')
 
 
 def end_orphans(layout: Layout) -> None:
@@ -251,11 +267,12 @@ def fill_services(cloud: Cloud) -> None:
     mark = layout.data('keystone') / 'filled'
     served = {name: cloud.ports[name] for name in ports.NAMES}
     guest = guests.build(GUEST_DIRECTORY) if cloud.machines else None
-    wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS, str(guest.directory) if guest else None])
+    wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS, str(guest.directory) if guest else None,
+                         cloud.cyborg])
     if mark.exists() and mark.read_text() == wanted:
         return
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
-    identity.reconcile(keystone, cloud.ports, cloud.secrets)
+    identity.reconcile(keystone, cloud.ports, cloud.secrets, accelerators=cloud.cyborg)
     say('  made projects, users and the catalog in Keystone')
     if ensure_image(render.url(cloud.ports, 'glance'), keystone.token, layout):
         say('  uploaded the image demo to Glance')
@@ -276,6 +293,18 @@ def start_daemons(cloud: Cloud) -> None:
     start_all(cloud, wanted)
     await_reports(cloud, wanted)
     map_hosts(cloud)
+
+
+def start_accelerators(cloud: Cloud) -> None:
+    """Cyborg, until it has the accelerators of all hosts: with that its API, conductor and agents have done their
+    part."""
+    wanted = services.accelerators(cloud)
+    start_all(cloud, wanted)
+    if wanted:
+        keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
+        url = render.url(cloud.ports, 'cyborg')
+        wait(cloud, wanted, lambda: [f'cyborg-agent-{host}' for host in
+                                      sorted(set(cloud.hosts) - cyborg.hosts_known(url, keystone.token))], READY_WITHIN)
 
 
 def stale(cloud: Cloud, service: Service) -> bool:
@@ -380,7 +409,8 @@ def down(layout: Layout) -> None:
     with exclusive(layout):
         names = set(process.recorded(layout)) | set(process.marked(layout.var).values())
         waves: list[set[str]] = [
-            {name for name in names if name.startswith('compute-') or name in ('api', 'scheduler', *services.PROXIES)},
+            {name for name in names
+             if name.startswith(('compute-', 'cyborg-agent-')) or name in ('api', 'scheduler', *services.PROXIES)},
             {'conductor'} & names, {name for name in names if name.startswith('libvirtd-')},
             {name for name in names if name.startswith('machine-')},
             {'placement', 'glance', 'keystone'} & names, {'rabbitmq'} & names]

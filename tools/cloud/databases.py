@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools.cloud import render
+from tools.cloud import cyborg, render
 from tools.cloud.layout import CloudError, Layout, write_private
 from tools.cloud.process import child_environment
 from tools.cloud.services import Cloud
@@ -47,9 +47,10 @@ def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = 
 
 
 def prepare_services(cloud: Cloud) -> bool:
-    """Schemas, keys and the first administrator of Keystone and Glance; says whether there was anything to do.
+    """Schemas, keys and the first administrator of Keystone, Glance and Cyborg; says whether there was anything to do.
     (Placement makes its tables when it starts.)"""
-    steps = [step for step in (_prepare_keystone, _prepare_glance) if step(cloud, ask=True)]
+    wanted = (_prepare_keystone, _prepare_glance, *((_prepare_cyborg,) if cloud.cyborg else ()))
+    steps = [step for step in wanted if step(cloud, ask=True)]
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(step, cloud, ask=False) for step in steps]:
             future.result()
@@ -93,6 +94,19 @@ def _prepare_glance(cloud: Cloud, *, ask: bool) -> bool:
         (layout.data('glance') / directory).mkdir(parents=True, exist_ok=True)
     run(layout, [layout.services_bin('glance-manage'), '--config-file', str(layout.etc / 'glance' / 'glance-api.conf'),
                  'db', 'sync'], log='glance')
+    mark.touch()
+    return True
+
+
+def _prepare_cyborg(cloud: Cloud, *, ask: bool) -> bool:
+    layout = cloud.layout
+    mark = layout.data('cyborg') / 'ready'
+    if ask:
+        return not mark.exists()
+    # Not ``upgrade``: its revisions are not written for SQLite. An earlier try may have left some tables.
+    (layout.data('cyborg') / 'cyborg.sqlite').unlink(missing_ok=True)
+    run(layout, [layout.cyborg_bin('cyborg-dbsync'), '--config-file', str(cyborg.conf_path(layout)), 'create_schema'],
+        log='cyborg')
     mark.touch()
     return True
 

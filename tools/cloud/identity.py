@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools.cloud import render
 from tools.cloud.http import call
 
 SERVICES = (('kilonova', 'compute', 'api'), ('glance', 'image', 'glance'), ('placement', 'placement', 'placement'))
+# Besides, where the cloud has accelerators.
+ACCELERATORS = ('cyborg', 'accelerator', 'cyborg')
 INTERFACES = ('public', 'internal', 'admin')
 # user, project, roles: the daemons' accounts, and a plain member elsewhere.
 ACCOUNTS = (
     ('kilonova', 'service', ('service', 'admin')),
     ('glance', 'service', ('service', 'admin')),
     ('placement', 'service', ('service', 'admin')),
+    ('cyborg', 'service', ('service', 'admin')),
     ('demo', 'demo', ('member', 'reader')),
 )
 
@@ -72,10 +75,11 @@ def issue_token(url: str, user: str, project: str, password: str) -> str:
     return call('POST', f'{url}/auth/tokens', body).headers['x-subject-token']
 
 
-def reconcile(keystone: Keystone, ports: Mapping[str, int], secrets: Mapping[str, str]) -> None:
+def reconcile(keystone: Keystone, ports: Mapping[str, int], secrets: Mapping[str, str], *,
+              accelerators: bool = False) -> None:
     """Bring Keystone to what this cloud needs; nothing is written where nothing differs."""
     _accounts(keystone, secrets)
-    _catalog(keystone, ports)
+    _catalog(keystone, ports, (*SERVICES, ACCELERATORS) if accelerators else SERVICES)
 
 
 def _accounts(keystone: Keystone, secrets: Mapping[str, str]) -> None:
@@ -89,10 +93,10 @@ def _accounts(keystone: Keystone, secrets: Mapping[str, str]) -> None:
             keystone.grant(projects[project]['id'], users[user]['id'], roles[role]['id'])
 
 
-def _catalog(keystone: Keystone, ports: Mapping[str, int]) -> None:
+def _catalog(keystone: Keystone, ports: Mapping[str, int], wanted_services: Sequence[tuple[str, str, str]]) -> None:
     services = keystone.named('services')
     endpoints = {(row['service_id'], row['interface']): row for row in keystone.rows('endpoints')}
-    for name, kind, server in SERVICES:
+    for name, kind, server in wanted_services:
         if name not in services:
             services[name] = keystone.create('services', name=name, type=kind)
         service, wanted = services[name]['id'], render.url(ports, server)

@@ -38,16 +38,21 @@ def ini(sections: Mapping[str, Section]) -> str:
 
 
 def url(ports: Mapping[str, int], service: str) -> str:
-    """Where a service answers; Keystone's and the compute API's carry their version."""
-    path = {'keystone': '/v3', 'api': '/v2.1'}.get(service, '')
+    """Where a service answers; the URLs of Keystone, Cyborg and the compute API carry their version."""
+    path = {'keystone': '/v3', 'api': '/v2.1', 'cyborg': '/v2'}.get(service, '')
     return f'http://127.0.0.1:{ports[service]}{path}'
+
+
+def broker(ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """The URL of RabbitMQ."""
+    return f'rabbit://kilonova:{secrets["rabbitmq"]}@127.0.0.1:{ports["rabbitmq"]}/'
 
 
 def sqlite(path: Path) -> str:
     return f'sqlite:///{path}'
 
 
-def _account(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
+def account(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
     """Options by which a service logs in to Keystone under its own account."""
     return {
         'auth_type': 'password',
@@ -61,11 +66,13 @@ def _account(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) ->
     }
 
 
-def _token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
-    return _account(ports, secrets, user) | {'www_authenticate_uri': url(ports, 'keystone')}
+def token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str) -> dict[str, str | int]:
+    """Options by which a service has tokens checked."""
+    return account(ports, secrets, user) | {'www_authenticate_uri': url(ports, 'keystone')}
 
 
-def _services_database(layout: Layout, service: str) -> dict[str, str | int]:
+def services_database(layout: Layout, service: str) -> dict[str, str | int]:
+    """Options of the SQLite file of a service."""
     # Without fsync a write costs a hundredth; what a killed process wrote is still there.
     return {'connection': sqlite(layout.data(service) / f'{service}.sqlite'), 'sqlite_synchronous': 'false'}
 
@@ -75,7 +82,7 @@ def keystone(layout: Layout) -> str:
     data = layout.data('keystone')
     return ini({
         'DEFAULT': {'log_file': str(layout.log('keystone')), 'notification_format': 'basic'},
-        'database': _services_database(layout, 'keystone'),
+        'database': services_database(layout, 'keystone'),
         'token': {'provider': 'fernet', 'expiration': 86400},
         'fernet_tokens': {'key_repository': str(data / 'fernet-keys')},
         'fernet_receipts': {'key_repository': str(data / 'fernet-keys')},
@@ -97,12 +104,12 @@ def glance(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str])
             'node_staging_uri': f'file://{data / "staging"}',
             'worker_self_reference_url': url(ports, 'glance'),
         },
-        'database': _services_database(layout, 'glance'),
+        'database': services_database(layout, 'glance'),
         'glance_store': {'default_backend': 'local'},
         'local': {'filesystem_store_datadir': str(data / 'images')},
         'os_glance_staging_store': {'filesystem_store_datadir': str(data / 'staging')},
         'os_glance_tasks_store': {'filesystem_store_datadir': str(data / 'tasks')},
-        'keystone_authtoken': _token_check(ports, secrets, 'glance'),
+        'keystone_authtoken': token_check(ports, secrets, 'glance'),
         'paste_deploy': {
             'flavor': 'keystone',
             'config_file': str(layout.services_venv / 'etc' / 'glance' / 'glance-api-paste.ini'),
@@ -117,8 +124,8 @@ def placement(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, st
     return ini({
         'DEFAULT': {'log_file': str(layout.log('placement'))},
         'api': {'auth_strategy': 'keystone'},
-        'placement_database': _services_database(layout, 'placement') | {'sync_on_startup': 'true'},
-        'keystone_authtoken': _token_check(ports, secrets, 'placement'),
+        'placement_database': services_database(layout, 'placement') | {'sync_on_startup': 'true'},
+        'keystone_authtoken': token_check(ports, secrets, 'placement'),
     })
 
 
@@ -156,12 +163,13 @@ def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
     ])
 
 
-def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """kilonova.conf, read by all four daemons and by kilonova-manage."""
+def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *,
+             accelerators: bool = False) -> str:
+    """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg."""
     databases = layout.data('kilonova')
     return ini({
         'DEFAULT': {
-            'transport_url': f'rabbit://kilonova:{secrets["rabbitmq"]}@127.0.0.1:{ports["rabbitmq"]}/',
+            'transport_url': broker(ports, secrets),
             'my_ip': '127.0.0.1',
             'state_path': str(layout.data('kilonova')),
             'osapi_compute_listen': '127.0.0.1',
@@ -182,9 +190,10 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'api': {'auth_strategy': 'keystone'},
         'api_database': {'connection': sqlite(databases / 'api.sqlite')},
         'database': {'connection': sqlite(databases / 'cell1.sqlite')},
-        'keystone_authtoken': _token_check(ports, secrets, 'kilonova'),
-        'placement': _account(ports, secrets, 'kilonova'),
-        'glance': _account(ports, secrets, 'kilonova'),
+        'keystone_authtoken': token_check(ports, secrets, 'kilonova'),
+        'placement': account(ports, secrets, 'kilonova'),
+        'glance': account(ports, secrets, 'kilonova'),
+        **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},

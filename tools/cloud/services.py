@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.cloud import http, render
+from tools.cloud import cyborg, http, render
 from tools.cloud.layout import Layout, write_private
 from tools.cloud.machine import Machine
 
@@ -63,6 +63,8 @@ class Cloud:
     # Where the proxies of consoles run beside machines: only these reach the guests' ports.
     console_machine: Machine | None = None
     virt_type: str = 'qemu'
+    # Whether Cyborg runs.
+    cyborg: bool = False
 
     @property
     def config_arguments(self) -> list[str]:
@@ -102,6 +104,27 @@ def daemons(cloud: Cloud) -> list[Service]:
     ]
 
 
+def accelerators(cloud: Cloud) -> list[Service]:
+    """Cyborg, where it is wanted: its conductor, its API, and an agent for each host. At their start its daemons need
+    accounts in Keystone, and agents the providers of hosts in Placement, so the computes come first."""
+    if not cloud.cyborg:
+        return []
+    layout, url = cloud.layout, render.url(cloud.ports, 'cyborg')
+    return [
+        _of_cyborg(layout, 'conductor', 'cyborg-conductor'),
+        _wsgi(cloud, 'cyborg', lambda: http.answers(url, (200,)), 'cyborg.conf', {}, layout.cyborg_bin('gunicorn')),
+        *(_of_cyborg(layout, 'agent', f'cyborg-agent-{host}', cyborg.agent_path(layout, host), reads=(node_file,))
+          for host, node_file in cloud.hosts.items()),
+    ]
+
+
+def _of_cyborg(layout: Layout, daemon: str, name: str, *own: Path, reads: tuple[Path, ...] = ()) -> Service:
+    files = (cyborg.conf_path(layout), *own)
+    argv = [layout.cyborg_bin(f'cyborg-{daemon}'), *(part for path in files for part in ('--config-file', str(path))),
+            '--log-file', str(layout.log(name))]
+    return Service(name, tuple(argv), env={'PYTHONPATH': str(cyborg.PLUG_IN)}, inputs=(*files, *reads))
+
+
 def machines(cloud: Cloud) -> list[Service]:
     """The machines of real guests with their libvirtds."""
     found = []
@@ -124,7 +147,7 @@ def _machine(machine: Machine, holds: tuple[str, ...]) -> Service:
 
 def table(cloud: Cloud) -> list[Service]:
     """Everything, in the order in which it starts; it ends in the opposite one."""
-    return infrastructure(cloud) + machines(cloud) + daemons(cloud)
+    return infrastructure(cloud) + machines(cloud) + daemons(cloud) + accelerators(cloud)
 
 
 def write_configuration(cloud: Cloud) -> None:
@@ -139,7 +162,7 @@ def write_configuration(cloud: Cloud) -> None:
         layout.etc / 'placement' / 'placement.conf': render.placement(layout, ports, secrets),
         **{layout.etc / name / 'gunicorn.conf.py': render.gunicorn(ports, name)
            for name in ('keystone', 'glance', 'placement')},
-        layout.conf: render.kilonova(layout, ports, secrets),
+        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg),
         layout.clouds: render.clouds(ports, secrets),
     }
     for host, node_file in cloud.hosts.items():
@@ -149,9 +172,15 @@ def write_configuration(cloud: Cloud) -> None:
             layout, ports, host, node_file, settings,
             (cloud.machines[host].address, cloud.virt_type) if cloud.machines else None)
         layout.instances(host).mkdir(parents=True, exist_ok=True)
-    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'kilonova'):
+    if cloud.cyborg:
+        files |= {cyborg.conf_path(layout): cyborg.conf(layout, ports, secrets),
+                  layout.etc / 'cyborg' / 'gunicorn.conf.py': cyborg.gunicorn(layout, ports),
+                  **{cyborg.agent_path(layout, host): cyborg.agent(layout, host, node_file,
+                                                                   'qemu' if cloud.machines else 'test')
+                     for host, node_file in cloud.hosts.items()}}
+    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
-    for stale in layout.etc.glob('compute-*.conf'):
+    for stale in (*layout.etc.glob('compute-*.conf'), *(layout.etc / 'cyborg').glob('agent-*.conf')):
         if stale not in files:
             stale.unlink()
     for path, text in files.items():
@@ -197,11 +226,11 @@ def _erlang_cookie(layout: Layout, secret: str) -> None:
 
 
 def _wsgi(cloud: Cloud, name: str, ready: Callable[[], bool], conf: str,
-          env: Mapping[str, str]) -> Service:
+          env: Mapping[str, str], gunicorn: str = '') -> Service:
     etc = cloud.layout.etc / name
     settings = etc / 'gunicorn.conf.py'
     # By environment, as Keystone takes whatever stands on the command line for its own.
-    return Service(name, (cloud.layout.services_bin('gunicorn'),), ready, cloud.ports[name],
+    return Service(name, (gunicorn or cloud.layout.services_bin('gunicorn'),), ready, cloud.ports[name],
                    {**env, 'GUNICORN_CMD_ARGS': f'--config={settings}'}, (etc / conf, settings))
 
 

@@ -18,7 +18,7 @@ SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 @pytest.fixture
 def layout(tmp_path):
     return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services',
-                  tempest_venv=tmp_path / 'tempest')
+                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg')
 
 
 def parse(tmp_path: Path, *texts: str) -> dict[str, dict[str, list[str]]]:
@@ -106,11 +106,11 @@ def test_placement_has_one_process_with_one_thread(layout):
     assert settings['wsgi_app'] == 'placement.wsgi.api:application'
 
 
-def cloud_of(layout: Layout, tmp_path: Path) -> services.Cloud:
+def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True) -> services.Cloud:
     node = tmp_path / 'hosts' / 'alpha.xml'
     node.parent.mkdir(exist_ok=True)
     node.write_text('<node/>')
-    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node})
+    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg)
 
 
 def test_written_files_are_private_and_complete(layout, tmp_path):
@@ -118,7 +118,8 @@ def test_written_files_are_private_and_complete(layout, tmp_path):
     layout.make_directories()
     services.write_configuration(cloud)
     written = [path for path in layout.etc.rglob('*') if path.is_file()] + [layout.clouds]
-    assert {path.name for path in written} >= {'kilonova.conf', 'compute-alpha.conf', 'clouds.yaml', 'rabbitmq.conf'}
+    assert {path.name for path in written} >= {'kilonova.conf', 'compute-alpha.conf', 'clouds.yaml', 'rabbitmq.conf',
+                                               'cyborg.conf', 'agent-alpha.conf'}
     assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
     assert layout.instances('alpha').is_dir()
 
@@ -132,10 +133,12 @@ def test_no_secret_on_a_command_line_or_in_an_environment(layout, tmp_path):
 def test_the_configuration_of_a_host_that_went_away_goes_too(layout, tmp_path):
     cloud = cloud_of(layout, tmp_path)
     layout.make_directories()
-    stale = layout.compute_conf('gone')
-    stale.write_text('')
+    stale = layout.compute_conf('gone'), layout.etc / 'cyborg' / 'agent-gone.conf'
+    stale[1].parent.mkdir()
+    for path in stale:
+        path.write_text('')
     services.write_configuration(cloud)
-    assert not stale.exists() and layout.compute_conf('alpha').exists()
+    assert not any(path.exists() for path in stale) and layout.compute_conf('alpha').exists()
 
 
 def test_a_change_of_the_node_file_makes_that_compute_out_of_date(layout, tmp_path):
@@ -149,7 +152,24 @@ def test_a_change_of_the_node_file_makes_that_compute_out_of_date(layout, tmp_pa
     before = digests()
     cloud.hosts['alpha'].write_text('<node><memory>1</memory></node>')
     after = digests()
-    assert {name for name in before if before[name] != after[name]} == {'compute-alpha'}
+    assert {name for name in before if before[name] != after[name]} == {
+        'compute-alpha', 'cyborg-agent-alpha'}
+
+
+def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
+    """Without it neither a process, a file nor a section of kilonova.conf is about it."""
+    without, there = (cloud_of(layout, tmp_path, cyborg=wanted) for wanted in (False, True))
+    before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
+    assert after - before == {
+        'cyborg', 'cyborg-conductor', 'cyborg-agent-alpha'}
+    layout.make_directories()
+    services.write_configuration(without)
+    assert not (layout.etc / 'cyborg').exists() and '[cyborg]' not in layout.conf.read_text()
+    services.write_configuration(there)
+    assert '[cyborg]' in layout.conf.read_text()
+    read = parse(tmp_path, (layout.etc / 'cyborg' / 'cyborg.conf').read_text())
+    assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite']
+    assert read['placement']['username'] == read['keystone_authtoken']['username'] == ['cyborg']
 
 
 def test_extra_configuration_comes_last_for_every_daemon(layout, tmp_path):

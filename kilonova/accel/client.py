@@ -1,0 +1,153 @@
+"""The client of Cyborg: device profiles, and accelerator requests made, bound, read and deleted.
+
+    client = AcceleratorClient(adapter)                       # adapter: session.adapter(conf, 'cyborg', …)
+    profile = client.profile('fpga', ctxt)                    # as the user
+    made = client.create('fpga')                              # as the service, from here on
+    client.bind({made[0].uuid: provider}, instance_uuid=uuid, hostname='gpu1', project_id=project)
+    client.resolved(uuid)                                     # None while a device is being programmed
+    client.delete_of_instance(uuid)                           # may be repeated
+
+Operations outlive the tokens of users, so the service asks in its own name; that it is a service it shows with a
+service token of the same account. Routes: https://docs.openstack.org/api-ref/accelerator/.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import requests
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.service_token import ServiceTokenAuthWrapper
+
+from kilonova import errors
+from kilonova.accel import profile as device_profile
+from kilonova.accel.request import AcceleratorRequest
+from kilonova.clients import session
+from kilonova.context import RequestContext
+
+WHO = 'The accelerator service'
+# The first one by which the binding names the server's project.
+MICROVERSION = '2.1'
+_REQUESTS = '/accelerator_requests'
+
+
+class NoAccelerators(errors.Invalid):
+    msg_fmt = 'There is no accelerator service: the catalog has none that [cyborg] describes.'
+
+
+class AcceleratorRequestOpFailed(errors.Invalid):
+    msg_fmt = 'Failed to %(op)s accelerator requests: %(msg)s'
+
+
+class AcceleratorRequestBindingFailed(errors.Invalid):
+    msg_fmt = 'Failed to bind accelerator requests for instance %(instance_uuid)s: %(msg)s'
+
+
+class AcceleratorClient:
+    """One per process; threads may share it. Each call may raise Unanswered."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        auth = adapter.session.auth
+        if auth is not None:
+            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
+        self._adapter = adapter
+
+    def profile(self, name: str, ctxt: RequestContext | None = None) -> device_profile.Profile:
+        """The device profile of this name. DeviceProfileError: there is none, or it can't be asked for.
+        NoAccelerators."""
+        device_profile.check_name(name)
+        self._check_there()
+        response = self._send('GET', f'/device_profiles?{urlencode({"name": name})}', ctxt=ctxt)
+        if response.status_code != 200:
+            raise device_profile.DeviceProfileError(name=name, msg=_reason(response))
+        return device_profile.only(name, response.json()['device_profiles'])
+
+    def create(self, profile: str) -> list[AcceleratorRequest]:
+        """New requests, one for each accelerator of a device profile. AcceleratorRequestOpFailed."""
+        response = self._send('POST', _REQUESTS, json={'device_profile_name': profile})
+        if response.status_code != 201:
+            raise AcceleratorRequestOpFailed(op=f'create (device profile {profile})', msg=_reason(response))
+        return _requests(response)
+
+    def bind(self, providers: Mapping[str, str], *, instance_uuid: str, hostname: str, project_id: str) -> None:
+        """Give a server requests that were made: {request: the resource provider of its device}. ``hostname``: the
+        node. Whether devices were found the requests' states say afterwards. AcceleratorRequestBindingFailed."""
+        fields = {'hostname': hostname, 'instance_uuid': instance_uuid, 'project_id': project_id}
+        response = self._send('PATCH', _REQUESTS, json={
+            uuid: [{'op': 'add', 'path': f'/{name}', 'value': value}
+                   for name, value in {**fields, 'device_rp_uuid': provider}.items()]
+            for uuid, provider in providers.items()})
+        if response.status_code != 202:
+            raise AcceleratorRequestBindingFailed(instance_uuid=instance_uuid, msg=_reason(response))
+
+    def of_instance(self, instance_uuid: str) -> list[AcceleratorRequest]:
+        """The requests that were bound to a server, whatever came of it."""
+        response = self._send('GET', f'{_REQUESTS}?{urlencode({"instance": instance_uuid})}')
+        if response.status_code != 200:
+            raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))
+        return _requests(response)
+
+    def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
+        """The same, each bound or failed; None: of some it isn't known yet."""
+        query = urlencode({'instance': instance_uuid, 'bind_state': 'resolved'})
+        response = self._send('GET', f'{_REQUESTS}?{query}')
+        if response.status_code == requests.codes.locked:
+            return None
+        if response.status_code != 200:
+            raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))
+        return _requests(response)
+
+    def delete(self, uuids: Iterable[str]) -> None:
+        """Delete requests; those that are gone don't matter."""
+        for uuid in uuids:
+            response = self._send('DELETE', f'{_REQUESTS}?{urlencode({"arqs": uuid})}')
+            if response.status_code not in (204, 404):
+                raise AcceleratorRequestOpFailed(op='delete', msg=_reason(response))
+
+    def delete_of_instance(self, instance_uuid: str) -> None:
+        """Delete the requests that were bound to a server, and so free its accelerators; there may be none."""
+        response = self._send('DELETE', f'{_REQUESTS}?{urlencode({"instance": instance_uuid})}')
+        if response.status_code != 204:
+            raise AcceleratorRequestOpFailed(op='delete', msg=_reason(response))
+
+    def _check_there(self) -> None:
+        try:
+            if self._adapter.get_endpoint():
+                return
+        except ks_exceptions.MissingAuthPlugin:
+            # Nobody to ask the catalog as.
+            pass
+        except ks_exceptions.ClientException as error:
+            raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error
+        raise NoAccelerators
+
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, **kwargs: Any) -> requests.Response:
+        headers = {'OpenStack-API-Version': f'accelerator {MICROVERSION}'}
+        token = getattr(ctxt, 'auth_token', None)
+        if token:
+            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            headers['X-Auth-Token'] = token
+            kwargs['authenticated'] = False
+        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
+        return session.send(self._adapter, WHO, method, path, attempts=attempts, headers=headers, **kwargs)
+
+
+def _requests(response: requests.Response) -> list[AcceleratorRequest]:
+    return [AcceleratorRequest.from_body(body) for body in response.json()['arqs']]
+
+
+def _reason(response: requests.Response) -> str:
+    """What Cyborg says is wrong, in one line: its conductor's words come with a traceback."""
+    text: Any = response.text
+    # A JSON text in a field of the body.
+    for _ in range(2):
+        try:
+            body = json.loads(text)
+            text = body.get('error_message') or body.get('faultstring') or text
+        except (ValueError, AttributeError, TypeError):
+            break
+    first = str(text).strip().partition('\n')[0]
+    return first[:300] or f'{response.status_code} {response.reason}'

@@ -1,0 +1,93 @@
+"""Accelerator requests: what a server holds of Cyborg, and what of it its host attaches.
+
+    found = client.of_instance(uuid)
+    handles = request.handles(found)         # [Handle('PCI', address='0000:21:00.0')]
+
+Cyborg chooses the device when a request is bound to a server and a host, and says which by an *attach handle*.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kilonova import errors
+
+# States that a binding comes to; of the others it isn't known yet.
+BOUND, FAILED = 'Bound', ('BindFailed', 'Deleting')
+# Kinds of attach handles that guests get something for.
+PCI, MDEV = 'PCI', 'MDEV'
+# Of Cyborg's fake driver: nothing is attached.
+TEST_PCI = 'TEST_PCI'
+_HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
+
+
+class AttachHandleInvalid(errors.Invalid):
+    msg_fmt = 'The attach handle of accelerator request %(uuid)s can not be attached: %(reason)s'
+
+
+@dataclass(frozen=True)
+class Handle:
+    """``kind``: PCI, with the ``address`` of a function of the host; MDEV, with the ``mdev`` UUID of a mediated device
+    of the function at ``address``."""
+
+    request: str
+    kind: str
+    address: str
+    mdev: str | None = None
+
+
+@dataclass(frozen=True)
+class AcceleratorRequest:
+    """One accelerator. ``group``: the number of the device profile's group that asks for it."""
+
+    uuid: str
+    state: str
+    profile: str
+    group: int
+    instance_uuid: str | None
+    hostname: str | None
+    provider: str | None
+    handle_kind: str
+    handle_uuid: str | None
+    handle_info: Mapping[str, str]
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
+        """From Cyborg's ``arq``."""
+        return cls(uuid=str(body['uuid']), state=str(body['state']), profile=str(body['device_profile_name']),
+                   group=int(body['device_profile_group_id']), instance_uuid=body.get('instance_uuid'),
+                   hostname=body.get('hostname'), provider=body.get('device_rp_uuid'),
+                   handle_kind=str(body.get('attach_handle_type') or ''), handle_uuid=body.get('attach_handle_uuid'),
+                   handle_info={str(key): str(value) for key, value in (body.get('attach_handle_info') or {}).items()})
+
+    @property
+    def handle(self) -> Handle | None:
+        """What the host attaches; None: nothing, as the handle is one of the fake driver. AttachHandleInvalid."""
+        if self.handle_kind == TEST_PCI:
+            return None
+        if self.handle_kind not in (PCI, MDEV):
+            raise AttachHandleInvalid(uuid=self.uuid, reason=f'its type is {self.handle_kind!r}, not {PCI} or {MDEV}')
+        return Handle(self.uuid, self.handle_kind, self._address(), self._mdev() if self.handle_kind == MDEV else None)
+
+    def _address(self) -> str:
+        parts = {}
+        for name, width in _HEX.items():
+            text = self.handle_info.get(name, '').removeprefix('0x')
+            if len(text) > width or not re.fullmatch('[0-9A-Fa-f]+', text):
+                raise AttachHandleInvalid(uuid=self.uuid, reason=f'{name} {text!r} is no part of a PCI address')
+            parts[name] = text.lower().zfill(width)
+        return f'{parts["domain"]}:{parts["bus"]}:{parts["device"]}.{parts["function"]}'
+
+    def _mdev(self) -> str:
+        text = self.handle_uuid or ''
+        if not re.fullmatch('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', text):
+            raise AttachHandleInvalid(uuid=self.uuid, reason=f'{text!r} is no UUID of a mediated device')
+        return text
+
+
+def handles(requests: Iterable[AcceleratorRequest]) -> list[Handle]:
+    """What the host attaches of these, in an order that stays. AttachHandleInvalid."""
+    return [handle for request in sorted(requests, key=lambda one: (one.group, one.uuid))
+            if (handle := request.handle) is not None]

@@ -1,0 +1,90 @@
+"""The real Cyborg in the one-machine cloud (``make up CYBORG=1``)."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kilonova import conf as kilonova_conf
+from kilonova.accel import client as accel_client
+from kilonova.accel.client import AcceleratorClient
+from kilonova.accel.profile import DeviceProfileError
+from kilonova.accel.request import handles
+from kilonova.cmd import parts
+from tests.integration.site import Site
+from tools.cloud import cyborg, http, process
+
+CARDS = ('0000:21:00.0', '0000:a1:00.0')
+
+
+@pytest.fixture(scope='module')
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cloud with Cyborg, with the device profiles ``fpga`` (a card of the host) and ``fake``."""
+    made = Site(tmp_path_factory.mktemp('cyborg'), accelerators=True)
+    try:
+        made.up()
+        for name, trait in (('fpga', 'CUSTOM_FPGA_10EE_5020'), ('fake', 'CUSTOM_FAKE_DEVICE')):
+            http.call('POST', made.url('cyborg') + '/device_profiles', [{
+                'name': name, 'groups': [{'resources:FPGA': '1', f'trait:{trait}': 'required'}]}],
+                token=made.token('admin'))
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def client(site: Site) -> AcceleratorClient:
+    """As a daemon of this cloud has it."""
+    conf = kilonova_conf.new()
+    conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
+    return parts.accelerators(conf)
+
+
+def providers(site: Site) -> dict[str, str]:
+    """{name: uuid} of all in Placement."""
+    rows = http.call('GET', site.url('placement') + '/resource_providers', token=site.token('admin')).data
+    return {row['name']: row['uuid'] for row in rows['resource_providers']}
+
+
+def test_its_daemons_are_of_the_cloud(site: Site) -> None:
+    """Each host's agent has reported, and up again restarts nothing."""
+    names = ('cyborg', 'cyborg-conductor', 'cyborg-agent-gpu1', 'cyborg-agent-gpu2')
+    before = {name: site.pid(name) for name in names}
+    assert cyborg.hosts_known(site.url('cyborg'), site.token('admin')) == {'gpu1', 'gpu2'}
+    site.up()
+    assert {name: site.pid(name) for name in names} == before
+    assert set(names) <= set(process.recorded(site.layout))
+
+
+def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient) -> None:
+    """Profile, requests, bindings, a device that is taken, deletion: what the tests' own service claims of it."""
+    (group,) = client.profile('fpga').request_groups()
+    assert (group.resources, group.required_traits) == ({'FPGA': 1}, {'CUSTOM_FPGA_10EE_5020'})
+    with pytest.raises(DeviceProfileError, match='got nothing'):
+        client.profile('none')
+    with pytest.raises(accel_client.AcceleratorRequestOpFailed, match='name=none'):
+        client.create('none')
+    # Cyborg tells the compute API of bindings, and that must know the servers.
+    flavor = site.flavor('plain')
+    first, second = site.boot(2, flavor)
+    provider = providers(site)['gpu1_fpga_0000_21_00_0']
+    where = {'hostname': 'gpu1', 'project_id': '1' * 32}
+    (made,) = client.create('fpga')
+    assert (made.state, made.group, made.instance_uuid) == ('Initial', 0, None)
+    client.bind({made.uuid: provider}, instance_uuid=first, **where)
+    (bound,) = client.resolved(first) or ()
+    assert (bound.uuid, bound.state, bound.hostname, bound.provider) == (made.uuid, 'Bound', 'gpu1', provider)
+    assert [handle.address for handle in handles([bound])] == [CARDS[0]]
+    (other,) = client.create('fpga')
+    for server in (first, second):
+        # It has some already; the card is taken.
+        with pytest.raises(accel_client.AcceleratorRequestBindingFailed):
+            client.bind({other.uuid: provider}, instance_uuid=server, **where)
+    assert [one.state for one in client.of_instance(second)] == ['BindFailed']
+    (unbound,) = client.create('fake')
+    for _ in range(2):
+        client.delete_of_instance(first)
+        client.delete_of_instance(second)
+        client.delete([unbound.uuid])
+    assert client.of_instance(first) == client.of_instance(second) == []
+    site.clean()

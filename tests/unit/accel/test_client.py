@@ -1,0 +1,124 @@
+"""AcceleratorClient against an accelerator service with the rules of the real one; ``tests/integration/test_cyborg.py``
+asks that."""
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import noauth as ks_noauth
+from keystoneauth1 import session as ks_session
+
+from kilonova import errors
+from kilonova.accel import request
+from kilonova.accel.client import (
+    AcceleratorClient,
+    AcceleratorRequestBindingFailed,
+    AcceleratorRequestOpFailed,
+    NoAccelerators,
+)
+from kilonova.accel.profile import DeviceProfileError
+from kilonova.context import RequestContext
+from tests.fixtures.cyborg import FakeCyborg
+
+PROVIDER, SERVER, OTHER = (str(uuid.uuid4()) for _ in range(3))
+
+
+@pytest.fixture
+def cyborg():
+    made = FakeCyborg()
+    made.profiles['fpga'] = [{'resources:FPGA': '1', 'trait:CUSTOM_FAST': 'required', 'accel:function_id': 'x'}]
+    made.add_device(PROVIDER, [('PCI', '0000:21:00.0')])
+    return made
+
+
+def bind(cyborg, server=SERVER):
+    made = cyborg.client.create('fpga')
+    cyborg.client.bind({one.uuid: PROVIDER for one in made}, instance_uuid=server, hostname='gpu1', project_id='p')
+    return made
+
+
+def test_a_profile_is_read_as_the_user(cyborg):
+    profile = cyborg.client.profile('fpga', RequestContext(auth_token='of-user', user_id='u', project_id='p'))
+    (group,) = profile.request_groups()
+    assert (group.requester_id, group.resources, group.required_traits) == (
+        'device_profile_0', {'FPGA': 1}, {'CUSTOM_FAST'})
+    assert cyborg.headers[0]['X-Auth-Token'] == 'of-user'
+
+
+def test_what_no_profile_is_called_is_not_asked_for(cyborg):
+    """A comma asks for several."""
+    for name in ('fpga,fpga', '', 'x' * 256, 'a b'):
+        with pytest.raises(DeviceProfileError):
+            cyborg.client.profile(name)
+    assert cyborg.asked == []
+    with pytest.raises(DeviceProfileError, match='none: Expected 1 device profile but got nothing'):
+        cyborg.client.profile('none')
+
+
+def test_a_bound_request_says_what_to_attach(cyborg):
+    (made,) = bind(cyborg)
+    (found,) = cyborg.client.of_instance(SERVER)
+    assert (found.uuid, found.state, found.hostname, found.provider) == (made.uuid, 'Bound', 'gpu1', PROVIDER)
+    assert request.handles([found]) == [request.Handle(made.uuid, 'PCI', '0000:21:00.0')]
+    assert cyborg.client.resolved(SERVER) == [found]
+    assert cyborg.requests[made.uuid]['project_id'] == 'p'
+
+
+def test_whom_the_service_asks_as(cyborg):
+    """Without a service token Cyborg refuses to bind, and to delete what is bound."""
+    bind(cyborg)
+    assert [headers['X-Service-Token'] for headers in cyborg.headers] == ['notused', 'notused']
+    assert {headers['OpenStack-API-Version'] for headers in cyborg.headers} == {'accelerator 2.1'}
+
+
+def test_a_device_that_is_taken(cyborg):
+    bind(cyborg)
+    with pytest.raises(AcceleratorRequestBindingFailed) as caught:
+        bind(cyborg, OTHER)
+    assert str(caught.value) == (f'Failed to bind accelerator requests for instance {OTHER}: '
+                                 'AttachHandle not found Matching deployable_id 1')
+    assert [one.state for one in cyborg.client.of_instance(OTHER)] == ['BindFailed']
+
+
+def test_one_that_is_being_programmed_is_not_resolved(cyborg):
+    cyborg.programming = True
+    bind(cyborg)
+    assert cyborg.client.resolved(SERVER) is None
+    cyborg.program()
+    assert [one.state for one in cyborg.client.resolved(SERVER)] == ['Bound']
+
+
+def test_deleting_may_be_repeated(cyborg):
+    bind(cyborg)
+    (unbound,) = cyborg.client.create('fpga')
+    for _ in range(2):
+        cyborg.client.delete_of_instance(SERVER)
+        cyborg.client.delete([unbound.uuid])
+    assert (cyborg.requests, cyborg.held()) == ({}, [])
+
+
+def test_a_profile_that_went_away(cyborg):
+    del cyborg.profiles['fpga']
+    with pytest.raises(AcceleratorRequestOpFailed, match='Device Profile not found with name=fpga'):
+        cyborg.client.create('fpga')
+
+
+def test_a_cloud_without_the_service():
+    """Neither an account nor a catalog's entry."""
+    for auth in (None, ks_noauth.NoAuth()):
+        client = AcceleratorClient(ks_adapter.Adapter(ks_session.Session(auth=auth), service_type='accelerator'))
+        with pytest.raises(NoAccelerators):
+            client.profile('fpga')
+
+
+def test_silence(cyborg):
+    def broken(method, path):
+        raise cyborg.broken()
+    cyborg.before = broken
+    with pytest.raises(errors.Unanswered, match='The accelerator service does not answer'):
+        cyborg.client.create('fpga')
+    assert len(cyborg.asked) == 1
+    with pytest.raises(errors.Unanswered):
+        cyborg.client.of_instance(SERVER)
+    assert len(cyborg.asked) == 4

@@ -1,0 +1,76 @@
+"""Cyborg, the accelerator service, in the one-machine cloud (``make up CYBORG=1``): its configuration, and which hosts'
+accelerators it knows.
+
+    text = cyborg.conf(layout, ports, secrets)
+
+Its API and conductor are services of the table in ``services``, and so is an agent for each host. An agent offers what
+Cyborg's fake driver makes up, whose handles no hypervisor attaches, and the FPGA cards of its host's description
+(``described/``).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.cloud import http, render
+from tools.cloud.layout import ROOT, Layout
+
+# The directory of the driver of hosts' descriptions, and of the entry point by which Cyborg finds it.
+PLUG_IN = ROOT / 'tools' / 'cloud' / 'described'
+# What agents offer where libvirt's test driver plays the hosts, and where machines do, which have no such card.
+DRIVERS = {'test': 'fake_driver,described', 'qemu': 'fake_driver'}
+
+
+def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """cyborg.conf, read by its API, conductor and agents."""
+    account = render.account(ports, secrets, 'cyborg')
+    return render.ini({
+        'DEFAULT': {
+            'transport_url': render.broker(ports, secrets),
+            'state_path': str(layout.data('cyborg')),
+            # Seconds between two reports of an agent.
+            'periodic_interval': 10,
+        },
+        'api': {'api_paste_config': str(layout.cyborg_venv / 'etc' / 'cyborg' / 'api-paste.ini')},
+        'database': render.services_database(layout, 'cyborg'),
+        'keystone_authtoken': render.token_check(ports, secrets, 'cyborg') | {'service_token_roles_required': 'true'},
+        'placement': account,
+        'nova': account,
+        'service_user': account | {'send_service_user_token': 'true'},
+        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+        'oslo_messaging_notifications': {'driver': 'noop'},
+    })
+
+
+def agent(layout: Layout, host: str, node_file: Path, kind: str) -> str:
+    """cyborg-agent-HOST.conf: what is that host's own. ``kind`` of its guests: test or qemu."""
+    return render.ini({
+        'DEFAULT': {'host': host},
+        'agent': {'enabled_drivers': DRIVERS[kind], 'resource_provider_name': host},
+        'described': {'node_file': str(node_file)},
+    })
+
+
+def gunicorn(layout: Layout, ports: Mapping[str, int]) -> str:
+    """gunicorn.conf.py of its API, which takes the path of its configuration from the command line alone: and that is
+    gunicorn's until the worker is there."""
+    arguments = ['--config-file', str(conf_path(layout)), '--log-file', str(layout.log('cyborg'))]
+    return (f'import sys\n\n\ndef post_fork(server, worker):\n    sys.argv[1:] = {arguments!r}\n\n\n'
+            + render.gunicorn(ports, 'cyborg'))
+
+
+def conf_path(layout: Layout) -> Path:
+    return layout.etc / 'cyborg' / 'cyborg.conf'
+
+
+def agent_path(layout: Layout, host: str) -> Path:
+    return layout.etc / 'cyborg' / f'agent-{host}.conf'
+
+
+def hosts_known(url: str, token: str) -> set[str]:
+    """The hosts whose agents have reported devices, as its API lists them."""
+    try:
+        reply = http.call('GET', f'{url}/devices', token=token)
+    except OSError:
+        return set()
+    return {row['hostname'] for row in reply.data['devices']}
