@@ -292,6 +292,10 @@ class ClaimConflict(Conflict):
     msg_fmt = 'Devices are not free: %(devices)s'
 
 
+class DeviceBarred(KilonovaError):
+    """A server holds a device that is not given out again."""
+
+
 class Cancelled(KilonovaError):
     """The operation was cancelled by a delete or a reset while it ran."""
 

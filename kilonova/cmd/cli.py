@@ -125,7 +125,8 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # As in 'kilonova-manage pci list | head': what is left has nowhere to go, and Python would say so at its end.
+        # As in 'kilonova-manage device list | head': what is left has nowhere to go, and Python would say so at its
+        # end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 

@@ -15,8 +15,8 @@ from kilonova.cmd.cli import COMMON, Command, Tree
 # What an option takes: one of these words, a path, or something that nobody can guess.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
-# For each path of words that are commands ("kilonova-manage pci list"): the commands below it, its options, and for
-# each option that takes a value ("kilonova-manage pci list --format") which. -g: bash may read this in a function.
+# For each path of words that are commands ("kilonova-manage device list"): the commands below it, its options, and for
+# each option that takes a value ("kilonova-manage device list --format") which. -g: bash may read this in a function.
 _TABLES = """declare -gA _kilonova_commands=(
 {commands})
 declare -gA _kilonova_options=(

@@ -1,4 +1,4 @@
-"""kilonova-manage pci list, check and release, and audit."""
+"""kilonova-manage device list, check and release, and audit."""
 from __future__ import annotations
 
 import argparse
@@ -12,8 +12,8 @@ PCI_COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_n
 FREE = ('available',)
 
 
-def pci_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """PCI devices of all cells: whose they are and what state they are in."""
+def device_list(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Devices of all cells: whose they are and what state they are in."""
     from kilonova.db.queries import pci_devices
     rows: list[dict[str, Any]] = []
     for database in _cells(cloud):
@@ -30,7 +30,7 @@ def pci_list(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-def pci_check(cloud: Cloud, args: argparse.Namespace) -> int:
+def device_check(cloud: Cloud, args: argparse.Namespace) -> int:
     """Devices that are held by nobody who is there any more. 0: there is none; 1: there are some."""
     from kilonova.db.queries import device_owners, pci_devices
     busy, number, lost = _busy(cloud), 0, []
@@ -43,12 +43,12 @@ def pci_check(cloud: Cloud, args: argparse.Namespace) -> int:
     if not lost:
         print(f'{number} devices, each held by a server or free')
         return 0
-    print("'kilonova-manage pci release HOST ADDRESS' gives a device back")
+    print("'kilonova-manage device release HOST ADDRESS' gives a device back")
     return 1
 
 
-def pci_release(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Give back a device that 'pci check' names. 1: it is free, or somebody holds it; 2: there is no such device."""
+def device_release(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Give back a device that 'device check' names. 1: it is free, or somebody holds it; 2: there is no such device."""
     from kilonova.db.queries import device_owners, pci_devices
     what, busy = f'{args.host} {args.address}', _busy(cloud)
     for database in _cells(cloud):
@@ -101,7 +101,7 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     from kilonova.rpc.interface import Client
     placement, ctxt = parts.placement(cloud.conf), get_admin_context()
     down_time = cloud.conf.service_down_time
-    away = _broker_away(cloud)
+    away = broker_away(cloud)
     if away is not None:
         report = Audit(cloud.databases, cloud.cells, placement, None, ctxt).run()
         report.silent.insert(0, away)
@@ -123,7 +123,7 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _broker_away(cloud: Cloud) -> str | None:
+def broker_away(cloud: Cloud) -> str | None:
     """Why no host can be asked; None: hosts can. Looked at first, as RPC waits for its broker to come back."""
     import oslo_messaging
 
@@ -137,14 +137,14 @@ def _broker_away(cloud: Cloud) -> str | None:
     return None
 
 
-PCI = {
-    'list': Command(pci_list, (
+DEVICE = {
+    'list': Command(device_list, (
         argument('--host', metavar='NAME', help='of this host only'),
         argument('--free', action='store_true', help='those that a server could get'),
         argument('--server', metavar='UUID-OR-NAME', help='those that this server holds'),
         argument('--format', choices=('table', 'json'), default='table'))),
-    'check': Command(pci_check),
-    'release': Command(pci_release, (
+    'check': Command(device_check),
+    'release': Command(device_release, (
         argument('host', metavar='HOST', help="the compute's name"),
         argument('address', metavar='ADDRESS', help='such as 0000:81:00.0'))),
 }

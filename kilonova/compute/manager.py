@@ -81,7 +81,8 @@ class ComputeManager:
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
         self.endpoint = Endpoint(self.host, self.keys, OPERATIONS,
-                                 own=(self.cancel, self.report_again, self.set_host_enabled))
+                                 own=(self.cancel, self.report_again, self.set_host_enabled,
+                                      self.node.book.set_device_disabled))
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:

@@ -16,6 +16,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import records
+from kilonova.compute.device_book import RATIOS, DeviceBook
 from kilonova.compute.host import Host
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN, SERIAL, Capacity, Cells, side_of
@@ -28,9 +29,6 @@ from kilonova.pci.request import Aliases, allocated_providers, as_list
 from kilonova.virt.hardware import numa
 
 LOG = logging.getLogger(__name__)
-
-_RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
-           ('disk_allocation_ratio', 'DISK_GB'))
 
 # Addresses of devices and the requests that they were taken for.
 Held = frozenset[tuple[str, str | None]]
@@ -55,7 +53,7 @@ class Node:
         self._warned: set[str] = set()
         self.service: objects.Service
         host.tracker.reload = self._reload
-        host.tracker.leaving = self._use_up
+        self.book = DeviceBook(host, placement, ctxt)
 
     @property
     def record(self) -> objects.ComputeNode:
@@ -169,22 +167,14 @@ class Node:
         resources = self._tidied(resources)
         with tracker.writing(ctxt):
             # Before Placement offers them: only a device with a row can be claimed.
-            self._save_devices(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
-        inventory = self._inventory()
+            self.book.save(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
+        inventory = self.book.inventory()
         tracker.capacity = Capacity.of(inventory)
         self._save_record(resources, inventory)
         tracker.cells = Cells(objects.NUMATopology.from_json(resources['numa_topology']), numa.CellLimits(
             self.record.cpu_allocation_ratio, self.record.ram_allocation_ratio,
             self._host.conf.compute.packing_host_numa_cells_allocation_strategy))
-        providers = {}
-        if self._placement is not None:
-            providers = self._report_to_placement(self._placement, inventory, refresh)
-        with tracker.writing(ctxt):
-            self._save_devices(ctxt, tracker.host_devices.provided(providers))
-            usage = tracker.usage()
-            if usage != tracker.published:
-                self._host.upcalls.save(ctxt, objects.Save(instance_uuid=None, usage=tracker.numbered(usage)))
-                tracker.published = usage
+        providers, usage = self.book.report(ctxt, inventory, refresh)
         if self._placement is not None:
             try:
                 self._heal(ctxt, self._placement, providers)
@@ -208,68 +198,16 @@ class Node:
         driver.devices.remove_mdevs(unneeded)
         return driver.host.get_available_resource()
 
-    def _save_devices(self, ctxt: RequestContext, devices: HostDevices) -> None:
-        """The host's devices are these now; rows say so. Hold ``writing``."""
-        tracker = self._host.tracker
-        tracker.host_devices, changes = devices, devices.unwritten()
-        if changes:
-            try:
-                ids = records.save_devices(ctxt, self.record.id, changes)
-            except Exception:
-                # Perhaps it was written.
-                tracker.distrust()
-                raise
-            tracker.host_devices = devices.written(changes, ids)
-
-    def _inventory(self) -> dict[str, dict[str, Any]]:
-        """Ratios that the configuration leaves open are Placement's: operators change them there."""
-        existing: dict[str, dict[str, Any]] = {}
-        conf = self._host.conf
-        if self._placement is not None and None in [conf[name] for name, _ in _RATIOS]:
-            try:
-                existing, _ = self._placement.get_inventory(self.record.uuid)
-            except errors.NotFound:
-                LOG.debug('Placement does not know node %s yet', self.record.uuid)
-        return self._host.driver.host.inventory(existing)
-
     def _save_record(self, resources: dict[str, Any], inventory: dict[str, dict[str, Any]]) -> None:
         record = self.record
         record.update_from_virt_driver({**records.without_usage(resources), 'host_ip': self._host.conf.my_ip})
-        for name, resource_class in _RATIOS:
+        for name, resource_class in RATIOS:
             ratio = inventory.get(resource_class, {}).get('allocation_ratio')
             if ratio is not None and (name not in record or getattr(record, name) != ratio):
                 setattr(record, name, ratio)
         if record.obj_what_changed():
             record.save()
             LOG.debug('Compute_service record updated for %s:%s', self._host.name, record.hypervisor_hostname)
-
-    def _report_to_placement(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]],
-                             refresh: bool) -> dict[str, str]:
-        """The provider of each device, physical function or parent of mediated devices by its address."""
-        nodename, view = self.record.hypervisor_hostname, self._view()
-        if view:
-            LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
-                    pci_placement.describe_view(nodename, view))
-        reported = {name: {'resource_class': provider.resource_class, 'traits': provider.traits,
-                           'total': provider.total, 'reserved': provider.reserved,
-                           'more_traits': provider.more_traits} for name, provider in view.items()
-                    if provider.resource_class is not None}
-        uuids = placement.sync_compute(
-            self.record.uuid, nodename, inventory, self._host.driver.host.traits(), reported,
-            has_pci=self._host.conf.pci.report_in_placement, refresh=refresh)
-        return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
-
-    def _view(self) -> dict[str, pci_placement.Provider]:
-        return self._host.tracker.host_devices.providers(self.record.hypervisor_hostname)
-
-    def _use_up(self, addresses: Collection[str]) -> None:
-        """Before these devices are free: Placement must know of one_time_use ones that they were used.
-
-        Each look at the host tells it, too; only, a server may go before the next one.
-        """
-        if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
-            # Read again: an operator may have set ``reserved`` back since the last look.
-            self._report_to_placement(self._placement, self._inventory(), refresh=True)
 
     # -- healing -------------------------------------------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
@@ -278,7 +216,7 @@ class Node:
         Placement is asked about all servers with devices at start; later only about those that lacked some or couldn't
         be asked about, and those whose devices the scheduler didn't have allocated. What fails waits for the next look.
         """
-        view = self._view()
+        view = self.book.view()
         held = pci_placement.in_use(view)
         self._allocated = {uuid: devices for uuid, devices in self._allocated.items() if held.get(uuid) == devices}
         self._doubted &= held.keys()
@@ -293,7 +231,7 @@ class Node:
             self._warn(open_ & self._doubted, held, error)
             return
         # Whatever begins after this makes the write fail: it changes the allocations, or takes them away.
-        now = pci_placement.in_use(self._view()) if still else {}
+        now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
                 continue
@@ -340,8 +278,9 @@ class Node:
     def _add(self, placement: PlacementClient, uuid: str, there: dict[str, Any], more: dict[str, dict[str, int]],
              view: dict[str, pci_placement.Provider], providers: dict[str, str]) -> None:
         """PlacementConflict: there is no room, or the allocations are no longer as they were read."""
+        devices = self._host.tracker.host_devices
         used_up = {provider.address: providers[provider.address] for provider in view.values()
-                   if provider.reserved is not None and providers[provider.address] in more}
+                   if devices.use_up([provider.address]) and providers[provider.address] in more}
         try:
             for provider_uuid in used_up.values():
                 # All of it is reserved since the server has it, which leaves no room for its allocation.
@@ -351,7 +290,7 @@ class Node:
             placement.claim(uuid, pci_placement.with_added(there['allocations'], more), project_id=there['project_id'],
                             user_id=there['user_id'], generation=there['consumer_generation'])
         finally:
-            self._use_up(used_up)
+            self.book.use_up(used_up)
 
     def _is_right(self, uuid: str, devices: Held) -> None:
         """The allocations of a server have these devices."""

@@ -272,8 +272,6 @@ class Operation:
         if usage is not None:
             save.usage = tracker.numbered(usage)
         try:
-            if plan is not None and tracker.leaving is not None:
-                tracker.leaving(plan.freed)
             self.host.upcalls.save(self.ctxt, save)
         except Stopping:
             raise

@@ -1,6 +1,7 @@
 """Every object that this service reads from or keeps in the cell database; each call travels to the conductor."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from oslo_log import log as logging
@@ -68,11 +69,13 @@ def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
     return list(objects.PciDeviceList.get_by_compute_node(ctxt, node_id))
 
 
-def save_devices(ctxt: RequestContext, node_id: int, changes: Changes) -> dict[str, int]:
-    """Write what rows lack; {address: row id} of the created ones."""
+def save_devices(ctxt: RequestContext, node_id: int, changes: Changes,
+                 told: Iterable[tuple[str, str]] = ()) -> dict[str, int]:
+    """Write what rows lack; {address: row id} of the created ones. ``told``: (server, text) pairs for the stories of
+    servers whose devices are not given out again."""
     found: dict[str, int] = objects.PciDeviceList.save_all(ctxt, node_id, {
         'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
-        'statuses': changes.statuses})
+        'statuses': changes.statuses, 'told': [{'instance_uuid': uuid, 'message': text} for uuid, text in told]})
     return found
 
 

@@ -109,7 +109,8 @@ class Tracker:
 
     ``host_devices``: the devices of the host; whoever sets it holds ``writing``. ``published``: the usage that was last
     written, ``serial`` the number of the last one that was sent. ``reload(ctxt)`` reads the device rows again,
-    ``leaving(addresses)`` hears of devices before they are free; the node sets both.
+    ``leaving(addresses)`` hears of devices before it is planned that they are free, and may bar them; the node sets
+    both.
     """
 
     def __init__(self) -> None:
@@ -239,6 +240,16 @@ class Tracker:
 
         ``unsided``: devices that nobody knows the side of (their claim was made before a restart) leave, too.
         """
+        stay, freed, over = self._leaving(instance_uuid, leaving, unsided)
+        # Nobody changes them meanwhile: the caller holds ``writing``.
+        if freed and self.leaving is not None:
+            self.leaving(freed)
+        with self._lock:
+            return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=over)
+
+    def _leaving(self, instance_uuid: str, leaving: Callable[[str], bool], unsided: bool
+                 ) -> tuple[Sides, list[str], Work]:
+        """The sides that stay, the addresses that are freed, and the work that is over."""
         with self._lock:
             before = self._entries.get(instance_uuid, {})
             stay = {side: entry for side, entry in before.items() if not leaving(side)}
@@ -246,8 +257,7 @@ class Tracker:
             kept = frozenset[str]().union(*(entry.devices for entry in stay.values()))
             freed = [device.address for device in self.devices(instance_uuid) if device.address not in kept
                      and (unsided or any(device.address in devices for devices in gone))]
-            return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=frozenset(
-                (instance_uuid, side) for side in before if side not in stay))
+            return stay, freed, frozenset((instance_uuid, side) for side in before if side not in stay)
 
     def _plan(self, instance_uuid: str, sides: Sides, owners: Mapping[str, Owner | None], addresses: list[str], *,
               topology: objects.InstanceNUMATopology | None = None, begun: Work = frozenset(),

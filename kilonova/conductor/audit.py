@@ -9,6 +9,7 @@ at again before it is reported, and once more while the rows that it is about ch
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
 from collections import Counter, defaultdict, deque
@@ -26,7 +27,7 @@ from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
-from kilonova.pci.device import CHILD_TYPES, MDEV
+from kilonova.pci.device import CHILD_TYPES, DISABLED, MDEV
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
 from kilonova.virt.hardware import amounts as hardware_amounts
@@ -43,6 +44,8 @@ RUNNING = 1
 _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
+# Why a device is not given out again that its holder's operator must know.
+TOLD = (DISABLED,)
 # Rows by uuid.
 Rows = dict[str, Row]
 
@@ -177,6 +180,7 @@ class _Look:
         moving = {row['instance_uuid']: row for row in cell['migrations']}
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
+        self._barred(cell['devices'], busy)
         self._pools(cell['nodes'], cell['devices'])
         owned: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for device in cell['devices']:
@@ -285,6 +289,18 @@ class _Look:
                 places |= {move['source_compute'], move['dest_compute']}
             if device['host'] not in places:
                 self._wrong(f'database: device {where} belongs to {owner}, which is not there')
+
+    def _barred(self, devices: list[Row], busy: set[str]) -> None:
+        """Servers that hold devices which are not given out again: an operator resizes, migrates or deletes them."""
+        for device in devices:
+            owner = device['instance_uuid']
+            if owner is None or owner in busy:
+                continue
+            info = json.loads(device['extra_info'] or '{}')
+            for why in TOLD:
+                if why in info:
+                    self._wrong(f"host: {device['host']} device {device['address']} is {why} ({info[why]}), {owner} "
+                                'holds it')
 
     def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
         """Hosts write both at once: what schedulers go by, and the rows."""

@@ -13,6 +13,9 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
+# The action of a server whose device is not given out again.
+BARRED = 'device_barred'
+
 
 @register
 class PciDevice(PersistentObject, KilonovaObject):
@@ -69,7 +72,8 @@ class PciDeviceList(ListBase, KilonovaObject):
         """Write what an audit found, in one transaction; may be sent again.
 
         ``changes``: created [PciDevice], updated [PciDevice, with changes], removed [PciDevice], statuses [{id, to, …}]
-        (devices that nobody owns and whose status follows from others'). Returns {address: id} of the created ones.
+        (devices that nobody owns and whose status follows from others'), told [{instance_uuid, message}] (actions of
+        servers whose devices are not given out again). Returns {address: id} of the created ones.
         """
         queries = storage.queries('pci_devices')
         changed = [{'id': device.id, **device.to_row(changed_only=True)} for device in changes.get('updated') or ()]
@@ -78,6 +82,9 @@ class PciDeviceList(ListBase, KilonovaObject):
         with storage.database(ctxt).write() as conn:
             queries.save(conn, compute_node_id, changed=[row for row in changed if len(row) > 1],
                          removed=[device.id for device in changes.get('removed') or ()])
+            storage.queries('instances').tell_once(conn, {
+                'action': BARRED, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id,
+                'project_id': ctxt.project_id}, changes.get('told') or ())
             if not created:
                 return {}
             # A list that is sent again finds its devices there.

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal, Required, TypedDict
 
+from kilonova import errors
 from kilonova.objects import PciDevice
 
 STANDARD = 'type-PCI'
@@ -27,6 +28,18 @@ UNCLAIMABLE = 'unclaimable'
 UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
+
+# Why a device is not given out: keys of its ``extra_info``, whose values are texts for operators.
+DISABLED = 'disabled'
+# The host has it no more, or its configuration names it no more, while a server holds it.
+MISSING = 'missing'
+BARS = (DISABLED, MISSING)
+# In ``extra_info`` of a barred device: the ``reserved`` of its provider in Placement without the barred ones.
+RESERVED_BEFORE = 'reserved_before'
+# What a device keeps of its ``extra_info`` whatever is found of it.
+KEPT = ('rp_uuid', RESERVED_BEFORE, DISABLED)
+# Characters of such a text.
+MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable')
 _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address'], ...] = ('parent_ifname', 'mac_address')
@@ -93,6 +106,24 @@ def describe(device: PciDevice) -> Found:
     return {'address': device.address, 'vendor_id': device.vendor_id, 'product_id': device.product_id,
             'dev_type': device.dev_type, 'numa_node': device.numa_node, 'parent_addr': device.parent_addr,
             'capabilities': json.loads(capabilities) if capabilities else {}}
+
+
+def bars(device: PciDevice) -> dict[str, str]:
+    """Why the device is not given out (any more), {one of ``BARS``: text}; who holds it keeps it."""
+    return {name: device.extra_info[name] for name in BARS if name in device.extra_info}
+
+
+def is_barred(device: PciDevice) -> bool:
+    """Whether there is a reason not to give the device out."""
+    return bool(bars(device))
+
+
+def checked_reason(text: str) -> str:
+    """Why an operator disables a device; errors.Invalid."""
+    if not text.strip() or len(text) > MOST_REASON or not text.isprintable():
+        raise errors.Invalid(f'The reason {text[:MOST_REASON]!r} is not accepted: one line of 1 to {MOST_REASON} '
+                             'printable characters is.')
+    return text.strip()
 
 
 def is_child(device: PciDevice) -> bool:

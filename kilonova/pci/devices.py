@@ -14,6 +14,10 @@ takes the new one over when its rows are written.
 
 Only devices that a server holds have a status of their own (claimed, allocated). That of the others follows
 (``Kind.statuses``), so stored states that don't fit are mended.
+
+A device may be barred: its ``extra_info`` has a reason (``device.BARS``). Its holder keeps it; free it is unavailable,
+and reserved in Placement. Its row says what an operator had reserved of the provider before (``RESERVED_BEFORE``),
+before Placement is changed; so whoever reads the row knows what to go back to.
 """
 from __future__ import annotations
 
@@ -27,7 +31,22 @@ import os_resource_classes
 from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
-from kilonova.pci.device import AVAILABLE, MDEV, OWNED, REMOVED, Columns, Found, PoolKeys
+from kilonova.pci.device import (
+    AVAILABLE,
+    DISABLED,
+    KEPT,
+    MDEV,
+    MISSING,
+    OWNED,
+    REMOVED,
+    RESERVED_BEFORE,
+    UNAVAILABLE,
+    Columns,
+    Found,
+    PoolKeys,
+    bars,
+    is_barred,
+)
 from kilonova.pci.kinds import Kind
 from kilonova.pci.placement import Provider
 from kilonova.pci.pools import PciPools
@@ -84,12 +103,18 @@ class _Entry:
         """Only its row is left."""
         return self.gone and not self.held
 
+    @property
+    def kept(self) -> bool:
+        """It is gone, and its row stays: when it comes back it isn't given out either."""
+        return self.removed and DISABLED in self.device.extra_info
+
     def found(self, columns: Columns) -> _Entry:
         """A held device keeps its properties until it is freed."""
-        device = _described(self.device, columns)
+        here = _with_info(self, {MISSING: None})
+        device = _described(here.device, columns)
         if self.held:
-            return replace(self, gone=False, later=None if device is self.device else columns)
-        return replace(self, gone=False, device=device)
+            return replace(here, gone=False, later=None if device is here.device else columns)
+        return replace(here, gone=False, device=device)
 
     def lost(self) -> _Entry:
         """The host has it no more. A held one stays until it is freed."""
@@ -97,7 +122,8 @@ class _Entry:
             LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
                         '%s is removed when it is freed', self.device.status, self.device.instance_uuid,
                         self.device.address)
-        return replace(self, gone=True, later=None)
+        lost = _with_info(self, {MISSING: 'its host has it no more'}) if self.held else self
+        return replace(lost, gone=True, later=None)
 
     def given(self, owner: Owner | None) -> _Entry:
         """To a server, or free."""
@@ -157,8 +183,9 @@ class HostDevices:
 
     def unwritten(self) -> Changes:
         """What rows lack, but for who holds a device: that is claims' and saves' to write."""
-        removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed]
-        here = [(entry.device.obj_clone(), entry.stored) for entry in self.entries.values() if not entry.removed]
+        removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
+        here = [(entry.device.obj_clone(), entry.stored) for entry in self.entries.values()
+                if not entry.removed or entry.kept]
         return Changes([device for device, stored in here if stored is None],
                        [device for device, stored in here if stored is not None and device.obj_what_changed()],
                        removed, _following(self.entries))
@@ -209,11 +236,71 @@ class HostDevices:
         chosen by Placement alone. Most claims and saves change no device, and each sends it."""
         return PciPools([pool for pool in self.pools.pools if pool.keys['dev_type'] != MDEV]).to_pool_list().to_json()
 
-    def providers(self, nodename: str) -> dict[str, Provider]:
-        """The resource providers of all devices, by name; PlacementPciException."""
+    def providers(self, nodename: str, leaving: Collection[str] = ()) -> dict[str, Provider]:
+        """The resource providers of all devices, by name; PlacementPciException. ``leaving``: held devices that are
+        free in a moment."""
         devices = self.all()
-        return {name: provider for kind in self.kinds for name, provider in kind.providers(
+        view = {name: provider for kind in self.kinds for name, provider in kind.providers(
             nodename, [device for device in devices if device.dev_type in kind.dev_types]).items()}
+        for provider in view.values():
+            before = _before(provider.devices)
+            if before is not None:
+                barred = sum(is_barred(device) and (device.status not in OWNED or device.address in leaving)
+                             for device in provider.devices)
+                provider.reserved = max(provider.reserved or 0, min(provider.total, before + barred))
+        return view
+
+    # -- devices that are not given out --------------------------------------------------------------------------------
+    def named(self, address: str) -> list[str]:
+        """The device at an address, and those below it or parts of it."""
+        return sorted(one for one, entry in self.entries.items() if address in (one, entry.device.parent_addr))
+
+    def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> HostDevices:
+        """{address: {one of ``BARS``: the text, or None: it bars the device no longer}}."""
+        entries = dict(self.entries)
+        for address, given in reasons.items():
+            entries[address] = _with_info(entries[address], given)
+        return _settled(self, entries)
+
+    def barred_since(self, before: HostDevices) -> list[PciDevice]:
+        """Devices that servers hold, and that have a reason that they didn't have ``before``."""
+        return [device for device in self.held() if set(bars(device)) - (
+            set(bars(before.entries[device.address].device)) if device.address in before.entries else set())]
+
+    def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
+        """Providers with barred free devices whose rows don't say what was reserved before: {uuid: what it was, None:
+        no row of the provider says it}. ``leaving``: see ``providers``."""
+        return {rp_uuid: _before(entry.device for entry in entries)
+                for rp_uuid, entries in self._by_provider().items()
+                if any(_reserves(entry, leaving) and RESERVED_BEFORE not in entry.device.extra_info
+                       for entry in entries)}
+
+    def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> HostDevices:
+        """Rows of barred free devices say what was ``reserved`` of their providers before."""
+        entries = dict(self.entries)
+        for address, entry in self.entries.items():
+            before = reserved.get(entry.device.extra_info.get('rp_uuid', ''))
+            if before is not None and _reserves(entry, leaving):
+                entries[address] = _with_info(entry, {RESERVED_BEFORE: str(before)})
+        return _settled(self, entries)
+
+    def unmarked(self) -> HostDevices:
+        """Once Placement has what was reserved before: rows of providers without barred free devices say it no more.
+        One that is gone may come back, while its provider is still there."""
+        entries = dict(self.entries)
+        for related in self._by_provider().values():
+            if not any(is_barred(entry.device) and not entry.held for entry in related):
+                entries.update((entry.device.address, _with_info(entry, {RESERVED_BEFORE: None})) for entry in related)
+        return _settled(self, entries)
+
+    def _by_provider(self) -> dict[str, list[_Entry]]:
+        found: dict[str, list[_Entry]] = {}
+        for entry in self.entries.values():
+            if 'rp_uuid' in entry.device.extra_info:
+                found.setdefault(entry.device.extra_info['rp_uuid'], []).append(entry)
+        return found
+
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def use_up(self, addresses: Collection[str]) -> bool:
         """Whether one of these is given away only once."""
@@ -245,16 +332,35 @@ def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
         old, device, keys = before.entries.get(address), entry.device, entry.keys
         if old is None or old.device is not device:
             keys = _kind(before.kinds, device).pool_keys(device)
-        if not entry.held and (device.status, device.instance_uuid) != (statuses.get(address, REMOVED), None):
-            device = _owned(device, statuses.get(address, REMOVED), None, None)
+        status = UNAVAILABLE if address in statuses and is_barred(device) else statuses.get(address, REMOVED)
+        if not entry.held and (device.status, device.instance_uuid) != (status, None):
+            device = _owned(device, status, None, None)
         made[address] = replace(entry, device=device, keys=keys)
     return replace(before, entries=made)
+
+
+def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
+    """Whether the device counts as reserved in Placement."""
+    return is_barred(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
+
+
+def _before(devices: Iterable[PciDevice]) -> int | None:
+    """What rows of a provider's devices say that was reserved of it before."""
+    return max((int(device.extra_info[RESERVED_BEFORE]) for device in devices
+                if RESERVED_BEFORE in device.extra_info), default=None)
+
+
+def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
+    """With these in its ``extra_info``, None: without; the very same if that is nothing new."""
+    info = {name: value for name, value in {**entry.device.extra_info, **given}.items() if value is not None}
+    return entry if info == entry.device.extra_info else replace(entry, device=entry.device.replaced(extra_info=info))
 
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
     """Statuses of free devices that rows don't say yet."""
     return [entry.change(None) for _, entry in sorted(entries.items())
-            if entry.stored not in (None, entry.device.status) and not entry.held and not entry.removed]
+            if entry.stored not in (None, entry.device.status) and not entry.held
+            and (not entry.removed or entry.kept)]
 
 
 def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[str, _Entry]:
@@ -263,10 +369,8 @@ def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[st
 
 
 def _described(device: PciDevice, columns: Columns) -> PciDevice:
-    """The device with what was found of it; the very same if that is nothing new. It keeps its provider."""
-    info = dict(columns['extra_info'])
-    if 'rp_uuid' in device.extra_info:
-        info['rp_uuid'] = device.extra_info['rp_uuid']
+    """The device with what was found of it; the very same if that is nothing new. It keeps its provider and bars."""
+    info = {**columns['extra_info'], **{name: device.extra_info[name] for name in KEPT if name in device.extra_info}}
     changed = {name: value for name, value in {**columns, 'extra_info': info}.items() if getattr(device, name) != value}
     return device.replaced(**changed) if changed else device
 

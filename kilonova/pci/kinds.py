@@ -25,6 +25,7 @@ from kilonova.pci.device import (
     Columns,
     Found,
     PoolKeys,
+    is_barred,
     is_child,
 )
 from kilonova.pci.mdev import MdevTypes, MediatedDevices
@@ -51,7 +52,8 @@ class Kind(Protocol):
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """{address: status} of all its devices. Held ones (claimed, allocated) keep theirs; that of a free one follows
-        from who holds others that it can't be given away with."""
+        from who holds others that it can't be given away with. One that is barred itself is unavailable, whatever this
+        says."""
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
         """What requests may ask of the device; None: servers don't get it (any more)."""
@@ -90,19 +92,21 @@ class PciFunctions:
         return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """A physical function and those below it bar each other."""
-        held = {device.address: device.status for device in devices if device.status in OWNED}
+        """A physical function and those below it bar each other: when one is held, or may not be given out itself."""
+        taken = {device.address: device.status if device.status in OWNED else ALLOCATED for device in devices
+                 if device.status in OWNED or is_barred(device)}
         below: dict[str, set[str]] = {}
         for device in devices:
-            if device.address in held and is_child(device):
-                below.setdefault(device.parent_addr, set()).add(device.status)
+            if device.address in taken and is_child(device):
+                below.setdefault(device.parent_addr, set()).add(taken[device.address])
 
         def bars(device: PciDevice) -> Collection[str | None]:
             if is_child(device):
-                return (held.get(device.parent_addr),)
+                return (taken.get(device.parent_addr),)
             return below.get(device.address, ()) if device.dev_type == PF else ()
 
-        return {device.address: held.get(device.address) or _barred(bars(device)) for device in devices}
+        return {device.address: device.status if device.status in OWNED else _barred(bars(device))
+                for device in devices}
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
         """As ``Kind``: tags of the spec, too."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.pci.device import KINDS
+from kilonova.pci.device import BARS, KINDS
 
 _KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
 # Of ``extra_info``, which a device has some of.
@@ -17,7 +17,7 @@ TAGS = ('managed', 'live_migratable', 'parent_ifname', 'mac_address')
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of ``queries.pci_devices.page``. ``resource_provider``: the UUID of its provider in Placement; ``tags``:
-    those that its host reported."""
+    those that its host reported; ``barred``: why it is given to no server (any more)."""
     info = json.loads(row['extra_info'] or '{}')
     return {
         'id': row['uuid'], 'host': row['host'], 'node': row['hypervisor_hostname'], 'address': row['address'],
@@ -27,4 +27,5 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         'request_id': row['request_id'], 'resource_provider': info.get('rp_uuid'),
         'mdev_type': info.get('mdev_type'), 'mdev_class': info.get('mdev_class'),
         'tags': {name: info[name] for name in TAGS if name in info},
+        'barred': {name: info[name] for name in BARS if name in info},
         'created_at': row['created_at'], 'updated_at': row['updated_at']}

@@ -236,6 +236,9 @@ class Service(Interface):
     @call('6.11')
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any: ...
 
+    @call('6.13')
+    def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> Any: ...
+
     @call('6.11')
     def describe_host(self, ctxt: RequestContext) -> Any: ...
 

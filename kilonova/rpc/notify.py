@@ -124,6 +124,8 @@ _TABLE: list[Notification] = [
     *_action('start end', 'live_migration_force_complete', 'live.migration.force.complete'),
     *_action('start end', 'live_migration_rollback', 'live_migration._rollback'),
     *_action('start end', 'live_migration_rollback_dest', 'live_migration.rollback.dest'),
+    Notification('instance.device_barred', COMPUTE, payloads.InstanceActionPayload, 'compute.instance.device_barred',
+                 error=True),
     Notification('instance.exists', COMPUTE, payloads.InstanceExistsPayload, 'compute.instance.exists', legacy.exists),
     Notification('instance.update', COMPUTE, payloads.InstanceUpdatePayload, 'compute.instance.update', legacy.update),
     Notification('compute.exception', COMPUTE, payloads.ExceptionPayload, '{method}', legacy.exception, error=True),

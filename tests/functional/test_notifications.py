@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from kilonova.context import get_admin_context
 from kilonova.db.queries import instances, usages
 from kilonova.errors import KilonovaError
 from kilonova.objects.notifications import Payload
@@ -381,6 +382,19 @@ def test_an_abort_and_a_forced_end_are_told_by_the_source(telling, monkeypatch):
     assert [event for event in old_events(recorder) if 'abort' in event or 'force' in event] == [
         f'live.migration.{what}.{phase}' for what in ('force.complete', 'abort') for phase in ('start', 'end')]
     assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == source
+
+
+def test_a_device_that_is_not_given_out_again_is_told_of_its_holder(telling):
+    cloud, recorder = telling()
+    server = cloud.boot(cloud.flavor(gpus=1))
+    home, (address,) = cloud.host_of(server), cloud.hostdevs(server)
+    for _ in range(2):
+        cloud.compute_client.set_device_disabled(get_admin_context(), server=home, address=address, reason='ECC errors')
+    assert versioned(recorder)[-1] == ('instance.device_barred', f'nova-compute:{home}')
+    assert events(recorder).count('instance.device_barred') == old_events(recorder).count('device_barred') == 1
+    told = data(recorder, 'instance.device_barred')
+    assert told['uuid'] == server
+    assert told['fault']['nova_object.data']['exception_message'] == f'Device {address} is disabled: ECC errors'
 
 
 LIVE = ['live_migration_pre.start', 'live_migration_pre.end', 'live_migration_post.start',

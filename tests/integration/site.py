@@ -160,8 +160,8 @@ class Site:
         return done.stdout
 
     def devices(self) -> list[dict[str, Any]]:
-        """``kilonova-manage pci list``: host, address, status, instance_uuid …"""
-        done = self.manage('pci', 'list', '--format', 'json')
+        """``kilonova-manage device list``: host, address, status, instance_uuid …"""
+        done = self.manage('device', 'list', '--format', 'json')
         assert done.returncode == 0, done.stderr[-2000:]
         rows: list[dict[str, Any]] = json.loads(done.stdout)
         return rows

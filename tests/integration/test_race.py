@@ -38,3 +38,19 @@ def test_four_resizes_race_for_four_gpus(site: Site) -> None:
         site.tell(shown)
     assert len({site.hostdevs('gpu2', name) for name in servers}) == 4
     site.audit()
+
+
+def test_the_last_free_gpu_is_disabled(site: Site) -> None:
+    """By the command, over the broker: all fifty fail but those for whom there is a device that may be given out."""
+    (address, *_) = [row['address'] for row in site.devices() if row['host'] == 'gpu1' and row['product_id'] == '13f1']
+    done = site.manage('device', 'disable', 'gpu1', address, '--reason', 'ECC errors')
+    assert (done.returncode, done.stdout) == (0, f'gpu1 {address} is disabled, and unavailable\n')
+    flavor = site.flavor('race', gpus=1)
+    shown = site.settle(site.at_once(lambda number: site.create(f'race-{number}', flavor), range(GPUS), threads=GPUS))
+    assert Counter(row['status'] for row in shown.values()) == {'ACTIVE': GPUS - 1, 'ERROR': 1}
+    assert {row['address']: row['instance_uuid'] for row in site.devices() if row['host'] == 'gpu1'}[address] is None
+    site.audit()
+    site.clean()
+    done = site.manage('device', 'enable', 'gpu1', address)
+    assert (done.returncode, done.stdout) == (0, f'gpu1 {address} is enabled, and available\n')
+    site.assert_nothing_held()

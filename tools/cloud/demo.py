@@ -145,8 +145,8 @@ class Demo:
 
     def devices(self) -> list[dict[str, Any]]:
         """All GPUs of the demo's kind, as the database has them."""
-        control.say('\n$ kilonova-manage pci list --format json')
-        rows: list[dict[str, Any]] = json.loads(databases.manage(self.cloud, 'pci', 'list', '--format', 'json'))
+        control.say('\n$ kilonova-manage device list --format json')
+        rows: list[dict[str, Any]] = json.loads(databases.manage(self.cloud, 'device', 'list', '--format', 'json'))
         return [row for row in rows if (row['vendor_id'], row['product_id']) == GPU]
 
     def owned(self, rows: Iterable[dict[str, Any]], identifier: str) -> dict[str, tuple[str, ...]]:

@@ -36,7 +36,7 @@ _OF_CELL = {
         instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True).where(instances.c.deleted == 0),
     'devices': sa.select(
         devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
-        devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
+        devices.c.extra_info, devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
         devices, nodes, nodes.c.id == devices.c.compute_node_id).where(devices.c.deleted == 0),
     'migrations': sa.select(migrations).where(migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)),
     'operations': sa.select(operations.operations),

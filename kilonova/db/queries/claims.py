@@ -295,7 +295,8 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
             if before in ('claimed', 'allocated'):
                 conditions.append(table.c.instance_uuid == owner)
                 del values['request_id']
-        elif after in ('available', 'removed'):
+        elif after in ('available', 'removed') or owner is not None:
+            # Given back: free, gone, or one that is not given out again (unavailable).
             values.update(instance_uuid=None, request_id=None)
             if owner is not None:
                 conditions.append(table.c.instance_uuid == owner)

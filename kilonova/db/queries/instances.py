@@ -35,6 +35,8 @@ EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context',
 # The key of the system metadata that says why a server is locked.
 LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
+# Characters of an action's message.
+_MESSAGE = 255
 EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
 
 
@@ -324,6 +326,22 @@ def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None
     now = utcnow()
     conn.execute(actions.insert(), {'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now,
                                     'deleted': 0, **action})
+
+
+def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[str, Any]]) -> None:
+    """Something happened to servers, ``told`` [{instance_uuid, message}]: an ``action`` (see ``start_action``) that is
+    over, one a server; for what may be repeated."""
+    texts: dict[str, list[str]] = {}
+    for one in told:
+        texts.setdefault(one['instance_uuid'], []).append(one['message'])
+    if not texts:
+        return
+    there = set(conn.execute(sa.select(actions.c.instance_uuid).where(
+        actions.c.instance_uuid.in_(list(texts)), actions.c.request_id == action['request_id'],
+        actions.c.action == action['action'])).scalars())
+    for uuid, messages in texts.items():
+        if uuid not in there:
+            start_action(conn, uuid, {**action, 'finish_time': utcnow(), 'message': '; '.join(messages)[:_MESSAGE]})
 
 
 def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:

@@ -28,7 +28,8 @@ def server(site: Any) -> str:
     held = site.server(create={'name': 'train'}, project='p7')
     rows = {'h1': [device('0000:81:00.0', uuid=uuid_of(1), status='allocated', instance_uuid=held,
                           request_id='aaaaaaaa-0000-4000-8000-00000000000a', numa_node=1, extra_info=json.dumps(
-                              {'rp_uuid': PROVIDER, 'managed': 'true', 'capabilities': '{}'})),
+                              {'rp_uuid': PROVIDER, 'managed': 'true', 'capabilities': '{}', 'disabled': 'ECC errors',
+                               'reserved_before': '0'})),
                    device('0000:82:00.1', uuid=uuid_of(2), dev_type='type-VF', parent_addr='0000:82:00.0')],
             'h2': [device('0000:83:00.0', uuid=uuid_of(3), dev_type='type-PF', status='unavailable'),
                    device(VGPU, uuid=uuid_of(4), dev_type='mdev', parent_addr='0000:84:00.0', extra_info=json.dumps(
@@ -54,7 +55,7 @@ def test_a_device_with_its_owner(site: Any, server: str) -> None:
         'kind': 'pci', 'vendor_id': '10de', 'product_id': '13f1', 'numa_node': 1, 'status': 'allocated',
         'server_id': server, 'server_name': 'train', 'project_id': 'p7',
         'request_id': 'aaaaaaaa-0000-4000-8000-00000000000a', 'resource_provider': PROVIDER, 'mdev_type': None,
-        'mdev_class': None, 'tags': {'managed': 'true'}, 'updated_at': None,
+        'mdev_class': None, 'tags': {'managed': 'true'}, 'barred': {'disabled': 'ECC errors'}, 'updated_at': None,
         'links': [{'rel': 'self', 'href': f'http://localhost/kilonova/v1/os-devices/{uuid_of(1)}'}]}
     assert len(created) == len('2026-11-21T10:00:00Z') and created.endswith('Z')
     (first, *_) = site.ok('GET', '/os-devices', mount=OWN)['devices']

@@ -75,7 +75,7 @@ def test_a_database_that_does_not_answer_is_one_line(write_conf: Any, closed: in
 def test_no_database_in_the_configuration(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / 'empty.conf'
     path.write_text('[DEFAULT]\ntransport_url = fake://\n')
-    assert away(str(path), 'pci', 'list', capsys=capsys) == (
+    assert away(str(path), 'device', 'list', capsys=capsys) == (
         255, 'kilonova-manage: No database is configured: [api_database]connection is empty.')
     # Checks that can't run are an error, not a failed check.
     assert away(str(path), 'upgrade', 'check', capsys=capsys, program=status)[0] == 255
@@ -83,8 +83,8 @@ def test_no_database_in_the_configuration(tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(('synced', 'command', 'missing', 'remedy'), [
     ((), ('cell_v2', 'simple_cell_setup'), '[api_database]connection', 'kilonova-manage api_db sync'),
-    ((), ('pci', 'list'), '[api_database]connection', 'kilonova-manage api_db sync'),
-    ((('api_db', 'sync'), ('cell_v2', 'simple_cell_setup')), ('pci', 'list'), '[database]connection',
+    ((), ('device', 'list'), '[api_database]connection', 'kilonova-manage api_db sync'),
+    ((('api_db', 'sync'), ('cell_v2', 'simple_cell_setup')), ('device', 'list'), '[database]connection',
      'kilonova-manage db sync')])
 def test_databases_without_tables_say_what_comes_first(run: Any, write_conf: Any, capsys: Any, synced: Any,
                                                        command: Any, missing: str, remedy: str) -> None:
@@ -109,7 +109,7 @@ def test_a_misspelt_url_of_a_database_is_told_with_its_option(tmp_path: Path, wr
     path, name = Path(write_conf()), 'api' if 'api' in option else 'main'
     right = f'sqlite:///{tmp_path}/{name}.db'
     path.write_text(path.read_text().replace(right, url.format(tmp_path)))
-    code, shown = away(str(path), 'pci', 'list', capsys=capsys)
+    code, shown = away(str(path), 'device', 'list', capsys=capsys)
     assert (code, len(shown.splitlines())) == (255, 1)
     assert shown.startswith(f'kilonova-manage: {option}') and why in shown and 'secret' not in shown
     conf = options.parse(['--config-file', str(path)], 'kilonova-test')

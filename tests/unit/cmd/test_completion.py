@@ -59,15 +59,15 @@ def test_every_command_and_every_option_is_offered(script: Path, program: str) -
 def test_what_an_option_takes(script: Path, tmp_path: Path) -> None:
     (tmp_path / 'k.conf').touch()
     lines = {
-        'kilonova-manage pci l': ['list'],
-        '/opt/kilonova/bin/kilonova-manage pci l': ['list'],
-        'bin/kn pci l': ['list'],
-        'kilonova-manage pci list --format ': ['table', 'json'],
-        'kilonova-manage pci list --format = j': ['json'],
-        'kilonova-manage pci list --host ': [],
+        'kilonova-manage device l': ['list'],
+        '/opt/kilonova/bin/kilonova-manage device l': ['list'],
+        'bin/kn device l': ['list'],
+        'kilonova-manage device list --format ': ['table', 'json'],
+        'kilonova-manage device list --format = j': ['json'],
+        'kilonova-manage device list --host ': [],
         # The value of an option is no command, and its other spelling takes one, too.
         'kilonova-manage cell_v2 map_instances --max_count 5 --c': ['--cell_uuid'],
-        'kilonova-manage --config-file db pci c': ['check'],
+        'kilonova-manage --config-file db device c': ['check'],
         'kilonova-manage --config-file ': ['k.conf'],
         'kilonova-policy sample --output-file k': ['k.conf'],
         'kilonova-manage no such': [],

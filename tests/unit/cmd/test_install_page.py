@@ -65,7 +65,7 @@ def test_the_commands_of_schemas_and_cells_in_their_order(write_conf: Any) -> No
     assert [words[0] for words in commands] == ['kilonova-manage'] * 3
     for words in commands:
         assert manage.main(['--config-file', write_conf(), *words[1:]]) == 0
-    assert manage.main(['--config-file', write_conf(), 'pci', 'list']) == 0
+    assert manage.main(['--config-file', write_conf(), 'device', 'list']) == 0
 
 
 def test_commands_that_are_named_are_there() -> None:

@@ -107,14 +107,14 @@ def test_discover_hosts_of_two_cells(cloud, node, parse):
     assert lines == [f"Host 'gpu1' is already mapped to cell {other}."]
 
 
-def test_pci_list(cloud, node):
-    rows = json.loads('\n'.join(cloud('pci', 'list', '--format', 'json')[1]))
+def test_device_list(cloud, node):
+    rows = json.loads('\n'.join(cloud('device', 'list', '--format', 'json')[1]))
     held = {'host': 'gpu1', 'address': '0000:81:00.0', 'vendor_id': '10de', 'product_id': '13f1',
             'dev_type': 'type-PCI', 'numa_node': None, 'status': 'allocated', 'instance_uuid': 'u1',
             'server_name': None}
     assert rows[0] == held
     assert [row['address'] for row in rows] == ['0000:81:00.0', '0000:82:00.0']
-    code, lines = cloud('pci', 'list')
+    code, lines = cloud('device', 'list')
     assert code == 0
     assert [word.strip() for word in lines[3].strip('|').split('|')] == [str(value) for value in held.values()]
 
@@ -144,7 +144,7 @@ def test_error_that_no_command_expects(cloud, monkeypatch):
     assert lines[-1] == 'ZeroDivisionError'
 
 
-@pytest.mark.parametrize('arguments', [[], ['db'], ['db', 'drop'], ['pci', 'list', '--format', 'xml']])
+@pytest.mark.parametrize('arguments', [[], ['db'], ['db', 'drop'], ['device', 'list', '--format', 'xml']])
 def test_wrong_command_lines(arguments):
     with pytest.raises(SystemExit) as caught:
         manage.main(arguments)

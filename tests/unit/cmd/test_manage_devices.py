@@ -1,4 +1,4 @@
-"""kilonova-manage pci: what is held by whom, and what is held by nobody any more."""
+"""kilonova-manage device: what is held by whom, and what is held by nobody any more."""
 from __future__ import annotations
 
 import json
@@ -41,7 +41,7 @@ def held(cell: Any) -> tuple[str, str | None]:
 
 
 def listed(cloud: Any, *arguments: str) -> list[str]:
-    code, lines = cloud('pci', 'list', '--format', 'json', *arguments)
+    code, lines = cloud('device', 'list', '--format', 'json', *arguments)
     assert code == 0
     return [row['address'] for row in json.loads('\n'.join(lines))]
 
@@ -58,9 +58,9 @@ def test_devices_of_a_host_free_ones_and_a_servers(cloud: Any, cell: Any) -> Non
 
 
 def test_a_server_is_listed_with_its_name(cloud: Any, cell: Any) -> None:
-    rows = json.loads('\n'.join(cloud('pci', 'list', '--format', 'json')[1]))
+    rows = json.loads('\n'.join(cloud('device', 'list', '--format', 'json')[1]))
     assert [(row['instance_uuid'], row['server_name']) for row in rows] == [(S1, 'train'), (None, None)]
-    assert any('train' in line for line in cloud('pci', 'list')[1])
+    assert any('train' in line for line in cloud('device', 'list')[1])
 
 
 # -- check and release ------------------------------------------------------------------------------------------------
@@ -75,20 +75,20 @@ def soft_deleted() -> Any:
 def test_a_device_without_an_owner_is_found_and_given_back(cloud: Any, cell: Any, happen: Callable[[], Any],
                                                            owner: str | None, why: str) -> None:
     """Finding 7.11: only SQL gave it back."""
-    assert cloud('pci', 'check') == (0, ['2 devices, each held by a server or free'])
+    assert cloud('device', 'check') == (0, ['2 devices, each held by a server or free'])
     change(cell, happen())
-    assert cloud('pci', 'check') == (1, [f'gpu1 {HELD} is {why}',
-                                         "'kilonova-manage pci release HOST ADDRESS' gives a device back"])
-    code, lines = cloud('pci', 'release', 'gpu1', HELD)
+    assert cloud('device', 'check') == (1, [f'gpu1 {HELD} is {why}',
+                                         "'kilonova-manage device release HOST ADDRESS' gives a device back"])
+    code, lines = cloud('device', 'release', 'gpu1', HELD)
     assert (code, held(cell)) == (0, ('available', None))
     (line,) = lines
     assert line.startswith(f'gpu1 {HELD} is available again. Restart kilonova-compute on gpu1')
-    assert cloud('pci', 'check')[0] == 0
-    assert cloud('pci', 'release', 'gpu1', HELD) == (1, [f'gpu1 {HELD} is available: nothing was changed'])
+    assert cloud('device', 'check')[0] == 0
+    assert cloud('device', 'release', 'gpu1', HELD) == (1, [f'gpu1 {HELD} is available: nothing was changed'])
 
 
 def test_a_device_that_a_server_holds_is_not_given_back(cloud: Any, cell: Any) -> None:
-    assert cloud('pci', 'release', 'gpu1', HELD) == (
+    assert cloud('device', 'release', 'gpu1', HELD) == (
         1, [f"gpu1 {HELD} is held by server {S1} (train): nothing was changed. 'openstack server delete' frees it"])
     assert held(cell) == ('allocated', S1)
 
@@ -98,8 +98,8 @@ def test_a_device_that_an_operation_works_on_is_not_given_back(cloud: Any, cell:
     change(cell, soft_deleted())
     change(cell, Operation.__table__.insert().values(
         uuid='o' * 36, kind='release', instance_uuid=S1, slot='o' * 36, args='{}', context='{}'))
-    assert cloud('pci', 'check')[0] == 0
-    assert cloud('pci', 'release', 'gpu1', HELD) == (
+    assert cloud('device', 'check')[0] == 0
+    assert cloud('device', 'release', 'gpu1', HELD) == (
         1, [f'gpu1 {HELD} is held by {S1}, on which operation {"o" * 36} (release) works: nothing was changed'])
     assert held(cell) == ('allocated', S1)
 
@@ -123,5 +123,5 @@ def test_what_changes_after_the_look_is_not_given_back(cell: Any) -> None:
 
 
 def test_no_such_device(cloud: Any, cell: Any) -> None:
-    assert cloud('pci', 'release', 'gpu1', '0000:99:00.0') == (2, ['gpu1 has no device 0000:99:00.0'])
-    assert cloud('pci', 'release', 'gpu2', HELD) == (2, [f'gpu2 has no device {HELD}'])
+    assert cloud('device', 'release', 'gpu1', '0000:99:00.0') == (2, ['gpu1 has no device 0000:99:00.0'])
+    assert cloud('device', 'release', 'gpu2', HELD) == (2, [f'gpu2 has no device {HELD}'])

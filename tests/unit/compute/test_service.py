@@ -68,7 +68,7 @@ class Placement:
 def test_the_endpoint_is_what_the_interface_declares(cloud):
     manager = cloud.host('gpu1')
     Compute.check_server(manager.endpoint)
-    own = (manager.cancel, manager.report_again, manager.set_host_enabled)
+    own = (manager.cancel, manager.report_again, manager.set_host_enabled, manager.node.book.set_device_disabled)
     Endpoint(manager.host, manager.keys, OPERATIONS, own)
     with pytest.raises(TypeError, match=r'compute\.soft_delete_instance has no implementation'):
         Endpoint(manager.host, manager.keys, [module for module in OPERATIONS if module is not power], own)

@@ -106,10 +106,16 @@ def test_device_that_comes_back_before_its_row_is_gone() -> None:
 
 
 def test_held_device_that_disappears(caplog: pytest.LogCaptureFixture) -> None:
-    made = given(host([found(G0)]), A, G0).looked([])
-    assert not made.unwritten()
+    before = given(host([found(G0)]), A, G0)
+    made = before.looked([])
+    (row,) = made.unwritten().updated
+    assert row.extra_info == {'missing': 'its host has it no more'} and row.obj_what_changed() == {'extra_info'}
+    assert [device.address for device in made.barred_since(before)] == [G0]
+    made = saved(made)
+    assert not made.looked([]).unwritten() and not made.looked([]).barred_since(made)
+    assert [device.extra_info for device in made.looked([found(G0)]).unwritten().updated] == [{}]
     assert caplog.text.count(f"Unable to remove device with status 'allocated' and ownership {A}") == 1
-    assert made.looked([]) is not made and caplog.text.count('Unable to remove') == 1
+    assert caplog.text.count('Unable to remove') == 1
     made, (change,) = made.given({G0: None}, A)
     assert (change['from'], change['to'], change['instance_uuid']) == ('allocated', 'removed', A)
     assert (made.pools.free, made.all()) == (0, [])

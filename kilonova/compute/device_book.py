@@ -1,0 +1,209 @@
+"""The devices of a host in its rows and in Placement, those that are not given out (any more) too.
+
+    book = DeviceBook(host, placement, get_admin_context)
+    with tracker.writing(ctxt):
+        book.save(ctxt, tracker.host_devices.looked(found))       # rows first: only a device with a row can be claimed
+    providers = book.report(ctxt, inventory, refresh=True)        # then Placement offers them
+"""
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.clients.placement import PlacementClient
+from kilonova.compute import records
+from kilonova.compute.host import Host
+from kilonova.compute.tracker import NodeUsage
+from kilonova.context import RequestContext
+from kilonova.objects import PciDevice
+from kilonova.pci import placement as pci_placement
+from kilonova.pci.device import DISABLED, bars, checked_reason, is_barred
+from kilonova.pci.devices import HostDevices
+
+LOG = logging.getLogger(__name__)
+
+# Allocation ratios of a node's record, and their resource classes.
+RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
+          ('disk_allocation_ratio', 'DISK_GB'))
+
+
+class DeviceBook:
+    """``placement`` None: a compute without Placement (tests)."""
+
+    def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext]) -> None:
+        self._host, self._placement, self._ctxt = host, placement, ctxt
+        # Held from the look at what is reserved in Placement to the end of its change; ``writing`` is taken within it.
+        self._reserving = threading.Lock()
+        host.tracker.leaving = self._leaving
+
+    @property
+    def _record(self) -> objects.ComputeNode:
+        return self._host.tracker.node
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+    def save(self, ctxt: RequestContext, devices: HostDevices) -> None:
+        """The host's devices are these now; rows say so. Hold ``writing``."""
+        tracker = self._host.tracker
+        told = [_told(device) for device in devices.barred_since(tracker.host_devices)]
+        tracker.host_devices, changes = devices, devices.unwritten()
+        if changes:
+            try:
+                ids = records.save_devices(ctxt, self._record.id, changes, told)
+            except Exception:
+                # Perhaps it was written.
+                tracker.distrust()
+                raise
+            tracker.host_devices = devices.written(changes, ids)
+        for uuid, text in told:
+            self._host.notify.later(ctxt, 'instance.device_barred', functools.partial(_facts, ctxt, uuid, text))
+
+    def publish(self, ctxt: RequestContext) -> NodeUsage:
+        """The node's row says what is used; that. Hold ``writing``."""
+        tracker = self._host.tracker
+        usage = tracker.usage()
+        if usage != tracker.published:
+            self._host.upcalls.save(ctxt, objects.Save(instance_uuid=None, usage=tracker.numbered(usage)))
+            tracker.published = usage
+        return usage
+
+    # -- Placement -----------------------------------------------------------------------------------------------------
+    def report(self, ctxt: RequestContext, inventory: dict[str, dict[str, Any]], refresh: bool
+               ) -> tuple[dict[str, str], NodeUsage]:
+        """Tell Placement and rows what there is: the provider of each device, physical function or parent of mediated
+        devices by its address, and what is used."""
+        tracker, providers = self._host.tracker, dict[str, str]()
+        with self._reserving:
+            if self._placement is not None:
+                self._mark(ctxt, self._placement)
+                providers = self._tell(self._placement, inventory, refresh)
+            with tracker.writing(ctxt):
+                devices = tracker.host_devices.provided(providers)
+                self.save(ctxt, devices.unmarked() if providers else devices)
+                return providers, self.publish(ctxt)
+
+    def inventory(self) -> dict[str, dict[str, Any]]:
+        """Ratios that the configuration leaves open are Placement's: operators change them there."""
+        existing: dict[str, dict[str, Any]] = {}
+        conf = self._host.conf
+        if self._placement is not None and None in [conf[name] for name, _ in RATIOS]:
+            try:
+                existing, _ = self._placement.get_inventory(self._record.uuid)
+            except errors.NotFound:
+                LOG.debug('Placement does not know node %s yet', self._record.uuid)
+        return self._host.driver.host.inventory(existing)
+
+    def _tell(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]], refresh: bool,
+              leaving: Collection[str] = ()) -> dict[str, str]:
+        """The provider of each device, physical function or parent of mediated devices by its address. ``leaving``:
+        devices that are free in a moment."""
+        nodename, view = self._record.hypervisor_hostname, self.view(leaving)
+        if view:
+            LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
+                    pci_placement.describe_view(nodename, view))
+        reported = {name: {'resource_class': provider.resource_class, 'traits': provider.traits,
+                           'total': provider.total, 'reserved': provider.reserved,
+                           'more_traits': provider.more_traits} for name, provider in view.items()
+                    if provider.resource_class is not None}
+        uuids = placement.sync_compute(
+            self._record.uuid, nodename, inventory, self._host.driver.host.traits(), reported,
+            has_pci=self._host.conf.pci.report_in_placement, refresh=refresh)
+        return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
+
+    def view(self, leaving: Collection[str] = ()) -> dict[str, pci_placement.Provider]:
+        """What Placement is told of the devices: providers by name."""
+        return self._host.tracker.host_devices.providers(self._record.hypervisor_hostname, leaving)
+
+    # -- devices that are not given out --------------------------------------------------------------------------------
+    def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> list[dict[str, Any]]:
+        """A device, with those below it, is not given out any more, or is again (``reason`` None); what became of each.
+        NotFound: this host has no such device."""
+        text = None if reason is None else checked_reason(reason)
+        named = self._host.tracker.host_devices.named(address)
+        if not named:
+            raise errors.NotFound(f'{self._host.name} has no device {address}')
+        self.bar(ctxt, {one: {DISABLED: text} for one in named})
+        return [{'address': device.address, 'status': device.status, 'instance_uuid': device.instance_uuid}
+                for device in self._host.tracker.host_devices.all() if device.address in named]
+
+    def bar(self, ctxt: RequestContext, reasons: Mapping[str, Mapping[str, str | None]]) -> None:
+        """See ``HostDevices.barred``; devices that are gone meanwhile are left out. Rows and what schedulers count say
+        so when this returns; where Placement doesn't answer it follows at the next look, and until then this host
+        refuses servers that were to get such a device."""
+        tracker = self._host.tracker
+        with tracker.writing(ctxt):
+            here = {address: given for address, given in reasons.items() if address in tracker.host_devices.entries}
+            self.save(ctxt, tracker.host_devices.barred(here))
+            self.publish(ctxt)
+        if self._placement is None:
+            return
+        try:
+            with self._reserving:
+                self._mark(ctxt, self._placement)
+                if self._tell(self._placement, self.inventory(), refresh=True):
+                    with tracker.writing(ctxt):
+                        self.save(ctxt, tracker.host_devices.unmarked())
+        except errors.KilonovaError as error:
+            LOG.warning('What is reserved of the devices %s was not written to Placement: %s; again at the next look',
+                        ', '.join(sorted(reasons)), error)
+
+    def _mark(self, ctxt: RequestContext, placement: PlacementClient) -> None:
+        """Before barred devices are reserved: their rows say what was reserved of their providers without them."""
+        tracker = self._host.tracker
+        before = self._before(placement, tracker.host_devices)
+        if before:
+            with tracker.writing(ctxt):
+                self.save(ctxt, tracker.host_devices.marked(before))
+
+    def _before(self, placement: PlacementClient, devices: HostDevices,
+                leaving: Collection[str] = ()) -> dict[str, int]:
+        found = {}
+        for rp_uuid, known in devices.to_mark(leaving).items():
+            found[rp_uuid] = _reserved(placement, rp_uuid) if known is None else known
+        return found
+
+    def _leaving(self, addresses: Collection[str]) -> None:
+        """These devices are free in a moment: the server's allocation goes a moment later, and then Placement must not
+        offer those that are not given out again. Called by a writer of the tracker."""
+        self.use_up(addresses)
+        tracker, ctxt = self._host.tracker, self._ctxt()
+        barred = [address for address in addresses if is_barred(tracker.host_devices.entries[address].device)]
+        if not barred or self._placement is None:
+            return
+        try:
+            before = self._before(self._placement, tracker.host_devices, barred)
+            self.save(ctxt, tracker.host_devices.marked(before, barred))
+            self._tell(self._placement, self.inventory(), refresh=True, leaving=barred)
+        except errors.KilonovaError as error:
+            LOG.warning('What is reserved of the devices %s was not written to Placement: %s; again at the next look',
+                        ', '.join(sorted(barred)), error)
+
+    def use_up(self, addresses: Collection[str]) -> None:
+        """Before these devices are free: Placement must know of one_time_use ones that they were used.
+
+        Each look at the host tells it, too; only, a server may go before the next one.
+        """
+        if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
+            # Read again: an operator may have set ``reserved`` back since the last look.
+            self._tell(self._placement, self.inventory(), refresh=True)
+
+
+def _reserved(placement: PlacementClient, rp_uuid: str) -> int:
+    inventory, _ = placement.get_inventory(rp_uuid)
+    return max((given['reserved'] for given in inventory.values()), default=0)
+
+
+def _told(device: PciDevice) -> tuple[str, str]:
+    """A device's holder, and what its users read when the device has a reason not to be given out."""
+    return device.instance_uuid, f'Device {device.address} ' + ', '.join(
+        f'is {name}: {why}' for name, why in bars(device).items())
+
+
+def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
+    """What a notification of a device's holder is made of; None: the server is gone."""
+    instance = records.instance(ctxt, uuid)
+    return None if instance is None else {'instance': instance, 'fault': errors.DeviceBarred(text)}
