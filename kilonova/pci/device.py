@@ -114,8 +114,8 @@ def bars(device: PciDevice) -> dict[str, str]:
 
 
 def is_barred(device: PciDevice) -> bool:
-    """Whether there is a reason not to give the device out."""
-    return bool(bars(device))
+    """Whether there is a reason not to give out a device that is there."""
+    return not bars(device).keys() <= {MISSING}
 
 
 def checked_reason(text: str) -> str:

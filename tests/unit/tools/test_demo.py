@@ -125,7 +125,7 @@ class OpenStack:
         raise AssertionError(f'the fake has no {words}')
 
     def manage(self, _, *arguments):
-        if arguments[0] == 'pci':
+        if arguments[0] == 'device':
             return json.dumps([{'host': host, 'address': address, 'vendor_id': '10de', 'product_id': '13f1',
                                 'status': 'allocated' if owner else 'available', 'instance_uuid': owner}
                                for (host, address), owner in self.devices.items()])
