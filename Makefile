@@ -37,6 +37,10 @@ bootstrap-guests:
 bootstrap-cyborg:
 	@$(PYTHON) -m tools.bootstrap --cyborg
 
+.PHONY: bootstrap-vfio
+bootstrap-vfio:
+	@$(PYTHON) -m tools.bootstrap --vfio
+
 .PHONY: bootstrap-tempest
 bootstrap-tempest:
 	@$(PYTHON) -m tools.bootstrap --tempest
@@ -117,6 +121,10 @@ integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driv
 .PHONY: test-qemu
 test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root); FULL=1: many more kills
 	@KILONOVA_FULL=$(FULL) $(TESTS) qemu
+
+.PHONY: test-vfio
+test-vfio: bootstrap-vfio ## real vfio-pci, VFs and vGPUs, seen by guests of an emulated machine with an IOMMU (as root; needs no KVM)
+	@$(TESTS) vfio
 
 .PHONY: tempest
 tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some

@@ -170,6 +170,7 @@ def main(argv: list[str]) -> int:
                         help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg')
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
     parser.add_argument('--cyborg', action='store_true', help='also Cyborg, the accelerator service')
+    parser.add_argument('--vfio', action='store_true', help='also what the nested machine of make test-vfio is made by')
     parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
     args = parser.parse_args(argv)
@@ -178,7 +179,8 @@ def main(argv: list[str]) -> int:
               f'choose one with: make PYTHON=python3.12 ...', file=sys.stderr)
         return 1
     try:
-        install_packages([name for name, asked in (('test', args.test), ('guests', args.guests)) if asked])
+        install_packages([name for name, asked in (
+            ('test', args.test), ('guests', args.guests or args.vfio), ('vfio', args.vfio)) if asked])
         layout = Layout.at()
         environments(layout, services=not args.no_services, tempest=args.tempest,
                      cyborg=args.cyborg or args.test)

@@ -74,6 +74,8 @@ CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test
 # QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
 REAL_GUESTS = Run('integration-qemu', paths=tuple(f'tests/integration/test_real_{name}.py' for name in (
     'guests', 'kills')), waits=True, seconds=480)
+# The nested machine with real vfio-pci: make test-vfio. What guests list is shown as it comes.
+PASSTHROUGH = Run('vfio', command=('-s',), paths=('tests/vfio',), waits=True, minutes=60, seconds=700)
 # Each about half of the unit tests.
 UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
 T = TypeVar('T')
@@ -128,8 +130,8 @@ EXTRA: dict[str, tuple[Run, ...]] = {
     'databases': (functional('mariadb', 'eventlet', seconds=310), functional('postgresql', 'threading', seconds=370),
                   Run('outages', paths=('tests/integration/test_database_outage.py',),
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
-
     'qemu': (REAL_GUESTS,),
+    'vfio': (PASSTHROUGH,),
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
 }
 

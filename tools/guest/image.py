@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ def build(directory: Path) -> Guest:
         missing.append('busybox-static')
     if missing:
         raise CloudError(f'not installed: {", ".join(missing)}; make bootstrap-guests installs it')
-    with _alone(directory):
+    with alone(directory):
         kernel = _kernel(directory)
         total = hashlib.sha256(kernel.name.encode() + BUSYBOX.read_bytes())
         for path in (INIT, Path(__file__)):
@@ -97,7 +97,8 @@ def build(directory: Path) -> Guest:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def alone(directory: Path) -> Iterator[None]:
+    """One process at a time builds below it."""
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -107,7 +108,8 @@ def _alone(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _run(argv: Sequence[str], cwd: Path, text: str | None = None) -> str:
+def run(argv: Sequence[str], cwd: Path, text: str | None = None) -> str:
+    """What a program prints; CloudError with its words where it fails."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     done = subprocess.run(list(argv), cwd=cwd, input=text, capture_output=True, text=True, check=False,
                           env={**os.environ, 'PATH': path, 'LC_ALL': 'C'})
@@ -121,59 +123,78 @@ def _kernel(directory: Path) -> Path:
     found = sorted(directory.glob('linux-image-*'))
     if found:
         return found[-1]
-    match = re.search(r'Depends: (linux-image-\S+)', _run(['apt-cache', 'depends', PACKAGE], directory))
+    match = re.search(r'Depends: (linux-image-\S+)', run(['apt-cache', 'depends', PACKAGE], directory))
     if match is None:
         raise CloudError(f"apt has no {PACKAGE}: the test guest is built from Debian's kernel (apt-get update first?)")
+    return unpacked_kernel(directory, match[1])
+
+
+def unpacked_kernel(directory: Path, name: str) -> Path:
+    """A kernel package of Debian's, downloaded and unpacked as ``directory``/``name``."""
     with tempfile.TemporaryDirectory(dir=directory, prefix='.kernel-') as scratch:
-        _run(['apt-get', 'download', match[1]], Path(scratch))
-        package, = Path(scratch).glob('*.deb')
-        _run(['dpkg-deb', '-x', package.name, 'unpacked'], Path(scratch))
+        unpack(name, Path(scratch))
         version = (next((Path(scratch) / 'unpacked/lib/modules').iterdir())).name
-        _run(['depmod', '-b', 'unpacked', version], Path(scratch))
-        return (Path(scratch) / 'unpacked').rename(directory / match[1])
+        run(['depmod', '-b', 'unpacked', version], Path(scratch))
+        return (Path(scratch) / 'unpacked').rename(directory / name)
+
+
+def unpack(name: str, scratch: Path) -> None:
+    """Download a package of Debian's and unpack it as ``scratch``/unpacked."""
+    run(['apt-get', 'download', name], scratch)
+    package, = scratch.glob('*.deb')
+    run(['dpkg-deb', '-x', package.name, 'unpacked'], scratch)
+    package.unlink()
 
 
 def _make(guest: Guest, kernel: Path) -> None:
     shutil.copyfile(next((kernel / 'boot').glob('vmlinuz-*')), guest.kernel)
-    guest.ramdisk.write_bytes(_ramdisk(kernel, guest.directory))
+    guest.ramdisk.write_bytes(ramdisk(kernel, guest.directory, {'init': INIT}, MODULES, COMMANDS))
     where, fat = guest.directory, 'fat.img'
     # 1. The boot partition is the whole front of the disk: syslinux starts from its first sector.
-    _run(['mkfs.vfat', '-F', '16', '-n', 'BOOT', '-C', fat, str(BOOT << 10)], where)
+    run(['mkfs.vfat', '-F', '16', '-n', 'BOOT', '-C', fat, str(BOOT << 10)], where)
     (where / 'syslinux.cfg').write_text(_SYSLINUX)
     for name in (guest.kernel.name, guest.ramdisk.name, 'syslinux.cfg'):
-        _run(['mcopy', '-i', fat, name, f'::{name}'], where)
-    _run(['syslinux', '--install', fat], where)
+        run(['mcopy', '-i', fat, name, f'::{name}'], where)
+    run(['syslinux', '--install', fat], where)
     # 2. The disk.
     os.truncate(where / fat, DISK << 20)
-    _run(['qemu-img', 'convert', '-f', 'raw', '-O', 'qcow2', fat, guest.disk.name], where)
-    _run(['qemu-img', 'create', '-q', '-f', 'qcow2', guest.blank.name, f'{DISK}M'], where)
+    run(['qemu-img', 'convert', '-f', 'raw', '-O', 'qcow2', fat, guest.disk.name], where)
+    run(['qemu-img', 'create', '-q', '-f', 'qcow2', guest.blank.name, f'{DISK}M'], where)
     for name in (fat, 'syslinux.cfg'):
         (where / name).unlink()
 
 
-def _ramdisk(kernel: Path, where: Path) -> bytes:
-    """A compressed cpio archive."""
+def module_files(kernel: Path, modules: Iterable[str]) -> list[Path]:
+    """The files of modules and of what they need, in the order in which they load."""
+    version = next((kernel / 'lib/modules').iterdir()).name
+    found: dict[Path, None] = {}
+    for module in modules:
+        shown = run(['modprobe', '-d', str(kernel), '-S', version, '--show-depends', module], kernel)
+        found |= dict.fromkeys(map(Path, re.findall(r'^insmod (\S+)', shown, re.MULTILINE)))
+    return list(found)
+
+
+def ramdisk(kernel: Path, where: Path, programs: Mapping[str, Path], modules: Iterable[str],
+            commands: Iterable[str]) -> bytes:
+    """A compressed cpio archive with a busybox. ``programs``: {name there: file}, ``init`` among them; its /mod/order
+    lists the modules in /mod."""
     with tempfile.TemporaryDirectory(dir=where) as scratch:
         root = Path(scratch)
-        for name in ('bin', 'dev', 'proc', 'sys', 'tmp', 'mod', 'etc'):
+        for name in ('bin', 'dev', 'proc', 'sys', 'tmp', 'mod', 'etc', 'root'):
             (root / name).mkdir()
         shutil.copy(BUSYBOX, root / 'bin' / 'busybox')
-        for name in COMMANDS:
+        for name in commands:
             (root / 'bin' / name).symlink_to('busybox')
-        shutil.copy(INIT, root / 'init')
-        (root / 'init').chmod(0o755)
-        version = next((kernel / 'lib/modules').iterdir()).name
-        order: list[str] = []
-        for module in MODULES:
-            shown = _run(['modprobe', '-d', str(kernel), '-S', version, '--show-depends', module], root)
-            for path in re.findall(r'^insmod (\S+)', shown, re.MULTILINE):
-                if (name := Path(path).name) not in order:
-                    shutil.copy(path, root / 'mod' / name)
-                    order.append(name)
-        (root / 'mod' / 'order').write_text('\n'.join(order) + '\n')
+        for name, path in programs.items():
+            shutil.copy(path, root / name)
+            (root / name).chmod(0o755)
+        order = module_files(kernel, modules)
+        for path in order:
+            shutil.copy(path, root / 'mod' / path.name)
+        (root / 'mod' / 'order').write_text(''.join(f'{path.name}\n' for path in order))
         names = ''.join(f'{path.relative_to(root)}\n' for path in sorted(root.rglob('*')))
         archive = where / 'initrd'
-        _run(['cpio', '-o', '-H', 'newc', '--quiet', '-R', '0:0', '-F', str(archive)], root, names)
+        run(['cpio', '-o', '-H', 'newc', '--quiet', '-R', '0:0', '-F', str(archive)], root, names)
         packed = gzip.compress(archive.read_bytes(), 9, mtime=0)
         archive.unlink()
         return packed
