@@ -8,25 +8,29 @@ from typing import Any
 
 from kilonova.cmd.cli import Cloud, Command, argument, table
 
-PCI_COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_node', 'status', 'instance_uuid')
+COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_node', 'status', 'instance_uuid')
 FREE = ('available',)
 
 
 def device_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """Devices of all cells: whose they are and what state they are in."""
     from kilonova.db.queries import pci_devices
+    from kilonova.pci.shown import shown
     rows: list[dict[str, Any]] = []
     for database in _cells(cloud):
         with database.read() as connection:
             found = pci_devices.list_devices(connection, host=args.host, statuses=FREE if args.free else None)
-        rows.extend({name: row[name] for name in (*PCI_COLUMNS, 'server_name')} for row in found)
+        rows.extend({**{name: row[name] for name in (*COLUMNS, 'server_name')},
+                     'barred': shown(row)['barred']} for row in found)
     if args.server:
         rows = [row for row in rows if args.server in (row['instance_uuid'], row['server_name'])]
     rows.sort(key=lambda row: (row['host'] or '', row['address']))
     if args.format == 'json':
         print(json.dumps(rows, indent=2))
     else:
-        table((*PCI_COLUMNS, 'server_name'), [tuple(row.values()) for row in rows])
+        table((*COLUMNS, 'server_name', 'barred'), [
+            (*list(row.values())[:-1], ', '.join(f'{name}: {why}' for name, why in row['barred'].items()))
+            for row in rows])
     return 0
 
 

@@ -22,7 +22,7 @@ from kilonova.compute.tracker import NodeUsage
 from kilonova.context import RequestContext
 from kilonova.objects import PciDevice
 from kilonova.pci import placement as pci_placement
-from kilonova.pci.device import DISABLED, bars, checked_reason, is_barred
+from kilonova.pci.device import DISABLED, UNHEALTHY, bars, checked_reason, is_barred
 from kilonova.pci.devices import HostDevices
 
 LOG = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ class DeviceBook:
         # Held from the look at what is reserved in Placement to the end of its change; ``writing`` is taken within it.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
+        # Why devices that are free in a moment are not offered then: see ``HostDevices.barred``.
+        self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
     def _record(self) -> objects.ComputeNode:
@@ -126,7 +128,8 @@ class DeviceBook:
         named = self._host.tracker.host_devices.named(address)
         if not named:
             raise errors.NotFound(f'{self._host.name} has no device {address}')
-        self.bar(ctxt, {one: {DISABLED: text} for one in named})
+        self.bar(ctxt, {one: {DISABLED: text} if text is not None else {DISABLED: None, UNHEALTHY: None}
+                        for one in named})
         return [{'address': device.address, 'status': device.status, 'instance_uuid': device.instance_uuid}
                 for device in self._host.tracker.host_devices.all() if device.address in named]
 
@@ -171,6 +174,9 @@ class DeviceBook:
         offer those that are not given out again. Called by a writer of the tracker."""
         self.use_up(addresses)
         tracker, ctxt = self._host.tracker, self._ctxt()
+        reasons = self.leave([address for address in addresses if not tracker.host_devices.entries[address].gone])
+        if reasons:
+            self.save(ctxt, tracker.host_devices.barred(reasons))
         barred = [address for address in addresses if is_barred(tracker.host_devices.entries[address].device)]
         if not barred or self._placement is None:
             return

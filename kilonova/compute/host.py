@@ -101,6 +101,8 @@ class Host:
     locks: Locks = field(default_factory=Locks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
+    # HostRejected: one of these devices, which were claimed for a server, is not well.
+    before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
 
     def shutdown_wait(self, instance: objects.Instance, clean: bool = True) -> tuple[int, int]:
         """(seconds to wait for the guest, seconds between requests) of a power-off."""
@@ -119,6 +121,12 @@ class Host:
             raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds '
                                        f'{len(devices)} on this host.')
         self.check_present(instance, devices)
+
+    def check_claimed(self, ctxt: RequestContext, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
+        """Devices that were claimed just now, before a guest gets them: DevicesMissing, HostRejected."""
+        self.check_present(instance, devices)
+        if devices:
+            self.before_use(ctxt, devices)
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """DevicesMissing: some of these left the host since it was last looked at."""

@@ -18,6 +18,7 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import evacuated
+from kilonova.compute.device_care import DeviceCare
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import PAUSES, ConductorClient, Host, Upcalls
@@ -75,6 +76,7 @@ class ComputeManager:
                          Slots(conf.max_concurrent_live_migrations), notify=notify)
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
+        self.care = DeviceCare(self.host, self.node.book, ctxt)
         self.guests = Guests(self.host, ctxt, self.node.recount)
         self.leftovers = Leftovers(self.host, ctxt)
         self.timers = Timers(self.stopping)
@@ -92,6 +94,7 @@ class ComputeManager:
         self._until_answered(self.node.start)
         self._until_answered(lambda: evacuated.clean_all(self.host, self._ctxt()))
         self._until_answered(self.guests.boot)
+        self._until_answered(self.care.start)
         if self.stopping.is_set():
             return
         if serve is not None:
@@ -104,6 +107,8 @@ class ComputeManager:
         self.timers.every(LOOK_AGAIN, self.guests.look_again, 'look_again')
         if self.conf.periodic_enable:
             self.timers.every(self.conf.update_resources_interval, self.node.update, 'update_available_resource')
+            if self.care.has_commands:
+                self.timers.every(self.conf.devices.health_check_interval, self.care.look, 'look_after_devices')
             self.timers.every(self.conf.sync_power_state_interval, self.guests.sync, 'sync_power_states')
             self.timers.every(self.conf.running_deleted_instance_poll_interval, self.leftovers.reap,
                               'cleanup_running_deleted_instances', at_once=True)

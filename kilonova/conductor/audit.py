@@ -27,7 +27,7 @@ from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
-from kilonova.pci.device import CHILD_TYPES, DISABLED, MDEV
+from kilonova.pci.device import CHILD_TYPES, DISABLED, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
 from kilonova.virt.hardware import amounts as hardware_amounts
@@ -45,7 +45,7 @@ _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
 # Why a device is not given out again that its holder's operator must know.
-TOLD = (DISABLED,)
+TOLD = (DISABLED, UNHEALTHY)
 # Rows by uuid.
 Rows = dict[str, Row]
 

@@ -12,6 +12,25 @@ OPTS = [
              'time. Flavors ask for them by resources:VGPU=1. With several types, or for some cards only, name the '
              'cards in the section [mdev_<type>]: device_addresses; one type may have none, and is then that of all '
              'other cards that support it. Read by kilonova-compute when it starts. Empty: none.'),
+    cfg.StrOpt(
+        'clean_command', default='',
+        help='Command that cleans a device which a server gave back, before another server gets it; the address of '
+             'the device and its kind (pci, pf, vf, vdpa, mdev) are its last arguments. It is run without a shell, as '
+             'the user of kilonova-compute; the device is offered when it ended with 0. Empty: devices are offered as '
+             'they are.'),
+    cfg.IntOpt('clean_command_timeout', default=300, min=1, max=86400,
+               help='Seconds after which clean_command is killed; it counts as failed then.'),
+    cfg.StrOpt(
+        'health_check', default='',
+        help='Command that says whether a device is well, with the same arguments: it ends with 0. It is run on free '
+             'devices each health_check_interval, and before a device is given to a server; one that is not well is '
+             "given to no server until 'kilonova-manage device enable'. Empty: devices are not checked."),
+    cfg.IntOpt('health_check_timeout', default=30, min=1, max=3600,
+               help='Seconds after which health_check is killed; the device counts as not well then. A boot waits for '
+                    'it.'),
+    cfg.IntOpt('health_check_interval', default=60, min=-1, max=86400,
+               help='Seconds between two runs of health_check on the free devices; what could not be cleaned is tried '
+                    'again then, too. 0: 60; -1: never.'),
 ]
 
 

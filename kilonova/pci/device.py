@@ -19,6 +19,7 @@ CHILD_TYPES = frozenset((VF, VDPA))
 
 # The types by the words of reports and filters.
 KINDS = {'pci': STANDARD, 'pf': PF, 'vf': VF, 'vdpa': VDPA, 'mdev': MDEV}
+KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
 
 AVAILABLE = 'available'
 CLAIMED = 'claimed'
@@ -33,11 +34,15 @@ STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 DISABLED = 'disabled'
 # The host has it no more, or its configuration names it no more, while a server holds it.
 MISSING = 'missing'
-BARS = (DISABLED, MISSING)
+# [devices]health_check failed; until an operator enables it.
+UNHEALTHY = 'unhealthy'
+# A server had it, and [devices]clean_command didn't end well since.
+DIRTY = 'dirty'
+BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY)
 # In ``extra_info`` of a barred device: the ``reserved`` of its provider in Placement without the barred ones.
 RESERVED_BEFORE = 'reserved_before'
 # What a device keeps of its ``extra_info`` whatever is found of it.
-KEPT = ('rp_uuid', RESERVED_BEFORE, DISABLED)
+KEPT = ('rp_uuid', RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY)
 # Characters of such a text.
 MOST_REASON = 255
 

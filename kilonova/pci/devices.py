@@ -32,8 +32,9 @@ from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
 from kilonova.pci.device import (
+    ALLOCATED,
     AVAILABLE,
-    DISABLED,
+    DIRTY,
     KEPT,
     MDEV,
     MISSING,
@@ -106,7 +107,7 @@ class _Entry:
     @property
     def kept(self) -> bool:
         """It is gone, and its row stays: when it comes back it isn't given out either."""
-        return self.removed and DISABLED in self.device.extra_info
+        return self.removed and is_barred(self.device)
 
     def found(self, columns: Columns) -> _Entry:
         """A held device keeps its properties until it is freed."""
@@ -263,9 +264,12 @@ class HostDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: HostDevices) -> list[PciDevice]:
-        """Devices that servers hold, and that have a reason that they didn't have ``before``."""
-        return [device for device in self.held() if set(bars(device)) - (
-            set(bars(before.entries[device.address].device)) if device.address in before.entries else set())]
+        """Devices that servers use, and that have a reason that they didn't have ``before``. That a device is to be
+        cleaned afterwards is none of its holder's."""
+        def reasons(device: PciDevice) -> set[str]:
+            return bars(device).keys() - {DIRTY}
+        return [device for device in self.held() if device.status == ALLOCATED and reasons(device) - (
+            reasons(before.entries[device.address].device) if device.address in before.entries else set())]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
         """Providers with barred free devices whose rows don't say what was reserved before: {uuid: what it was, None:

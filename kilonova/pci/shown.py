@@ -8,9 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.pci.device import BARS, KINDS
+from kilonova.pci.device import BARS, KIND_OF
 
-_KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
 # Of ``extra_info``, which a device has some of.
 TAGS = ('managed', 'live_migratable', 'parent_ifname', 'mac_address')
 
@@ -21,7 +20,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     info = json.loads(row['extra_info'] or '{}')
     return {
         'id': row['uuid'], 'host': row['host'], 'node': row['hypervisor_hostname'], 'address': row['address'],
-        'parent_address': row['parent_addr'], 'kind': _KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],
+        'parent_address': row['parent_addr'], 'kind': KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],
         'product_id': row['product_id'], 'numa_node': row['numa_node'], 'status': row['status'],
         'server_id': row['instance_uuid'], 'server_name': row['server_name'], 'project_id': row['project_id'],
         'request_id': row['request_id'], 'resource_provider': info.get('rp_uuid'),

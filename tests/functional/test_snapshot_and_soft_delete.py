@@ -15,7 +15,7 @@ from kilonova.api.services import quota
 from kilonova.db.queries import instances, operations
 from kilonova.errors import KilonovaError, Unanswered
 from kilonova.rpc.compute import Compute
-from kilonova.virt.libvirt.storage import command
+from kilonova.virt import command
 from tests.fixtures.cloud import IMAGE_ID, OTHER_PROJECT, PROJECT, Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,3 +261,20 @@ def test_a_destination_that_can_not_make_one_is_not_gone_to(vgpus: Cloud, bus: B
     bus.failing = ['the driver of the card refuses']
     live_migrate(vgpus, server)
     assert (vgpus.host_of(server), check(vgpus, server, 1)) == (host, before)
+
+
+def test_a_vgpu_that_is_not_well_at_the_destination_of_a_live_migration(
+        make_cloud: Callable[..., Cloud], bus: Bus, tmp_path: Path) -> None:
+    """The server stays where it was."""
+    bad = tmp_path / 'bad'
+    bad.touch()
+    check_health = tmp_path / 'check'
+    check_health.write_text(f'#!/bin/sh\n! grep -q "$1" {bad}\n')
+    check_health.chmod(0o755)
+    cloud = make_cloud({'gpu1': [], 'gpu2': []}, devices=CARDS, devices__enabled_mdev_types=['nvidia-35'],
+                       devices__health_check=str(check_health))
+    server = cloud.boot(flavor(cloud, 1))
+    source, before = cloud.host_of(server), check(cloud, server, 1)
+    bad.write_text('\n'.join(name.split()[1] for name in cloud.devices() if not name.startswith(source)))
+    live_migrate(cloud, server)
+    assert (cloud.host_of(server), check(cloud, server, 1), cloud.status(server)) == (source, before, 'ACTIVE')

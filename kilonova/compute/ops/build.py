@@ -65,7 +65,7 @@ def build(op: Operation, order: objects.BuildOrder) -> Reply:
             # 2. The guest.
             op.undo(_release, op)
             op.check()
-            host.check_present(instance, devices)
+            host.check_claimed(op.ctxt, instance, devices)
             _spawn(op, order, devices)
             # 3. The end state, and with it the operation's end.
             op.check()

@@ -42,7 +42,7 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
         devices = move.claim(op, order, TaskState.REBUILDING, both)
         op.undo(_put_back, op, migration)
         op.check()
-        host.check_present(instance, devices)
+        host.check_claimed(op.ctxt, instance, devices)
         op.notify('instance.exists')
         op.notify('instance.rebuild.start', image_name=order.image.get('name') or '')
         # 2. The guest.

@@ -48,9 +48,10 @@ def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> 
     with op.turn(), op.undoing('check_destination'):
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
-        move.claim(op, order, TaskState.MIGRATING, status='preparing')
+        devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
         # Only now: a claim that was refused took nothing.
         op.undo(move.free, op, order.migration)
+        op.host.check_claimed(op.ctxt, op.instance, devices)
         move.take_place(op, order.migration, order.request_spec)
         place = live.place(op.instance, image_of(op.instance))
         hostdevs = _counterparts(op, order.migration)

@@ -42,10 +42,11 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
         op.undo(_prep_failed, op, order.flavor)
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
-        move.claim(op, order, TaskState.RESIZE_PREP)
+        devices = move.claim(op, order, TaskState.RESIZE_PREP)
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
         op.undo(move.free, op, migration)
         op.check()
+        host.check_claimed(op.ctxt, instance, devices)
         if migration.source_compute != host.name:
             _fetch_base(op, order)
             op.check()

@@ -36,7 +36,7 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             instance.numa_topology = host.tracker.topology(instance.uuid, RUN)
             op.undo(_release, op)
             op.check()
-            host.check_present(instance, devices)
+            host.check_claimed(op.ctxt, instance, devices)
             host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices)
             op.check()
             values = {'power_state': host.driver.guests.get_info(instance)}

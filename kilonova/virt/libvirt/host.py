@@ -11,7 +11,7 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.pci.spec import DeviceSpecs
-from kilonova.virt import driver, identity
+from kilonova.virt import command, driver, identity
 from kilonova.virt import inventory as shared_inventory
 from kilonova.virt.hardware import cpu_features
 from kilonova.virt.hardware.offer import Offer
@@ -20,7 +20,6 @@ from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabiliti
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
-from kilonova.virt.libvirt.storage import command
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks

@@ -21,7 +21,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.states import PowerState, VmState
-from kilonova.virt import driver
+from kilonova.virt import command, driver
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices.hostdevs import elements
@@ -29,7 +29,7 @@ from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.handover import Handover
 from kilonova.virt.libvirt.host import Host
-from kilonova.virt.libvirt.storage import command, destination, disk, files
+from kilonova.virt.libvirt.storage import destination, disk, files
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks

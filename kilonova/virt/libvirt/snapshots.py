@@ -17,11 +17,11 @@ import time
 
 from kilonova import objects
 from kilonova.states import PowerState
-from kilonova.virt import driver
+from kilonova.virt import command, driver
 from kilonova.virt.driver import Check
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.libvirt.storage import command, files, layers
+from kilonova.virt.libvirt.storage import files, layers
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
 _COPY, _PART, _CONVERTED, _IMAGE, _HELD = 'disk', 'image.part', 'image.converted', 'image', 'held'

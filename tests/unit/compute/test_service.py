@@ -798,6 +798,17 @@ def test_periodic_tasks_and_their_spacing(cloud):
     assert other.timers.spacing == {**manager.timers.spacing, 'sync_power_states': 600}
 
 
+def test_devices_are_looked_after_where_there_is_a_command(cloud):
+    cloud.host('gpu1').stop()
+    conf = new_conf('gpu1', periodic_enable=True)
+    conf.set_override('health_check', 'true', group='devices')
+    conf.set_override('health_check_interval', 7, group='devices')
+    manager = ComputeManager(conf, driver=cloud.drivers['gpu1'], conductor=cloud.cell, placement=None, pauses=(0.0,))
+    manager.start()
+    manager.stop()
+    assert manager.timers.spacing['look_after_devices'] == 7
+
+
 def test_usage_is_audited_where_it_is_asked_for(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, instance_usage_audit=True)
     manager.stop()

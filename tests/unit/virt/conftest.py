@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kilonova.virt import command
 from kilonova.virt.fake import FakeDriver, FakeMachine
 from kilonova.virt.libvirt.driver import LibvirtDriver
-from kilonova.virt.libvirt.storage import command, ssh
+from kilonova.virt.libvirt.storage import ssh
 from tests.unit.virt import builders
 
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from oslo_utils.imageutils import format_inspector
 
 from kilonova import errors
+from kilonova.virt import command
 from kilonova.virt.driver import FlavorDiskSmallerThanImage, ImageFetch, ImageMeta
-from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt.libvirt.storage import disk, files
 
 LOG = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from oslo_utils import strutils
 
 from kilonova import errors, objects
 from kilonova.clients.vendordata import Vendordata
-from kilonova.virt import guest_metadata
+from kilonova.virt import command, guest_metadata
 from kilonova.virt.driver import ImageMeta
 from kilonova.virt.guest_metadata import About
-from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt.libvirt.storage import disk, files
 
 _LABEL = 'config-2'
 # Bytes of a drive that is a disk.

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kilonova import errors
-from kilonova.virt import identity
+from kilonova.virt import command, identity
 from kilonova.virt.driver import MoveOffer
-from kilonova.virt.libvirt.storage import command, disk, files, layers, ssh
+from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 
 # Called with the bytes that went since the last call; what it raises ends the carrying.

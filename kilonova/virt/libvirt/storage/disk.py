@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kilonova.virt.libvirt.storage import command, files
+from kilonova.virt import command
+from kilonova.virt.libvirt.storage import files
 
 GIB = 1 << 30
 MIB = 1 << 20

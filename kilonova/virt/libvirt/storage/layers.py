@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 
-from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt import command
+from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO, InstanceDirectory
 
 _PREFIX = 'layer.'

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kilonova import errors, objects
-from kilonova.virt import identity
+from kilonova.virt import command, identity
 from kilonova.virt.driver import DiskInfo, MoveOffer, Progress
 from kilonova.virt.libvirt.storage import asked as wishes
-from kilonova.virt.libvirt.storage import command, destination, disk, files, layers, ssh
+from kilonova.virt.libvirt.storage import destination, disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.cache import is_blank
 from kilonova.virt.libvirt.storage.destination import Destination, Going
 from kilonova.virt.libvirt.storage.instance import COMING, KEPT, MOVE, OWNER, SWAP, InstanceDirectory

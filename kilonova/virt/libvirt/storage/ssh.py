@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import IO, TypeVar
 
 from kilonova import concurrency, errors
+from kilonova.virt import command
 from kilonova.virt.driver import MoveOffer
-from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.instance import mark_of
 
 LOG = logging.getLogger(__name__)

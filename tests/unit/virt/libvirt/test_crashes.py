@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.storage import command, ssh
+from kilonova.virt import command
+from kilonova.virt.libvirt.storage import ssh
 from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from kilonova.virt.libvirt.storage import command, disk, files
+from kilonova.virt import command
+from kilonova.virt.libvirt.storage import disk, files
 from tests.unit.virt.builders import make_image
 
 

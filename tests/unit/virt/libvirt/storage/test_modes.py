@@ -8,8 +8,9 @@ from typing import IO
 
 import pytest
 
+from kilonova.virt import command
 from kilonova.virt.libvirt.snapshots import Copy
-from kilonova.virt.libvirt.storage import command, configdrive, disk, files
+from kilonova.virt.libvirt.storage import configdrive, disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
 from kilonova.virt.libvirt.storage.configdrive import Format
 from tests.unit.virt.builders import image_meta, make_image

@@ -11,7 +11,7 @@ PROGRAM = """
 import sys, threading, time
 from kilonova import concurrency
 concurrency.setup(sys.argv[1])
-from kilonova.virt.libvirt.storage import command
+from kilonova.virt import command
 looks = []
 command.watched(lambda: looks.append(1), 'sleep', '0.7')
 print('looks', len(looks) >= 3)
@@ -34,7 +34,7 @@ except Cancelled:
 
 def test_programs_for_the_superuser_are_found_by_others_too() -> None:
     """An ordinary user's PATH has no sbin."""
-    look = "from kilonova.virt.libvirt.storage import command; print(command.run('mkswap', '--version'))"
+    look = "from kilonova.virt import command; print(command.run('mkswap', '--version'))"
     done = subprocess.run([sys.executable, '-c', look], capture_output=True, text=True, check=False,
                           env={**os.environ, 'PATH': '/usr/local/bin:/usr/bin:/bin'})
     assert done.stdout.startswith('mkswap'), done.stderr

@@ -1,0 +1,189 @@
+"""The operator's commands for devices: one that cleans a device between two servers, one that says whether it is well.
+
+    care = DeviceCare(host, book, get_admin_context)
+    care.start()                          # at the start of the service: what an earlier process left unclean
+    care.look()                           # now and then: what could not be cleaned, and the health of free devices
+    host.before_use(ctxt, devices)        # HostRejected: one of these is not well
+
+A device that a server gives back is barred as DIRTY in the same writing, so it is offered only after the command ended
+well. One that isn't well is barred as UNHEALTHY until an operator enables it.
+"""
+from __future__ import annotations
+
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from kilonova import concurrency, errors
+from kilonova.compute.device_book import DeviceBook
+from kilonova.compute.host import Host
+from kilonova.context import RequestContext
+from kilonova.objects import PciDevice
+from kilonova.pci.device import DIRTY, KIND_OF, MOST_REASON, UNHEALTHY, is_barred
+from kilonova.virt import command
+
+LOG = logging.getLogger(__name__)
+
+# Commands of one host that run at the same time.
+AT_ONCE = 8
+NOT_YET = 'it is not cleaned yet'
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command of the configuration: the address of a device and its kind (pci, pf, vf, vdpa, mdev) are its last
+    arguments. It ends with 0 within ``timeout`` seconds, or it failed."""
+
+    option: str
+    argv: tuple[str, ...]
+    timeout: float
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts, option: str) -> Program | None:
+        """``[devices]option``; None: it is empty. errors.Invalid: it can't be run."""
+        text = conf.devices[option]
+        if not text.strip():
+            return None
+        try:
+            argv = tuple(shlex.split(text))
+        except ValueError as error:
+            raise errors.Invalid(f'[devices]{option} = {text}: {error}') from error
+        if shutil.which(argv[0], path=command.ENVIRONMENT['PATH']) is None:
+            raise errors.Invalid(f'[devices]{option} = {text}: there is no program {argv[0]} that can be run')
+        return cls(option, argv, conf.devices[f'{option}_timeout'])
+
+    def failed(self, device: PciDevice) -> str | None:
+        """Run it for a device; why it failed, as operators read it."""
+        end = time.monotonic() + self.timeout
+
+        def check() -> None:
+            if time.monotonic() > end:
+                raise errors.Unanswered(who=self.option, reason=f'it did not end within {self.timeout:g} s')
+        try:
+            command.watched(check, *self.argv, device.address, KIND_OF[device.dev_type])
+        except command.CommandFailed as error:
+            said = f': {error.said}' if error.said else ''
+            return _line(f'{self.option} ended with {error.exit_code}{said}')
+        except errors.Unanswered:
+            return f'{self.option} did not end within {self.timeout:g} s'
+        return None
+
+
+class DeviceCare:
+    """``ctxt()`` makes the service's own contexts. errors.Invalid: a command that can't be run."""
+
+    def __init__(self, host: Host, book: DeviceBook, ctxt: Callable[[], RequestContext]) -> None:
+        self._host, self._book, self._ctxt = host, book, ctxt
+        self._clean = Program.of(host.conf, 'clean_command')
+        self._health = Program.of(host.conf, 'health_check')
+        self._slots = threading.BoundedSemaphore(AT_ONCE)
+        # Addresses that a thread cleans, or waits for.
+        self._cleaning: set[str] = set()
+        self._lock = threading.Lock()
+        if self._clean is not None:
+            book.leave = self._leave
+        if self._health is not None:
+            host.before_use = self._before_use
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether there is anything to do at each look."""
+        return self._clean is not None or self._health is not None
+
+    def start(self) -> None:
+        """Clean what an earlier process left unclean; without a command there is nothing to wait for."""
+        dirty = [device.address for device in self._free() if DIRTY in device.extra_info]
+        if not dirty:
+            return
+        if self._clean is None:
+            LOG.warning('[devices]clean_command is not set any more: %s are offered as they are', ', '.join(dirty))
+            self._book.bar(self._ctxt(), {address: {DIRTY: None} for address in dirty})
+        else:
+            self._clean_all()
+
+    def look(self) -> None:
+        """Once more what could not be cleaned; the health of free devices."""
+        if self._clean is not None:
+            self._clean_all()
+        if self._health is not None:
+            self._check(self._ctxt(), [device for device in self._free() if not is_barred(device)])
+
+    def _free(self) -> list[PciDevice]:
+        """Devices that no server holds and that are there."""
+        devices = self._host.tracker.host_devices
+        held = {device.address for device in devices.held()}
+        return [device for device in devices.all() if device.address not in held]
+
+    # -- between two servers -------------------------------------------------------------------------------------------
+    def _leave(self, addresses: Collection[str]) -> dict[str, dict[str, str | None]]:
+        """Why these devices, which are free in a moment, are not offered then. Called by a writer of the tracker."""
+        concurrency.spawn(self._clean_after, name='clean devices')
+        return {address: {DIRTY: NOT_YET} for address in addresses}
+
+    def _clean_after(self) -> None:
+        # Behind the writer that frees them.
+        with self._host.tracker.writing(self._ctxt()):
+            pass
+        self._clean_all()
+
+    def _clean_all(self) -> None:
+        with self._lock:
+            dirty = [device for device in self._free() if DIRTY in device.extra_info
+                     and device.address not in self._cleaning]
+            self._cleaning.update(device.address for device in dirty)
+        for device in dirty:
+            concurrency.spawn(self._clean_one, device, name=f'clean {device.address}')
+
+    def _clean_one(self, device: PciDevice) -> None:
+        assert self._clean is not None
+        try:
+            with self._slots:
+                why = self._clean.failed(device)
+            if why is not None:
+                LOG.error('Device %s was not cleaned and is not offered: %s; again at the next look', device.address,
+                          why)
+            self._book.bar(self._ctxt(), {device.address: {DIRTY: why}})
+        except Exception:
+            LOG.exception('Cleaning device %s failed; again at the next look', device.address)
+        finally:
+            with self._lock:
+                self._cleaning.discard(device.address)
+
+    # -- health --------------------------------------------------------------------------------------------------------
+    def _before_use(self, ctxt: RequestContext, devices: list[PciDevice]) -> None:
+        """HostRejected: one of these, which were claimed for a server, is not well."""
+        failed = self._check(ctxt, devices)
+        if failed:
+            raise errors.HostRejected(reason='; '.join(f'Device {address} is unhealthy: {why}'
+                                                       for address, why in sorted(failed.items())))
+
+    def _check(self, ctxt: RequestContext, devices: Iterable[PciDevice]) -> dict[str, str]:
+        """{address: why} of those that are not well; they are barred."""
+        assert self._health is not None
+        health, failed = self._health, dict[str, str]()
+
+        def check(device: PciDevice) -> None:
+            with self._slots:
+                why = health.failed(device)
+            if why is not None:
+                failed[device.address] = why
+        threads = [concurrency.spawn(check, device, name=f'health of {device.address}') for device in devices]
+        for thread in threads:
+            thread.join()
+        for address, why in failed.items():
+            LOG.error('Device %s is unhealthy and is given to no server: %s', address, why)
+        if failed:
+            self._book.bar(ctxt, {address: {UNHEALTHY: why} for address, why in failed.items()})
+        return failed
+
+
+def _line(text: str) -> str:
+    """One printable line, not longer than a reason may be."""
+    words = ' '.join(text.split())
+    return ''.join(letter for letter in words if letter.isprintable())[:MOST_REASON]
