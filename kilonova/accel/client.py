@@ -90,6 +90,13 @@ class AcceleratorClient:
             raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))
         return _requests(response)
 
+    def every(self) -> list[AcceleratorRequest]:
+        """All requests that there are."""
+        response = self._send('GET', _REQUESTS)
+        if response.status_code != 200:
+            raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))
+        return _requests(response)
+
     def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
         """The same, each bound or failed; None: of some it isn't known yet."""
         query = urlencode({'instance': instance_uuid, 'bind_state': 'resolved'})

@@ -15,6 +15,7 @@ from typing import Any
 
 from kilonova import errors
 from kilonova.objects import RequestGroup
+from kilonova.pci.request import ACCELERATORS
 
 # The extra spec.
 EXTRA_SPEC = 'accel:device_profile'
@@ -23,7 +24,6 @@ MOST = 64
 # What Cyborg lets a profile be called, and what a name may be as long as.
 _NAME = re.compile(r'[A-Za-z0-9_-]{1,255}')
 _CLASS = re.compile(r'[A-Z0-9_]{1,255}')
-_GROUP_NAME = 'device_profile_'
 
 
 class DeviceProfileError(errors.Invalid):
@@ -76,17 +76,12 @@ class Profile:
 
 def group_name(number: int) -> str:
     """What the scheduler and Placement's mappings call a profile's group."""
-    return f'{_GROUP_NAME}{number}'
-
-
-def is_group(name: str) -> bool:
-    """Whether a group of a request to Placement is a device profile's."""
-    return name.startswith(_GROUP_NAME)
+    return f'{ACCELERATORS}{number}'
 
 
 def name_of(extra_specs: Mapping[str, str]) -> str | None:
     """The device profile that a flavor names; None: it wants no accelerators."""
-    return extra_specs.get(EXTRA_SPEC)
+    return extra_specs.get(EXTRA_SPEC) or None
 
 
 def check_name(name: str) -> None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kilonova import errors
+from kilonova.objects import PciDevice
+from kilonova.pci import device
+from kilonova.pci.device import STANDARD
 
 # States that a binding comes to; of the others it isn't known yet.
 BOUND, FAILED = 'Bound', ('BindFailed', 'Deleting')
@@ -30,12 +33,21 @@ class AttachHandleInvalid(errors.Invalid):
 @dataclass(frozen=True)
 class Handle:
     """``kind``: PCI, with the ``address`` of a function of the host; MDEV, with the ``mdev`` UUID of a mediated device
-    of the function at ``address``."""
+    of ``mdev_type`` on the function at ``address``."""
 
     request: str
     kind: str
     address: str
     mdev: str | None = None
+    mdev_type: str | None = None
+
+    @property
+    def device(self) -> PciDevice:
+        """As drivers take it; no device of the host's ledger."""
+        if self.mdev is None:
+            return PciDevice(address=self.address, dev_type=STANDARD, parent_addr=None, extra_info={})
+        return PciDevice(address=self.mdev, dev_type=device.MDEV, parent_addr=self.address,
+                         extra_info={'mdev_type': self.mdev_type})
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,9 @@ class AcceleratorRequest:
             return None
         if self.handle_kind not in (PCI, MDEV):
             raise AttachHandleInvalid(uuid=self.uuid, reason=f'its type is {self.handle_kind!r}, not {PCI} or {MDEV}')
-        return Handle(self.uuid, self.handle_kind, self._address(), self._mdev() if self.handle_kind == MDEV else None)
+        if self.handle_kind == PCI:
+            return Handle(self.uuid, PCI, self._address())
+        return Handle(self.uuid, MDEV, self._address(), self._mdev(), self._mdev_type())
 
     def _address(self) -> str:
         parts = {}
@@ -84,6 +98,13 @@ class AcceleratorRequest:
         text = self.handle_uuid or ''
         if not re.fullmatch('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', text):
             raise AttachHandleInvalid(uuid=self.uuid, reason=f'{text!r} is no UUID of a mediated device')
+        return text
+
+
+    def _mdev_type(self) -> str:
+        text = self.handle_info.get('asked_type', '')
+        if not re.fullmatch('[A-Za-z0-9_.-]{1,64}', text):
+            raise AttachHandleInvalid(uuid=self.uuid, reason=f'asked_type {text!r} is no type of mediated devices')
         return text
 
 

@@ -19,6 +19,7 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 from oslo_middleware import cors, healthcheck, http_proxy_to_wsgi, request_id, sizelimit
 
+from kilonova.accel.client import AcceleratorClient
 from kilonova.api import faults, versions
 from kilonova.api.policies import Policy
 from kilonova.api.routes import OWN_ROUTES, ROUTES
@@ -174,20 +175,21 @@ def _own_paths() -> Paths:
 
 def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conductor: Client, image_client: ImageClient,
              compute: Client | None = None, placement: PlacementClient | None = None,
-             limits: LimitsClient | None = None, policy: Policy | None = None,
-             notify: Notifications = OFF) -> WSGIApplication:
+             limits: LimitsClient | None = None, accelerators: AcceleratorClient | None = None,
+             policy: Policy | None = None, notify: Notifications = OFF) -> WSGIApplication:
     """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, the front (versions, faults
     and log), size limit, tokens, dispatcher.
 
     ``databases``: db.engine.Databases; ``cells``: db.queries.cells.Cells; ``conductor``, ``compute``: rpc clients of
     the compute tasks and of hosts; ``placement``: a PlacementClient, for the providers of deleted services; ``limits``:
-    a LimitsClient where [quota]driver is UnifiedLimitsDriver; ``notify``: who is told what happens.
+    a LimitsClient where [quota]driver is UnifiedLimitsDriver; ``accelerators``: the client of [cyborg], where there is
+    one; ``notify``: who is told what happens.
     """
     policy = policy or Policy(conf)
     options = Options.of(conf)
     backend = Backend(api_db=databases.api(), cells=cells, conductor=conductor, images=image_client,
                       aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement,
-                      limits=limits, notify=notify)
+                      limits=limits, accelerators=accelerators, notify=notify)
     noauth = conf.api.auth_strategy == 'noauth2'
     identify = identity_of_token if noauth else functools.partial(identity_of_keystone, policy)
     served: WSGIApplication = Served(Dispatcher(_paths(), backend, policy, identify),

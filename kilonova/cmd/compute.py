@@ -46,7 +46,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
     # A report that is older than the next one says nothing.
     report = Sender(broker, expires=conf.report_interval).send if broker else None
     manager = ComputeManager(conf, report=report, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
-                             placement=parts.placement(conf), notify=parts.notifications(conf))
+                             placement=parts.placement(conf), accelerators=parts.accelerators(conf),
+                             notify=parts.notifications(conf))
     hypervisor = conf.compute_driver.partition('.')[0]
     checks = (parts.broker_checks(conf) | parts.placement_checks(conf)
               | parts.ping_checks(transport, rpc=('compute', conf.host), conductor=('conductor', None))

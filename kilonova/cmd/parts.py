@@ -72,9 +72,11 @@ def images(conf: cfg.ConfigOpts) -> ImageClient:
     return ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), conf.glance.num_retries)
 
 
-def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient:
-    """The client of [cyborg], with the service's own credentials where the section has none."""
-    return AcceleratorClient(session.adapter(conf, 'cyborg', fallback='keystone_authtoken'))
+def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient | None:
+    """The client of [cyborg], with the service's own credentials where the section has none; None where there are none
+    either."""
+    adapter = session.adapter(conf, 'cyborg', fallback='keystone_authtoken')
+    return AcceleratorClient(adapter) if adapter.session.auth is not None else None
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:

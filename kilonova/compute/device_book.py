@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import os_traits
 from oslo_log import log as logging
 
 from kilonova import errors, objects
@@ -112,7 +113,7 @@ class DeviceBook:
                            'more_traits': provider.more_traits} for name, provider in view.items()
                     if provider.resource_class is not None}
         uuids = placement.sync_compute(
-            self._record.uuid, nodename, inventory, self._host.driver.host.traits(), reported,
+            self._record.uuid, nodename, inventory, _traits(self._host), reported,
             has_pci=self._host.conf.pci.report_in_placement, refresh=refresh)
         return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
 
@@ -213,3 +214,9 @@ def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
     """What a notification of a device's holder is made of; None: the server is gone."""
     instance = records.instance(ctxt, uuid)
     return None if instance is None else {'instance': instance, 'fault': errors.DeviceBarred(text)}
+
+
+def _traits(host: Host) -> set[str]:
+    """The driver's; and whether servers with accelerators may come, which takes an account for their service."""
+    found = host.driver.host.traits()
+    return found | {os_traits.COMPUTE_ACCELERATORS} if host.accelerators.available else found

@@ -19,6 +19,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import errors, objects, states
+from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.keys import Locks, Slots
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext
@@ -103,6 +104,7 @@ class Host:
     notify: Notifications = OFF
     # HostRejected: one of these devices, which were claimed for a server, is not well.
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
+    accelerators: Accelerators = field(default_factory=lambda: Accelerators(None, 0))
 
     def shutdown_wait(self, instance: objects.Instance, clean: bool = True) -> tuple[int, int]:
         """(seconds to wait for the guest, seconds between requests) of a power-off."""
@@ -127,6 +129,15 @@ class Host:
         self.check_present(instance, devices)
         if devices:
             self.before_use(ctxt, devices)
+
+    def devices_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
+        """What the guest of a server that is at home here has: all that its flavor asks for, and all of it is there, or
+        it isn't started."""
+        devices = self.tracker.devices(instance.uuid)
+        self.check_devices(instance, devices)
+        accelerators = self.accelerators.devices(instance)
+        self.check_present(instance, accelerators)
+        return devices + accelerators
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """DevicesMissing: some of these left the host since it was last looked at."""

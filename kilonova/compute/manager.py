@@ -16,8 +16,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import errors
+from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import evacuated
+from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.device_care import DeviceCare
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.guests import Guests
@@ -68,12 +70,13 @@ class ComputeManager:
     def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: ConductorClient,
                  placement: PlacementClient | None, ctxt: Callable[[], RequestContext] = get_admin_context,
                  pauses: tuple[float, ...] = PAUSES, notify: Notifications = OFF,
-                 report: Send | None = None) -> None:
+                 report: Send | None = None, accelerators: AcceleratorClient | None = None) -> None:
         self.conf, self._ctxt, self._pauses, self._report = conf, ctxt, pauses, report
         self.stopping = threading.Event()
         self.host = Host(conf.host, conf, driver, Upcalls(conductor, self.stopping, pauses), Tracker(),
                          Slots(conf.max_concurrent_builds), Slots(conf.max_concurrent_snapshots),
-                         Slots(conf.max_concurrent_live_migrations), notify=notify)
+                         Slots(conf.max_concurrent_live_migrations), notify=notify,
+                         accelerators=Accelerators(accelerators, conf.arq_binding_timeout))
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
         self.care = DeviceCare(self.host, self.node.book, ctxt)

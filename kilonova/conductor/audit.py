@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.placement import PlacementClient
-from kilonova.conductor import audit_rows
+from kilonova.conductor import audit_accelerators, audit_rows
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
@@ -41,6 +42,7 @@ AT_ONCE = 16
 # What each flavor has a size of; of the other resource classes only extra specs speak.
 CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 RUNNING = 1
+_ADDRESS = re.compile('[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]')
 _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
@@ -68,12 +70,14 @@ class Report:
 
 class Audit:
     """``compute``: the RPC client, None where no host can be asked; ``placement``: the Placement client; ``down_time``:
-    hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds."""
+    hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds. ``accelerators``: a
+    client of the accelerator service, if there is one."""
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, pause: Callable[[float], None] = time.sleep,
-                 down_time: float | None = None) -> None:
-        self._parts, self._pause = (databases, cells, placement, compute, ctxt, down_time), pause
+                 down_time: float | None = None, accelerators: AcceleratorClient | None = None) -> None:
+        self._parts = (databases, cells, placement, compute, ctxt, down_time, accelerators)
+        self._pause = pause
 
     def run(self) -> Report:
         """What disagrees, and still does a moment later: databases, hosts and Placement are read one after the other,
@@ -121,7 +125,8 @@ class _Look:
     """One look at everything."""
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
-                 ctxt: RequestContext, down_time: float | None) -> None:
+                 ctxt: RequestContext, down_time: float | None, accelerators: AcceleratorClient | None) -> None:
+        self._accelerators = audit_accelerators.Accelerators(accelerators)
         self._databases, self._cells = databases, cells
         self._placement, self._compute, self._ctxt = placement, compute, ctxt
         self._down_time = down_time
@@ -138,6 +143,8 @@ class _Look:
         with self._databases.api().read() as conn:
             api = queries.api(conn)
         self._api(api)
+        if (silence := self._accelerators.read()) is not None:
+            self._report.silent.append(silence)
         consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         known: set[str] = set()
         read = []
@@ -154,6 +161,7 @@ class _Look:
         for consumer, held in consumers.items():
             if consumer not in known:
                 self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
+        self._report.disagreements.extend(self._accelerators.disagreements())
         self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)
         self._report.checked['devices'] = sum(len(cell['devices']) for cell, _, _ in read)
         return self._report
@@ -192,6 +200,7 @@ class _Look:
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
+        self._accelerators.compare(servers, busy)
         self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 
@@ -339,8 +348,11 @@ class _Look:
             if server['host'] != host:
                 continue
             own, _ = _devices_of(server, move, owned.get(uuid, []))
+            attached = self._accelerators.attached(server)
+            if own is None or attached is None:
+                continue
             has = sorted(domain['hostdevs'])
-            if own is not None and has != (wanted := sorted(device['address'] for device in own)):
+            if has != (wanted := sorted([*(device['address'] for device in own), *attached])):
                 self._wrong(f'libvirt: domain {uuid} on {host} has devices {has}, its rows say {wanted}')
         for address, uuids in users.items():
             if len(uuids) > 1 and not busy.intersection(uuids):
@@ -473,8 +485,9 @@ def _provider_address(device: dict[str, Any]) -> str:
 
 def _address(name: str) -> str:
     """What a device's provider is called below its node: an address; of mediated devices libvirt's name of the parent,
-    pci_0000_84_00_0."""
-    return _PARENT.sub(r'\1:\2:\3.\4', name)
+    pci_0000_84_00_0. '': it is another service's."""
+    found = _PARENT.sub(r'\1:\2:\3.\4', name)
+    return found if _ADDRESS.fullmatch(found) else ''
 
 
 def _held(held: dict[str, dict[str, int]]) -> str:

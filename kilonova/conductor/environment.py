@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from oslo_config import cfg
 
+from kilonova.accel import client as accel_client
+from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.image import ImageClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.conductor.hearing import Hearing
@@ -48,7 +50,9 @@ class Environment:
 
     def __init__(self, *, conf: cfg.ConfigOpts, databases: engine.Databases, cells: Cells, scheduler: Client,
                  compute: Client, placement: PlacementClient, images: ImageClient, ping: Callable[[], None],
-                 max_attempts: int, host: str, notify: Notifications = OFF) -> None:
+                 max_attempts: int, host: str, accelerators: AcceleratorClient | None = None,
+                 notify: Notifications = OFF) -> None:
+        self._accelerators = accelerators
         self.host, self.images, self.ping, self.notify = host, images, ping, notify
         self.conf, self.databases, self.cells = conf, databases, cells
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
@@ -74,6 +78,13 @@ class Environment:
             self.images.delete(image_id)
         except Forbidden as error:
             LOG.warning('Image %s stays: %s', image_id, error)
+
+    @property
+    def accelerators(self) -> AcceleratorClient:
+        """The client of the accelerator service. Unanswered: this conductor has no account for it."""
+        if self._accelerators is None:
+            raise Unanswered(who=accel_client.WHO, reason='neither [cyborg] nor [keystone_authtoken] has an account')
+        return self._accelerators
 
     def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
         """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could

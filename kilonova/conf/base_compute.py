@@ -23,6 +23,9 @@ OPTS = [
     cfg.IntOpt('update_resources_interval', default=0, min=-1,
                help='Seconds between two looks at what the host has (inventory in Placement, PCI devices). 0: the '
                     'default period of 60 s; -1: only at start.'),
+    cfg.IntOpt('arq_binding_timeout', default=300, min=1,
+               help='Seconds for which the build of a server with accelerators waits until Cyborg has bound all of '
+                    'them. Devices that are programmed first take long; then the build fails.'),
     cfg.IntOpt('shutdown_timeout', default=60, min=0,
                help='Seconds that a guest gets to shut down before its power is cut. The image property '
                     'os_shutdown_timeout overrides it.'),

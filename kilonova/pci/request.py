@@ -34,6 +34,8 @@ VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
 VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
+# Groups of Placement's mappings that are of device profiles begin so.
+ACCELERATORS = 'device_profile_'
 # Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which is a URL.
 MOST_DEVICES = 256
 # Keys of a request's specs that say something about Placement and match no pool.
@@ -268,7 +270,11 @@ def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation:
     """
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
-    left = Counter({(name, provider): amount for provider, given in allocations.items() if provider != root
+    # Accelerators of a device profile are their service's to give.
+    others = {provider for group, providers in mappings.items() if group.startswith(ACCELERATORS)
+              for provider in providers}
+    left = Counter({(name, provider): amount for provider, given in allocations.items()
+                    if provider != root and provider not in others
                     for name, amount in given['resources'].items()
                     if name == os_resource_classes.VGPU or os_resource_classes.is_custom(name)})
     for request in kept:

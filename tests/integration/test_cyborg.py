@@ -1,7 +1,8 @@
 """The real Cyborg in the one-machine cloud (``make up CYBORG=1``)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -46,18 +47,27 @@ def providers(site: Site) -> dict[str, str]:
     return {row['name']: row['uuid'] for row in rows['resource_providers']}
 
 
+def until(done: Callable[[], bool], within: float = 60.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + within
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
 def test_its_daemons_are_of_the_cloud(site: Site) -> None:
     """Each host's agent has reported, and up again restarts nothing."""
     names = ('cyborg', 'cyborg-conductor', 'cyborg-agent-gpu1', 'cyborg-agent-gpu2')
     before = {name: site.pid(name) for name in names}
-    assert cyborg.hosts_known(site.url('cyborg'), site.token('admin')) == {'gpu1', 'gpu2'}
+    assert cyborg.hosts_known(site.url('cyborg'), site.token('admin'), site.cloud.hosts, 'test') == {'gpu1', 'gpu2'}
     site.up()
     assert {name: site.pid(name) for name in names} == before
     assert set(names) <= set(process.recorded(site.layout))
 
 
 def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient) -> None:
-    """Profile, requests, bindings, a device that is taken, deletion: what the tests' own service claims of it."""
+    """Row 4.4: profile, requests, bindings, a device that is taken, deletion: what the tests' own service claims of it.
+    """
     (group,) = client.profile('fpga').request_groups()
     assert (group.resources, group.required_traits) == ({'FPGA': 1}, {'CUSTOM_FPGA_10EE_5020'})
     with pytest.raises(DeviceProfileError, match='got nothing'):
@@ -88,3 +98,43 @@ def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient)
         client.delete([unbound.uuid])
     assert client.of_instance(first) == client.of_instance(second) == []
     site.clean()
+
+
+def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorClient) -> None:
+    """Rows 1.20, 4.3, 4.9 of the real daemons: boot, the card in the XML, stop and start, full, delete while Cyborg is
+    away, and nothing left in Cyborg and Placement."""
+    fpga, fake = (site.flavor(f'accelerated-{name}', specs={'accel:device_profile': name}) for name in ('fpga', 'fake'))
+    servers = site.boot(4, fpga)
+    shown = site.servers()
+    for server in servers:
+        host = shown[server]['OS-EXT-SRV-ATTR:host']
+        (request,) = client.of_instance(server)
+        assert (request.state, request.hostname) == ('Bound', host)
+        assert site.hostdevs(host, server) == tuple(handle.address for handle in handles([request]))
+    given = [(shown[server]['OS-EXT-SRV-ATTR:host'], site.hostdevs(shown[server]['OS-EXT-SRV-ATTR:host'], server)[0])
+             for server in servers]
+    assert sorted(given) == [(host, card) for host in ('gpu1', 'gpu2') for card in CARDS]
+    site.audit()
+    full = site.create('full', fpga)
+    assert site.settle([full])[full]['status'] == 'ERROR'
+    assert client.of_instance(full) == []
+    first, second = servers[:2]
+    host, before = shown[first]['OS-EXT-SRV-ATTR:host'], site.hostdevs(shown[first]['OS-EXT-SRV-ATTR:host'], first)
+    for name, status in (('os-stop', 'SHUTOFF'), ('os-start', 'ACTIVE')):
+        site.act(first, name)
+        site.await_status([first], status)
+        assert site.hostdevs(host, first) == before
+    # Handles of the fake driver are for tests: bound, and not attached.
+    (ignored,) = site.boot(1, fake)
+    assert [one.handle_kind for one in client.of_instance(ignored)] == ['TEST_PCI']
+    assert site.hostdevs(site.servers()[ignored]['OS-EXT-SRV-ATTR:host'], ignored) == ()
+    # Cyborg is away while one is deleted: the rest of the delete goes on when it is back.
+    site.stop('cyborg')
+    site.call('DELETE', f'/servers/{second}', user='admin')
+    until(lambda: second not in site.servers())
+    site.start('cyborg')
+    assert [one.state for one in client.of_instance(second)] == ['Bound']
+    site.clean()
+    until(lambda: not client.every())
+    site.assert_nothing_held()
+    site.audit()

@@ -302,9 +302,9 @@ def start_accelerators(cloud: Cloud) -> None:
     start_all(cloud, wanted)
     if wanted:
         keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
-        url = render.url(cloud.ports, 'cyborg')
-        wait(cloud, wanted, lambda: [f'cyborg-agent-{host}' for host in
-                                      sorted(set(cloud.hosts) - cyborg.hosts_known(url, keystone.token))], READY_WITHIN)
+        url, kind = render.url(cloud.ports, 'cyborg'), 'qemu' if cloud.machines else 'test'
+        wait(cloud, wanted, lambda: [f'cyborg-agent-{host}' for host in sorted(
+            set(cloud.hosts) - cyborg.hosts_known(url, keystone.token, cloud.hosts, kind))], READY_WITHIN)
 
 
 def stale(cloud: Cloud, service: Service) -> bool:

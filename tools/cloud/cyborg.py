@@ -9,14 +9,18 @@ Cyborg's fake driver makes up, whose handles no hypervisor attaches, and the FPG
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tools.cloud import http, render
 from tools.cloud.layout import ROOT, Layout
 
 # The directory of the driver of hosts' descriptions, and of the entry point by which Cyborg finds it.
 PLUG_IN = ROOT / 'tools' / 'cloud' / 'described'
+# Vendor and product of the cards.
+CARD = ('0x10ee', '0x5020')
 # What agents offer where libvirt's test driver plays the hosts, and where machines do, which have no such card.
 DRIVERS = {'test': 'fake_driver,described', 'qemu': 'fake_driver'}
 
@@ -47,7 +51,7 @@ def agent(layout: Layout, host: str, node_file: Path, kind: str) -> str:
     return render.ini({
         'DEFAULT': {'host': host},
         'agent': {'enabled_drivers': DRIVERS[kind], 'resource_provider_name': host},
-        'described': {'node_file': str(node_file)},
+        'described': {'node_file': str(node_file), 'card': ':'.join(part.removeprefix('0x') for part in CARD)},
     })
 
 
@@ -67,10 +71,21 @@ def agent_path(layout: Layout, host: str) -> Path:
     return layout.etc / 'cyborg' / f'agent-{host}.conf'
 
 
-def hosts_known(url: str, token: str) -> set[str]:
-    """The hosts whose agents have reported devices, as its API lists them."""
+def hosts_known(url: str, token: str, hosts: Mapping[str, Path], kind: str) -> set[str]:
+    """The hosts all of whose accelerators Cyborg has put into Placement; ``hosts`` with their node files, ``kind`` of
+    their guests: test or qemu."""
     try:
-        reply = http.call('GET', f'{url}/devices', token=token)
+        rows = http.call('GET', f'{url}/deployables', token=token).data['deployables']
     except OSError:
         return set()
-    return {row['hostname'] for row in reply.data['devices']}
+    found = Counter(row['name'].partition('_')[0] for row in rows if row['rp_uuid'])
+    # The fake driver makes up one device a host.
+    return {host for host, node_file in hosts.items() if found[host] >= 1 + (cards(node_file) if kind == 'test' else 0)}
+
+
+def cards(node_file: Path) -> int:
+    """How many FPGA cards a host's description has."""
+    ids = [tuple(found.get('id', '') if (found := capability.find(name)) is not None else ''
+                 for name in ('vendor', 'product'))
+           for capability in ElementTree.parse(node_file).findall("./device/capability[@type='pci']")]
+    return ids.count(CARD)

@@ -18,6 +18,7 @@ from oslo_utils import uuidutils
 
 from kilonova import sealing, states
 from kilonova.api.services import (
+    accelerators,
     block_devices,
     delete,
     hosts,
@@ -46,6 +47,7 @@ from kilonova.objects import (
     InstancePCIRequests,
     KeyPair,
     KeyPairList,
+    RequestGroup,
     RequestSpec,
     SecurityGroupList,
     TagList,
@@ -139,6 +141,7 @@ class _Shared:
     automatic_disk: bool
     kernels: images.Kernels
     group: dict[str, Any] | None = None
+    accelerators: list[RequestGroup] | None = None
 
 
 def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
@@ -168,6 +171,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     numa_topology = numa_topology_of(made, image)
     refusals.check_flavor(made.extra_specs)
     check_board(made, image)
+    groups = accelerators.groups(backend, ctxt, made.extra_specs)
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     # 3. Where it may go.
@@ -185,7 +189,8 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
     shared = _Shared(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                     destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels, group)
+                     destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels, group,
+                     groups)
     keys = passwords.keys(backend, request.admin_password or request.personality)
     # 5. Write and wake.
     return _accept(backend, ctxt, shared, allowed, keys)
@@ -433,7 +438,8 @@ def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpe
         instance_group=server_groups.as_object(ctxt, shared.group),
         security_groups=SecurityGroupList.from_names(ctxt, request.security_groups),
         force_hosts=[request.force_host] if request.force_host else None,
-        force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination)
+        force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination,
+        requested_resources=shared.accelerators)
 
 
 def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accept, create, images, resize
+from kilonova.api.services import accelerators, accept, create, images, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -39,7 +39,7 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
     events say what they refused."""
     accept.check(ctxt, server, 'live_migrate.start')
     instance = resize.instance_of(ctxt, server)
-    resize.refuse_accelerators(instance.flavor.extra_specs)
+    accelerators.refuse(instance.flavor.extra_specs)
     _check(instance)
     if wanted.force and wanted.host is None:
         raise NoHostToForce

@@ -41,12 +41,10 @@ class Row(NamedTuple):
     reason: str
 
 
-_ACCELERATORS = 'there is no accelerator service'
 _TPM, _ENCRYPTION = 'guests have no emulated TPM', 'memory is not encrypted'
 _USB, _EPHEMERAL = 'USB devices are not redirected', 'disks are not encrypted'
 
 EXTRA_SPECS: tuple[Row, ...] = (
-    Row(('accel:device_profile',), _ACCELERATORS),
     Row(('hw:ephemeral_encryption', 'hw:ephemeral_encryption_format'), _EPHEMERAL),
     Row(('hw:mem_encryption', 'hw:mem_encryption_model'), _ENCRYPTION),
     Row(('hw:pmem',), 'there is no persistent memory'),

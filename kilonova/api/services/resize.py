@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accept, create, images, quota, refusals
+from kilonova.api.services import accelerators, accept, create, images, quota, refusals
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -16,8 +16,6 @@ from kilonova.db.queries.operations import Operation
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
 from kilonova.virt.hardware import constraints
-
-DEVICE_PROFILE = 'accel:device_profile'
 
 
 class CannotResizeToSameFlavor(Invalid):
@@ -30,10 +28,6 @@ class CannotResizeDisk(Invalid):
 
 class CannotMigrateToSameHost(Invalid):
     msg_fmt = 'Cannot migrate to the host where the server exists.'
-
-
-class AcceleratorsRefused(Invalid):
-    msg_fmt = 'Feature not supported with instances that have accelerators.'
 
 
 class NotResized(Invalid):
@@ -68,7 +62,7 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     instance = instance_of(ctxt, server)
     values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
         instance.system_metadata, instance.image_ref, disk_config)}
-    refuse_accelerators(instance.flavor.extra_specs)
+    accelerators.refuse(instance.flavor.extra_specs)
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
     image, flavor = images.of_server(instance.system_metadata, instance.image_ref), Flavor.from_row(ctxt, new)
     more = quota.more(backend, quota.sizes(instance.flavor, image), quota.sizes(flavor, image))
@@ -90,7 +84,7 @@ def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | N
     """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
     accept.check(ctxt, server, 'migrate.start')
     instance = instance_of(ctxt, server)
-    refuse_accelerators(instance.flavor.extra_specs)
+    accelerators.refuse(instance.flavor.extra_specs)
     if host is not None:
         if host == instance.host:
             raise CannotMigrateToSameHost
@@ -131,12 +125,6 @@ def instance_of(ctxt: RequestContext, server: Found) -> Instance:
     return Instance.from_row(ctxt, row, extra, system_metadata=kept)
 
 
-def refuse_accelerators(extra_specs: dict[str, str]) -> None:
-    """AcceleratorsRefused: such a server stays where it is."""
-    if extra_specs.get(DEVICE_PROFILE):
-        raise AcceleratorsRefused
-
-
 def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flavor_ref: str) -> dict[str, Any]:
     flavor = create.find_flavor(backend, ctxt, flavor_ref)
     if flavor['flavorid'] == instance.flavor.flavorid:
@@ -145,7 +133,7 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
         raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
     if not flavor['root_gb'] and instance.flavor.root_gb and instance.image_ref:
         raise CannotResizeDisk(reason='Resize to zero disk flavor is not allowed.')
-    refuse_accelerators(flavor['extra_specs'])
+    accelerators.refuse(flavor['extra_specs'])
     return flavor
 
 

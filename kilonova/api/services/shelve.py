@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accept, create, hosts, images, resize, snapshot
+from kilonova.api.services import accelerators, accept, create, hosts, images, resize, snapshot
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -40,6 +40,7 @@ class Where:
 def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """The server is SHELVED afterwards, or SHELVED_OFFLOADED. Errors: as ``snapshot.make`` has them."""
     accept.check(ctxt, server, 'shelve.start')
+    accelerators.refuse_unserved(accelerators.specs_of(ctxt, server), 'be shelved')
     name = f"{server.row['display_name'] or server.uuid}"[:255 - len('-shelved')] + '-shelved'
     snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name))
 

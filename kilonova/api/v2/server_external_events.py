@@ -2,8 +2,9 @@
 event.
 
 ``power-update`` says that somebody switched a server on or off behind our back: the server is started or stopped like
-by its user, so that its state, its host and its story agree again. All others are about ports, volumes and accelerator
-requests, which no server has here: they are refused, as nothing can be done with them.
+by its user, so that its state, its host and its story agree again. ``accelerator-request-bound`` goes to the server's
+host, which may wait for it, if its flavor asks for accelerators. All others are about ports and volumes, which no
+server has here: they are refused, as nothing can be done with them.
 """
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from kilonova import states
 from kilonova.api.rules import PREFIX, SERVICE, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accept
+from kilonova.api.services import accelerators, accept
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
 from kilonova.db.queries import instance_mappings, instances
 from kilonova.db.queries.operations import Operation
-from kilonova.errors import Conflict, NotFound
+from kilonova.errors import Conflict, NotFound, Unanswered
+from kilonova.objects import Instance, InstanceExternalEvent
 
 LOG = logging.getLogger(__name__)
 
@@ -52,12 +54,12 @@ BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'it
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
-POWER_UPDATE = 'power-update'
+POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
 # tag → (kind of the operation, its event, the vm state that it leads out of)
 POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
 # Events that mean nothing without what they are about: a volume, an accelerator request.
-TAGGED = frozenset(('volume-extended', 'volume-reimaged', 'accelerator-request-bound'))
+TAGGED = frozenset(('volume-extended', 'volume-reimaged', ACCELERATOR))
 # The last one: it has no host, or nothing that the event is about.
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
@@ -67,14 +69,40 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     there that it could be about."""
     servers = _find(backend, {event['server_uuid'] for event in events})
     answers = []
+    of_host: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for asked in events:
         event = {'status': 'completed', **asked}
-        code = _code(event, servers)
+        code = _code(ctxt, event, servers)
         server = servers.get(event['server_uuid'])
         if code == ACCEPTED and server is not None:
-            _switch(backend, ctxt, server, event['tag'])
+            if event['name'] == POWER_UPDATE:
+                _switch(backend, ctxt, server, event['tag'])
+            else:
+                of_host[server.row['host']].append(event)
         answers.append({**event, 'code': code, **({} if code == ACCEPTED else {'status': 'failed'})})
+    for host, told in of_host.items():
+        _hand_on(backend, ctxt, host, told, servers)
     return answers
+
+
+def _hand_on(backend: Backend, ctxt: RequestContext, host: str, events: Sequence[dict[str, Any]],
+             servers: dict[str, Found | None]) -> None:
+    """To a host, in one message. One that gets lost is no loss: who waits looks for itself now and then."""
+    if backend.compute is None:
+        return
+    about = {event['server_uuid']: server for event in events if (server := servers[event['server_uuid']])}
+    try:
+        backend.compute.external_instance_event(
+            ctxt, server=host, instances=[_instance(ctxt, server) for server in about.values()],
+            events=[InstanceExternalEvent(instance_uuid=event['server_uuid'], name=event['name'],
+                                          status=event['status'], tag=event['tag'], data={}) for event in events])
+    except Unanswered as error:
+        LOG.warning('Events of %s did not get to host %s: %s', ', '.join(about), host, error)
+
+
+def _instance(ctxt: RequestContext, server: Found) -> Instance:
+    row, extra = instances.split(server.row)
+    return Instance.from_row(ctxt, row, extra)
 
 
 def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
@@ -94,16 +122,18 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
     return found
 
 
-def _code(event: dict[str, Any], servers: dict[str, Found | None]) -> int:
+def _code(ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found | None]) -> int:
     uuid, name, tag = event['server_uuid'], event['name'], event.get('tag')
     if uuid not in servers:
         return UNKNOWN
     if (name == POWER_UPDATE and tag not in POWER) or (name in TAGGED and not tag):
         return BAD_TAG
     server = servers[uuid]
-    if server is None or not server.row['host'] or name != POWER_UPDATE:
+    if server is None or not server.row['host']:
         return NOTHING_THERE
-    return ACCEPTED
+    if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):
+        return ACCEPTED
+    return NOTHING_THERE
 
 
 def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:

@@ -83,12 +83,13 @@ def check_power(host: Host, instance: objects.Instance, method: str,
 @answer(Compute.external_instance_event)
 def external_events(host: Host, ctxt: RequestContext, instances: Iterable[objects.Instance],
                     events: Iterable[objects.InstanceExternalEvent]) -> None:
-    """Say that they came. No step of ours waits for one yet: a server has no ports, volumes or accelerators of the
-    network, volume and accelerator services."""
+    """Whoever waits for one looks now. Of others is only said that they came: servers have no ports and volumes of the
+    network and volume services."""
     known = {instance.uuid: instance for instance in instances}
     for event in events:
         instance = known.get(event.instance_uuid)
-        if instance is not None:
+        if instance is not None and not (event.name == 'accelerator-request-bound'
+                                         and host.accelerators.tell(instance.uuid)):
             LOG.warning('Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: nobody '
                         'waits for it', event.key, event.status, instance.vm_state, instance.task_state,
                         instance_uuid=instance.uuid)

@@ -37,7 +37,7 @@ def stop(op: Operation, clean_shutdown: bool) -> Reply:
 def start(op: Operation) -> Reply:
     """Start the guest from a fresh domain with the devices that it holds."""
     with _whole(op, 'start') as reply:
-        op.host.driver.power.power_on(op.instance, image_of(op.instance), _devices(op))
+        op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
@@ -45,7 +45,7 @@ def start(op: Operation) -> Reply:
 def reboot(op: Operation, reboot_type: str) -> Reply:
     """``reboot_type`` SOFT or HARD."""
     with _whole(op, 'reboot') as reply:
-        op.host.driver.power.reboot(op.instance, reboot_type, image_of(op.instance), _devices(op))
+        op.host.driver.power.reboot(op.instance, reboot_type, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
@@ -77,7 +77,7 @@ def suspend(op: Operation) -> Reply:
 def resume(op: Operation) -> Reply:
     """Let the guest go on from its saved memory with the devices that its server holds."""
     with _whole(op, 'resume') as reply:
-        op.host.driver.power.resume(op.instance, _devices(op), op.check)
+        op.host.driver.power.resume(op.instance, op.host.devices_of(op.instance), op.check)
     return reply
 
 
@@ -100,7 +100,7 @@ def rescue(op: Operation, order: objects.RescueOrder) -> Reply:
             secrets = opened(op, order.sealed)
             timeout, retry_interval = host.shutdown_wait(instance)
             host.driver.rescues.rescue(
-                instance, image_of(instance), order.image or None, _devices(op),
+                instance, image_of(instance), order.image or None, op.host.devices_of(op.instance),
                 admin_password=secrets.admin_password, timeout=timeout, retry_interval=retry_interval)
         except Exception as error:
             raise errors.InstanceNotRescuable(instance_id=instance.uuid,
@@ -113,7 +113,7 @@ def rescue(op: Operation, order: objects.RescueOrder) -> Reply:
 def unrescue(op: Operation) -> Reply:
     """Start the guest from its own disk, whether it ran before the rescue or not."""
     with _whole(op, 'unrescue') as reply:
-        op.host.driver.power.power_on(op.instance, image_of(op.instance), _devices(op))
+        op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
 
 
@@ -153,15 +153,8 @@ def soft_delete(op: Operation) -> Reply:
 def restore(op: Operation) -> Reply:
     """Start the guest with the devices that it kept."""
     with _whole(op, 'restore', deleted_at=None) as reply:
-        op.host.driver.power.power_on(op.instance, image_of(op.instance), _devices(op))
+        op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
-
-
-def _devices(op: Operation) -> list[objects.PciDevice]:
-    """What the server holds here: all that its flavor asks for, and all of it is there, or it isn't started."""
-    devices = op.host.tracker.devices(op.instance.uuid)
-    op.host.check_devices(op.instance, devices)
-    return devices
 
 
 @contextlib.contextmanager

@@ -27,8 +27,7 @@ def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
         LOG.info('Rebuilding instance', instance_uuid=instance.uuid)
         op.undo(_failed, op)
         # 1. What can fail, and leaves the server as it is.
-        devices = host.tracker.devices(instance.uuid)
-        host.check_devices(instance, devices)
+        devices = host.devices_of(instance)
         secrets = build.opened(op, order.sealed)
         op.notify('instance.exists')
         op.notify('instance.rebuild.start', image_name=image.get('name') or '')

@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 UNDO_TRIES = 3
 # Backups of one type at which a rotation looks; what is older waits for the next.
 MOST_BACKUPS = 1000
+# Arguments of releases: accelerator requests by uuid, and the server whose requests go.
+ACCELERATOR_REQUESTS, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_of'
 Write = Callable[[engine.Connection], object]
 
 
@@ -99,8 +101,8 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 
 def release(work: Work[Outputs]) -> None:
-    """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, or backups
-    that are too many."""
+    """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
+    are too many, or accelerators."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -109,6 +111,12 @@ def release(work: Work[Outputs]) -> None:
         return
     if 'image_id' in work.args:
         work.env.drop_image(work.args['image_id'])
+        return
+    if ACCELERATOR_REQUESTS in work.args:
+        work.env.accelerators.delete(work.args[ACCELERATOR_REQUESTS])
+        return
+    if ACCELERATORS_OF in work.args:
+        work.env.accelerators.delete_of_instance(work.args[ACCELERATORS_OF])
         return
     serializer = objects.base.Serializer()
     # A row may have waited for its host since a release whose messages said more.

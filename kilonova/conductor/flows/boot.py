@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova import objects, states
+from kilonova.accel import profile as device_profile
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside
+from kilonova.conductor.flows import accelerators, beside
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
@@ -40,7 +41,7 @@ SELECT_DEADLINE = 60.0
 
 
 @dataclass
-class BootOutputs(Chosen):
+class BootOutputs(Chosen, accelerators.AcceleratorOutputs):
     """``create_instance``: the id of the server's row in its cell. ``overtaken``: the attempts whose host others of the
     server's group took first; they don't count as attempts. ``early_delete``: deleted while no host was chosen."""
 
@@ -122,16 +123,20 @@ def create_instance(work: BootWork) -> None:
         if not _end_api_row(work, cell):
             # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
             raise Cancelled(key=work.uuid)
-    work.handed_over(cell, owner, FLOW.index('build'))
+    work.handed_over(cell, owner, _first_in_cell(work))
     work.outputs.create_instance = {'id': new_id}
+
+
+def _first_in_cell(work: BootWork) -> int:
+    """Where the first attempt goes on: its host is claimed already, accelerators aren't."""
+    return FLOW.index('build' if profile_of(work) is None else 'claim')
 
 
 @engine.retried
 def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
     instance = _requested(work)
     rows = instance.to_rows()
-    # From the cell the first attempt goes on at ``build``: its host is claimed already.
-    row = work.copy_for(owner, FLOW.index('build'))
+    row = work.copy_for(owner, _first_in_cell(work))
     with cell.write() as conn:
         new_id, created = instances.create(
             conn, 'build.start', rows.values, rows.extra, rows.system_metadata or {}, rows.metadata or {},
@@ -210,9 +215,18 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 
 def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
-    there for the host that refused it: one write, so that its generation tells a late one from this."""
+    there for the host that refused it: one write, so that its generation tells a late one from this. And the
+    accelerators of the flavor's device profile there."""
     if work.attempt > 1:
         claim_chosen(work)
+    if (profile := profile_of(work)) is not None:
+        accelerators.bind(work, profile, chosen(work))
+
+
+def profile_of(work: BootWork) -> str | None:
+    """The device profile of the flavor that was asked for."""
+    flavor = work.args['request_spec']['nova_object.data']['flavor']['nova_object.data']
+    return device_profile.name_of(flavor.get('extra_specs') or {})
 
 
 def claim_chosen(work: Work[Any]) -> None:
@@ -279,7 +293,8 @@ class Boot(Flow[BootOutputs]):
     steps = (
         Step('select', select, undo_select),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
-        Step('claim', claim, again_from='claim', saved=lambda work: work.attempt > 1),
+        Step('claim', claim, accelerators.unbind, again_from='claim',
+             saved=lambda work: work.attempt > 1 or profile_of(work) is not None),
         Step('build', build, undo_build, again_from='claim'),
     )
 

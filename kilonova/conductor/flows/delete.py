@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, resized, shelve
+from kilonova.conductor.flows import accelerators, beside, resized, shelve
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
@@ -56,11 +56,14 @@ def terminate(work: Work[DeleteOutputs]) -> None:
 
 
 def drop_allocations(work: Work[DeleteOutputs]) -> None:
-    """The server's allocation in Placement goes, and what unfinished moves hold. So does the image that it was shelved
-    to: nobody would know what it is for."""
+    """The server's allocation in Placement goes, and what unfinished moves hold; before it its accelerators, or another
+    server could be given a device that isn't free. So does the image that it was shelved to: nobody would know what it
+    is for."""
+    instance = work.instance()
+    accelerators.drop(work, instance.flavor.extra_specs)
     for consumer in [*work.outputs.consumers, work.instance_uuid]:
         work.env.placement.delete_allocations(consumer)
-    image_id = work.instance().system_metadata.get(shelve.IMAGE)
+    image_id = instance.system_metadata.get(shelve.IMAGE)
     if image_id:
         beside.drop_image(work, image_id)
 

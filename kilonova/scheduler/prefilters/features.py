@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from oslo_utils import strutils
 
+from kilonova.accel import profile as device_profile
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.query import Facts, Query, RequestFilterFailed, tpm, wanted, wants
 
@@ -11,7 +12,7 @@ SECRET_SECURITY = ('user', 'host', 'deployment')
 
 def accelerators(query: Query, spec: RequestSpec, facts: Facts) -> None:
     """accel:device_profile."""
-    if spec.flavor.extra_specs.get('accel:device_profile'):
+    if device_profile.name_of(spec.flavor.extra_specs):
         query.root_required.add('COMPUTE_ACCELERATORS')
 
 

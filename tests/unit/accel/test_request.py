@@ -6,7 +6,7 @@ import pytest
 from kilonova.accel.request import AcceleratorRequest, AttachHandleInvalid, Handle, handles
 
 UUID, MDEV = 'a1d2b3c4-0000-4000-8000-000000000001', 'a1d2b3c4-0000-4000-8000-0000000000ff'
-INFO = {'domain': '0000', 'bus': '0c', 'device': '0', 'function': '1'}
+INFO = {'domain': '0000', 'bus': '0c', 'device': '0', 'function': '1', 'asked_type': 'nvidia-35'}
 
 
 def bound(kind, info=None, *, group=0, uuid=UUID, mdev=MDEV):
@@ -19,7 +19,7 @@ def bound(kind, info=None, *, group=0, uuid=UUID, mdev=MDEV):
 def test_a_function_and_a_mediated_device():
     """Digits may be missing; a mediated device has the UUID of its handle."""
     assert bound('PCI').handle == Handle(UUID, 'PCI', '0000:0c:00.1')
-    assert bound('MDEV').handle == Handle(UUID, 'MDEV', '0000:0c:00.1', MDEV)
+    assert bound('MDEV').handle == Handle(UUID, 'MDEV', '0000:0c:00.1', MDEV, 'nvidia-35')
     other = bound('PCI', {**INFO, 'domain': '0x0', 'bus': '0xAF', 'physical_network': 'x'})
     assert other.handle.address == '0000:af:00.1'
 
@@ -39,6 +39,7 @@ def test_handles_come_in_an_order_that_stays():
     ('PCI', {**INFO, 'function': '10'}, MDEV, "function '10'"),
     ('PCI', {}, MDEV, "domain ''"),
     ('MDEV', None, None, "'' is no UUID of a mediated device"),
+    ('MDEV', {**INFO, 'asked_type': '../x'}, MDEV, "asked_type '../x'"),
     ('MDEV', None, '../x', "'../x' is no UUID"),
 ])
 def test_what_no_guest_can_have(kind, info, mdev, said):

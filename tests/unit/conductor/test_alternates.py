@@ -21,7 +21,7 @@ def work(placement, provider, vcpus=1):
 
 
 @pytest.mark.parametrize(('claim', 'old', 'new'), [
-    (boot.claim, {}, {SERVER: {'gpu2': {'VCPU': 1}}}),
+    (boot.claim_chosen, {}, {SERVER: {'gpu2': {'VCPU': 1}}}),
     (resize.claim_and_move, {SERVER: {'gpu1': {'VCPU': 2}}},
      {SERVER: {'gpu2': {'VCPU': 1}}, MIGRATION: {'gpu1': {'VCPU': 2}}})])
 def test_an_alternate_that_placement_does_not_give_leads_to_the_next(placement, claim, old, new):

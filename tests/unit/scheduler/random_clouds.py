@@ -490,7 +490,7 @@ class Cloud:
         """What the flow does for one choice: an alternate is allocated first; then the host claims."""
         host = self.hosts[choice.service_host]
         try:
-            boot.claim(SimpleNamespace(  # type: ignore[arg-type]
+            boot.claim_chosen(SimpleNamespace(  # type: ignore[arg-type]
                 attempt=attempt + 1, instance_uuid=server.uuid,
                 outputs=boot.BootOutputs(select=boot.Choice.all_of(server.choices)),
                 env=SimpleNamespace(placement=self.placement.client), ctxt=CTXT, compare_now=lambda: None))

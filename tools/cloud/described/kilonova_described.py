@@ -28,7 +28,7 @@ from oslo_config import cfg
 
 CONF.register_opts([
     cfg.StrOpt('node_file', required=True, help="The host's description, a node file of libvirt's test driver."),
-    cfg.StrOpt('card', default='10ee:5020', regex='^[0-9a-f]{4}:[0-9a-f]{4}$', help='Vendor and product of the cards.'),
+    cfg.StrOpt('card', required=True, regex='^[0-9a-f]{4}:[0-9a-f]{4}$', help='Vendor and product of the cards.'),
 ], group='described')
 
 

@@ -1,0 +1,57 @@
+"""Accelerators that a flavor asks for by a device profile: what of them travels with a request, and what servers that
+have them can't do."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kilonova.accel import profile as device_profile
+from kilonova.accel.client import NoAccelerators
+from kilonova.api.services.accept import Found
+from kilonova.api.services.backend import Backend
+from kilonova.context import RequestContext
+from kilonova.db.queries import instances
+from kilonova.errors import Invalid
+from kilonova.objects import Instance, RequestGroup
+
+
+class AcceleratorsRefused(Invalid):
+    msg_fmt = 'Feature not supported with instances that have accelerators.'
+
+
+class AcceleratorsNotServed(Invalid):
+    msg_fmt = 'Instances that have accelerators can not %(what)s in this cloud.'
+
+
+def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str]) -> list[RequestGroup] | None:
+    """What the flavor's device profile asks of Placement; None: it has none. Errors: as ``AcceleratorClient.profile``
+    has them."""
+    name = device_profile.name_of(extra_specs)
+    if name is None:
+        return None
+    if backend.accelerators is None:
+        raise NoAccelerators
+    return backend.accelerators.profile(name, ctxt).request_groups()
+
+
+def specs_of(ctxt: RequestContext, server: Found) -> dict[str, str]:
+    """The extra specs of a server's flavor."""
+    row, extra = instances.split(server.row)
+    found: dict[str, str] = Instance.from_row(ctxt, row, extra).flavor.extra_specs
+    return found
+
+
+def are_wanted(extra_specs: Mapping[str, str]) -> bool:
+    """Whether servers of the flavor have accelerators."""
+    return device_profile.name_of(extra_specs) is not None
+
+
+def refuse(extra_specs: Mapping[str, str]) -> None:
+    """AcceleratorsRefused: what the field never does with such servers."""
+    if are_wanted(extra_specs):
+        raise AcceleratorsRefused
+
+
+def refuse_unserved(extra_specs: Mapping[str, str], what: str) -> None:
+    """AcceleratorsNotServed: what isn't built for such servers, though the field has it."""
+    if are_wanted(extra_specs):
+        raise AcceleratorsNotServed(what=what)

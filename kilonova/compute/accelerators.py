@@ -1,0 +1,117 @@
+"""Accelerators of Cyborg on a host: what of a server's accelerator requests its guest is given.
+
+    accelerators = Accelerators(client, timeout=300)
+    accelerators.await_bound(instance, check)        # [PciDevice]: when all are bound
+    accelerators.devices(instance)                   # the same of a server that has them
+
+The conductor has bound the requests before a host is asked to build. A device that must be programmed is ready later,
+and Cyborg says so by an event. That is only a hint to look: one that comes early, twice or never changes nothing.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from oslo_log import log as logging
+
+from kilonova import errors, objects
+from kilonova.accel import profile as device_profile
+from kilonova.accel import request as accel_request
+from kilonova.accel.client import WHO, AcceleratorClient, AcceleratorRequestBindingFailed
+from kilonova.accel.request import AcceleratorRequest
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks while no event comes.
+LOOK = 5.0
+
+
+class Accelerators:
+    """``client``: None where this host has no account for the accelerator service. ``timeout``: seconds for which a
+    build waits for bindings."""
+
+    def __init__(self, client: AcceleratorClient | None, timeout: float) -> None:
+        self._client, self._timeout = client, timeout
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[threading.Event]] = defaultdict(list)
+
+    @property
+    def available(self) -> bool:
+        """Whether servers with accelerators may come here."""
+        return self._client is not None
+
+    def devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
+        """What the guest is given; [] of a server that has none. Unanswered; AttachHandleInvalid;
+        AcceleratorRequestBindingFailed: they aren't bound."""
+        if device_profile.name_of(instance.flavor.extra_specs) is None:
+            return []
+        return _attached(instance, self._asked().of_instance(instance.uuid))
+
+    def await_bound(self, instance: objects.Instance, check: Callable[[], None]) -> list[objects.PciDevice]:
+        """The same, as soon as it is known of all; ``check()`` is called now and then, what it raises ends the waiting.
+        AcceleratorRequestBindingFailed: one failed, or it took too long."""
+        if device_profile.name_of(instance.flavor.extra_specs) is None:
+            return []
+        deadline = time.monotonic() + self._timeout
+        # Heard from before the first look on: an event between the two isn't missed.
+        with self._heard(instance.uuid) as told:
+            while True:
+                check()
+                told.clear()
+                found, silence = self._resolved(instance.uuid)
+                if found is not None:
+                    return _attached(instance, found)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise AcceleratorRequestBindingFailed(
+                        instance_uuid=instance.uuid, msg=f'not bound after {self._timeout:.0f} s{silence}')
+                told.wait(min(LOOK, left))
+
+    def tell(self, instance_uuid: str) -> bool:
+        """An event of the server came; whether somebody waits for one."""
+        with self._lock:
+            waiting = list(self._waiting.get(instance_uuid, ()))
+        for told in waiting:
+            told.set()
+        return bool(waiting)
+
+    @contextmanager
+    def _heard(self, instance_uuid: str) -> Iterator[threading.Event]:
+        told = threading.Event()
+        with self._lock:
+            self._waiting[instance_uuid].append(told)
+        try:
+            yield told
+        finally:
+            with self._lock:
+                self._waiting[instance_uuid].remove(told)
+                if not self._waiting[instance_uuid]:
+                    del self._waiting[instance_uuid]
+
+    def _resolved(self, instance_uuid: str) -> tuple[list[AcceleratorRequest] | None, str]:
+        """The requests, None while they aren't resolved; and what to say of a service that is silent."""
+        try:
+            return self._asked().resolved(instance_uuid), ''
+        except errors.Unanswered as error:
+            LOG.warning('%s', error, instance_uuid=instance_uuid)
+            return None, f': {error}'
+
+    def _asked(self) -> AcceleratorClient:
+        if self._client is None:
+            raise errors.Unanswered(who=WHO, reason='neither [cyborg] nor [keystone_authtoken] has an account here')
+        return self._client
+
+
+def _attached(instance: objects.Instance, found: list[AcceleratorRequest]) -> list[objects.PciDevice]:
+    wrong = [one for one in found if one.state != accel_request.BOUND]
+    if not found or wrong:
+        said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has none'
+        raise AcceleratorRequestBindingFailed(instance_uuid=instance.uuid, msg=said)
+    ignored = sum(one.handle_kind == accel_request.TEST_PCI for one in found)
+    if ignored:
+        LOG.info('Ignoring %d accelerator requests: their attach handles are of type %s, which is for tests', ignored,
+                 accel_request.TEST_PCI, instance_uuid=instance.uuid)
+    return [handle.device for handle in accel_request.handles(found)]

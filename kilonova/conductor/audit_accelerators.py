@@ -1,0 +1,93 @@
+"""The audit's part about accelerators: servers and what Cyborg says that they hold.
+
+    accelerators = Accelerators(client)
+    accelerators.read()                       # None, or that Cyborg doesn't answer
+    accelerators.attached(server)             # what its domain has besides the devices of its rows
+    accelerators.compare(servers, busy)       # each cell's
+    accelerators.disagreements()
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from kilonova.accel import profile as device_profile
+from kilonova.accel import request as accel_request
+from kilonova.accel.client import AcceleratorClient
+from kilonova.accel.request import AcceleratorRequest
+from kilonova.conductor import audit_rows
+from kilonova.db.rows import Row
+from kilonova.errors import KilonovaError
+
+
+class Accelerators:
+    """``client``: None where there is no accelerator service."""
+
+    def __init__(self, client: AcceleratorClient | None) -> None:
+        self._client = client
+        # None: nobody knows.
+        self._held: dict[str, list[AcceleratorRequest]] | None = None
+        self._unbound: list[AcceleratorRequest] = []
+        self._known: set[str] = set()
+        self._busy = False
+        self._wrong: list[str] = []
+
+    def read(self) -> str | None:
+        """All requests; what to say of a service that doesn't answer."""
+        if self._client is None:
+            return None
+        try:
+            requests = self._client.every()
+        except KilonovaError as error:
+            return f'accelerators: {error}'
+        held: dict[str, list[AcceleratorRequest]] = defaultdict(list)
+        for one in requests:
+            if one.instance_uuid is None:
+                self._unbound.append(one)
+            else:
+                held[one.instance_uuid].append(one)
+        self._held = held
+        return None
+
+    def attached(self, server: Row) -> list[str] | None:
+        """Addresses and uuids of the accelerators in a server's domain; None: that can't be told."""
+        if not _wants(server):
+            return []
+        if self._held is None:
+            return None
+        try:
+            found = accel_request.handles(self._held.get(server['uuid'], ()))
+        except accel_request.AttachHandleInvalid:
+            return None
+        return [handle.mdev or handle.address for handle in found]
+
+    def compare(self, servers: Mapping[str, Row], busy: set[str]) -> None:
+        """Servers of a cell at rest with what they hold; ``busy``: those that an operation works on."""
+        self._known.update(servers, busy)
+        self._busy = self._busy or bool(busy)
+        for uuid, server in servers.items():
+            if uuid in busy or self._held is None or not _wants(server):
+                continue
+            bound = [one for one in self._held.get(uuid, ()) if one.state == accel_request.BOUND]
+            if server['host'] is not None and server['vm_state'] != 'error' and not bound:
+                self._wrong.append(f'accelerators: server {uuid} has a device profile and no bound request')
+            if server['host'] is None and self._held.get(uuid):
+                self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(self._held[uuid])}')
+
+    def disagreements(self) -> list[str]:
+        """When all cells are compared. A request that belongs to no server yet may be about to, while anything is under
+        way."""
+        lost = [f'accelerators: {_named(requests)} belong to {uuid}, which is no server'
+                for uuid, requests in (self._held or {}).items() if uuid not in self._known]
+        unbound = [] if self._busy or not self._unbound else [
+            f'accelerators: {_named(self._unbound)} belong to no server']
+        return self._wrong + lost + unbound
+
+
+def _wants(server: Row) -> bool:
+    flavor = audit_rows.flavors(server['flavor']).get('cur')
+    return flavor is not None and device_profile.name_of(flavor.extra_specs) is not None
+
+
+def _named(requests: list[AcceleratorRequest]) -> str:
+    return 'requests ' + ', '.join(sorted(one.uuid for one in requests))
