@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kilonova.api import versions
-from kilonova.api.v1 import devices
+from kilonova.api.v1 import device_history, devices, metrics
 from kilonova.api.v2 import (
     aggregates,
     availability_zones,
@@ -60,7 +60,7 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
          remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
          keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
-OWN_NOUNS = (devices,)
+OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
 # Until 2.102 servers had a second name, from when booting from volumes was an extension.

@@ -107,11 +107,13 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Reply:
-    """A body with headers; ``status`` other than the route's where one route has several."""
+    """A body with headers; ``status`` other than the route's where one route has several. ``text``: a body that isn't
+    JSON, whose Content-Type is one of the headers."""
 
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
     status: int | None = None
+    text: str | None = None
 
 
 class Links:
@@ -427,6 +429,8 @@ def _render(result: Any, status: int) -> webob.Response:
     reply = result if isinstance(result, Reply) else Reply(result)
     status = reply.status or status
     # As in the field answers without a body, 204 included, name a type, too.
+    if reply.text is not None:
+        return webob.Response(status=status, headerlist=list(reply.headers), body=reply.text.encode())
     response = webob.Response(status=status, headerlist=[*reply.headers, ('Content-Type', 'application/json')])
     if reply.body is not None:
         response.body = json.dumps(reply.body).encode()

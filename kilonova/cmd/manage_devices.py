@@ -1,4 +1,4 @@
-"""kilonova-manage device list, check and release, and audit."""
+"""kilonova-manage device list, show, history, metrics, check and release, and audit."""
 from __future__ import annotations
 
 import argparse
@@ -9,7 +9,10 @@ from typing import Any
 from kilonova.cmd.cli import Cloud, Command, argument, table
 
 COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_node', 'status', 'instance_uuid')
+HISTORY_COLUMNS = ('host', 'address', 'kind', 'server_id', 'project_id', 'began_at', 'ended_at')
 FREE = ('available',)
+# Entries that one command prints at most.
+MOST = 10_000
 
 
 def device_list(cloud: Cloud, args: argparse.Namespace) -> int:
@@ -29,9 +32,70 @@ def device_list(cloud: Cloud, args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     else:
         table((*COLUMNS, 'server_name', 'barred'), [
-            (*list(row.values())[:-1], ', '.join(f'{name}: {why}' for name, why in row['barred'].items()))
-            for row in rows])
+            (*list(row.values())[:-1], _text(row['barred'])) for row in rows])
     return 0
+
+
+def device_show(cloud: Cloud, args: argparse.Namespace) -> int:
+    """One device, with what REST shows of it. 2: there is no such device."""
+    from kilonova.db.queries import pci_devices
+    from kilonova.pci.shown import shown
+    for database in _cells(cloud):
+        with database.read() as connection:
+            row = pci_devices.find(connection, host=args.host, address=args.address.lower())
+        if row is not None:
+            fields = shown(row)
+            if args.format == 'json':
+                print(json.dumps(fields, indent=2, default=str))
+            else:
+                table(('field', 'value'), [(name, _text(value)) for name, value in fields.items()])
+            return 0
+    print(f'{args.host} has no device {args.address}')
+    return 2
+
+
+def device_history(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Who held which device from when to when, the last one to give it back first."""
+    from kilonova.db.queries import device_history as queries
+    from kilonova.pci.shown import shown_entry
+    found: list[dict[str, Any]] = []
+    for database in _cells(cloud):
+        with database.read() as connection:
+            found += [shown_entry(row) for row in queries.page(
+                connection, after=None, limit=args.limit, host=args.host, instance_uuid=args.server,
+                address=args.address and args.address.lower(), project_id=args.project)]
+    found = sorted(found, key=lambda entry: (entry['ended_at'], entry['id']), reverse=True)[:args.limit]
+    if args.format == 'json':
+        print(json.dumps(found, indent=2, default=str))
+    else:
+        table(HISTORY_COLUMNS, [tuple(_text(entry[name]) for name in HISTORY_COLUMNS) for entry in found])
+    return 0
+
+
+def device_metrics(cloud: Cloud, args: argparse.Namespace) -> int:
+    """How many devices there are, in the text format of Prometheus: for the textfile collector of its node exporter."""
+    from kilonova.db.queries import device_counts
+    from kilonova.pci import metrics
+    from kilonova.pci.device import BARS
+    cells = []
+    for database in _cells(cloud):
+        with database.read() as connection:
+            cells.append((database.name, device_counts.counts(connection),
+                          device_counts.with_words(connection, BARS)))
+    print(metrics.text(cells, silent=()), end='')
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= MOST:
+        raise argparse.ArgumentTypeError(f'{text!r} is not accepted: a number from 1 to {MOST} is')
+    return int(text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ', '.join(f'{name}: {each}' for name, each in value.items())
+    return '' if value is None else str(value)
 
 
 def device_check(cloud: Cloud, args: argparse.Namespace) -> int:
@@ -142,15 +206,25 @@ def broker_away(cloud: Cloud) -> str | None:
     return None
 
 
+_FORMAT = argument('--format', choices=('table', 'json'), default='table')
+_WHICH = (argument('host', metavar='HOST', help="the compute's name"),
+          argument('address', metavar='ADDRESS', help='such as 0000:81:00.0'))
 DEVICE = {
     'list': Command(device_list, (
         argument('--host', metavar='NAME', help='of this host only'),
         argument('--free', action='store_true', help='those that a server could get'),
         argument('--server', metavar='UUID-OR-NAME', help='those that this server holds'),
-        argument('--format', choices=('table', 'json'), default='table'))),
+        _FORMAT)),
+    'show': Command(device_show, (*_WHICH, _FORMAT)),
+    'history': Command(device_history, (
+        argument('--host', metavar='NAME', help='of this host only'),
+        argument('--address', metavar='ADDRESS', help='such as 0000:81:00.0'),
+        argument('--server', metavar='UUID', help='what this server held'),
+        argument('--project', metavar='ID', help='what servers of this project held'),
+        argument('--limit', type=_number, default=100, metavar='N', help=f'entries at most, 1 to {MOST}; 100'),
+        _FORMAT)),
+    'metrics': Command(device_metrics),
     'check': Command(device_check),
-    'release': Command(device_release, (
-        argument('host', metavar='HOST', help="the compute's name"),
-        argument('address', metavar='ADDRESS', help='such as 0000:81:00.0'))),
+    'release': Command(device_release, _WHICH),
 }
 AUDIT = Command(audit)

@@ -19,7 +19,7 @@ from oslo_config import cfg
 from kilonova.conductor.environment import Environment
 from kilonova.context import get_admin_context
 from kilonova.db import engine
-from kilonova.db.queries import console_tokens, expired, operations
+from kilonova.db.queries import console_tokens, device_history, expired, operations
 from kilonova.db.queries.expired import Due
 from kilonova.errors import BuildTimedOut, InstanceInvalidState, InstanceNotFound
 from kilonova.timers import Timers
@@ -32,6 +32,8 @@ BATCH = 200
 PERIOD = 60.0
 # The field's name of the task that deletes tokens of consoles.
 TOKENS = 'cleanup_expired_console_auth_tokens'
+# The name of the one that deletes what is old of who held devices.
+HISTORY = 'purge_device_history'
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Expiry:
     def __init__(self, env: Environment, conf: cfg.ConfigOpts) -> None:
         self._env, self._stopping = env, threading.Event()
         self._enabled = conf.periodic_enable
+        self._history_days: int = conf.devices.history_days
         self._after: dict[str, float] = {expires.name: getattr(conf, expires.option) for expires in EXPIRES}
         self._spacing: dict[str, float] = {
             expires.name: getattr(conf, expires.spacing) for expires in EXPIRES if expires.spacing}
@@ -129,6 +132,7 @@ class Expiry:
             self.timers.every(spacing if after > 0 and self._enabled else -1,
                               functools.partial(self.look, expires), expires.name)
         self.timers.every(PERIOD if self._enabled else -1, self.purge_tokens, TOKENS)
+        self.timers.every(PERIOD if self._enabled else -1, self.purge_history, HISTORY)
 
     def stop(self) -> None:
         """Look no more."""
@@ -150,13 +154,20 @@ class Expiry:
 
     def purge_tokens(self) -> int:
         """Delete the tokens of consoles that open nothing any more: one statement a cell; how many."""
-        deleted = 0
+        return self._in_cells(TOKENS, console_tokens.purge)
+
+    def purge_history(self) -> int:
+        """Delete the oldest entries of who held devices, where they are older than [devices]history_days; how many."""
+        return self._in_cells(HISTORY, lambda cell: device_history.purge(cell, self._history_days))
+
+    def _in_cells(self, name: str, act: Callable[[engine.Database], int]) -> int:
+        done = 0
         for cell in self._env.cells.databases():
             try:
-                deleted += console_tokens.purge(cell)
+                done += act(cell)
             except Exception as error:  # noqa: BLE001 - as above
-                LOG.warning('%s: not done in %s now: %s', TOKENS, cell.name, error)
-        return deleted
+                LOG.warning('%s: not done in %s now: %s', name, cell.name, error)
+        return done
 
     def _of(self, db: engine.Database, expires: Expires) -> int:
         with db.read() as conn:

@@ -31,6 +31,10 @@ OPTS = [
     cfg.IntOpt('health_check_interval', default=60, min=-1, max=86400,
                help='Seconds between two runs of health_check on the free devices; what could not be cleaned is tried '
                     'again then, too. 0: 60; -1: never.'),
+    cfg.IntOpt('history_days', default=365, min=0, max=36500,
+               help='Days for which it is kept who held a device from when to when, after it was given back '
+                    "(GET /kilonova/v1/os-device-history, 'kilonova-manage device history'). Read by "
+                    'kilonova-conductor.'),
 ]
 
 

@@ -27,4 +27,13 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         'mdev_type': info.get('mdev_type'), 'mdev_class': info.get('mdev_class'),
         'tags': {name: info[name] for name in TAGS if name in info},
         'barred': {name: info[name] for name in BARS if name in info},
-        'created_at': row['created_at'], 'updated_at': row['updated_at']}
+        'held_since': row['held_since'], 'created_at': row['created_at'], 'updated_at': row['updated_at']}
+
+
+def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of ``queries.device_history.page``. ``id``: the device's, and the entry's number in its cell."""
+    return {
+        'id': f"{row['device_uuid']}.{row['id']}", 'device_id': row['device_uuid'], 'host': row['host'],
+        'address': row['address'], 'kind': KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],
+        'product_id': row['product_id'], 'server_id': row['instance_uuid'], 'project_id': row['project_id'],
+        'began_at': row['began_at'], 'ended_at': row['ended_at']}

@@ -8,7 +8,7 @@ import pytest
 from kilonova.api import policies
 from kilonova.api.routes import OWN_ROUTES, ROUTES
 from kilonova.api.schemas.base import Query, Schema
-from kilonova.api.v1 import devices
+from kilonova.api.v1 import device_history, devices, metrics
 from kilonova.api.wsgi import ANYBODY
 from tests.api import examples, samples, table, test_who_may
 from tests.api.policy_facts import BASE, DEFAULTS, RULES
@@ -55,7 +55,8 @@ def test_no_example_without_a_route():
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 # Rules that are not the field's, each with its reason.
-OWN = {rule.name: 'the field has no API of devices' for rule in devices.RULES}
+OWN = {rule.name: 'the field has no API of devices'
+       for noun in (devices, device_history, metrics) for rule in noun.RULES}
 
 
 def test_base_rules_are_those_of_the_field():

@@ -119,6 +119,7 @@ class PciDevice(SoftDelete, Base):
     __table_args__ = (index('pci_devices', 'compute_node_id', 'deleted'),
                       index('pci_devices', 'instance_uuid', 'deleted'),
                       index('pci_devices', 'compute_node_id', 'parent_addr', 'deleted'),
+                      index('pci_devices', 'uuid'),
                       unique('pci_devices', 'compute_node_id', 'address', 'deleted'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -137,6 +138,29 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
+    # When its server was given it; NULL: nobody holds it, or since before this was written down.
+    held_since = mapped_column(DateTime)
+
+
+class DeviceHistory(Base):
+    """A server held a device until ``ended_at``; ``began_at`` NULL: since before this was written down. What it says of
+    the device was so at the end."""
+
+    __tablename__ = 'device_history'
+    __table_args__ = (index('device_history', 'device_uuid'), index('device_history', 'instance_uuid'),
+                      index('device_history', 'ended_at'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    device_uuid = mapped_column(sa.String(36), nullable=False)
+    compute_node_id = mapped_column(sa.Integer, nullable=False)
+    address = mapped_column(sa.String(36), nullable=False)
+    dev_type = mapped_column(sa.String(8), nullable=False)
+    vendor_id = mapped_column(sa.String(4), nullable=False)
+    product_id = mapped_column(sa.String(4), nullable=False)
+    instance_uuid = mapped_column(sa.String(36), nullable=False)
+    project_id = mapped_column(sa.String(255))
+    began_at = mapped_column(DateTime)
+    ended_at = mapped_column(DateTime, nullable=False)
 
 
 class Instance(SoftDelete, Base):

@@ -17,6 +17,7 @@ from kilonova import states
 from kilonova.db import engine
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
+from kilonova.db.queries import device_history
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import ClaimConflict, Conflict, HostRejected, KeyGone, ReleasePending
 
@@ -101,6 +102,7 @@ def _parts(key: str) -> dict[str, Any]:
     return {'of_operation': operation, 'of_position': position, 'of_attempt': attempt}
 
 
+_HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
 # Begins what a row says of a key whose acts the host undid; the reason follows.
 _UNDONE = ':undone:'
@@ -288,17 +290,20 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
         ids = [change['id'] for change in group]
         values: dict[str, Any] = {'status': after, 'updated_at': now}
         conditions = [table.c.id.in_(ids), table.c.deleted == 0]
-        if after in ('claimed', 'allocated'):
+        if after in _HELD:
             values['instance_uuid'] = owner
             values['request_id'] = sa.case({change['id']: change.get('request_id') for change in group},
                                            value=table.c.id) if any(c.get('request_id') for c in group) else None
-            if before in ('claimed', 'allocated'):
+            if before in _HELD:
                 conditions.append(table.c.instance_uuid == owner)
                 del values['request_id']
+            else:
+                values['held_since'] = now
         elif after in ('available', 'removed') or owner is not None:
             # Given back: free, gone, or one that is not given out again (unavailable).
-            values.update(instance_uuid=None, request_id=None)
+            values.update(instance_uuid=None, request_id=None, held_since=None)
             if owner is not None:
+                device_history.add(conn, ids, owner)
                 conditions.append(table.c.instance_uuid == owner)
         if strict:
             conditions.append(table.c.status == before)

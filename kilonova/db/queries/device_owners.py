@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
+from kilonova.db.queries import device_history
 from kilonova.db.queries.pci_devices import list_devices
 from kilonova.db.rows import Row
 
@@ -63,6 +64,11 @@ def release(connection: sa.Connection, device_id: int, owner: str | None) -> boo
     if owner is not None:
         same = sa.and_(devices.c.instance_uuid == owner, ~sa.exists().where(operations.c.instance_uuid == owner),
                        ~sa.exists().where(servers.c.uuid == owner, servers.c.deleted == 0))
-    return connection.execute(devices.update().where(
-        devices.c.id == device_id, devices.c.deleted == 0, devices.c.status.in_(HELD), same).values(
-        status='available', instance_uuid=None, request_id=None, updated_at=db_utcnow())).rowcount == 1
+    condition = (devices.c.id == device_id, devices.c.deleted == 0, devices.c.status.in_(HELD), same)
+    if connection.execute(sa.select(devices.c.id).where(*condition).with_for_update()).first() is None:
+        return False
+    if owner is not None:
+        device_history.add(connection, [device_id], owner)
+    return connection.execute(devices.update().where(*condition).values(
+        status='available', instance_uuid=None, request_id=None, held_since=None,
+        updated_at=db_utcnow())).rowcount == 1

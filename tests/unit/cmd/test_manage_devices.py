@@ -63,6 +63,44 @@ def test_a_server_is_listed_with_its_name(cloud: Any, cell: Any) -> None:
     assert any('train' in line for line in cloud('device', 'list')[1])
 
 
+# -- show, history, metrics -------------------------------------------------------------------------------------------
+def test_one_device(cloud: Any, cell: Any) -> None:
+    code, lines = cloud('device', 'show', 'gpu1', HELD, '--format', 'json')
+    fields = json.loads('\n'.join(lines))
+    assert code == 0
+    assert (fields['host'], fields['address'], fields['server_name'], fields['kind']) == ('gpu1', HELD, 'train', 'pci')
+    code, lines = cloud('device', 'show', 'gpu1', HELD)
+    assert code == 0
+    assert ['server_name', 'train'] in [[word.strip() for word in line.strip('|').split('|')] for line in lines]
+    assert cloud('device', 'show', 'gpu1', '0000:99:00.0') == (2, ['gpu1 has no device 0000:99:00.0'])
+
+
+def test_who_held_a_device(cloud: Any, cell: Any) -> None:
+    assert cloud('device', 'history', '--format', 'json') == (0, ['[]'])
+    change(cell, SERVERS.update().values(deleted=SERVERS.c.id, project_id='p7'))
+    assert cloud('device', 'release', 'gpu1', HELD)[0] == 0
+    for more in ((), ('--host', 'gpu1'), ('--address', HELD.upper()), ('--server', S1), ('--project', 'p7')):
+        (entry,) = json.loads('\n'.join(cloud('device', 'history', '--format', 'json', *more)[1]))
+        assert (entry['host'], entry['address'], entry['server_id'], entry['project_id']) == ('gpu1', HELD, S1, 'p7')
+        assert entry['ended_at']
+    for more in (('--host', 'gpu2'), ('--address', FREE), ('--server', 'nobody'), ('--project', 'p8')):
+        assert cloud('device', 'history', '--format', 'json', *more) == (0, ['[]'])
+    assert any(HELD in line and S1 in line for line in cloud('device', 'history')[1])
+
+
+@pytest.mark.parametrize('limit', ['0', '-1', '10001', 'x', '1.5'])
+def test_a_bad_limit(cloud: Any, cell: Any, limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cloud('device', 'history', '--limit', limit)
+    assert f"'{limit}' is not accepted: a number from 1 to 10000 is" in capsys.readouterr().err
+
+
+def test_metrics_for_a_text_file(cloud: Any, cell: Any) -> None:
+    code, lines = cloud('device', 'metrics')
+    assert code == 0 and lines[0].startswith('# HELP kilonova_devices ')
+    assert 'kilonova_devices{host="gpu1",kind="pci",status="available"} 1' in lines
+
+
 # -- check and release ------------------------------------------------------------------------------------------------
 def soft_deleted() -> Any:
     return SERVERS.update().values(deleted=SERVERS.c.id)

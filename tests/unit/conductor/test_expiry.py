@@ -17,10 +17,12 @@ from tests.unit.conductor.site import MIGRATION, SERVER, Site
 OPTIONS = {'periodic_enable': True, 'reclaim_instance_interval': 100, 'resize_confirm_window': 100,
            'rescue_timeout': 100, 'shelved_offload_time': 100, 'shelved_poll_interval': 7,
            'instance_build_timeout': 100}
+# What is deleted of each cell, whatever the options say.
+CELLS = {expiry.TOKENS: 60.0, expiry.HISTORY: 60.0}
 
 
 def made(site: Site, **options: Any) -> Expiry:
-    conf: Any = SimpleNamespace(**{**OPTIONS, **options})
+    conf: Any = SimpleNamespace(devices=SimpleNamespace(history_days=365), **{**OPTIONS, **options})
     return Expiry(site.env, conf)
 
 
@@ -158,11 +160,11 @@ def test_a_silent_database_holds_up_no_other(site: Site, monkeypatch: pytest.Mon
 # --- spacing ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(('options', 'spacing'), [
     ({}, {'reclaim_queued_deletes': 60.0, 'poll_unconfirmed_resizes': 60.0, 'poll_rescued_instances': 60.0,
-          'poll_shelved_instances': 7, 'check_instance_build_time': 60.0, expiry.TOKENS: 60.0}),
+          'poll_shelved_instances': 7, 'check_instance_build_time': 60.0, **CELLS}),
     (dict.fromkeys(list(OPTIONS)[1:], 5), {
         'reclaim_queued_deletes': 5, 'poll_unconfirmed_resizes': 5, 'poll_rescued_instances': 5,
-        'poll_shelved_instances': 5, 'check_instance_build_time': 5, expiry.TOKENS: 60.0}),
-    (dict.fromkeys(list(OPTIONS)[1:], 0), {expiry.TOKENS: 60.0}),
+        'poll_shelved_instances': 5, 'check_instance_build_time': 5, **CELLS}),
+    (dict.fromkeys(list(OPTIONS)[1:], 0), {**CELLS}),
     ({**OPTIONS, 'periodic_enable': False}, {})])
 def test_how_often_is_looked(site: Site, options: dict[str, Any], spacing: dict[str, float]) -> None:
     """As long as something lasts, a minute at most; what never expires isn't looked for."""
@@ -170,7 +172,7 @@ def test_how_often_is_looked(site: Site, options: dict[str, Any], spacing: dict[
     found.start()
     found.stop()
     assert found.timers.spacing == spacing
-    assert sorted(one['name'] for one in found.timers.told()) == sorted([*(one.name for one in EXPIRES), expiry.TOKENS])
+    assert sorted(one['name'] for one in found.timers.told()) == sorted([*(one.name for one in EXPIRES), *CELLS])
     found.timers.join(20)
     assert not any(thread.is_alive() for thread in found.timers._threads)
 

@@ -120,7 +120,8 @@ def made(site: Site, called: Calls, monkeypatch: pytest.MonkeyPatch) -> Conducto
     conf: Any = SimpleNamespace(
         host='ctl1', service_down_time=60, report_interval=1, periodic_enable=True, reclaim_instance_interval=0,
         resize_confirm_window=0, rescue_timeout=0, shelved_offload_time=0, shelved_poll_interval=0,
-        instance_build_timeout=0, scheduler=SimpleNamespace(max_attempts=4), conductor=SimpleNamespace(
+        instance_build_timeout=0, devices=SimpleNamespace(history_days=365),
+        scheduler=SimpleNamespace(max_attempts=4), conductor=SimpleNamespace(
             flow_slots=8, flow_slots_per_host=3, lease_time=12, sweep_interval=5))
     transport: Any = SimpleNamespace(serve=serve)
     collectors: list[Any] = []
@@ -158,7 +159,8 @@ def test_without_a_broker_nothing_is_collected(site: Site) -> None:
     conf = SimpleNamespace(
         host='ctl1', service_down_time=60, report_interval=1, periodic_enable=True, reclaim_instance_interval=0,
         resize_confirm_window=0, rescue_timeout=0, shelved_offload_time=0, shelved_poll_interval=0,
-        instance_build_timeout=0, scheduler=SimpleNamespace(max_attempts=4), conductor=SimpleNamespace(
+        instance_build_timeout=0, devices=SimpleNamespace(history_days=365),
+        scheduler=SimpleNamespace(max_attempts=4), conductor=SimpleNamespace(
             flow_slots=8, flow_slots_per_host=3, lease_time=12, sweep_interval=5))
     sent: list[Any] = []
     transport: Any = SimpleNamespace(send=lambda *args: sent.append(args))

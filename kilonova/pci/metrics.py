@@ -1,0 +1,59 @@
+"""Devices as Prometheus reads them (text format 0.0.4).
+
+    text([(cell.name, device_counts.counts(conn), device_counts.with_words(conn, BARS))], silent=['cell2'])
+"""
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from kilonova.pci.device import BARS, KIND_OF
+
+CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
+# host, type, status, project or None, number
+Counts = Iterable[tuple[str, str, str, str | None, int]]
+# host, type, extra_info as JSON
+Barred = Iterable[tuple[str, str, str]]
+
+DEVICES, BARRED, ALLOCATED, CELL = (f'kilonova_{name}' for name in (
+    'devices', 'devices_barred', 'device_allocations', 'cell_up'))
+_HELP = {
+    DEVICES: 'Devices of each host by kind and status.',
+    BARRED: 'Devices that are given to no server, or no server any more, by reason.',
+    ALLOCATED: 'Devices that the servers of a project hold, by kind.',
+    CELL: 'Whether the database of a cell answered; the devices of one that did not are missing.',
+}
+
+
+def text(cells: Iterable[tuple[str, Counts, Barred]], silent: Sequence[str]) -> str:
+    """The metrics of these cells, (name, counts, barred); ``silent``: the names of those that didn't answer."""
+    names, found = [], dict[str, Counter[tuple[tuple[str, str], ...]]]()
+    for name in (DEVICES, BARRED, ALLOCATED):
+        found[name] = Counter()
+    for cell, counts, barred in cells:
+        names.append(cell)
+        for host, dev_type, status, project_id, number in counts:
+            kind = KIND_OF[dev_type]
+            found[DEVICES][('host', host), ('kind', kind), ('status', status)] += number
+            if project_id is not None:
+                found[ALLOCATED][('project_id', project_id), ('kind', kind)] += number
+        for host, dev_type, info in barred:
+            for reason in set(BARS).intersection(json.loads(info)):
+                found[BARRED][('host', host), ('kind', KIND_OF[dev_type]), ('reason', reason)] += 1
+    found[CELL] = Counter()
+    up = {**dict.fromkeys(names, 1), **dict.fromkeys(silent, 0)}
+    found[CELL].update({(('cell', cell),): number for cell, number in up.items()})
+    return ''.join(_metric(name, samples) for name, samples in found.items())
+
+
+def _metric(name: str, samples: Counter[tuple[tuple[str, str], ...]]) -> str:
+    lines = [f'# HELP {name} {_HELP[name]}', f'# TYPE {name} gauge']
+    for labels, number in sorted(samples.items()):
+        inner = ','.join(f'{label}="{_escaped(value)}"' for label, value in labels)
+        lines.append(f'{name}{{{inner}}} {number}')
+    return ''.join(f'{line}\n' for line in lines)
+
+
+def _escaped(value: str) -> str:
+    return value.replace('\\', r'\\').replace('"', r'\"').replace('\n', r'\n')
