@@ -91,7 +91,8 @@ class AcceleratorClient:
         return _requests(response)
 
     def every(self) -> list[AcceleratorRequest]:
-        """All requests that there are."""
+        """All requests that there are. NoAccelerators."""
+        self._check_there()
         response = self._send('GET', _REQUESTS)
         if response.status_code != 200:
             raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
-from kilonova.accel.client import AcceleratorClient
+from kilonova.accel.client import AcceleratorClient, NoAccelerators
 from kilonova.accel.request import AcceleratorRequest
 from kilonova.conductor import audit_rows
 from kilonova.db.rows import Row
@@ -38,6 +38,8 @@ class Accelerators:
             return None
         try:
             requests = self._client.every()
+        except NoAccelerators:
+            return None
         except KilonovaError as error:
             return f'accelerators: {error}'
         held: dict[str, list[AcceleratorRequest]] = defaultdict(list)

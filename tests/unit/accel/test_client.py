@@ -18,6 +18,7 @@ from kilonova.accel.client import (
     NoAccelerators,
 )
 from kilonova.accel.profile import DeviceProfileError
+from kilonova.conductor.audit_accelerators import Accelerators
 from kilonova.context import RequestContext
 from tests.fixtures.cyborg import FakeCyborg
 
@@ -111,6 +112,7 @@ def test_a_cloud_without_the_service():
         client = AcceleratorClient(ks_adapter.Adapter(ks_session.Session(auth=auth), service_type='accelerator'))
         with pytest.raises(NoAccelerators):
             client.profile('fpga')
+        assert Accelerators(client).read() is None, 'an audit does not ask a service that is not there'
 
 
 def test_silence(cyborg):
