@@ -23,6 +23,7 @@ from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.keys import Locks, Slots
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext
+from kilonova.pci.device import units
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver
 
@@ -119,9 +120,9 @@ class Host:
         DevicesMissing, before anything is changed."""
         requests = instance.pci_requests if 'pci_requests' in instance else None
         wanted = sum(request.count for request in self.tracker.host_devices.asked(requests))
-        if wanted != len(devices):
+        if wanted != units(devices):
             raise errors.KilonovaError(f'Instance {instance.uuid} asks for {wanted} PCI devices and holds '
-                                       f'{len(devices)} on this host.')
+                                       f'{units(devices)} on this host.')
         self.check_present(instance, devices)
 
     def check_claimed(self, ctxt: RequestContext, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:

@@ -31,7 +31,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute.amounts import Capacity, Cells, Usage
 from kilonova.context import RequestContext
-from kilonova.pci.device import ALLOCATED, CLAIMED
+from kilonova.pci.device import ALLOCATED, CLAIMED, unit
 from kilonova.pci.devices import Change, HostDevices, Owner
 from kilonova.virt.hardware import numa
 
@@ -216,7 +216,8 @@ class Tracker:
             one for one in self.devices(instance_uuid) if one.address not in sided and one.request_id in ids]
         if held:
             addresses = [device.address for device in held]
-            if Counter(device.request_id for device in held) != Counter(
+            units = {(device.request_id, unit(device)) for device in held}
+            if Counter(request_id for request_id, _ in units) != Counter(
                     {request.request_id: request.count for request in wanted}):
                 raise ClaimExists(instance_uuid=instance_uuid, addresses=', '.join(addresses))
             return dict.fromkeys(addresses)
@@ -224,7 +225,8 @@ class Tracker:
         if cells and any(device.numa_node is None for device, _ in chosen):
             LOG.warning('Assigning a pci device without numa affinity to instance %s which has numa topology',
                         instance_uuid)
-        return {device.address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen}
+        return {address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen
+                for address in self.host_devices.members(device)}
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
         """Claimed devices become allocated: what the claim was made for is done."""

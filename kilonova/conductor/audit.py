@@ -28,7 +28,7 @@ from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
-from kilonova.pci.device import CHILD_TYPES, DISABLED, MDEV, UNHEALTHY
+from kilonova.pci.device import CHILD_TYPES, DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
 from kilonova.virt.hardware import amounts as hardware_amounts
@@ -315,7 +315,7 @@ class _Look:
         """Hosts write both at once: what schedulers go by, and the rows."""
         # Mediated devices are Placement's alone to choose.
         free = Counter(device['node'] for device in devices
-                       if device['status'] == 'available' and device['dev_type'] != MDEV)
+                       if device['status'] == 'available' and device['dev_type'] != MDEV and _counts(device))
         for node in nodes:
             pools = PciDevicePoolList.from_column(node['pci_stats'])
             offered = sum(pool.count for pool in pools.objects) if pools is not None else 0
@@ -474,6 +474,11 @@ def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, fro
     dedicated = constraints.dedicated_cpus(topology) if pinning else 0
     total = hardware_amounts.of(flavor, constraints.shared_cpus(flavor, topology), dedicated, from_volume=from_volume)
     return {name: total[name] for name in CLASSES if name in total}
+
+
+def _counts(device: dict[str, Any]) -> bool:
+    """Of a group of devices the head is counted alone."""
+    return bool(json.loads(device['extra_info'] or '{}').get(GROUP_HEAD, device['address']) == device['address'])
 
 
 def _provider_address(device: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, Required, TypedDict
 
 from kilonova import errors
@@ -29,6 +29,9 @@ UNCLAIMABLE = 'unclaimable'
 UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
+
+# In ``extra_info`` of a device that is in a group: the group's name, and the address of its head (see ``groups``).
+GROUP, GROUP_HEAD = 'group', 'group_head'
 
 # Why a device is not given out: keys of its ``extra_info``, whose values are texts for operators.
 DISABLED = 'disabled'
@@ -78,6 +81,7 @@ class Found(TypedDict, total=False):
     capabilities: dict[str, object]
     mdev_types: dict[str, MdevType]
     mdev_type: str
+    iommu_group: int
 
 
 class Columns(TypedDict):
@@ -136,14 +140,34 @@ def is_child(device: PciDevice) -> bool:
     return device.dev_type in CHILD_TYPES
 
 
+def unit(device: PciDevice) -> str:
+    """The address that stands for what is counted: the head's of the device's group, or its own."""
+    found: str = device.extra_info.get(GROUP_HEAD, device.address)
+    return found
+
+
+def units(devices: Iterable[PciDevice]) -> int:
+    """How many devices these are for requests and for Placement: a group is one."""
+    return len({unit(device) for device in devices})
+
+
 def pool_address(device: PciDevice) -> str:
-    """The address that names the device's pool and provider: its physical function's, or its own."""
+    """The address that names the device's pool and provider: its group's head's, its physical function's, or its own.
+    """
+    if GROUP_HEAD in device.extra_info:
+        return unit(device)
     found: str = device.parent_addr if is_child(device) and device.parent_addr else device.address
     return found
 
 
-def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys:
-    """What tells a device from others: all tags of its spec, type, NUMA node, and the address of its pool."""
+def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | None:
+    """What tells a device from others: all tags of its spec, type, NUMA node, and the address of its pool. Of a group
+    the head has them, without the ids of a device: requests for single devices don't get it. None: it isn't counted."""
+    if GROUP in tags or GROUP_HEAD in device.extra_info:
+        if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:
+            return None
+        return {'vendor_id': '', 'product_id': '', 'numa_node': device.numa_node, 'dev_type': device.dev_type, **tags,
+                'address': device.address}
     keys: PoolKeys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
                       'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
     parent_ifname = device.extra_info.get('parent_ifname')

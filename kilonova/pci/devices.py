@@ -47,6 +47,8 @@ from kilonova.pci.device import (
     PoolKeys,
     bars,
     is_barred,
+    unit,
+    units,
 )
 from kilonova.pci.kinds import Kind
 from kilonova.pci.placement import Provider
@@ -123,7 +125,7 @@ class _Entry:
             LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
                         '%s is removed when it is freed', self.device.status, self.device.instance_uuid,
                         self.device.address)
-        lost = _with_info(self, {MISSING: 'its host has it no more'}) if self.held else self
+        lost = _with_info(self, {MISSING: 'its host has it no more, or gives it out no more'}) if self.held else self
         return replace(lost, gone=True, later=None)
 
     def given(self, owner: Owner | None) -> _Entry:
@@ -246,8 +248,8 @@ class HostDevices:
         for provider in view.values():
             before = _before(provider.devices)
             if before is not None:
-                barred = sum(is_barred(device) and (device.status not in OWNED or device.address in leaving)
-                             for device in provider.devices)
+                barred = units(device for device in provider.devices if is_barred(device)
+                               and (device.status not in OWNED or device.address in leaving))
                 provider.reserved = max(provider.reserved or 0, min(provider.total, before + barred))
         return view
 
@@ -305,6 +307,11 @@ class HostDevices:
         return found
 
     # -- requests ------------------------------------------------------------------------------------------------------
+
+    def members(self, device: PciDevice) -> list[str]:
+        """The addresses of all devices of its group, its own first; of one that is in none its own."""
+        return [device.address, *sorted(address for address, entry in self.entries.items()
+                                        if unit(entry.device) == unit(device) and address != device.address)]
 
     def use_up(self, addresses: Collection[str]) -> bool:
         """Whether one of these is given away only once."""

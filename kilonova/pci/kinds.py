@@ -5,6 +5,7 @@ A new kind is a module with a class that has what ``Kind`` lists, types of its o
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Protocol
 
@@ -12,11 +13,14 @@ from oslo_config import cfg
 
 from kilonova.objects import PciDevice
 from kilonova.pci import device as pci_device
+from kilonova.pci import groups
 from kilonova.pci.device import (
     ALLOCATED,
     AVAILABLE,
     CHILD_TYPES,
     CLAIMED,
+    GROUP,
+    GROUP_HEAD,
     OWNED,
     PF,
     STANDARD,
@@ -30,7 +34,9 @@ from kilonova.pci.device import (
 )
 from kilonova.pci.mdev import MdevTypes, MediatedDevices
 from kilonova.pci.placement import Provider, one_time_use, placement_view
-from kilonova.pci.spec import DeviceSpecs
+from kilonova.pci.spec import DeviceSpec, DeviceSpecs, PciConfigInvalidSpec
+
+LOG = logging.getLogger(__name__)
 
 
 class Kind(Protocol):
@@ -76,33 +82,58 @@ class PciFunctions:
     def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
         """``reported``: in Placement."""
         self._specs, self._reported = specs, reported
+        self._lacking: dict[str, str] = {}
 
     def check(self, found: Collection[Found]) -> None:
-        """As ``Kind``: specs were checked when they were read."""
+        """As ``Kind``: a group that lacks a member. Specs were checked when they were read."""
+        formed = groups.form((one, spec.grouping) for one, spec in self._named(found))
+        if formed.problems:
+            raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
-        """As ``Kind``; logs what each spec matched, when that is new."""
-        named = [(one, spec) for one in found
-                 if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None]
+        """As ``Kind``; logs what each spec matched, and what is given to no server as its group lacks a member, when
+        that is new."""
+        named = self._named(found)
         self._specs.tell(named)
-        return {one['address']: pci_device.columns(one, spec.tags) for one, spec in named}
+        formed = groups.form((one, spec.grouping) for one, spec in named)
+        for address in formed.problems.keys() - self._lacking.keys():
+            LOG.warning('PCI device %s is given to no server: %s', address, formed.problems[address])
+        self._lacking = formed.problems
+        made = {}
+        for one, spec in named:
+            if one['address'] in formed.problems:
+                continue
+            made[one['address']] = columns = pci_device.columns(one, spec.tags)
+            if spec.grouping is not None:
+                columns['extra_info'].update({GROUP: spec.grouping.name, GROUP_HEAD: formed.heads[one['address']]})
+        return made
+
+    def _named(self, found: Collection[Found]) -> list[tuple[Found, DeviceSpec]]:
+        return [(one, spec) for one in found
+                if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None]
 
     def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
         """As ``Kind``: none is made."""
         return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """A physical function and those below it bar each other: when one is held, or may not be given out itself."""
+        """A physical function and those below it bar each other, as do the members of a group: when one is held, or may
+        not be given out itself."""
         taken = {device.address: device.status if device.status in OWNED else ALLOCATED for device in devices
                  if device.status in OWNED or is_barred(device)}
         below: dict[str, set[str]] = {}
+        beside: dict[str, set[str]] = {}
         for device in devices:
             if device.address in taken and is_child(device):
                 below.setdefault(device.parent_addr, set()).add(taken[device.address])
+            elif device.address in taken and GROUP_HEAD in device.extra_info:
+                beside.setdefault(device.extra_info[GROUP_HEAD], set()).add(taken[device.address])
 
         def bars(device: PciDevice) -> Collection[str | None]:
             if is_child(device):
                 return (taken.get(device.parent_addr),)
+            if GROUP_HEAD in device.extra_info:
+                return beside.get(device.extra_info[GROUP_HEAD], ())
             return below.get(device.address, ()) if device.dev_type == PF else ()
 
         return {device.address: device.status if device.status in OWNED else _barred(bars(device))

@@ -19,8 +19,8 @@ from typing import Any
 import os_traits
 
 from kilonova.objects import PciDevice
-from kilonova.pci.device import OWNED, describe, is_child, pool_address
-from kilonova.pci.spec import DeviceSpec, DeviceSpecs, PlacementPciException, default_resource_class
+from kilonova.pci.device import OWNED, describe, is_child, pool_address, unit, units
+from kilonova.pci.spec import DeviceSpec, DeviceSpecs, PlacementPciException, default_resource_class, group_class
 
 OWN_TRAITS = frozenset((os_traits.COMPUTE_MANAGED_PCI_DEVICE, os_traits.OWNER_NOVA))
 
@@ -57,7 +57,7 @@ class Provider:
 
     @property
     def total(self) -> int:
-        return len(self.devices)
+        return units(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
         """{resource class: inventory}; all fields that are left out are Placement's defaults (or what it
@@ -113,7 +113,7 @@ def allocations(view: Mapping[str, Provider],
     """
     found: dict[str, dict[str, dict[str, int]]] = {}
     for provider in view.values():
-        for device in provider.devices:
+        for device in {unit(device): device for device in provider.devices}.values():
             if device.status in OWNED and provider.resource_class is not None:
                 resources = found.setdefault(device.instance_uuid, {}).setdefault(uuids[provider.address], {})
                 resources[provider.resource_class] = resources.get(provider.resource_class, 0) + 1
@@ -166,8 +166,13 @@ def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: Devi
         raise PlacementPciException(
             error='Only type-PCI and type-PF devices may set one_time_use and '
                   f'{device.address} does not qualify')
-    resource_class = spec.resource_class or default_resource_class(device.vendor_id, device.product_id)
+    resource_class = spec.resource_class or (group_class(spec.grouping.name) if spec.grouping is not None
+                                             else default_resource_class(device.vendor_id, device.product_id))
     traits = _traits(spec)
+    if provider.devices and unit(device) != device.address:
+        # What the head's spec says is said of the group.
+        provider.devices.append(device)
+        return
     if provider.devices:
         _check_same(provider, device, resource_class, traits)
     provider.resource_class, provider.traits = resource_class, traits

@@ -24,6 +24,7 @@ from oslo_utils import strutils, uuidutils
 
 from kilonova import errors
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, RequestGroup
+from kilonova.pci import groups
 from kilonova.pci import spec as device_spec
 from kilonova.pci.device import MDEV
 
@@ -55,6 +56,7 @@ _SCHEMA = {
         'resource_class': {'type': 'string', 'minLength': 1},
         'traits': {'type': 'string', 'minLength': 1},
         'live_migratable': {'type': ['string', 'boolean']},
+        'group': {'type': 'string', 'pattern': rf'^{groups.NAME.pattern}\Z'},
     },
     'required': ['name'],
 }
@@ -134,7 +136,10 @@ def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
         raise PciInvalidAlias(reason=f"the name is empty in '{text}'")
     # Known to the schema, meaningless, and no key of any pool.
     entry.pop('capability_type', None)
-    if not (pci_in_placement and 'resource_class' in entry):
+    beside = [key for key in ('vendor_id', 'product_id', 'device_type', 'live_migratable') if key in entry]
+    if 'group' in entry and beside:
+        raise PciInvalidAlias(reason=f"{beside[0]!r} says nothing of a group in '{text}'")
+    if 'group' not in entry and not (pci_in_placement and 'resource_class' in entry):
         missing = [key for key in ('vendor_id', 'product_id') if key not in entry]
         if missing:
             raise PciInvalidAlias(reason=f"{missing[0]!r} is a required property in '{text}'")
@@ -255,7 +260,9 @@ def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
 
 def _class_of(wanted: Mapping[str, str]) -> str:
     name = wanted.get('resource_class')
-    return device_spec.resource_class(name) if name else device_spec.default_resource_class(
+    if name:
+        return device_spec.resource_class(name)
+    return device_spec.group_class(wanted['group']) if 'group' in wanted else device_spec.default_resource_class(
         wanted['vendor_id'], wanted['product_id'])
 
 

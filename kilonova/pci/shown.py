@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.pci.device import BARS, KIND_OF
+from kilonova.pci.device import BARS, GROUP, GROUP_HEAD, KIND_OF
 
 # Of ``extra_info``, which a device has some of.
 TAGS = ('managed', 'live_migratable', 'parent_ifname', 'mac_address')
@@ -25,6 +25,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         'server_id': row['instance_uuid'], 'server_name': row['server_name'], 'project_id': row['project_id'],
         'request_id': row['request_id'], 'resource_provider': info.get('rp_uuid'),
         'mdev_type': info.get('mdev_type'), 'mdev_class': info.get('mdev_class'),
+        'group': info.get(GROUP), 'group_head': info.get(GROUP_HEAD),
         'tags': {name: info[name] for name in TAGS if name in info},
         'barred': {name: info[name] for name in BARS if name in info},
         'held_since': row['held_since'], 'created_at': row['created_at'], 'updated_at': row['updated_at']}

@@ -38,6 +38,8 @@ from kilonova.pci.address import (
     parse,
 )
 from kilonova.pci.device import CHILD_TYPES, PF
+from kilonova.pci.groups import KEYS as GROUP_KEYS
+from kilonova.pci.groups import Grouping, check_same
 
 __all__ = ('DeviceSpec', 'DeviceSpecs', 'PciConfigInvalidSpec', 'PciDeviceInvalidDeviceName',
            'PciDeviceInvalidPFRemoteManaged', 'PciDeviceRemoteManagedNotPresent',
@@ -48,7 +50,7 @@ LOG = logging.getLogger(__name__)
 
 MAX_NAME = 255
 KEYS = ('vendor_id', 'product_id', 'address', 'devname', 'resource_class', 'traits', 'physical_network', 'trusted',
-        'remote_managed', 'managed', 'live_migratable', 'one_time_use')
+        'remote_managed', 'managed', 'live_migratable', 'one_time_use', *GROUP_KEYS)
 # How much a word is like a key (difflib's ratio) from which on it is taken for a mistyped one.
 LIKE = 0.8
 _STRICT_BOOLEANS = ('managed', 'live_migratable', 'one_time_use', 'remote_managed')
@@ -82,6 +84,7 @@ class DeviceSpec:
     tags: Mapping[str, str | None]
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
+    grouping: Grouping | None = None
 
     @property
     def remote_managed(self) -> bool:
@@ -133,7 +136,9 @@ class DeviceSpecs:
         while devices are reported in Placement).
         """
         entries = [entry for value in values for entry in _entries(value)]
-        return cls(_parse_entry(entry, report_in_placement, sysfs_root) for entry in entries)
+        specs = [_parse_entry(entry, report_in_placement, sysfs_root) for entry in entries]
+        check_same(spec.grouping for spec in specs)
+        return cls(specs)
 
     def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
         """The first spec that names the discovered device; devices in a domain above FFFF are never given
@@ -174,7 +179,8 @@ def _entries(value: str) -> list[dict[str, Any]]:
 
 
 def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: str) -> DeviceSpec:
-    tags = dict(entry)
+    grouping = Grouping.parse(entry)
+    tags = {name: value for name, value in entry.items() if name not in ('group_by', 'group_size')}
     vendor = _id('vendor_id', tags.pop('vendor_id', ANY))
     product = _id('product_id', tags.pop('product_id', ANY))
     address_value, devname = tags.pop('address', None), tags.pop('devname', None)
@@ -193,7 +199,7 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
         _check_remote_managed(address, devname, sysfs_root)
     return DeviceSpec(vendor, product, address, texts,
                       None if wanted_class is None else resource_class(_text('resource_class', wanted_class)),
-                      frozenset() if wanted_traits is None else traits(_text('traits', wanted_traits)))
+                      frozenset() if wanted_traits is None else traits(_text('traits', wanted_traits)), grouping)
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -284,6 +290,11 @@ def _normal(name: str, standards: Container[str], kind: str) -> str:
     if len(word) > MAX_NAME:
         raise PciConfigInvalidSpec(reason=f'{kind} {word} is longer than {MAX_NAME} characters')
     return word
+
+
+def group_class(name: str) -> str:
+    """The class of groups whose spec (or alias) names none."""
+    return _normal(f'PCI_GROUP_{name}', (), 'resource class')
 
 
 def default_resource_class(vendor_id: str, product_id: str) -> str:

@@ -138,7 +138,7 @@ def _count_devices(spec: RequestSpec, host: HostState, free: dict[tuple[str, str
         counts = free.setdefault(key, Counter())
         for pool in host.pci_stats.pools:
             if any(pool.matches(wanted) for wanted in specs):
-                counts[f'{pool.keys["vendor_id"]}:{pool.keys["product_id"]}'] += pool.count
+                counts[pool.keys.get('group') or f'{pool.keys["vendor_id"]}:{pool.keys["product_id"]}'] += pool.count
 
 
 def prometheus(found: Capacity, flavor: str) -> list[str]:

@@ -19,7 +19,7 @@ from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.errors import KilonovaError
 from tests.fixtures.cloud import ALIAS, SPEC, Cloud, Templates
-from tests.fixtures.hosts import sriov_gpu
+from tests.fixtures.hosts import pci_device, sriov_gpu
 from tests.fixtures.mdev import mdev_bus, mdev_card
 from tests.flows.cases import CASES, GPUS, WAITING, Case, bring_back, check, clear, dies_at, disturb
 
@@ -30,10 +30,13 @@ ASKED: dict[str, Callable[[int], dict[str, str]]] = {
     'PCI device': lambda number: {'pci_passthrough:alias': f'QuadroM4000-video:{number}'},
     'VF': lambda number: {'pci_passthrough:alias': f'vf:{number}'},
     'vGPU': lambda number: {'resources:VGPU': str(number)},
+    'group': lambda number: {'pci_passthrough:alias': f'with-audio:{number}'},
 }
 WAYS = ('works', 'a step fails', 'the host dies')
 VFS = {'gpu1': [f'0000:3b:00.{number}' for number in (4, 5)], 'gpu2': [f'0000:5e:00.{number}' for number in (4, 5)]}
 CARD = '0000:84:00.0'
+# Two GPUs with their audio functions.
+GROUPS = {host: [f'0000:{bus}:00.{function}' for bus in ('c1', 'c2') for function in (0, 1)] for host in GPUS}
 # What starts a server that has no guest on its host.
 STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboot', {'type': 'HARD'}),
                                       'SHELVED': ('unshelve',), 'SUSPENDED': ('resume',), 'RESCUE': ('unrescue',)}
@@ -78,13 +81,18 @@ class Shared:
         """It has ``of``: {kind of device: (a flavor, the flavor of a resize)}."""
         if self.cloud is None:
             known = {'vendor_id': '10de', 'product_id': '2330', 'live_migratable': True}
-            specs = {host: [SPEC, *(json.dumps({**known, 'address': vf}) for vf in vfs)] for host, vfs in VFS.items()}
+            groups = {'group': 'with-audio', 'group_by': 'slot', 'group_size': 2}
+            specs = {host: [SPEC, *(json.dumps({**known, 'address': vf}) for vf in vfs),
+                            *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
+                     for host, vfs in VFS.items()}
             alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
             self.cloud = Cloud(
                 self._directories.mktemp('devices'), self._templates, GPUS, specs=specs,
-                devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4})]
+                devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
+                                *(pci_device(address, product='26b9') for address in GROUPS[host])]
                          for host, vfs in VFS.items()},
-                reclaim_instance_interval=3600, pci__alias=[ALIAS, json.dumps(alias)],
+                reclaim_instance_interval=3600, pci__alias=[
+                    ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
                 devices__enabled_mdev_types=['nvidia-35'])
             self.made.append(self.cloud)
             self.cloud.of = {
@@ -124,11 +132,12 @@ def held(cloud: Cloud) -> int:
 def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> str:
     """What a server came to: 'STATUS: devices'. Fails where its devices, its allocation and its guest differ."""
     status, owned = case.status(cloud, server), cloud.owned(server)
-    assert held(cloud) == len(owned), (cloud.placement.allocations(), owned)
+    number = len(owned) // 2 if device == 'group' else len(owned)
+    assert held(cloud) == number, (cloud.placement.allocations(), owned)
     if device == 'vGPU':
         assert all(is_uuid_like(name.split()[1]) for name in owned)
     else:
-        wanted = GPUS if device == 'PCI device' else VFS if device == 'VF' else {}
+        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS}.get(device, {})
         assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
     host = None if status in ('GONE', 'HELD') else cloud.host_of(server)
     if host is not None and status != 'SOFT_DELETED':
@@ -149,7 +158,7 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
         return f'{status}: old and new'
     # Of a server that was resized from one to two.
     assert set(owned) < set(before)
-    return f'{status}: {"old" if len(owned) == 1 else "new"}'
+    return f'{status}: {"old" if number == 1 else "new"}'
 
 
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:

@@ -50,7 +50,7 @@ FIELDS = Fields(
     *(Field(name, column(name)) for name in (
         'id', 'host', 'node', 'address', 'parent_address', 'kind', 'vendor_id', 'product_id', 'numa_node', 'status',
         'server_id', 'server_name', 'project_id', 'request_id', 'resource_provider', 'mdev_type', 'mdev_class',
-        'tags', 'barred')),
+        'group', 'group_head', 'tags', 'barred')),
     Field('held_since', lambda row, links: zulu(row['held_since'])),
     Field('created_at', lambda row, links: zulu(row['created_at'])),
     Field('updated_at', lambda row, links: zulu(row['updated_at'])),

@@ -55,7 +55,8 @@ def test_a_device_with_its_owner(site: Any, server: str) -> None:
         'kind': 'pci', 'vendor_id': '10de', 'product_id': '13f1', 'numa_node': 1, 'status': 'allocated',
         'server_id': server, 'server_name': 'train', 'project_id': 'p7',
         'request_id': 'aaaaaaaa-0000-4000-8000-00000000000a', 'resource_provider': PROVIDER, 'mdev_type': None,
-        'mdev_class': None, 'held_since': None, 'tags': {'managed': 'true'}, 'barred': {'disabled': 'ECC errors'},
+        'mdev_class': None, 'held_since': None, 'group': None, 'group_head': None,
+        'tags': {'managed': 'true'}, 'barred': {'disabled': 'ECC errors'},
         'updated_at': None,
         'links': [{'rel': 'self', 'href': f'http://localhost/kilonova/v1/os-devices/{uuid_of(1)}'}]}
     assert len(created) == len('2026-11-21T10:00:00Z') and created.endswith('Z')

@@ -82,11 +82,11 @@ def claimed(devices: HostDevices, uuid: str, *requests: InstancePCIRequest) -> H
     return devices.given({device.address: Owner('claimed', uuid, request_id) for device, request_id in chosen}, uuid)[0]
 
 
-def ledger(devices: list[dict[str, Any]]) -> Tracker:
+def ledger(devices: list[dict[str, Any]], specs: str = '{"vendor_id": "10de"}') -> Tracker:
     """An empty ledger of such a host, which has room for everything else."""
     made = Tracker()
     made.node = ComputeNode(id=NODE, memory_mb=1 << 30, local_gb=1 << 30, hypervisor_hostname='host1')
-    made.load(host(devices))
+    made.load(host(devices, specs))
     return made
 
 

@@ -109,7 +109,8 @@ def test_held_device_that_disappears(caplog: pytest.LogCaptureFixture) -> None:
     before = given(host([found(G0)]), A, G0)
     made = before.looked([])
     (row,) = made.unwritten().updated
-    assert row.extra_info == {'missing': 'its host has it no more'} and row.obj_what_changed() == {'extra_info'}
+    assert row.extra_info == {'missing': 'its host has it no more, or gives it out no more'}
+    assert row.obj_what_changed() == {'extra_info'}
     assert [device.address for device in made.barred_since(before)] == [G0]
     made = saved(made)
     assert not made.looked([]).unwritten() and not made.looked([]).barred_since(made)

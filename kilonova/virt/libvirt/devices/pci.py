@@ -101,6 +101,9 @@ def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
     types = mdev_types(capability)
     if types is not None:
         described['mdev_types'] = types
+    group = capability.find('iommuGroup')
+    if group is not None:
+        described['iommu_group'] = _number(group.get('number'))
     return described
 
 

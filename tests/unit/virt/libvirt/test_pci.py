@@ -38,6 +38,10 @@ def test_a_plain_function() -> None:
         'numa_node': 1, 'label': 'label_10de_13f1', 'dev_type': 'type-PCI', 'capabilities': {}}
 
 
+def test_the_iommu_group() -> None:
+    assert one(node(8, extra="<iommuGroup number='31'><address bus='8'/></iommuGroup>"))['iommu_group'] == 31
+
+
 @pytest.mark.parametrize('extra', ['', "<numa node='-1'/>", '<numa/>'])
 def test_no_numa_node(extra: str) -> None:
     assert one(node(8, extra=extra))['numa_node'] is None

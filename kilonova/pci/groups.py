@@ -1,0 +1,164 @@
+"""Devices that belong together: a server gets all members of a group or none.
+
+    formed = form([(found, spec), …])        # what device_spec says of the devices of a host
+    formed.heads                             # {'0000:81:00.1': '0000:81:00.0', '0000:81:00.0': '0000:81:00.0'}
+    formed.problems                          # {'0000:82:00.0': 'group gpu: 0000:82:00.0 is 1 device, …'}
+
+A group is one unit wherever devices are counted: in pools, requests and Placement. Its head, the member with the lowest
+address, stands for it there; the others follow the head (``device.unit``).
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kilonova.pci.address import PciConfigInvalidSpec, PciDeviceWrongAddressFormat, parse
+from kilonova.pci.device import STANDARD, Found
+
+SLOT, IOMMU_GROUP = 'slot', 'iommu_group'
+RULES = (SLOT, IOMMU_GROUP)
+# Members of a group; lists of one spec.
+LEAST, MOST, MOST_LISTS = 2, 16, 256
+NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
+# Keys of a spec that make a group, and those that can't be said of one.
+KEYS = ('group', 'group_by', 'group_size')
+EXCLUDED = ('one_time_use', 'live_migratable', 'remote_managed', 'physical_network', 'devname')
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a spec says of groups: their ``name``, which aliases ask for, and which devices belong to one: the rule
+    ``by`` and its ``size``, or the ``lists`` of addresses."""
+
+    name: str
+    by: str | None = None
+    size: int = 0
+    lists: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def parse(cls, entry: Mapping[str, object]) -> Grouping | None:
+        """Of an entry of device_spec; None: it says nothing of groups. PciConfigInvalidSpec names what is wrong."""
+        given = {key: entry[key] for key in KEYS if key in entry}
+        if not given:
+            return None
+        name, by, size = (given.get(key) for key in KEYS)
+        if not isinstance(name, str) or NAME.fullmatch(name) is None:
+            raise PciConfigInvalidSpec(reason=f"group: {name!r} is not accepted: 1 to 64 letters, digits, '_', '.' or "
+                                              "'-' are")
+        beside = [key for key in EXCLUDED if key in entry]
+        if beside:
+            raise PciConfigInvalidSpec(reason=f"group {name}: '{beside[0]}' is not supported for devices of a group")
+        if isinstance(by, list):
+            if size is not None:
+                raise PciConfigInvalidSpec(reason=f'group {name}: group_size is only said with group_by '
+                                                  f"{' or '.join(RULES)}")
+            return cls(name, lists=_lists(name, by))
+        if by not in RULES:
+            raise PciConfigInvalidSpec(reason=f"group {name}: group_by: {by!r} is not accepted: {', '.join(RULES)} or "
+                                              'lists of addresses are')
+        if not isinstance(size, int) or isinstance(size, bool) or not LEAST <= size <= MOST:
+            raise PciConfigInvalidSpec(reason=f'group {name}: group_size: {size!r} is not accepted: a number from '
+                                              f'{LEAST} to {MOST} is')
+        return cls(name, str(by), size)
+
+
+def _lists(name: str, given: list[object]) -> tuple[tuple[str, ...], ...]:
+    if not 1 <= len(given) <= MOST_LISTS:
+        raise PciConfigInvalidSpec(reason=f'group {name}: group_by has {len(given)} lists, 1 to {MOST_LISTS} are '
+                                          'accepted')
+    lists, seen = [], set[str]()
+    for members in given:
+        if not isinstance(members, list) or not LEAST <= len(members) <= MOST:
+            raise PciConfigInvalidSpec(reason=f'group {name}: group_by: {members!r} is not accepted: a list of {LEAST} '
+                                              f'to {MOST} addresses is')
+        addresses = tuple(_address(name, member) for member in members)
+        for address in addresses:
+            if address in seen:
+                raise PciConfigInvalidSpec(reason=f'group {name}: {address} is there twice')
+            seen.add(address)
+        lists.append(addresses)
+    return tuple(lists)
+
+
+def _address(name: str, member: object) -> str:
+    try:
+        return str(parse(member if isinstance(member, str) else ''))
+    except PciDeviceWrongAddressFormat:
+        raise PciConfigInvalidSpec(reason=f'group {name}: {member!r} is no PCI address such as 0000:81:00.0') from None
+
+
+def check_same(groupings: Iterable[Grouping | None]) -> None:
+    """PciConfigInvalidSpec: two specs mean different groups by one name."""
+    known: dict[str, Grouping] = {}
+    for grouping in groupings:
+        if grouping is not None and known.setdefault(grouping.name.lower(), grouping) != grouping:
+            raise PciConfigInvalidSpec(reason=f'group {grouping.name}: two specs name it and say different things of '
+                                              'group_by or group_size')
+
+
+@dataclass
+class Formed:
+    """``heads``: {address of each member: its head's}. ``problems``: {address of a device that is in no whole group:
+    why}; it is given to no server."""
+
+    heads: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+def form(named: Iterable[tuple[Found, Grouping | None]]) -> Formed:
+    """The groups of a host."""
+    formed, members = Formed(), dict[Grouping, dict[str, Found]]()
+    for found, grouping in named:
+        if grouping is None:
+            continue
+        if found['dev_type'] != STANDARD:
+            formed.problems[found['address']] = (f"group {grouping.name}: {found['address']} is {found['dev_type']}, "
+                                                 f'only {STANDARD} can be in a group')
+        else:
+            members.setdefault(grouping, {})[found['address']] = found
+    for grouping, devices in members.items():
+        if grouping.by is None:
+            _by_lists(formed, grouping, devices)
+        else:
+            _by_rule(formed, grouping, devices)
+    return formed
+
+
+def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) -> None:
+    for addresses in grouping.lists:
+        absent = [address for address in addresses if address not in devices]
+        if len(absent) == len(addresses):
+            # Another host's: a configuration may be that of many.
+            continue
+        if not absent:
+            _add(formed, addresses)
+            continue
+        why = (f"group {grouping.name}: {', '.join(absent)} of {', '.join(addresses)} is not among the devices of this "
+               'host that its specs name')
+        formed.problems.update({address: why for address in addresses if address in devices})
+    listed = {address for addresses in grouping.lists for address in addresses}
+    for address in devices.keys() - listed:
+        formed.problems[address] = f'group {grouping.name}: {address} is in none of the lists of group_by'
+
+
+def _by_rule(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) -> None:
+    together: dict[object, list[str]] = {}
+    for address, found in devices.items():
+        key: object = address.rpartition('.')[0] if grouping.by == SLOT else found.get('iommu_group')
+        if key is None:
+            formed.problems[address] = f'group {grouping.name}: {address} is in no IOMMU group'
+        else:
+            together.setdefault(key, []).append(address)
+    for addresses in together.values():
+        if len(addresses) == grouping.size:
+            _add(formed, addresses)
+            continue
+        why = (f"group {grouping.name}: {', '.join(sorted(addresses))} of one {grouping.by} are {len(addresses)}, "
+               f'group_size is {grouping.size}')
+        formed.problems.update(dict.fromkeys(addresses, why))
+
+
+def _add(formed: Formed, addresses: Iterable[str]) -> None:
+    ordered = sorted(addresses)
+    formed.heads.update(dict.fromkeys(ordered, ordered[0]))

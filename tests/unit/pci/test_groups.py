@@ -1,0 +1,146 @@
+"""Groups of devices: what operators may write, and which devices of a host belong together."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kilonova.compute.tracker import RUN
+from kilonova.objects import Flavor, InstancePCIRequests
+from kilonova.pci import groups
+from kilonova.pci.address import PciConfigInvalidSpec
+from kilonova.pci.groups import Grouping, form
+from kilonova.pci.kinds import PciFunctions
+from kilonova.pci.request import Aliases, PciInvalidAlias, request_groups, requests_from_flavor
+from kilonova.pci.spec import DeviceSpecs
+from tests.unit.pci.builders import found, ledger, request
+
+A, B, C, D = (f'0000:{bus}:00.0' for bus in ('81', '82', 'c1', 'c2'))
+SLOT = {'group': 'g', 'group_by': 'slot', 'group_size': 2}
+
+
+def specs(*entries: dict[str, Any]) -> DeviceSpecs:
+    return DeviceSpecs.parse([json.dumps(entry) for entry in entries], report_in_placement=True)
+
+
+# --- what may be written ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(('change', 'why'), [
+    ({'group': ''}, "group: '' is not accepted"), ({'group': 5}, 'group: 5 is not accepted'),
+    ({'group': 'a b'}, "group: 'a b' is not accepted"), ({'group': 'x' * 65}, 'is not accepted: 1 to 64 letters'),
+    ({'group': None}, 'group: None is not accepted'),
+    ({'group_by': 'bus'}, "group_by: 'bus' is not accepted: slot, iommu_group or lists of addresses are"),
+    ({'group_by': None}, 'group_by: None is not accepted'), ({'group_size': None}, 'group_size: None is not accepted'),
+    ({'group_size': 1}, 'group_size: 1 is not accepted: a number from 2 to 16 is'),
+    ({'group_size': 17}, 'group_size: 17'), ({'group_size': '2'}, "group_size: '2'"),
+    ({'group_size': True}, 'group_size: True'), ({'group_size': 2.0}, r'group_size: 2\.0'),
+    ({'group_by': [], 'group_size': ...}, 'group_by has 0 lists'),
+    ({'group_by': [[A, B]]}, 'group_size is only said with group_by slot'),
+    ({'group_by': [A, B], 'group_size': ...}, f"'{A}' is not accepted: a list of 2 to 16 addresses is"),
+    ({'group_by': [[A]], 'group_size': ...}, 'a list of 2 to 16 addresses is'),
+    ({'group_by': [[f'0000:{bus:02x}:00.0' for bus in range(17)]], 'group_size': ...}, 'a list of 2 to 16'),
+    ({'group_by': [[f'{each:04x}:00:00.0', f'{each:04x}:00:01.0'] for each in range(257)], 'group_size': ...},
+     'group_by has 257 lists, 1 to 256 are accepted'),
+    ({'group_by': [[A, A]], 'group_size': ...}, f'{A} is there twice'),
+    ({'group_by': [[A, B], [C, B]], 'group_size': ...}, f'{B} is there twice'),
+    ({'group_by': [[A, '82:00.0']], 'group_size': ...}, "'82:00.0' is no PCI address"),
+    ({'group_by': [[A, 7]], 'group_size': ...}, '7 is no PCI address'),
+    ({'one_time_use': True}, "'one_time_use' is not supported for devices of a group"),
+    ({'live_migratable': 'yes'}, "'live_migratable' is not supported"), ({'remote_managed': 'no'}, "'remote_managed'"),
+    ({'physical_network': 'net'}, "'physical_network'")])
+def test_a_bad_group_is_refused_by_its_value(change: dict[str, Any], why: str) -> None:
+    entry = {name: value for name, value in {**SLOT, **change}.items() if value is not ...}
+    with pytest.raises(PciConfigInvalidSpec, match=why):
+        specs(entry)
+
+
+@pytest.mark.parametrize('alone', ['group', 'group_by', 'group_size'])
+def test_one_key_alone(alone: str) -> None:
+    with pytest.raises(PciConfigInvalidSpec, match='group'):
+        specs({alone: SLOT[alone]})
+
+
+def test_two_specs_of_one_group() -> None:
+    assert len(specs({**SLOT, 'product_id': '1'}, {**SLOT, 'product_id': '2'})) == 2
+    with pytest.raises(PciConfigInvalidSpec, match='group G: two specs name it and say different things'):
+        specs({**SLOT, 'product_id': '1'}, {**SLOT, 'product_id': '2', 'group': 'G', 'group_size': 3})
+
+
+def test_a_mistyped_key() -> None:
+    with pytest.raises(PciConfigInvalidSpec, match=r"'groupby' is no key of a spec\. Did you mean 'group_by'"):
+        specs({**SLOT, 'groupby': 'slot'})
+
+
+@pytest.mark.parametrize(('alias', 'why'), [
+    ({'group': 'a b'}, "'a b' does not match"), ({'group': 5}, "5 is not of type 'string'"),
+    ({'group': 'g', 'vendor_id': '10de'}, "'vendor_id' says nothing of a group"),
+    ({'group': 'g', 'product_id': '10de'}, "'product_id' says nothing"),
+    ({'group': 'g', 'device_type': 'type-PF'}, "'device_type' says nothing"),
+    ({'group': 'g', 'live_migratable': True}, "'live_migratable' says nothing")])
+def test_a_bad_alias(alias: dict[str, Any], why: str) -> None:
+    with pytest.raises(PciInvalidAlias, match=why):
+        Aliases.parse([json.dumps({'name': 'a', **alias})])
+
+
+@pytest.mark.parametrize(('more', 'wanted'), [({}, 'CUSTOM_PCI_GROUP_L40S_PAIR'),
+                                             ({'resource_class': 'pairs'}, 'CUSTOM_PAIRS')])
+def test_what_placement_is_asked_for(more: dict[str, str], wanted: str) -> None:
+    aliases = Aliases.parse([json.dumps({'name': 'a', 'group': 'l40s-pair', **more})], pci_in_placement=True)
+    (request,) = requests_from_flavor({'pci_passthrough:alias': 'a:2'}, aliases)
+    assert [group.resources for group in request_groups([request])] == [{wanted: 1}] * 2
+
+
+# --- which belong together -------------------------------------------------------------------------------------------
+def formed(grouping: Grouping, *devices: dict[str, Any]) -> groups.Formed:
+    return form((device, grouping) for device in devices)  # type: ignore[misc]
+
+
+def test_by_slot() -> None:
+    made = formed(Grouping('g', 'slot', 2), *(found(f'0000:81:00.{number}') for number in (1, 0)), found(B))
+    assert made.heads == {'0000:81:00.0': '0000:81:00.0', '0000:81:00.1': '0000:81:00.0'}
+    assert made.problems == {B: f'group g: {B} of one slot are 1, group_size is 2'}
+
+
+def test_by_iommu_group() -> None:
+    made = formed(Grouping('g', 'iommu_group', 2), found(A, iommu_group=7), found(B, iommu_group=0),
+                  found(C, iommu_group=7), found(D), found('0000:d1:00.0', iommu_group=0))
+    assert made.heads == {A: A, C: A, B: B, '0000:d1:00.0': B}
+    assert made.problems == {D: f'group g: {D} is in no IOMMU group'}
+
+
+def test_by_lists() -> None:
+    made = formed(Grouping('g', lists=((B, A), (C, D), ('0000:f1:00.0', '0000:f2:00.0'))), found(A), found(B), found(C),
+                  found('0000:d1:00.0'))
+    assert made.heads == {A: A, B: A}
+    assert made.problems == {
+        C: f'group g: {D} of {C}, {D} is not among the devices of this host that its specs name',
+        '0000:d1:00.0': 'group g: 0000:d1:00.0 is in none of the lists of group_by'}
+
+
+@pytest.mark.parametrize('dev_type', ['type-PF', 'type-VF'])
+def test_only_plain_functions(dev_type: str) -> None:
+    made = formed(Grouping('g', 'slot', 2), found(A, dev_type=dev_type))
+    assert made.problems == {A: f'group g: {A} is {dev_type}, only type-PCI can be in a group'}
+
+
+def test_what_is_in_no_whole_group_is_not_offered(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why, once as long as it is so."""
+    kind = PciFunctions(specs({**SLOT, 'product_id': '13f1'}, {'product_id': '2330'}))
+    audio = found('0000:81:00.1')
+    for _ in range(2):
+        assert list(kind.columns([found(A), found(B, product_id='2330')])) == [B]
+    assert caplog.text.count(f'PCI device {A} is given to no server') == 1
+    assert sorted(kind.columns([found(A), audio])) == [A, '0000:81:00.1']
+    assert kind.columns([found(A)]) == {} and caplog.text.count('is given to no server') == 2
+
+
+def test_a_claim_that_is_sent_again() -> None:
+    """It has its devices already: two requests of one group each, four devices."""
+    devices = [found(f'0000:{bus}:00.{number}') for bus in ('81', '82', '83') for number in (0, 1)]
+    tracker = ledger(devices, json.dumps(SLOT))
+    wanted = [request(1, group='g'), request(1, group='g')]
+    flavor = Flavor(memory_mb=1, root_gb=1, ephemeral_gb=0, swap=0, vcpus=1, extra_specs={})
+    for _ in range(2):
+        plan = tracker.plan('server', RUN, flavor, InstancePCIRequests(requests=wanted))
+        assert sorted(device.address for device in plan.devices) == [one['address'] for one in devices[:4]]
+        tracker.commit(plan)
