@@ -125,8 +125,8 @@ class AcceleratorClient:
         try:
             if self._adapter.get_endpoint():
                 return
-        except ks_exceptions.MissingAuthPlugin:
-            # Nobody to ask the catalog as.
+        except (ks_exceptions.MissingAuthPlugin, ks_exceptions.EndpointNotFound):
+            # Nobody to ask the catalog as, or it has no such entry.
             pass
         except ks_exceptions.ClientException as error:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error

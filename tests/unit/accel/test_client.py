@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from keystoneauth1 import access as ks_access
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import noauth as ks_noauth
 from keystoneauth1 import session as ks_session
+from keystoneauth1.identity import access as access_plugin
 
 from kilonova import errors
 from kilonova.accel import request
@@ -107,8 +109,12 @@ def test_a_profile_that_went_away(cyborg):
 
 
 def test_a_cloud_without_the_service():
-    """Neither an account nor a catalog's entry."""
-    for auth in (None, ks_noauth.NoAuth()):
+    """Neither an account nor a catalog's entry, which Keystone's plug-ins call an error."""
+    images = {'type': 'image', 'name': 'glance', 'id': '1', 'endpoints': [
+        {'interface': 'public', 'url': 'http://images', 'region': 'R', 'region_id': 'R', 'id': '2'}]}
+    token = {'token': {'methods': [], 'catalog': [images], 'expires_at': '2099-01-01T00:00:00.000000Z'}}
+    listed = access_plugin.AccessInfoPlugin(ks_access.create(body=token, auth_token='t'), 'http://keystone')
+    for auth in (None, ks_noauth.NoAuth(), listed):
         client = AcceleratorClient(ks_adapter.Adapter(ks_session.Session(auth=auth), service_type='accelerator'))
         with pytest.raises(NoAccelerators):
             client.profile('fpga')
