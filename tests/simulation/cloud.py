@@ -88,11 +88,18 @@ def _functions(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
         for host in range(1, count + 1)}
 
 
-def _cards(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
-    """A GPU, and two cards with room for so many vGPUs."""
+def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
+    """A GPU, two cards with room for so many vGPUs, a physical function with so many virtual ones, and two groups of a
+    GPU with its audio function."""
     types = {'nvidia-35': {'available': each, 'api': 'vfio-pci'}}
-    return {f'gpu{host}': [hosts.gpu(f'0000:{host:02x}:00.0'), *(
-        hosts.gpu(f'0000:{host:02x}:{slot:02x}.0', '2235', mdev_types=types) for slot in (1, 2))]
+    return {f'gpu{host}': [
+        hosts.gpu(f'0000:{host:02x}:00.0'),
+        *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.0', '2235', mdev_types=types) for slot in (1, 2)),
+        hosts.gpu(f'0000:{host:02x}:03.0', '20b0', dev_type='type-PF'),
+        *(hosts.gpu(f'0000:{host:02x}:03.{function + 1}', '20b1', dev_type='type-VF',
+                    parent_addr=f'0000:{host:02x}:03.0') for function in range(each)),
+        *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.{function}', product)
+          for slot in (4, 5) for function, product in enumerate(('26b9', '22ba')))]
         for host in range(1, count + 1)}
 
 
@@ -119,11 +126,19 @@ SHAPES = {
     'pins': Shape('pins', _gpus(2, 2), tuple(
         (name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS), (_WHOLE,), (_SPEC,),
         conductors=2, vcpus=12, cells=2, options={'compute__cpu_dedicated_set': '0-11'}),
-    # Mediated devices, alone, two of any card, with a GPU, and one each of two cards.
-    'vgpus': Shape('vgpus', _cards(2, 2), (
+    # Each kind of device, alone and together: GPUs, mediated devices (two of any card, or one each of two cards),
+    # virtual functions that Placement counts, groups.
+    'kinds': Shape('kinds', _kinds(2, 2), (
         ('none', 1, {}), ('one', 2, {'resources:VGPU': '1'}),
         ('two', 4, {'resources:VGPU': '2'}), ('both', 4, {'resources:VGPU': '1', 'pci_passthrough:alias': 'gpu:1'}),
-        ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'})), (_WHOLE,), (_SPEC,),
+        ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'}),
+        ('vf', 2, {'pci_passthrough:alias': 'vf:1'}), ('group', 2, {'pci_passthrough:alias': 'audible:1'}),
+        ('groups', 2, {'pci_passthrough:alias': 'audible:2'}),
+        ('mixed', 2, {'pci_passthrough:alias': 'audible:1,vf:1', 'resources:VGPU': '1'})),
+        (_WHOLE, hosts.alias('vf', '20b1', 'type-VF'), json.dumps({'name': 'audible', 'group': 'audible'})),
+        (_SPEC, json.dumps({'vendor_id': '10de', 'product_id': '20b1'}), *(
+            json.dumps({'vendor_id': '10de', 'product_id': product, 'group': 'audible', 'group_by': 'slot',
+                        'group_size': 2}) for product in ('26b9', '22ba'))),
         conductors=2, lives=True, options={'devices__enabled_mdev_types': ['nvidia-35']}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
