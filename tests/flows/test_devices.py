@@ -17,7 +17,7 @@ from oslo_utils.uuidutils import is_uuid_like
 
 from kilonova.conductor import flows
 from kilonova.conductor.work import Work
-from kilonova.errors import KilonovaError
+from kilonova.errors import KilonovaError, Unanswered
 from tests.fixtures.cloud import ALIAS, SPEC, Cloud, Templates
 from tests.fixtures.hosts import pci_device, sriov_gpu
 from tests.fixtures.mdev import mdev_bus, mdev_card
@@ -33,6 +33,8 @@ ASKED: dict[str, Callable[[int], dict[str, str]]] = {
     'group': lambda number: {'pci_passthrough:alias': f'with-audio:{number}'},
 }
 WAYS = ('works', 'a step fails', 'the host dies')
+# What is asked again and comes to what works.
+LOST = 'a reply is lost'
 VFS = {'gpu1': [f'0000:3b:00.{number}' for number in (4, 5)], 'gpu2': [f'0000:5e:00.{number}' for number in (4, 5)]}
 CARD = '0000:84:00.0'
 # Two GPUs with their audio functions.
@@ -177,7 +179,8 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
             if way == 'a step fails':
                 fail(patch, case, number)
             death = dies_at(cloud, number) if way == 'the host dies' else None
-            if REFUSED in TABLE[name, device][way]:
+            lost = loses(cloud, number) if way == LOST else None
+            if REFUSED in wanted(name, device, way):
                 with pytest.raises(AssertionError, match='"code": 400'):
                     case.act(cloud, server)
                 assert server and end(cloud, case, server, before, device) == f'{case.bad}: same'
@@ -191,8 +194,35 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
         found.add(end(cloud, case, server, before, device))
         clear(cloud)
         number += 1
-        more = number < steps if way == 'a step fails' else bool(everything and death and death.gone)
+        more = number < steps if way == 'a step fails' else bool(everything and (
+            (death and death.gone) or (lost and len(lost) == number)))
     return found
+
+
+def wanted(name: str, device: str, way: str) -> set[str]:
+    """What an operation may come to."""
+    cell = TABLE[name, device]['works' if way == LOST else way]
+    return {text.split(':')[0] if device == 'no device' else text for text in cell}
+
+
+def loses(cloud: Cloud, number: int) -> list[str]:
+    """From now on the reply to the ``number``-th question to a host, or of one to the conductor about a server, counted
+    from 0, is lost: what was asked is done, and whoever asked hears nothing. The questions up to then."""
+    asked: list[str] = []
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
+        counts = len(asked) <= number and kind != 'cast' and (
+            topic == 'compute' or method in ('claim_instance', 'save_instance', 'check_key'))
+        if not counts:
+            return deliver()
+        asked.append(method)
+        mine = len(asked) - 1
+        answer = deliver()
+        if mine == number:
+            raise Unanswered(who=topic, reason='injected silence')
+        return answer
+    cloud.on_message = on_message
+    return asked
 
 
 def fail(patch: pytest.MonkeyPatch, case: Case, index: int) -> None:
@@ -206,15 +236,15 @@ def fail(patch: pytest.MonkeyPatch, case: Case, index: int) -> None:
     disturb(patch, case.kind, index, do)
 
 
-@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('way', [*WAYS, LOST])
 @pytest.mark.parametrize('device', ASKED)
 @pytest.mark.parametrize('name', OPERATIONS)
 def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> None:
     """Each cell: works; each step fails once; the host dies before each thing that it tells of a step, and is back
-    later."""
-    wanted = {text.split(':')[0] if device == 'no device' else text for text in TABLE[name, device][way]}
+    later; each reply is lost once."""
+    expected = wanted(name, device, way)
     found = tried(ground, monkeypatch, name, device, way)
     if way != 'works' and device != 'VF':
-        assert found and found <= wanted
+        assert found and found <= expected
     else:
-        assert found == wanted
+        assert found == expected
