@@ -1,8 +1,8 @@
 """Accelerators of Cyborg on a host: what of a server's accelerator requests its guest is given.
 
     accelerators = Accelerators(client, timeout=300)
-    accelerators.await_bound(instance, check)        # [PciDevice]: when all are bound
-    accelerators.devices(instance)                   # the same of a server that has them
+    accelerators.await_bound(flavor, uuid, check)    # [PciDevice]: when all that are bound to this uuid are
+    accelerators.devices(flavor, uuid)               # the same of a server that has them
 
 The conductor has bound the requests before a host is asked to build. A device that must be programmed is ready later,
 and Cyborg says so by an event. That is only a hint to look: one that comes early, twice or never changes nothing.
@@ -43,60 +43,61 @@ class Accelerators:
         """Whether servers with accelerators may come here."""
         return self._client is not None
 
-    def devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
-        """What the guest is given; [] of a server that has none. Unanswered; AttachHandleInvalid;
-        AcceleratorRequestBindingFailed: they aren't bound."""
-        if device_profile.name_of(instance.flavor.extra_specs) is None:
+    def devices(self, flavor: objects.Flavor, holder: str) -> list[objects.PciDevice]:
+        """What the guest is given of the requests that are bound to the uuid ``holder`` (``accel.holder``); [] of a
+        flavor without accelerators. Unanswered; AttachHandleInvalid; AcceleratorRequestBindingFailed: they aren't
+        bound."""
+        if device_profile.name_of(flavor.extra_specs) is None:
             return []
-        return _attached(instance, self._asked().of_instance(instance.uuid))
+        return _attached(holder, self._asked().of_instance(holder))
 
-    def await_bound(self, instance: objects.Instance, check: Callable[[], None]) -> list[objects.PciDevice]:
+    def await_bound(self, flavor: objects.Flavor, holder: str, check: Callable[[], None]) -> list[objects.PciDevice]:
         """The same, as soon as it is known of all; ``check()`` is called now and then, what it raises ends the waiting.
         AcceleratorRequestBindingFailed: one failed, or it took too long."""
-        if device_profile.name_of(instance.flavor.extra_specs) is None:
+        if device_profile.name_of(flavor.extra_specs) is None:
             return []
         deadline = time.monotonic() + self._timeout
         # Heard from before the first look on: an event between the two isn't missed.
-        with self._heard(instance.uuid) as told:
+        with self._heard(holder) as told:
             while True:
                 check()
                 told.clear()
-                found, silence = self._resolved(instance.uuid)
+                found, silence = self._resolved(holder)
                 if found is not None:
-                    return _attached(instance, found)
+                    return _attached(holder, found)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise AcceleratorRequestBindingFailed(
-                        instance_uuid=instance.uuid, msg=f'not bound after {self._timeout:.0f} s{silence}')
+                        instance_uuid=holder, msg=f'not bound after {self._timeout:.0f} s{silence}')
                 told.wait(min(LOOK, left))
 
-    def tell(self, instance_uuid: str) -> bool:
-        """An event of the server came; whether somebody waits for one."""
+    def tell(self, holder: str) -> bool:
+        """An event about this uuid came; whether somebody waits for one."""
         with self._lock:
-            waiting = list(self._waiting.get(instance_uuid, ()))
+            waiting = list(self._waiting.get(holder, ()))
         for told in waiting:
             told.set()
         return bool(waiting)
 
     @contextmanager
-    def _heard(self, instance_uuid: str) -> Iterator[threading.Event]:
+    def _heard(self, holder: str) -> Iterator[threading.Event]:
         told = threading.Event()
         with self._lock:
-            self._waiting[instance_uuid].append(told)
+            self._waiting[holder].append(told)
         try:
             yield told
         finally:
             with self._lock:
-                self._waiting[instance_uuid].remove(told)
-                if not self._waiting[instance_uuid]:
-                    del self._waiting[instance_uuid]
+                self._waiting[holder].remove(told)
+                if not self._waiting[holder]:
+                    del self._waiting[holder]
 
-    def _resolved(self, instance_uuid: str) -> tuple[list[AcceleratorRequest] | None, str]:
+    def _resolved(self, holder: str) -> tuple[list[AcceleratorRequest] | None, str]:
         """The requests, None while they aren't resolved; and what to say of a service that is silent."""
         try:
-            return self._asked().resolved(instance_uuid), ''
+            return self._asked().resolved(holder), ''
         except errors.Unanswered as error:
-            LOG.warning('%s', error, instance_uuid=instance_uuid)
+            LOG.warning('Accelerator requests of %s: %s', holder, error)
             return None, f': {error}'
 
     def _asked(self) -> AcceleratorClient:
@@ -105,13 +106,13 @@ class Accelerators:
         return self._client
 
 
-def _attached(instance: objects.Instance, found: list[AcceleratorRequest]) -> list[objects.PciDevice]:
+def _attached(holder: str, found: list[AcceleratorRequest]) -> list[objects.PciDevice]:
     wrong = [one for one in found if one.state != accel_request.BOUND]
     if not found or wrong:
         said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has none'
-        raise AcceleratorRequestBindingFailed(instance_uuid=instance.uuid, msg=said)
+        raise AcceleratorRequestBindingFailed(instance_uuid=holder, msg=said)
     ignored = sum(one.handle_kind == accel_request.TEST_PCI for one in found)
     if ignored:
-        LOG.info('Ignoring %d accelerator requests: their attach handles are of type %s, which is for tests', ignored,
-                 accel_request.TEST_PCI, instance_uuid=instance.uuid)
+        LOG.info('Ignoring %d accelerator requests of %s: their attach handles are of type %s, which is for tests',
+                 ignored, holder, accel_request.TEST_PCI)
     return [handle.device for handle in accel_request.handles(found)]

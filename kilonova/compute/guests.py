@@ -101,7 +101,7 @@ class Guests:
         LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
         devices = self._devices(instance)
         self._host.check_devices(instance, devices)
-        devices = devices + self._host.accelerators.devices(instance)
+        devices = devices + self._host.accelerators_of(instance)
         # A rescued server goes on with the rescue: its own disk is what is to be repaired.
         rescued = instance.vm_state == VmState.RESCUED
         start = self._host.driver.rescues.restart if rescued else self._host.driver.power.power_on

@@ -19,6 +19,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import errors, objects, states
+from kilonova.accel import holder
 from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.keys import Locks, Slots
 from kilonova.compute.tracker import Tracker
@@ -136,9 +137,21 @@ class Host:
         it isn't started."""
         devices = self.tracker.devices(instance.uuid)
         self.check_devices(instance, devices)
-        accelerators = self.accelerators.devices(instance)
-        self.check_present(instance, accelerators)
-        return devices + accelerators
+        return devices + self.accelerators_of(instance)
+
+    def accelerators_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
+        """Those of a server that is at home here, which are none of the host's ledger. DevicesMissing."""
+        found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, metadata(instance)))
+        self.check_present(instance, found)
+        return found
+
+    def await_accelerators(self, instance: objects.Instance, flavor: objects.Flavor, bound_to: str,
+                           check: Callable[[], None]) -> list[objects.PciDevice]:
+        """Those of a server that comes here with ``flavor``, when they are bound. DevicesMissing;
+        AcceleratorRequestBindingFailed."""
+        found = self.accelerators.await_bound(flavor, bound_to, check)
+        self.check_present(instance, found)
+        return found
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """DevicesMissing: some of these left the host since it was last looked at."""

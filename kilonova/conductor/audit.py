@@ -151,6 +151,7 @@ class _Look:
         for database in self._cells.databases():
             with database.read() as conn:
                 cell = queries.cell(conn)
+                self._accelerators.learn(queries.marks(conn, audit_accelerators.MARKS))
                 down = services.quiet_hosts(conn, self._down_time) if self._down_time is not None else []
             self._stamp(cell)
             views = self._hosts([node['host'] for node in cell['nodes']], {one.host for one in down})
@@ -200,7 +201,7 @@ class _Look:
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
-        self._accelerators.compare(servers, busy)
+        self._accelerators.compare(servers, moving, busy)
         self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 

@@ -2,8 +2,9 @@
 
     accelerators = Accelerators(client)
     accelerators.read()                       # None, or that Cyborg doesn't answer
+    accelerators.learn(marks)                 # of each cell: under which uuids its servers' requests are bound
     accelerators.attached(server)             # what its domain has besides the devices of its rows
-    accelerators.compare(servers, busy)       # each cell's
+    accelerators.compare(servers, moving, busy)
     accelerators.disagreements()
 """
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
 from kilonova.accel.client import AcceleratorClient, NoAccelerators
@@ -18,6 +20,9 @@ from kilonova.accel.request import AcceleratorRequest
 from kilonova.conductor import audit_rows
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
+
+# The system metadata that ``learn`` needs.
+MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 
 class Accelerators:
@@ -29,6 +34,7 @@ class Accelerators:
         self._held: dict[str, list[AcceleratorRequest]] | None = None
         self._unbound: list[AcceleratorRequest] = []
         self._known: set[str] = set()
+        self._marks: dict[str, dict[str, str]] = {}
         self._busy = False
         self._wrong: list[str] = []
 
@@ -51,6 +57,10 @@ class Accelerators:
         self._held = held
         return None
 
+    def learn(self, marks: Mapping[str, dict[str, str]]) -> None:
+        """{server: its system metadata of these names}."""
+        self._marks.update(marks)
+
     def attached(self, server: Row) -> list[str] | None:
         """Addresses and uuids of the accelerators in a server's domain; None: that can't be told."""
         if not _wants(server):
@@ -58,23 +68,32 @@ class Accelerators:
         if self._held is None:
             return None
         try:
-            found = accel_request.handles(self._held.get(server['uuid'], ()))
+            found = accel_request.handles(self._of(server))
         except accel_request.AttachHandleInvalid:
             return None
         return [handle.mdev or handle.address for handle in found]
 
-    def compare(self, servers: Mapping[str, Row], busy: set[str]) -> None:
-        """Servers of a cell at rest with what they hold; ``busy``: those that an operation works on."""
-        self._known.update(servers, busy)
+    def _of(self, server: Row) -> list[AcceleratorRequest]:
+        return (self._held or {}).get(holder.of(server['uuid'], self._marks.get(server['uuid'], {})), [])
+
+    def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], busy: set[str]) -> None:
+        """Servers of a cell at rest with what they hold, at both ends of a move; ``busy``: those that an operation
+        works on."""
+        for uuid in {*servers, *busy}:
+            marks = self._marks.get(uuid, {})
+            self._known.update((holder.of(uuid, marks), *((holder.before(uuid, marks),) if uuid in moving else ()),
+                                *((uuid,) if uuid in busy else ())))
+        self._known.update(row['uuid'] for row in moving.values())
         self._busy = self._busy or bool(busy)
         for uuid, server in servers.items():
             if uuid in busy or self._held is None or not _wants(server):
                 continue
-            bound = [one for one in self._held.get(uuid, ()) if one.state == accel_request.BOUND]
+            held = self._of(server)
+            bound = [one for one in held if one.state == accel_request.BOUND]
             if server['host'] is not None and server['vm_state'] != 'error' and not bound:
                 self._wrong.append(f'accelerators: server {uuid} has a device profile and no bound request')
-            if server['host'] is None and self._held.get(uuid):
-                self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(self._held[uuid])}')
+            if server['host'] is None and held:
+                self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(held)}')
 
     def disagreements(self) -> list[str]:
         """When all cells are compared. A request that belongs to no server yet may be about to, while anything is under

@@ -19,6 +19,7 @@ from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.errors import KilonovaError, Unanswered
 from tests.fixtures.cloud import ALIAS, SPEC, Cloud, Templates
+from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device, sriov_gpu
 from tests.fixtures.mdev import mdev_bus, mdev_card
 from tests.flows.cases import CASES, GPUS, WAITING, Case, bring_back, check, clear, dies_at, disturb
@@ -31,7 +32,10 @@ ASKED: dict[str, Callable[[int], dict[str, str]]] = {
     'VF': lambda number: {'pci_passthrough:alias': f'vf:{number}'},
     'vGPU': lambda number: {'resources:VGPU': str(number)},
     'group': lambda number: {'pci_passthrough:alias': f'with-audio:{number}'},
+    'accelerator': lambda number: {'accel:device_profile': f'fpga{number}'},
 }
+# Flows that ask Cyborg: of these each step and each moment is tried with accelerators.
+ASK_CYBORG = ('boot', 'resize', 'confirm', 'revert', 'evacuate', 'shelve_offload', 'unshelve', 'delete')
 WAYS = ('works', 'a step fails', 'the host dies')
 # What is asked again and comes to what works.
 LOST = 'a reply is lost'
@@ -39,6 +43,7 @@ VFS = {'gpu1': [f'0000:3b:00.{number}' for number in (4, 5)], 'gpu2': [f'0000:5e
 CARD = '0000:84:00.0'
 # Two GPUs with their audio functions.
 GROUPS = {host: [f'0000:{bus}:00.{function}' for bus in ('c1', 'c2') for function in (0, 1)] for host in GPUS}
+FPGAS = {'gpu1': ['0000:21:00.0', '0000:22:00.0'], 'gpu2': ['0000:a1:00.0', '0000:a2:00.0']}
 # What starts a server that has no guest on its host.
 STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboot', {'type': 'HARD'}),
                                       'SHELVED': ('unshelve',), 'SUSPENDED': ('resume',), 'RESCUE': ('unrescue',)}
@@ -88,15 +93,20 @@ class Shared:
                             *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
                      for host, vfs in VFS.items()}
             alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
+            cyborg = FakeCyborg()
+            cyborg.profiles.update((f'fpga{number}', [{'resources:FPGA': str(number)}]) for number in (1, 2))
             self.cloud = Cloud(
                 self._directories.mktemp('devices'), self._templates, GPUS, specs=specs,
                 devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
-                                *(pci_device(address, product='26b9') for address in GROUPS[host])]
+                                *(pci_device(address, product='26b9') for address in GROUPS[host]),
+                                *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host])]
                          for host, vfs in VFS.items()},
                 reclaim_instance_interval=3600, pci__alias=[
                     ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
-                devices__enabled_mdev_types=['nvidia-35'])
+                devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg)
             self.made.append(self.cloud)
+            for host, cards in FPGAS.items():
+                cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
             self.cloud.of = {
                 device: (self.cloud.flavor(**asked(1)), self.cloud.flavor(ram=1024, **asked(2)))
                 for device, asked in ASKED.items()}
@@ -122,24 +132,36 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield cloud
     cloud.on_message = None
     clear(cloud)
+    assert (cloud.cyborg.requests, cloud.cyborg.held()) == ({}, [])
     shared.cloud = cloud
+
+
+def owned_by(cloud: Cloud, server: str, device: str) -> list[str]:
+    """The devices of the one server that there is: 'host address'."""
+    if device != 'accelerator':
+        assert cloud.cyborg.requests == {}
+        return cloud.owned(server)
+    assert cloud.owned(server) == []
+    found: list[str] = cloud.cyborg.given()
+    assert len(found) == len(cloud.cyborg.requests)
+    return found
 
 
 def held(cloud: Cloud) -> int:
     """How many devices are allocated in Placement, of all consumers."""
     return sum(amount for providers in cloud.placement.allocations().values() for classes in providers.values()
-               for name, amount in classes.items() if name == 'VGPU' or name.startswith('CUSTOM_PCI_'))
+               for name, amount in classes.items() if name in ('VGPU', 'FPGA') or name.startswith('CUSTOM_PCI_'))
 
 
 def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> str:
     """What a server came to: 'STATUS: devices'. Fails where its devices, its allocation and its guest differ."""
-    status, owned = case.status(cloud, server), cloud.owned(server)
+    status, owned = case.status(cloud, server), owned_by(cloud, server, device)
     number = len(owned) // 2 if device == 'group' else len(owned)
     assert held(cloud) == number, (cloud.placement.allocations(), owned)
     if device == 'vGPU':
         assert all(is_uuid_like(name.split()[1]) for name in owned)
     else:
-        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS}.get(device, {})
+        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS, 'accelerator': FPGAS}.get(device, {})
         assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
     host = None if status in ('GONE', 'HELD') else cloud.host_of(server)
     if host is not None and status != 'SOFT_DELETED':
@@ -163,18 +185,23 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
     return f'{status}: {"old" if number == 1 else "new"}'
 
 
+def is_tried_whole(name: str, device: str) -> bool:
+    """Each step and each moment with VFs, and where accelerators come and go; one of each with the others: of PCI
+    devices the other files here have all."""
+    return device == 'VF' or (device == 'accelerator' and CASES[name].kind in ASK_CYBORG)
+
+
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:
     """All that an operation comes to."""
     case = CASES[name]
     cloud.small, cloud.large = cloud.of[device]
     cloud.placed = cloud.small
     found: set[str] = set()
-    # Each step and each moment with VFs; one of each with the others: of PCI devices the other files here have all.
-    steps, everything = len(flows.FLOWS[case.kind].steps), device == 'VF'
+    steps, everything = len(flows.FLOWS[case.kind].steps), is_tried_whole(name, device)
     number, more = steps - 1 if way == 'a step fails' and not everything else 0, True
     while more:
         server = case.before(cloud)
-        before = cloud.owned(server) if server else []
+        before = owned_by(cloud, server, device) if server else []
         with monkeypatch.context() as patch:
             if way == 'a step fails':
                 fail(patch, case, number)
@@ -244,7 +271,7 @@ def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: st
     later; each reply is lost once."""
     expected = wanted(name, device, way)
     found = tried(ground, monkeypatch, name, device, way)
-    if way != 'works' and device != 'VF':
+    if way != 'works' and not is_tried_whole(name, device):
         assert found and found <= expected
     else:
         assert found == expected

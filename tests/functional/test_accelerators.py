@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-import uuid
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
@@ -32,27 +32,18 @@ class Accelerated:
         self.cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
                                 devices=dict.fromkeys(HOSTS, DEVICES), cyborg=self.cyborg, **options)
         self.told: list[int] = []
+        self.large = ''
         self.cyborg.notify = self.notify
         for host in HOSTS:
-            self._offer(host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in CARDS])
-            self._offer(host, f'{host}_vgpu', 'VGPU', [('MDEV', PARTED)])
-            self._offer(host, f'{host}_FakeDevice', 'CUSTOM_FAKE', [('TEST_PCI', '0000:0c:00.1')])
+            self.cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in CARDS],
+                              ['CUSTOM_FAST'])
+            self.cyborg.offer(self.cloud.placement, host, f'{host}_vgpu', 'VGPU', [('MDEV', PARTED)])
+            self.cyborg.offer(self.cloud.placement, host, f'{host}_FakeDevice', 'CUSTOM_FAKE',
+                              [('TEST_PCI', '0000:0c:00.1')])
         for name, group in (('fpga', {'resources:FPGA': '1', 'trait:CUSTOM_FAST': 'required'}),
                             ('two', {'resources:FPGA': '2'}), ('vgpu', {'resources:VGPU': '1'}),
                             ('fake', {'resources:CUSTOM_FAKE': '1'})):
             self.cyborg.profiles[name] = [group]
-
-    def _offer(self, host: str, name: str, resource_class: str, handles: list[tuple[str, str]]) -> None:
-        """As cyborg-conductor reports what an agent found."""
-        client = self.cloud.placement.client
-        root = next(row['uuid'] for row in client.list_providers(name=host))
-        made = client.ensure_provider(name, str(uuid.uuid5(uuid.NAMESPACE_DNS, name)), root)
-        client.ensure_resource_class(resource_class)
-        generation = client.set_inventory(made['uuid'], made['generation'],
-                                          {resource_class: {'total': len(handles), 'max_unit': len(handles)}})
-        client.ensure_traits(['CUSTOM_FAST'])
-        client.set_traits(made['uuid'], generation, ['CUSTOM_FAST'] if name.endswith('fpga') else [])
-        self.cyborg.add_device(made['uuid'], handles)
 
     def notify(self, events: list[dict[str, str]]) -> None:
         response = self.cloud.request('POST', '/os-server-external-events', {'events': events}, version='2.82')
@@ -75,8 +66,8 @@ class Accelerated:
         self.cloud.assert_empty()
         assert (self.cyborg.requests, self.cyborg.held()) == ({}, [])
 
-    def of(self, server: str) -> list[dict[str, Any]]:
-        return [one for one in self.cyborg.requests.values() if one['instance_uuid'] == server]
+    def of(self, holder: str) -> list[dict[str, Any]]:
+        return [one for one in self.cyborg.requests.values() if one['instance_uuid'] == holder]
 
     def fault(self, server: str) -> str:
         assert self.cloud.status(server) == 'ERROR', self.cloud.story(server)
@@ -178,27 +169,192 @@ def test_what_keeps_a_server_on_its_host_keeps_its_accelerator(accelerated: Acce
     accelerated.assert_empty()
 
 
+# --- moves -----------------------------------------------------------------------------------------------------------
+def check(accelerated: Accelerated, server: str, number: int) -> list[str]:
+    """Guest, Cyborg and Placement say the same of a server that isn't in a move: its cards."""
+    cloud = accelerated.cloud
+    host, found = cloud.host_of(server), cloud.hostdevs(server)
+    assert len(found) == number and set(found) <= set(CARDS)
+    assert accelerated.cyborg.given() == [f'{host} {card}' for card in found]
+    assert cloud.placement.allocations()[server].get(f'{host}_fpga', {}) == ({'FPGA': number} if number else {})
+    assert len(accelerated.cyborg.requests) == number
+    cloud.assert_clean()
+    return found
+
+
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+def test_resizes(accelerated: Accelerated, end: str) -> None:
+    """Row 4.2: 0 → 1 → 2 → 1 → 0, each confirmed, or reverted first; meanwhile the server has those of both ends."""
+    cloud = accelerated.cloud
+    flavors = [cloud.flavor(), accelerated.flavor('fpga'), accelerated.flavor('two')]
+    server, has = cloud.boot(flavors[0]), 0
+    for number in (1, 2, 1, 0):
+        for name in (end, 'confirmResize') if end == 'revertResize' else (end,):
+            cloud.action(server, 'resize', {'flavorRef': flavors[number]})
+            assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
+            assert len(cloud.hostdevs(server)) == number and len(accelerated.cyborg.held()) == has + number
+            cloud.assert_clean()
+            # The host is booted meanwhile: the guest is there again with the new ones.
+            host = cloud.host_of(server)
+            cloud.crash_compute(host)
+            cloud.start_compute(host)
+            assert len(cloud.hostdevs(server)) == number
+            cloud.action(server, name)
+            assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+            if name == 'confirmResize':
+                has = number
+            check(accelerated, server, has)
+    accelerated.delete(server)
+    accelerated.assert_empty()
+
+
+def test_what_moves_and_stays_off(accelerated: Accelerated) -> None:
+    """Row 4.2: cold migration there and back, stop and start in between, suspend and resume."""
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    first = cloud.host_of(server)
+    for _ in range(2):
+        cloud.action(server, 'migrate')
+        cloud.action(server, 'confirmResize')
+        for name, status in (('os-stop', 'SHUTOFF'), ('os-start', 'ACTIVE'), ('suspend', 'SUSPENDED'),
+                             ('resume', 'ACTIVE')):
+            cloud.action(server, name)
+            assert cloud.status(server) == status, cloud.story(server)
+        check(accelerated, server, 1)
+    assert cloud.host_of(server) == first
+    host = cloud.host_of(server)
+    cloud.crash_compute(host)
+    cloud.start_compute(host)
+    check(accelerated, server, 1)
+    accelerated.delete(server)
+    accelerated.assert_empty()
+
+
+def test_a_delete_in_the_middle_of_a_resize(accelerated: Accelerated) -> None:
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('two')})
+    assert len(accelerated.cyborg.held()) == 3
+    accelerated.delete(server)
+    accelerated.assert_empty()
+
+
+def test_a_resize_whose_devices_are_programmed(accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest runs at the source meanwhile; the event is about the migration, and finds the destination."""
+    cloud, cyborg = accelerated.cloud, accelerated.cyborg
+    monkeypatch.setattr('kilonova.compute.accelerators.LOOK', 3600)
+    server = accelerated.boot()
+    source = cloud.host_of(server)
+    cyborg.programming = True
+    response = cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': accelerated.flavor('two')}})
+    assert response.status_int == 202
+    accelerated.await_look(2)
+    assert cloud.computes[source].host.driver.guests.get_info(Namespace(uuid=server)) == 1
+    accelerated.told.clear()
+    cyborg.program()
+    cloud.settle()
+    assert cloud.status(server) == 'VERIFY_RESIZE' and accelerated.told == [200, 200]
+    cloud.action(server, 'confirmResize')
+    check(accelerated, server, 2)
+
+
+def test_a_resize_that_gets_no_device(accelerated: Accelerated) -> None:
+    """The server is as it was, and holds what it held."""
+    cloud, cyborg = accelerated.cloud, accelerated.cyborg
+    server = accelerated.boot()
+    before = check(accelerated, server, 1)
+    for handles in cyborg.handles.values():
+        for handle in handles:
+            handle.holder = handle.holder or 'somebody'
+    cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('two')})
+    assert cloud.status(server) == 'ACTIVE' and ERROR in str(cloud.story(server))
+    assert check(accelerated, server, 1) == before
+
+
+def test_a_destination_that_fails(accelerated: Accelerated) -> None:
+    """The source starts the guest again with its card."""
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    before, source = check(accelerated, server, 1), cloud.host_of(server)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError('no')
+    (other,) = set(HOSTS) - {source}
+    cloud.computes[other].host.driver.moves.finish_migration = fail
+    cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('two')})
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    assert check(accelerated, server, 1) == before
+
+
+def test_evacuation_and_back(accelerated: Accelerated) -> None:
+    """Row 4.1: others on the new host; those of the dead one are free at once. Then shelved and unshelved: again
+    others."""
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    dead = cloud.host_of(server)
+    lose_host(cloud, dead)
+    assert cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
+    cloud.settle(kinds_left=('release',))
+    assert cloud.status(server) == 'SHUTOFF', cloud.story(server)
+    assert cloud.request('POST', f'/servers/{server}/action', {'os-start': None}).status_int == 202
+    cloud.settle(kinds_left=('release',))
+    assert len(accelerated.cyborg.requests) == 1
+    bring_back(cloud, dead)
+    assert cloud.host_of(server) != dead
+    check(accelerated, server, 1)
+    cloud.action(server, 'shelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED' and accelerated.cyborg.requests == {}
+    cloud.assert_clean()
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    check(accelerated, server, 1)
+    accelerated.delete(server)
+    accelerated.assert_empty()
+
+
+def test_an_unshelve_waits_for_what_is_still_to_give_back(accelerated: Accelerated) -> None:
+    """Or a release that comes late would take the new ones."""
+    cloud, cyborg = accelerated.cloud, accelerated.cyborg
+    server = accelerated.boot()
+    speak = silence(accelerated, 'DELETE')
+    assert cloud.request('POST', f'/servers/{server}/action', {'shelve': None}).status_int == 202
+    cloud.settle(kinds_left=('release',))
+    assert cloud.status(server) == 'SHELVED_OFFLOADED' and len(cyborg.held()) == 1
+    assert cloud.request('POST', f'/servers/{server}/action', {'unshelve': None}).status_int == 202
+    made, tries = accelerated.asked('POST'), accelerated.asked('DELETE')
+    accelerated.await_asked('DELETE', tries + 2)
+    assert accelerated.asked('POST') == made
+    speak()
+    cloud.settle()
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    check(accelerated, server, 1)
+
+
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+def test_a_move_ends_while_cyborg_is_silent(accelerated: Accelerated, end: str) -> None:
+    """What is to give back waits, nothing else."""
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('two')})
+    speak = silence(accelerated, 'DELETE')
+    assert cloud.request('POST', f'/servers/{server}/action', {end: None}).status_int < 300
+    cloud.settle(kinds_left=('release',))
+    assert cloud.status(server) == 'ACTIVE' and len(accelerated.cyborg.held()) == 3
+    speak()
+    cloud.settle()
+    check(accelerated, server, 2 if end == 'confirmResize' else 1)
+
+
 REFUSED = 'Feature not supported with instances that have accelerators.'
 
 
 def test_what_is_refused(accelerated: Accelerated) -> None:
     """Row 4.2; nothing is sent."""
     cloud = accelerated.cloud
-    server, plain = accelerated.boot(), cloud.boot(cloud.flavor())
+    server = accelerated.boot()
     asked = len(accelerated.cyborg.asked)
-    other = accelerated.flavor('two')
-    for who, name, body, said in (
-            (server, 'resize', {'flavorRef': cloud.flavor()}, REFUSED),
-            (plain, 'resize', {'flavorRef': other}, REFUSED),
-            (server, 'migrate', None, REFUSED), (server, 'suspend', None, REFUSED),
-            (server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'}, REFUSED),
-            (server, 'shelve', None, 'Instances that have accelerators can not be shelved in this cloud.')):
-        response = cloud.action(who, name, body, expect=400)
-        assert response.json['badRequest']['message'] == said, name
-    lose_host(cloud, cloud.host_of(server))
-    response = cloud.action(server, 'evacuate', {}, expect=400)
-    assert response.json['badRequest']['message'] == (
-        'Instances that have accelerators can not be evacuated in this cloud.')
+    response = cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'}, expect=400)
+    assert response.json['badRequest']['message'] == REFUSED
     assert len(accelerated.cyborg.asked) == asked
 
 
@@ -414,6 +570,61 @@ def test_a_start_while_cyborg_is_silent(accelerated: Accelerated) -> None:
     speak()
     cloud.action(server, 'os-start')
     assert cloud.status(server) == 'ACTIVE' and cloud.hostdevs(server) == [CARDS[0]]
+
+
+# --- each request to Cyborg gets lost --------------------------------------------------------------------------------
+def resize_and(end: str) -> Callable[[Accelerated, str], None]:
+    def act(accelerated: Accelerated, server: str) -> None:
+        accelerated.cloud.action(server, 'resize', {'flavorRef': accelerated.large})
+        if accelerated.cloud.status(server) == 'VERIFY_RESIZE':
+            accelerated.cloud.action(server, end)
+    return act
+
+
+def shelve_and_back(accelerated: Accelerated, server: str) -> None:
+    accelerated.cloud.action(server, 'shelve')
+    accelerated.cloud.action(server, 'unshelve')
+
+
+ACTS: dict[str, Callable[[Accelerated, str], None]] = {
+    'boot': lambda accelerated, server: None, 'confirm': resize_and('confirmResize'),
+    'revert': resize_and('revertResize'), 'shelve and unshelve': shelve_and_back, 'delete': Accelerated.delete}
+
+
+@pytest.mark.parametrize('name', ACTS)
+def test_each_request_that_gets_lost(accelerated: Accelerated, name: str) -> None:
+    """One after the other, on its way to Cyborg and on the way back. The server comes to what it comes to without; of
+    requests that Cyborg made, and whose answer was lost, it still has nothing that holds a device."""
+    cloud, cyborg = accelerated.cloud, accelerated.cyborg
+    small = accelerated.flavor()
+    accelerated.large = accelerated.flavor('two')
+    for way in ('before', 'after'):
+        number, more = 0, True
+        while more:
+            server = '' if name == 'boot' else cloud.boot(small)
+            begin, lost = len(cyborg.asked), []
+
+            def lose(method: str, path: str, at: int = begin + number + 1, lost: list[str] = lost) -> None:
+                # The profile is the front door's, which says 503.
+                if len(cyborg.asked) == at and not path.startswith('/device_profiles'):
+                    lost.append(method)
+                    raise cyborg.broken()
+            setattr(cyborg, way, lose)
+            server = server or cloud.boot(small)
+            ACTS[name](accelerated, server)
+            setattr(cyborg, way, None)
+            # Of those that are looked at only the profile's is let through.
+            more = bool(lost) or len(cyborg.asked) > begin + number
+            assert (cloud.status(server) == 'GONE') is (name == 'delete'), (way, number, cloud.story(server))
+            assert len(cyborg.given()) == {'confirm': 2, 'delete': 0}.get(name, 1), (way, cyborg.asked[begin:])
+            if name != 'delete':
+                assert cloud.hostdevs(server) == [one.split()[1] for one in cyborg.given()]
+                accelerated.delete(server)
+            for uuid in [uuid for uuid, one in cyborg.requests.items() if one['instance_uuid'] is None]:
+                assert (way, lost, cyborg.requests[uuid]['state']) == ('after', ['POST'], 'Initial')
+                cyborg.client.delete([uuid])
+            accelerated.assert_empty()
+            number += 1
 
 
 def test_the_audit_finds_what_cyborg_and_servers_disagree_about(accelerated: Accelerated,

@@ -138,3 +138,34 @@ def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorC
     until(lambda: not client.every())
     site.assert_nothing_held()
     site.audit()
+
+
+def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient) -> None:
+    """Row 4.2: resizes, confirmed and reverted. The real Cyborg binds requests to a uuid once: those at the destination
+    are bound to the migration."""
+    small = site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'})
+    large = site.flavor('accelerated-large', ram=1024, specs={'accel:device_profile': 'fpga'})
+    (server,) = site.boot(1, small)
+    for flavor, end in ((large, 'confirmResize'), (small, 'revertResize'), (small, 'confirmResize')):
+        source = site.servers()[server]['OS-EXT-SRV-ATTR:host']
+        site.act(server, 'resize', {'flavorRef': flavor})
+        site.await_status([server], 'VERIFY_RESIZE')
+        move, host = site.last_migration(server)['uuid'], site.servers()[server]['OS-EXT-SRV-ATTR:host']
+        assert host != source and len(client.every()) == 2
+        (request,) = client.of_instance(move)
+        assert site.hostdevs(host, server) == tuple(handle.address for handle in handles([request]))
+        site.audit()
+        site.act(server, end)
+        site.await_status([server], 'ACTIVE')
+        until(lambda: len(client.every()) == 1)
+        (request,) = client.every()
+        assert (request.hostname, request.instance_uuid == move) == (
+            (host, True) if end == 'confirmResize' else (source, False))
+        assert site.hostdevs(request.hostname or '', server) == tuple(
+            handle.address for handle in handles([request]))
+        site.audit()
+    site.clean()
+    until(lambda: not client.every())
+    site.assert_nothing_held()
+    # Cyborg's conductor would say so of an event that this cloud does not know.
+    assert 'Unexpected event code' not in site.log('cyborg-conductor')

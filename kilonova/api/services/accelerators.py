@@ -18,10 +18,6 @@ class AcceleratorsRefused(Invalid):
     msg_fmt = 'Feature not supported with instances that have accelerators.'
 
 
-class AcceleratorsNotServed(Invalid):
-    msg_fmt = 'Instances that have accelerators can not %(what)s in this cloud.'
-
-
 def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str]) -> list[RequestGroup] | None:
     """What the flavor's device profile asks of Placement; None: it has none. Errors: as ``AcceleratorClient.profile``
     has them."""
@@ -49,9 +45,3 @@ def refuse(extra_specs: Mapping[str, str]) -> None:
     """AcceleratorsRefused: what the field never does with such servers."""
     if are_wanted(extra_specs):
         raise AcceleratorsRefused
-
-
-def refuse_unserved(extra_specs: Mapping[str, str], what: str) -> None:
-    """AcceleratorsNotServed: what isn't built for such servers, though the field has it."""
-    if are_wanted(extra_specs):
-        raise AcceleratorsNotServed(what=what)

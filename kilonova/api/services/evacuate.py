@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accelerators, accept, images, passwords, resize
+from kilonova.api.services import accept, images, passwords, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -57,7 +57,6 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
                 raise ComputeHostNotFound(host=request.host)
     keys = passwords.keys(backend, request.admin_password)
     instance = resize.instance_of(ctxt, server)
-    accelerators.refuse_unserved(instance.flavor.extra_specs, 'be evacuated')
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
     resize.send_to(ctxt, server, spec, request.host, force=request.force)

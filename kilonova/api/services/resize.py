@@ -62,7 +62,6 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     instance = instance_of(ctxt, server)
     values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
         instance.system_metadata, instance.image_ref, disk_config)}
-    accelerators.refuse(instance.flavor.extra_specs)
     new = _new_flavor(backend, ctxt, instance, flavor_ref)
     image, flavor = images.of_server(instance.system_metadata, instance.image_ref), Flavor.from_row(ctxt, new)
     more = quota.more(backend, quota.sizes(instance.flavor, image), quota.sizes(flavor, image))
@@ -84,7 +83,6 @@ def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | N
     """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
     accept.check(ctxt, server, 'migrate.start')
     instance = instance_of(ctxt, server)
-    accelerators.refuse(instance.flavor.extra_specs)
     if host is not None:
         if host == instance.host:
             raise CannotMigrateToSameHost
@@ -133,7 +131,6 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
         raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
     if not flavor['root_gb'] and instance.flavor.root_gb and instance.image_ref:
         raise CannotResizeDisk(reason='Resize to zero disk flavor is not allowed.')
-    accelerators.refuse(flavor['extra_specs'])
     return flavor
 
 
@@ -149,6 +146,7 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
                 if request.source == request.NEUTRON_PORT]
     spec.flavor = flavor
+    spec.requested_resources = accelerators.groups(backend, ctxt, flavor.extra_specs)
     spec.numa_topology = create.numa_topology_of(flavor, image)
     spec.num_instances = 1
     # Where the create was forced to says nothing about where a move may go.

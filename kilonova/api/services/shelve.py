@@ -40,7 +40,6 @@ class Where:
 def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """The server is SHELVED afterwards, or SHELVED_OFFLOADED. Errors: as ``snapshot.make`` has them."""
     accept.check(ctxt, server, 'shelve.start')
-    accelerators.refuse_unserved(accelerators.specs_of(ctxt, server), 'be shelved')
     name = f"{server.row['display_name'] or server.uuid}"[:255 - len('-shelved')] + '-shelved'
     snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name))
 
@@ -76,6 +75,7 @@ def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -
     image = images.of_server(instance.system_metadata, instance.image_ref)
     kept = resize.stored_spec(backend, ctxt, instance, image)
     wanted = kept.obj_clone()
+    wanted.requested_resources = accelerators.groups(backend, ctxt, instance.flavor.extra_specs)
     if where.has_zone:
         wanted.availability_zone = where.zone or backend.options.schedule_zone
     zone = wanted.availability_zone if 'availability_zone' in wanted else None

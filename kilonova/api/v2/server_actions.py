@@ -9,7 +9,7 @@ from oslo_utils import strutils
 from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
-from kilonova.api.services import accelerators, accept, delete, live_migrate, passwords, resize
+from kilonova.api.services import accept, delete, live_migrate, passwords, resize
 from kilonova.api.wsgi import Call, server_action
 from kilonova.db.queries import instances
 from kilonova.db.queries.operations import Operation
@@ -109,8 +109,6 @@ def unpause(call: Call) -> None:
 
 def suspend(call: Call) -> None:
     """suspend: the guest's memory goes to the host's disk; its devices stay the server's."""
-    accept.check(call.ctxt, call.server, 'suspend.start')
-    accelerators.refuse(accelerators.specs_of(call.ctxt, call.server))
     _run(call, 'suspend', 'suspend.start', {})
 
 

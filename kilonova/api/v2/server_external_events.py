@@ -22,7 +22,7 @@ from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
-from kilonova.db.queries import instance_mappings, instances
+from kilonova.db.queries import instance_mappings, instances, migrations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, NotFound, Unanswered
 from kilonova.objects import Instance, InstanceExternalEvent
@@ -68,13 +68,18 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, or nothing
     there that it could be about."""
     servers = _find(backend, {event['server_uuid'] for event in events})
+    moves = _moves(backend, {event['server_uuid'] for event in events
+                             if event['name'] == ACCELERATOR and event['server_uuid'] not in servers})
     answers = []
     of_host: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for asked in events:
         event = {'status': 'completed', **asked}
-        code = _code(ctxt, event, servers)
-        server = servers.get(event['server_uuid'])
-        if code == ACCEPTED and server is not None:
+        uuid = event['server_uuid']
+        code = _code(ctxt, event, servers, moves)
+        server = servers.get(uuid)
+        if code == ACCEPTED and uuid in moves:
+            of_host[moves[uuid] or ''].append(event)
+        elif code == ACCEPTED and server is not None:
             if event['name'] == POWER_UPDATE:
                 _switch(backend, ctxt, server, event['tag'])
             else:
@@ -90,7 +95,7 @@ def _hand_on(backend: Backend, ctxt: RequestContext, host: str, events: Sequence
     """To a host, in one message. One that gets lost is no loss: who waits looks for itself now and then."""
     if backend.compute is None:
         return
-    about = {event['server_uuid']: server for event in events if (server := servers[event['server_uuid']])}
+    about = {event['server_uuid']: server for event in events if (server := servers.get(event['server_uuid']))}
     try:
         backend.compute.external_instance_event(
             ctxt, server=host, instances=[_instance(ctxt, server) for server in about.values()],
@@ -122,12 +127,25 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
     return found
 
 
-def _code(ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found | None]) -> int:
+def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
+    """{migration: where it goes, None: that isn't known yet} of these uuids: accelerators at the destination of a move
+    are bound to it."""
+    found: dict[str, str | None] = {}
+    for cell in backend.compute_cells() if uuids else ():
+        with cell.read() as conn:
+            found.update({row['uuid']: row['dest_compute'] for row in migrations.by_uuids(conn, uuids)})
+    return found
+
+
+def _code(ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found | None],
+          moves: dict[str, str | None]) -> int:
     uuid, name, tag = event['server_uuid'], event['name'], event.get('tag')
-    if uuid not in servers:
+    if uuid not in servers and uuid not in moves:
         return UNKNOWN
     if (name == POWER_UPDATE and tag not in POWER) or (name in TAGGED and not tag):
         return BAD_TAG
+    if uuid in moves:
+        return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
     if server is None or not server.row['host']:
         return NOTHING_THERE

@@ -88,8 +88,9 @@ def external_events(host: Host, ctxt: RequestContext, instances: Iterable[object
     known = {instance.uuid: instance for instance in instances}
     for event in events:
         instance = known.get(event.instance_uuid)
-        if instance is not None and not (event.name == 'accelerator-request-bound'
-                                         and host.accelerators.tell(instance.uuid)):
+        if event.name == 'accelerator-request-bound' and host.accelerators.tell(event.instance_uuid):
+            continue
+        if instance is not None:
             LOG.warning('Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: nobody '
                         'waits for it', event.key, event.status, instance.vm_state, instance.task_state,
                         instance_uuid=instance.uuid)

@@ -66,9 +66,7 @@ def build(op: Operation, order: objects.BuildOrder) -> Reply:
             op.undo(_release, op)
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
-            accelerators = host.accelerators.await_bound(instance, op.check)
-            host.check_present(instance, accelerators)
-            devices = devices + accelerators
+            devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
             _spawn(op, order, devices)
             # 3. The end state, and with it the operation's end.
             op.check()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.accel import holder
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of, metadata, was_active
 from kilonova.compute.operation import Extra, Operation, Reply, tags_found
@@ -76,4 +77,7 @@ def _old_devices(op: Operation, migration: objects.Migration) -> tuple[list[obje
     devices = op.host.tracker.devices_without(op.instance.uuid, side_of(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))
     op.host.check_devices(op.instance, devices)
-    return devices, extra
+    accelerators = op.host.accelerators.devices(op.instance.flavor, holder.before(
+        op.instance.uuid, metadata(op.instance)))
+    op.host.check_present(op.instance, accelerators)
+    return devices + accelerators, extra

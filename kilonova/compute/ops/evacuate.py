@@ -43,6 +43,7 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
         op.undo(_put_back, op, migration)
         op.check()
         host.check_claimed(op.ctxt, instance, devices)
+        devices = devices + host.await_accelerators(instance, instance.flavor, migration.uuid, op.check)
         op.notify('instance.exists')
         op.notify('instance.rebuild.start', image_name=order.image.get('name') or '')
         # 2. The guest.

@@ -47,6 +47,8 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
         op.undo(move.free, op, migration)
         op.check()
         host.check_claimed(op.ctxt, instance, devices)
+        # While the guest still runs at the source.
+        host.await_accelerators(instance, order.flavor, migration.uuid, op.check)
         if migration.source_compute != host.name:
             _fetch_base(op, order)
             op.check()
@@ -130,6 +132,8 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
     devices, power_on = op.host.tracker.devices_without(instance.uuid, side_of(migration)), was_active(instance)
     try:
         op.host.check_devices(instance, devices)
+        # The move has not ended: the server's entry still names those here.
+        devices = devices + op.host.accelerators_of(instance)
     except errors.DevicesMissing as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
         power_on = False
@@ -174,6 +178,7 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
         extra = _become_new(op, migration, order.request_spec)
         devices = host.tracker.devices(instance.uuid, side)
         host.check_devices(instance, devices)
+        devices = devices + host.accelerators.devices(instance.flavor, migration.uuid)
         op.notify('instance.resize_finish.start', moved='resize.finishing')
         op.undo(_told_failed, op)
         op.undo(host.driver.moves.cleanup_move_dest, instance, move.same_host(migration))

@@ -64,9 +64,7 @@ def undo_shelve(op: Operation, image_id: str) -> Reply:
 
 
 def _start(op: Operation, instance: objects.Instance) -> None:
-    devices = op.host.tracker.devices(instance.uuid)
-    op.host.check_devices(instance, devices)
-    op.host.driver.power.power_on(instance, image_of(instance), devices)
+    op.host.driver.power.power_on(instance, image_of(instance), op.host.devices_of(instance))
     op.save(undo=True, expect={'host': op.host.name},
             values={'power_state': op.host.driver.guests.get_info(instance)})
 

@@ -37,6 +37,7 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             op.undo(_release, op)
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
+            devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
             host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices)
             op.check()
             values = {'power_state': host.driver.guests.get_info(instance)}
@@ -93,9 +94,7 @@ def start_shelved(op: Operation) -> Reply:
     with op.turn():
         op.notify('instance.power_on.start')
         op.save(transition='unshelve_start.starting', expect={'host': host.name})
-        devices = host.tracker.devices(instance.uuid)
-        host.check_devices(instance, devices)
-        host.driver.power.power_on(instance, image_of(instance), devices)
+        host.driver.power.power_on(instance, image_of(instance), host.devices_of(instance))
         op.check()
         power_state = host.driver.guests.get_info(instance)
         op.save(expect={'host': host.name}, values={'power_state': power_state}, event=op.event())

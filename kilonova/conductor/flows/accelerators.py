@@ -1,8 +1,8 @@
 """Accelerators of Cyborg in flows: requests are made and bound before a host is asked, and deleted when it is done with
 the server.
 
-    accelerators.bind(work, host)        # in a step, ``work.outputs`` an AcceleratorOutputs
-    accelerators.unbind(work)            # in its undo
+    accelerators.bind(work, profile, host, holder)   # in a step, ``work.outputs`` an AcceleratorOutputs
+    accelerators.unbind(work)                        # in its undo
 
 The uuids of requests stand in the row before they are bound, so that whoever takes it over finds them. An accelerator
 service that is silent doesn't hold an unwinding up: what is still to delete becomes a pending release.
@@ -10,15 +10,20 @@ service that is silent doesn't hold an unwinding up: what is still to delete bec
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kilonova import objects
+from kilonova.accel import holder as holders
 from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
-from kilonova.accel.client import AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
+from kilonova.accel.client import WHO, AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import Work
+from kilonova.db import engine
+from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
@@ -32,13 +37,15 @@ class AcceleratorOutputs(Outputs):
     accelerators: dict[str, int] | None = None
 
 
-def bind(work: Work[Any], profile: str, host: Choice) -> None:
-    """The server has what the device profile says, on the devices that Placement chose. May be repeated.
+def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
+    """The server has what the device profile says, on the devices that Placement chose, bound to the uuid ``holder``
+    (``accel.holder``). May be repeated.
 
     AcceleratorRequestBindingFailed: it can't have them.
     """
-    client, outputs, uuid = work.env.accelerators, work.outputs, work.instance_uuid
+    client, outputs, uuid = work.env.accelerators, work.outputs, holder
     if outputs.accelerators is None:
+        _await_releases(work, holder)
         work.before_sending()
         LOG.debug('Creating ARQs for device profile %s', profile)
         outputs.accelerators = {one.uuid: one.group for one in client.create(profile)}
@@ -56,6 +63,14 @@ def bind(work: Work[Any], profile: str, host: Choice) -> None:
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
         # A binding whose answer did not arrive.
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='not all of them were bound')
+
+
+def _await_releases(work: Work[Any], holder: str) -> None:
+    """Unanswered: requests that were bound to this uuid before are still to be deleted, and that takes all of it."""
+    with engine.silence(), work.db.read() as conn:
+        rows = operations.of_instance(conn, work.instance_uuid)
+    if any(row.kind == 'release' and row.args.get(beside.ACCELERATORS_OF) == holder for row in rows):
+        raise Unanswered(who=WHO, reason='accelerators that the server had before are not given back yet')
 
 
 def _provider(host: Choice, profile: str, group: int) -> str:
@@ -80,12 +95,29 @@ def unbind(work: Work[Any]) -> None:
     work.outputs.accelerators = None
 
 
-def drop(work: Work[Any], extra_specs: dict[str, str]) -> None:
-    """A server that is deleted gives all its accelerators back, likewise."""
-    if device_profile.name_of(extra_specs) is None:
-        return
+def profile_of(flavor: Mapping[str, Any]) -> str | None:
+    """The device profile of a flavor as it stands in an operation's arguments; None: it has none."""
+    return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
+
+
+def drop(work: Work[Any], holder: str) -> None:
+    """All requests that are bound to this uuid are deleted, likewise."""
     try:
-        work.env.accelerators.delete_of_instance(work.instance_uuid)
+        work.env.accelerators.delete_of_instance(holder)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
-        LOG.info('Failed to delete ARQs of %s now: %s', work.instance_uuid, error)
-        beside.add_release(work, {beside.ACCELERATORS_OF: work.instance_uuid}, (beside.ACCELERATORS_OF,))
+        LOG.info('Failed to delete ARQs of %s now: %s', holder, error)
+        beside.add_release(work, {beside.ACCELERATORS_OF: holder}, (beside.ACCELERATORS_OF,))
+
+
+def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] = ()) -> None:
+    """A server that is deleted gives all its accelerators back; ``moves``: uuids of those that haven't ended."""
+    if not any(wanted_by(flavor) for flavor in (instance.flavor, instance.old_flavor, instance.new_flavor)):
+        return
+    metadata = instance.system_metadata
+    for uuid in dict.fromkeys((holders.of(instance.uuid, metadata), holders.before(instance.uuid, metadata), *moves)):
+        drop(work, uuid)
+
+
+def wanted_by(flavor: objects.Flavor | None) -> bool:
+    """Whether servers of the flavor have accelerators."""
+    return flavor is not None and device_profile.name_of(flavor.extra_specs) is not None

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova import objects, states
-from kilonova.accel import profile as device_profile
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
@@ -220,13 +219,12 @@ def claim(work: BootWork) -> None:
     if work.attempt > 1:
         claim_chosen(work)
     if (profile := profile_of(work)) is not None:
-        accelerators.bind(work, profile, chosen(work))
+        accelerators.bind(work, profile, chosen(work), work.instance_uuid)
 
 
 def profile_of(work: BootWork) -> str | None:
     """The device profile of the flavor that was asked for."""
-    flavor = work.args['request_spec']['nova_object.data']['flavor']['nova_object.data']
-    return device_profile.name_of(flavor.get('extra_specs') or {})
+    return accelerators.profile_of(work.args['request_spec']['nova_object.data']['flavor'])
 
 
 def claim_chosen(work: Work[Any]) -> None:

@@ -60,7 +60,7 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
     server could be given a device that isn't free. So does the image that it was shelved to: nobody would know what it
     is for."""
     instance = work.instance()
-    accelerators.drop(work, instance.flavor.extra_specs)
+    accelerators.drop_all(work, instance, work.outputs.consumers)
     for consumer in [*work.outputs.consumers, work.instance_uuid]:
         work.env.placement.delete_allocations(consumer)
     image_id = instance.system_metadata.get(shelve.IMAGE)

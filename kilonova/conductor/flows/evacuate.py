@@ -7,7 +7,8 @@ goes before it is up again (``compute.evacuated``). A failure leaves the server 
 from __future__ import annotations
 
 from kilonova import objects
-from kilonova.conductor.flows import beside
+from kilonova.accel import holder
+from kilonova.conductor.flows import accelerators, beside
 from kilonova.conductor.flows.resize import (
     Choosing,
     ResizeOutputs,
@@ -86,7 +87,7 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
 
 
 def mark_evacuated(work: ResizeWork) -> None:
-    """ACTIVE or SHUTOFF on the new host. What the dead one has, and the allocation there, go later."""
+    """ACTIVE or SHUTOFF on the new host. What the dead one has, the allocation and accelerators there go later."""
     moved, instance = migration(work), work.instance(fresh=True)
     event = 'rebuild.stopped' if _stays_off(work) else 'rebuild.active'
     ours = objects.base.Serializer()
@@ -95,7 +96,12 @@ def mark_evacuated(work: ResizeWork) -> None:
         'kwargs': {name: ours.serialize_entity(work.ctxt, value)
                    for name, value in (('instance', instance), ('migration', moved))}},
         beside=True, host=moved.source_compute)
-    held = Operation.new(work.ctxt, 'release', work.instance_uuid, {'consumer': moved.uuid}, beside=True)
+    held = [Operation.new(work.ctxt, 'release', work.instance_uuid, {'consumer': moved.uuid}, beside=True)]
+    bound: dict[str, str | None] = {}
+    if accelerators.wanted_by(instance.flavor):
+        held.append(Operation.new(work.ctxt, 'release', work.instance_uuid, {
+            beside.ACCELERATORS_OF: holder.of(instance.uuid, instance.system_metadata)}, beside=True))
+        bound = {**holder.moved(instance.system_metadata, moved.uuid), **holder.confirmed()}
 
     def end(conn: engine.Connection) -> None:
         uuid = work.instance_uuid
@@ -103,10 +109,11 @@ def mark_evacuated(work: ResizeWork) -> None:
             raise instances.refuse(conn, uuid, event)
         instances.update_extra(conn, uuid, {'migration_context': None})
         migrations.update(conn, moved.uuid, {'status': 'done'})
-        insert(conn, [source, held])
+        instances.set_system_metadata(conn, uuid, bound)
+        insert(conn, [source, *held])
         instances.finish_action(conn, uuid, work.request_id)
     work.end(end)
-    work.env.runner.wake(work.db, [held.uuid], urgent=True)
+    work.env.runner.wake(work.db, [row.uuid for row in held], urgent=True)
     work.env.notify.emit(work.ctxt, 'instance.rebuild.end', instance=instance, moved=event, host=instance.host)
 
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kilonova import objects, states
+from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
+from kilonova.conductor.audit_rows import flavors
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, boot
+from kilonova.conductor.flows import accelerators, beside, boot
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
@@ -31,7 +33,7 @@ SAVES = 5
 
 
 @dataclass
-class Rechosen(Chosen):
+class Rechosen(Chosen, accelerators.AcceleratorOutputs):
     """``choices``: how often the scheduler chose."""
 
     choices: int = 1
@@ -146,7 +148,8 @@ def select(work: Work[Any]) -> None:
 
 
 def claim_and_move(work: Work[Any]) -> None:
-    """One POST: the destination's allocation to the server, its present one to the migration."""
+    """One POST: the destination's allocation to the server, its present one to the migration. And accelerators there,
+    for the new flavor's device profile, beside those that the server has."""
     host = chosen(work)
     try:
         work.env.placement.move_allocation(
@@ -155,10 +158,13 @@ def claim_and_move(work: Work[Any]) -> None:
     except (PlacementConflict, PlacementInvalid) as error:
         # Invalid: Placement doesn't know one of its providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
+    if (profile := accelerators.profile_of(work.args['flavor'])) is not None:
+        accelerators.bind(work, profile, host, work.args['migration_uuid'])
 
 
 def undo_claim_and_move(work: Work[Any]) -> None:
-    """The server gets its allocation back."""
+    """The server gets its allocation back; those accelerators that it would have had are free."""
+    accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
@@ -239,12 +245,14 @@ def undo_save_spec(work: ResizeWork) -> None:
 
 def mark_resized(work: ResizeWork) -> None:
     """VERIFY_RESIZE."""
-    vm_state = work.instance_row()['vm_state']
+    vm_state, bound = work.instance_row()['vm_state'], {}
+    if any(map(accelerators.wanted_by, flavors(work.instance_row()['extra_flavor']).values())):
+        bound = holder.moved(work.instance().system_metadata, work.args['migration_uuid'])
 
     def end(conn: engine.Connection) -> None:
         if not instances.transition(conn, work.instance_uuid, 'resize.done'):
             raise instances.refuse(conn, work.instance_uuid, 'resize.done')
-        instances.set_system_metadata(conn, work.instance_uuid, {'old_vm_state': vm_state})
+        instances.set_system_metadata(conn, work.instance_uuid, {'old_vm_state': vm_state, **bound})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
         instances.add_events(conn, work.instance_uuid, work.request_id, [
             work.event(name, host=work.env.host) for name in ('conductor_migrate_server', 'cold_migrate')])

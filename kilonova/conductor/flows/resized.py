@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside
+from kilonova.conductor.flows import accelerators, beside
 from kilonova.conductor.flows.resize import migration, request_spec, second_guest, store_spec, was_active
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
@@ -28,20 +29,24 @@ def confirm_source(work: Work[Outputs]) -> None:
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """What the migration held in Placement goes."""
+    """What the migration held in Placement goes; before it the accelerators that the server had."""
+    server = work.instance()
+    if accelerators.wanted_by(server.old_flavor):
+        accelerators.drop(work, holder.before(server.uuid, server.system_metadata))
     work.env.placement.delete_allocations(work.args['migration_uuid'])
 
 
 def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
     """What is to be written when nothing of the move is left: one flavor, no context, a confirmed migration."""
     row = work.instance()
+    bound = holder.confirmed() if holder.BEFORE in row.system_metadata else {}
     row.old_flavor = row.new_flavor = None
     flavor = row.extra_values(['flavor'])
 
     def write(conn: Connection) -> None:
         uuid = work.instance_uuid
         instances.update_extra(conn, uuid, {'migration_context': None, **flavor})
-        instances.set_system_metadata(conn, uuid, {'old_vm_state': None})
+        instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'confirmed'})
     return write
 
@@ -98,7 +103,9 @@ def revert_dest(work: Work[Outputs]) -> None:
 
 
 def move_back(work: Work[Outputs]) -> None:
-    """One POST: the server gets back what the migration holds."""
+    """One POST: the server gets back what the migration holds. The accelerators of the new flavor are free before."""
+    if accelerators.wanted_by(work.instance().flavor):
+        accelerators.drop(work, work.args['migration_uuid'])
     work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
@@ -119,6 +126,8 @@ def save_spec(work: Work[Outputs]) -> None:
 def mark_reverted(work: Work[Outputs]) -> None:
     """ACTIVE or SHUTOFF, as it was."""
     event = 'revert.active' if was_active(work) else 'revert.stopped'
+    kept = work.instance().system_metadata
+    bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
 
     moved = False
 
@@ -127,7 +136,7 @@ def mark_reverted(work: Work[Outputs]) -> None:
         uuid = work.instance_uuid
         moved = instances.transition(conn, uuid, event)
         instances.update_extra(conn, uuid, {'migration_context': None})
-        instances.set_system_metadata(conn, uuid, {'old_vm_state': None})
+        instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'reverted'})
         instances.finish_action(conn, uuid, work.request_id)
     row = work.instance()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside
+from kilonova.conductor.flows import accelerators, beside
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
@@ -97,7 +98,10 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """What the server held in Placement goes: its devices are free in the database."""
+    """What the server held in Placement goes: its devices are free in the database. So do its accelerators."""
+    server = work.instance()
+    if accelerators.wanted_by(server.flavor):
+        accelerators.drop(work, holder.of(server.uuid, server.system_metadata))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
 
 

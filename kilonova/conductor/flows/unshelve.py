@@ -6,11 +6,15 @@ which says so writes: until then it is the only disk that there is.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kilonova import objects, states
-from kilonova.conductor.flows import beside, boot, resize
+from kilonova.accel import holder
+from kilonova.accel import profile as device_profile
+from kilonova.conductor.flows import accelerators, beside, boot, resize
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.resize import Choosing, Rechosen, chosen, request_spec, store_spec
 from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
@@ -50,8 +54,16 @@ def get_image_info(work: UnshelveWork) -> None:
         'id', 'name', 'status', 'disk_format', 'container_format', 'min_disk', 'min_ram', 'size')}}
 
 
+def claim(work: UnshelveWork) -> None:
+    """The host of this attempt in Placement, and the accelerators there."""
+    boot.claim_chosen(work)
+    if (profile := device_profile.name_of(work.instance().flavor.extra_specs)) is not None:
+        accelerators.bind(work, profile, chosen(work), work.instance_uuid)
+
+
 def undo_claim(work: UnshelveWork) -> None:
-    """What the server has in Placement goes."""
+    """What the server has in Placement goes, and its accelerators."""
+    accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.drop(work.instance_uuid, work.compare_now)
 
@@ -101,8 +113,10 @@ def undo_save_spec(work: UnshelveWork) -> None:
         store_spec(work, request_spec(work, 'old_request_spec'))
 
 
-def _end(work: Work[Any], event: str, *events: dict[str, Any]) -> objects.Instance:
-    """ACTIVE by ``event``, and nothing of the shelving stays. The server as it was before."""
+def _end(work: Work[Any], event: str, *events: dict[str, Any],
+         bound: Mapping[str, str | None] = MappingProxyType({})) -> objects.Instance:
+    """ACTIVE by ``event``, and nothing of the shelving stays. The server as it was before. ``bound``: see
+    ``accel.holder``."""
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)
     release = release_of_image(work, image_id) if image_id else None
@@ -111,7 +125,7 @@ def _end(work: Work[Any], event: str, *events: dict[str, Any]) -> objects.Instan
         uuid = work.instance_uuid
         if not instances.transition(conn, uuid, event):
             raise instances.refuse(conn, uuid, event)
-        instances.set_system_metadata(conn, uuid, forgotten())
+        instances.set_system_metadata(conn, uuid, {**forgotten(), **bound})
         if release is not None:
             operations.insert(conn, [release])
         instances.add_events(conn, uuid, work.request_id, events)
@@ -129,7 +143,8 @@ def _conductor_events(work: UnshelveWork, *results: str) -> list[dict[str, Any]]
 
 def mark_unshelved(work: UnshelveWork) -> None:
     """ACTIVE, whatever it was before it was shelved."""
-    row = _end(work, 'unshelve.done', *_conductor_events(work, 'Success', 'Success'))
+    row = _end(work, 'unshelve.done', *_conductor_events(work, 'Success', 'Success'),
+               bound=holder.its_own(work.instance().system_metadata))
     work.env.notify.emit(work.ctxt, 'instance.unshelve.end', instance=row, host=row.host, moved='unshelve.done')
 
 
@@ -138,7 +153,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
     steps = (
         Step('get_image_info', get_image_info),
         Step('select', resize.select),
-        Step('claim', boot.claim_chosen, undo_claim, again_from='claim'),
+        Step('claim', claim, undo_claim, again_from='claim'),
         Step('unshelve_instance', unshelve_instance, undo_unshelve_instance, again_from='claim'),
         Step('save_spec', save_spec, undo_save_spec, saved=lambda work: bool(work.args.get('new_request_spec'))),
         Step('mark_unshelved', mark_unshelved),

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from kilonova.db.queries.migrations import ENDED
 
 instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
+metadata = models.InstanceSystemMetadata.__table__
 devices = models.PciDevice.__table__
 nodes = models.ComputeNode.__table__
 migrations = models.Migration.__table__
@@ -71,6 +74,16 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
     """Servers with their flavors, columns and places, devices, unfinished migrations, operations and compute nodes of
     a cell."""
     return {name: _rows(conn, query) for name, query in _OF_CELL.items()}
+
+
+def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
+    """{server: its system metadata under these keys}, of servers that have any."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    query = sa.select(metadata.c.instance_uuid, metadata.c.key, metadata.c.value).where(
+        metadata.c.deleted == 0, metadata.c.key.in_(list(keys)))
+    for uuid, key, value in conn.execute(query):
+        found[uuid][key] = value
+    return found
 
 
 def api(conn: Connection) -> OfApi:

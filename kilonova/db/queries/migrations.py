@@ -36,6 +36,11 @@ def get(connection: sa.Connection, *, uuid: str | None = None, migration_id: int
     return one(connection.execute(sa.select(migrations).where(LIVE, criterion)))
 
 
+def by_uuids(connection: sa.Connection, uuids: Iterable[str]) -> list[Row]:
+    """Those of these uuids, whatever became of them."""
+    return many(connection.execute(sa.select(migrations).where(LIVE, migrations.c.uuid.in_(list(uuids)))))
+
+
 def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
                 types: Sequence[str] | None = None) -> list[Row]:
     """The moves of a server, the newest first."""

@@ -222,7 +222,7 @@ def test_refused_resizes(make_site):
             (flavor, 400, 'When resizing, instances must change flavor!'),
             (site.flavor(disk=0), 400, 'Resize to zero disk flavor is not allowed.'),
             (site.flavor(vcpus=5), 403, 'Quota exceeded for cores: Requested 4, but already used 1 of 4 cores'),
-            (accelerated, 400, 'Feature not supported with instances that have accelerators.'),
+            (accelerated, 400, 'There is no accelerator service'),
             (unknown, 400, 'PCI alias nosuch is not defined')):
         got, text = refused(site, server, 'resize', {'flavorRef': wanted}, user='bob')
         assert got == code and message in text

@@ -16,7 +16,8 @@ SERVER, MIGRATION = uuid('server'), uuid('migration')
 def work(placement, provider, vcpus=1):
     chosen = Choice('gpu2', allocations={provider: {'resources': {'VCPU': vcpus}}}, mappings={'': [provider]})
     return SimpleNamespace(attempt=2, instance_uuid=SERVER, outputs=Chosen(select=[Choice('gpu1'), chosen]),
-                           args={'migration_uuid': MIGRATION}, env=SimpleNamespace(placement=placement.client),
+                           args={'migration_uuid': MIGRATION, 'flavor': {'nova_object.data': {}}},
+                           env=SimpleNamespace(placement=placement.client),
                            ctxt=SimpleNamespace(project_id='demo', user_id='alice'), compare_now=lambda: None)
 
 
