@@ -1,7 +1,8 @@
-"""kilonova-manage device disable and enable: devices that must not be given out."""
+"""kilonova-manage device disable, enable and set-type: what hosts are asked to do with their devices."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from kilonova.cmd.cli import Cloud, Command, argument
@@ -22,35 +23,57 @@ def enable(cloud: Cloud, args: argparse.Namespace) -> int:
     return _set(cloud, args, None)
 
 
+def set_type(cloud: Cloud, args: argparse.Namespace) -> int:
+    """A card has mediated devices of another type from now on. 0: it has; 1: its host is down or doesn't answer, or
+    servers hold devices of the card; 2: there is no such host or card, or it doesn't give that type."""
+    address = args.address.lower()
+
+    def ask(compute: Any, ctxt: Any) -> list[str]:
+        devices = compute.set_mdev_type(ctxt, server=args.host, address=address, mdev_type=args.type)
+        return [f'{args.host} {address} has {len(devices)} devices of type {args.type} now']
+    return _asked(cloud, args.host, ask)
+
+
 def _set(cloud: Cloud, args: argparse.Namespace, reason: str | None) -> int:
     from kilonova import errors
-    from kilonova.cmd import database_parts, options, parts
-    from kilonova.context import get_admin_context
     from kilonova.pci.device import checked_reason
-    from kilonova.rpc.compute import Compute
-    from kilonova.rpc.interface import Client
     try:
         text = None if reason is None else checked_reason(reason)
     except errors.Invalid as error:
         return _refused(2, str(error))
-    up = _is_up(cloud, args.host)
+
+    def ask(compute: Any, ctxt: Any) -> list[str]:
+        devices = compute.set_device_disabled(ctxt, server=args.host, address=args.address.lower(), reason=text)
+        return [_told(args.host, device, text) for device in devices]
+    return _asked(cloud, args.host, ask)
+
+
+def _asked(cloud: Cloud, host: str, ask: Callable[[Any, Any], list[str]]) -> int:
+    """Ask a host, and print what it came to."""
+    from kilonova import errors
+    from kilonova.cmd import database_parts, options, parts
+    from kilonova.context import get_admin_context
+    from kilonova.rpc.compute import Compute
+    from kilonova.rpc.interface import Client
+    up = _is_up(cloud, host)
     if up is None:
-        return _refused(2, f'There is no compute host {args.host}')
-    away = broker_away(cloud) if up else f'nova-compute of {args.host} is down'
+        return _refused(2, f'There is no compute host {host}')
+    away = broker_away(cloud) if up else f'nova-compute of {host} is down'
     if away is not None:
         return _refused(1, f'{away}: nothing was changed')
     transport = database_parts.routed(cloud.conf, parts.transport(cloud.conf), cloud.cells)
     try:
-        devices = Client(Compute, transport, options.cap(cloud.conf, 'compute')).set_device_disabled(
-            get_admin_context(), server=args.host, address=args.address.lower(), reason=text)
+        lines = ask(Client(Compute, transport, options.cap(cloud.conf, 'compute')), get_admin_context())
     except errors.Unanswered as error:
         return _refused(1, f'{error}. Perhaps it was done; the same command may be repeated')
-    except errors.NotFound as error:
+    except errors.Conflict as error:
+        return _refused(1, str(error))
+    except (errors.NotFound, errors.Invalid) as error:
         return _refused(2, str(error))
     finally:
         transport.close()
-    for device in devices:
-        print(_told(args.host, device, text))
+    for line in lines:
+        print(line)
     return 0
 
 
@@ -88,4 +111,8 @@ DEVICE = {
     'disable': Command(disable, (*_WHICH, argument('--reason', required=True, metavar='TEXT',
                                                    help='one line, which others read'))),
     'enable': Command(enable, _WHICH),
+    'set-type': Command(set_type, (
+        argument('host', metavar='HOST', help="the compute's name"),
+        argument('address', metavar='ADDRESS', help='of a card with mediated devices, such as 0000:84:00.0'),
+        argument('type', metavar='TYPE', help='one of [devices]enabled_mdev_types of the host, such as nvidia-36'))),
 }

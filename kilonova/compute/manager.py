@@ -20,6 +20,7 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import evacuated
 from kilonova.compute.accelerators import Accelerators
+from kilonova.compute.card_types import CardTypes
 from kilonova.compute.device_care import DeviceCare
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.guests import Guests
@@ -85,9 +86,10 @@ class ComputeManager:
         self.timers = Timers(self.stopping)
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
+        types = CardTypes(self.host, self.node.book, self.node.kinds, self.node.update)
         self.endpoint = Endpoint(self.host, self.keys, OPERATIONS,
                                  own=(self.cancel, self.report_again, self.set_host_enabled,
-                                      self.node.book.set_device_disabled))
+                                      self.node.book.set_device_disabled, types.set_mdev_type))
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:

@@ -40,7 +40,7 @@ class Node:
     def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
-        self._kinds = kinds.from_conf(host.conf)
+        self.kinds = kinds.from_conf(host.conf)
         # Only the check: an alias that can't be parsed is refused here and not at the first move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
@@ -64,7 +64,7 @@ class Node:
         """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.host.get_available_resource()
-        for kind in self._kinds:
+        for kind in self.kinds:
             kind.check(resources['pci_passthrough_devices'])
         # The node first: a host that is refused, as it was renamed, leaves no service behind.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
@@ -90,7 +90,7 @@ class Node:
     def _fill_ledger(self, ctxt: RequestContext) -> None:
         tracker = self._host.tracker
         tracker.load(HostDevices.of(
-            self._kinds, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells.topology)))
+            self.kinds, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells.topology)))
 
     def _reload(self, ctxt: RequestContext) -> None:
         """The device rows were written by somebody else; called by a writer of the tracker."""
@@ -191,7 +191,7 @@ class Node:
         """The host without the devices that are in the way of others."""
         driver, devices = self._host.driver, self._host.tracker.host_devices
         held = {device.address for device in devices.held()}
-        unneeded = [address for kind in self._kinds
+        unneeded = [address for kind in self.kinds
                     for address in kind.unneeded(resources['pci_passthrough_devices'], held)]
         if not unneeded:
             return resources

@@ -11,7 +11,9 @@ resource class.
 """
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping
@@ -34,6 +36,8 @@ VFIO = 'vfio-pci'
 MOST_TYPES = 64
 # Of one parent; no card has so many.
 MOST_DEVICES = 1024
+# Of the file of chosen types.
+MOST_BYTES = 1 << 20
 _TYPE = re.compile(r'[A-Za-z0-9_.-]{1,64}')
 _ADDRESS = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
 # Planned UUIDs follow from the host, the parent, the type and a number.
@@ -53,13 +57,52 @@ class MdevType:
     most: int | None
 
 
+class ChosenTypes:
+    """The types that operators chose for cards, in a file: ``types`` {address of a card: type}.
+    InvalidLibvirtMdevConfig: it was written by somebody else."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.types: dict[str, str] = {}
+        if not os.path.exists(path):
+            return
+        with open(path, encoding='utf-8') as file:
+            text = file.read(MOST_BYTES)
+        try:
+            types = json.loads(text)
+            assert all(_ADDRESS.fullmatch(parent) and _TYPE.fullmatch(name) for parent, name in types.items())
+        except (ValueError, AttributeError, TypeError, AssertionError):
+            raise InvalidLibvirtMdevConfig(
+                reason=f"{path} is not what 'kilonova-manage device set-type' wrote; without it cards have the types "
+                       'of the configuration') from None
+        self.types = types
+
+    def set(self, parent: str, name: str) -> None:
+        """Write it down."""
+        types = {**self.types, parent: name}
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        fresh = f'{self._path}.new'
+        with open(fresh, 'w', encoding='utf-8') as file:
+            json.dump(types, file, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self._path)
+        self.types = types
+
+
 class MdevTypes:
     """Which parent has which type."""
 
     def __init__(self, types: Collection[MdevType], of_parent: Mapping[str, MdevType],
-                 default: MdevType | None) -> None:
-        """``default``: of parents that ``of_parent`` doesn't name."""
+                 default: MdevType | None, chosen: ChosenTypes | None = None) -> None:
+        """``default``: of parents that ``of_parent`` doesn't name. ``chosen``: by operators, which counts more."""
         self.types, self.named, self._default = tuple(types), dict(of_parent), default
+        self._by_name = {one.name: one for one in types}
+        self._chosen = chosen
+        for parent, name in (chosen.types if chosen is not None else {}).items():
+            if name not in self._by_name:
+                LOG.warning('%s was chosen for %s by an operator, and is not enabled any more: it has the type of the '
+                            'configuration', name, parent)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> MdevTypes:
@@ -85,11 +128,24 @@ class MdevTypes:
                         reason=f'{default.name} and {name} both have no device_addresses; only one type can be that of '
                                'all other cards')
                 default = types[-1]
-        return cls(types, of_parent, default)
+        return cls(types, of_parent, default, ChosenTypes(os.path.join(conf.state_path, 'mdev_types.json')))
 
     def of(self, parent: str) -> MdevType | None:
         """The type of a parent; None: it gives no devices."""
-        return self.named.get(parent, self._default)
+        chosen = self._by_name.get(self._chosen.types.get(parent, '')) if self._chosen is not None else None
+        return chosen or self.named.get(parent, self._default)
+
+    def enabled(self, name: str) -> MdevType:
+        """An enabled type by its name; errors.Invalid."""
+        if name not in self._by_name:
+            raise errors.Invalid(f'{name!r} is not among [devices]enabled_mdev_types: '
+                                 f"{', '.join(sorted(self._by_name)) or 'none'}")
+        return self._by_name[name]
+
+    def choose(self, parent: str, name: str) -> None:
+        """It has this type from now on, whatever the configuration says."""
+        assert self._chosen is not None
+        self._chosen.set(parent, name)
 
 
 def mdev_types(conf: cfg.ConfigOpts) -> list[str]:
@@ -128,6 +184,25 @@ class MediatedDevices:
                 supported = ', '.join(sorted(parent.get('mdev_types', {}))) or 'none'
                 raise InvalidLibvirtMdevConfig(
                     reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, and supports only {supported}')
+
+    def checked(self, found: Collection[Found], address: str, name: str) -> str:
+        """A type that a card may have: its name. NotFound: there is no such card; errors.Invalid: it doesn't give that
+        type, or the host doesn't."""
+        functions = _functions(found)
+        parent = functions.get(address)
+        if parent is None:
+            raise errors.NotFound(f'{self._host} has no card {address}')
+        self._types.enabled(name)
+        supported = sorted(one for one, of in parent.get('mdev_types', {}).items() if of['api'] == VFIO)
+        if name not in supported:
+            raise errors.Invalid(f'{address} supports {", ".join(supported) or "no mediated devices"}, not {name}')
+        if self._is_whole(parent, functions):
+            raise errors.Invalid(f'[pci]device_spec gives {address} away whole')
+        return name
+
+    def choose(self, address: str, name: str) -> None:
+        """The card has this type from now on; see ``checked``."""
+        self._types.choose(address, name)
 
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
         """As ``Kind``: of each parent, in the order of addresses, the devices that exist and those that it has room

@@ -239,6 +239,9 @@ class Service(Interface):
     @call('6.13')
     def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> Any: ...
 
+    @call('6.13')
+    def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> Any: ...
+
     @call('6.11')
     def describe_host(self, ctxt: RequestContext) -> Any: ...
 

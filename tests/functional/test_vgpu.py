@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kilonova import errors
+from kilonova.context import get_admin_context
 from kilonova.db.queries import instances, pci_devices
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.fixtures.mdev import Bus, mdev_bus, mdev_card
@@ -278,3 +280,59 @@ def test_a_vgpu_that_is_not_well_at_the_destination_of_a_live_migration(
     bad.write_text('\n'.join(name.split()[1] for name in cloud.devices() if not name.startswith(source)))
     live_migrate(cloud, server)
     assert (cloud.host_of(server), check(cloud, server, 1), cloud.status(server)) == (source, before, 'ACTIVE')
+
+
+# --- another type ----------------------------------------------------------------------------------------------------
+def set_type(cloud: Cloud, address: str, mdev_type: str) -> list[dict[str, str]]:
+    """As ``kilonova-manage device set-type`` asks the host."""
+    found: list[dict[str, str]] = cloud.compute_client.set_mdev_type(
+        get_admin_context(), server='gpu1', address=address, mdev_type=mdev_type)
+    return found
+
+
+def test_a_card_gets_another_type_while_others_serve(make_cloud: Callable[..., Cloud], bus: Bus) -> None:
+    """Its unused devices go, its new ones are given out; it is so after a restart. Refused while servers hold some."""
+    types = {'nvidia-35': 2, 'nvidia-36': 1}
+    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(ONE, types), mdev_card(TWO, types)]},
+                       devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
+                       **{'mdev_nvidia-36__device_addresses': ['0000:ff:00.0']})
+    both = cloud.boot(flavor(cloud, 2))
+    parent = next(parent for parent, _ in bus.made('gpu1').values())
+    address = {'pci_0000_84_00_0': ONE, 'pci_0000_85_00_0': TWO}[parent]
+    other = TWO if address == ONE else ONE
+    with pytest.raises(errors.Conflict) as refused:
+        set_type(cloud, address, 'nvidia-36')
+    assert str(refused.value) == (f'2 devices of gpu1 {address} are held by {both}: its type can be changed when they '
+                                  'are free')
+    assert sorted(one['address'] for one in set_type(cloud, address, 'nvidia-35')) == sorted(check(cloud, both, 2))
+    cloud.ok('DELETE', f'/servers/{both}')
+    cloud.settle()
+    assert len(bus.made('gpu1')) == 2
+    assert [one['mdev_type'] for one in set_type(cloud, address, 'nvidia-36')] == ['nvidia-36']
+    assert bus.made('gpu1') == {}
+    for _ in range(2):
+        servers = [cloud.boot(flavor(cloud)) for _ in range(3)]
+        assert sorted(bus.made('gpu1').values()) == sorted([
+            (parent, 'nvidia-36'), *[(f"pci_{other.replace(':', '_').replace('.', '_')}", 'nvidia-35')] * 2])
+        assert cloud.status(cloud.boot(flavor(cloud))) == 'ERROR'
+        cloud.assert_clean()
+        for server in servers:
+            cloud.ok('DELETE', f'/servers/{server}')
+        cloud.settle()
+        cloud.crash_compute('gpu1')
+        cloud.start_compute('gpu1')
+    assert set_type(cloud, address, 'nvidia-35')[0]['mdev_type'] == 'nvidia-35'
+
+
+@pytest.mark.parametrize(('address', 'mdev_type', 'error', 'said'), [
+    ('0000:99:00.0', 'nvidia-35', errors.NotFound, 'gpu1 has no card 0000:99:00.0'),
+    (ONE, 'nvidia-37', errors.Invalid, "'nvidia-37' is not among [devices]enabled_mdev_types: nvidia-35, nvidia-36"),
+    (ONE, 'nvidia-36', errors.Invalid, f'{ONE} supports nvidia-35, not nvidia-36')])
+def test_a_type_that_a_card_cannot_have(make_cloud: Callable[..., Cloud], bus: Bus, address: str, mdev_type: str,
+                                        error: type[Exception], said: str) -> None:
+    cloud = make_cloud({'gpu1': []}, devices={'gpu1': [mdev_card(ONE, {'nvidia-35': 2})]},
+                       devices__enabled_mdev_types=['nvidia-35', 'nvidia-36'],
+                       **{'mdev_nvidia-36__device_addresses': ['0000:ff:00.0']})
+    with pytest.raises(error) as refused:
+        set_type(cloud, address, mdev_type)
+    assert str(refused.value) == said

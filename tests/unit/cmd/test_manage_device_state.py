@@ -27,6 +27,8 @@ class Host:
             raise self.answer
         return self.answer
 
+    set_mdev_type = set_device_disabled
+
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch, node: str) -> Host:
@@ -79,3 +81,13 @@ def test_hosts_that_cannot_be_asked(cloud: Any, host: Host, parse: Any, monkeypa
 def test_what_the_host_refuses(cloud: Any, host: Host, answer: Exception, code: int, said: str) -> None:
     host.answer = answer
     assert cloud('device', 'enable', 'gpu1', GPU) == (code, [said])
+
+
+def test_another_type(cloud: Any, host: Host) -> None:
+    command = ('device', 'set-type', 'gpu1', GPU.upper(), 'nvidia-36')
+    host.answer = [{'address': S1, 'mdev_type': 'nvidia-36'}] * 3
+    assert cloud(*command) == (0, [f'gpu1 {GPU} has 3 devices of type nvidia-36 now'])
+    assert host.asked == [{'server': 'gpu1', 'address': GPU, 'mdev_type': 'nvidia-36'}]
+    for error, code in ((errors.Conflict('held'), 1), (errors.Invalid('no such type'), 2)):
+        host.answer = error
+        assert cloud(*command) == (code, [str(error)])

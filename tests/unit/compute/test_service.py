@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from kilonova import errors, objects
+from kilonova.compute.card_types import CardTypes
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.manager import OPERATIONS, ComputeManager
 from kilonova.compute.ops import move, power
@@ -68,7 +69,8 @@ class Placement:
 def test_the_endpoint_is_what_the_interface_declares(cloud):
     manager = cloud.host('gpu1')
     Compute.check_server(manager.endpoint)
-    own = (manager.cancel, manager.report_again, manager.set_host_enabled, manager.node.book.set_device_disabled)
+    own = (manager.cancel, manager.report_again, manager.set_host_enabled, manager.node.book.set_device_disabled,
+           CardTypes(manager.host, manager.node.book, manager.node.kinds, manager.node.update).set_mdev_type)
     Endpoint(manager.host, manager.keys, OPERATIONS, own)
     with pytest.raises(TypeError, match=r'compute\.soft_delete_instance has no implementation'):
         Endpoint(manager.host, manager.keys, [module for module in OPERATIONS if module is not power], own)
@@ -244,8 +246,8 @@ def test_providers_are_written_to_the_devices(cloud):
 def report(manager):
     """[pci]report_in_placement is on from the next look on."""
     manager.conf.set_override('report_in_placement', True, group='pci')
-    manager.node._kinds = kinds.from_conf(manager.conf)
-    manager.host.tracker.host_devices = replace(manager.host.tracker.host_devices, kinds=manager.node._kinds)
+    manager.node.kinds = kinds.from_conf(manager.conf)
+    manager.host.tracker.host_devices = replace(manager.host.tracker.host_devices, kinds=manager.node.kinds)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,3 +206,28 @@ def test_held_ones_of_a_former_type_stay_until_they_are_free():
         assert address not in {device.address for pool in now.pools.pools for device in pool.devices}
         freed, _ = now.given({address: None}, UUID)
         assert address not in {device.address for pool in freed.pools.pools for device in pool.devices}
+
+
+# --- chosen by operators ---------------------------------------------------------------------------------------------
+def test_what_was_chosen_counts_more_than_the_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = conf('nvidia-35,nvidia-36', nvidia_36={'device_addresses': [TWO]})
+    made.set_override('state_path', str(tmp_path / 'new'))
+    types = MdevTypes.from_conf(made)
+    assert [types.of(one).name for one in (ONE, TWO)] == ['nvidia-35', 'nvidia-36']  # type: ignore[union-attr]
+    types.choose(ONE, 'nvidia-36')
+    types.choose(TWO, 'nvidia-35')
+    for again in (types, MdevTypes.from_conf(made)):
+        assert [again.of(one).name for one in (ONE, TWO)] == ['nvidia-36', 'nvidia-35']  # type: ignore[union-attr]
+    made.set_override('enabled_mdev_types', ['nvidia-35'], 'devices')
+    assert MdevTypes.from_conf(made).of(ONE).name == 'nvidia-35'  # type: ignore[union-attr]
+    assert f'nvidia-36 was chosen for {ONE} by an operator, and is not enabled any more' in caplog.text
+
+
+@pytest.mark.parametrize('text', ['', '{', '[]', '5', '{"0000:84:00.0": 5}', '{"84:00.0": "nvidia-35"}',
+                                  '{"0000:84:00.0": "a b"}', '{"0000:84:00.0": null}'])
+def test_a_file_that_somebody_else_wrote(tmp_path: Path, text: str) -> None:
+    made = conf('nvidia-35')
+    made.set_override('state_path', str(tmp_path))
+    (tmp_path / 'mdev_types.json').write_text(text)
+    with pytest.raises(InvalidLibvirtMdevConfig, match=r'mdev_types\.json is not what'):
+        MdevTypes.from_conf(made)

@@ -23,7 +23,8 @@ NEWER: dict[str, set[str]] = {
         'backup_instance', 'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',
         'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
         'evacuate_instance', 'undo_evacuate_instance', 'clean_evacuated',
-        'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port', 'set_device_disabled'},
+        'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port',
+        'set_device_disabled', 'set_mdev_type'},
     'conductor': set(), 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 
