@@ -26,11 +26,11 @@ from kilonova.db import engine
 from kilonova.db.queries import instance_mappings, instances, request_specs
 from kilonova.db.queries.operations import operations
 from tests.bench import meter
-from tests.fixtures.hosts import write_host
+from tests.fixtures.hosts import pci_device, write_host
 from tests.fixtures.mdev import NVIDIA35, made_mdev, mdev_card
 from tests.fixtures.servers import put_server
 from tests.integration.site import Site
-from tools.cloud import control, render
+from tools.cloud import control, http, render
 
 HOSTS = ('big1', 'big2')
 GPUS_A_HOST = 16
@@ -40,7 +40,10 @@ WITH_GPU = 10
 # vGPUs of each host, all on one card; servers that are booted of each kind of device, and how flavors ask for it.
 VGPUS_A_HOST, CARD = 16, '0000:84:00.0'
 OF_A_KIND = 24
-KINDS = {'none': {}, 'GPU': {'pci_passthrough:alias': 'QuadroM4000-video:1'}, 'vGPU': {'resources:VGPU': '1'}}
+# Cyborg's cards of each host, and the device profile of one.
+FPGAS_A_HOST, FPGA, PROFILE = 16, ('10ee', '5020'), 'bench'
+KINDS = {'none': {}, 'GPU': {'pci_passthrough:alias': 'QuadroM4000-video:1'}, 'vGPU': {'resources:VGPU': '1'},
+         'accelerator': {'accel:device_profile': PROFILE}}
 AT_ONCE = 8
 LISTED = (10, 100, 1000)
 READS = 15
@@ -53,7 +56,7 @@ SETTLED_CPU, SETTLED_SECONDS = 0.02, 5.0
 # Seconds between two reports of a host: as the one-machine cloud is configured, and those of every second host of the
 # large idle cloud, so that what a report costs a host stands apart from what an idle host costs anyway.
 REPORT_INTERVAL, SELDOM = 2.0, 8.0
-BOOTED_WITHIN = 120.0
+BOOTED_WITHIN, REPORTED_WITHIN = 120.0, 180.0
 
 
 @dataclass(frozen=True)
@@ -67,15 +70,18 @@ class Spent:
 class BenchSite(Site):
     """A cloud of two hosts that take all the servers, and its databases read beside it."""
 
-    def __init__(self, directory: Path, names: Sequence[str] = HOSTS, seldom: Sequence[str] = ()) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
+                 accelerators: bool = False) -> None:
+        super().__init__(directory, accelerators=accelerators)
         self.hosts = directory / 'hosts'
         self.hosts.mkdir()
         for host in names:
             write_host(self.hosts, host, [f'0000:{bus:02x}:00.0' for bus in range(0x20, 0x20 + GPUS_A_HOST)],
                        [mdev_card(CARD, {NVIDIA35: 0}), *(
                            made_mdev(str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{host}{number}')), CARD)
-                           for number in range(VGPUS_A_HOST))], memory_gib=1024)
+                           for number in range(VGPUS_A_HOST)), *(
+                           pci_device(f'0000:{bus:02x}:00.0', *FPGA, pci_class='0x120000')
+                           for bus in range(0xa0, 0xa0 + FPGAS_A_HOST if accelerators else 0xa0))], memory_gib=1024)
             (self.hosts / f'{host}.conf').write_text(
                 (f'[DEFAULT]\nreport_interval = {SELDOM:g}\n' if host in seldom else '')
                 + '[pci]\ndevice_spec = { "vendor_id": "10de", "product_id": "13f1" }\n'
@@ -84,7 +90,7 @@ class BenchSite(Site):
 
     def up(self) -> None:
         """All services, and the databases opened."""
-        self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra)
+        self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra, accelerators=self._accelerators)
         data = self.layout.data('kilonova')
         self.databases = engine.Databases(render.sqlite(data / 'api.sqlite'), render.sqlite(data / 'cell1.sqlite'))
 
@@ -111,9 +117,25 @@ class BenchSite(Site):
         return Spent(wall, meter.used(before, meter.cpu_seconds(self.layout.var)))
 
 
+def _await_cards(site: BenchSite) -> None:
+    """Cyborg's agents report once a while."""
+    deadline = time.monotonic() + REPORTED_WITHIN
+    while True:
+        rows = http.call('GET', site.url('placement') + '/resource_providers', token=site.token('admin')).data
+        if sum('_fpga_' in row['name'] for row in rows['resource_providers']) >= FPGAS_A_HOST * len(HOSTS):
+            return
+        if time.monotonic() > deadline:
+            raise SystemExit('Cyborg has not reported its cards')
+        time.sleep(1)
+
+
 def measure_kinds(site: BenchSite) -> None:
-    """Boots of servers with a device of each kind, in turns: what one costs."""
+    """Boots of servers with a device of each kind, in turns: what one costs. Cyborg's own share stands apart."""
     site.up()
+    _await_cards(site)
+    trait = f"trait:CUSTOM_FPGA_{'_'.join(FPGA).upper()}"
+    http.call('POST', site.url('cyborg') + '/device_profiles', [{
+        'name': PROFILE, 'groups': [{'resources:FPGA': '1', trait: 'required'}]}], token=site.token('admin'))
     for kind, extra_specs in KINDS.items():
         site.flavor(f'bench-{kind}', specs=extra_specs)
     spent: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
@@ -129,7 +151,10 @@ def measure_kinds(site: BenchSite) -> None:
             for service, seconds in cost.items() if turn else ():
                 costs[service] = costs.get(service, 0.0) + 1000 * seconds / (turns * OF_A_KIND)
     table(f'CPU ms per boot with a device, {turns} times {OF_A_KIND} of each kind', spent)
-    print(f"a boot with a vGPU costs {spent['vGPU']['all'] / spent['GPU']['all']:.2f} times one with a GPU")
+    own = {kind: sum(ms for service, ms in costs.items() if service != 'all' and not service.startswith('cyborg'))
+           for kind, costs in spent.items()}
+    for kind in ('vGPU', 'accelerator'):
+        print(f'a boot with one {kind} costs {own[kind] / own["GPU"]:.2f} times one with a GPU, without Cyborg itself')
 
 
 def boot(site: BenchSite, already: int, count: int) -> None:
@@ -275,10 +300,11 @@ def table_of_idle(few: dict[str, float], full: dict[str, float], many: dict[str,
 
 
 @contextlib.contextmanager
-def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = ()) -> Iterator[BenchSite]:
+def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
+          accelerators: bool = False) -> Iterator[BenchSite]:
     """A cloud of these hosts, not started yet; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
-    site = BenchSite(directory, names, seldom)
+    site = BenchSite(directory, names, seldom, accelerators)
     try:
         yield site
     finally:
@@ -290,7 +316,7 @@ def main() -> int:
     began = time.monotonic()
     with cloud() as site:
         few, full = run(site)
-    with cloud() as site:
+    with cloud(accelerators=True) as site:
         measure_kinds(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
