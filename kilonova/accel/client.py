@@ -12,6 +12,7 @@ service token of the same account. Routes: https://docs.openstack.org/api-ref/ac
 """
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from keystoneauth1.service_token import ServiceTokenAuthWrapper
 
 from kilonova import errors
 from kilonova.accel import profile as device_profile
-from kilonova.accel.request import AcceleratorRequest
+from kilonova.accel.request import INITIAL, AcceleratorRequest
 from kilonova.clients import session
 from kilonova.context import RequestContext
 
@@ -97,6 +98,12 @@ class AcceleratorClient:
         if response.status_code != 200:
             raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))
         return _requests(response)
+
+    def abandoned(self, age: datetime.timedelta) -> list[AcceleratorRequest]:
+        """Those that this account made so long ago, and that were bound to nothing. NoAccelerators."""
+        ours, before = self._adapter.get_project_id(), datetime.datetime.now(datetime.UTC) - age
+        return [one for one in self.every() if one.state == INITIAL and one.instance_uuid is None
+                and one.project_id == ours is not None and one.created_at is not None and one.created_at < before]
 
     def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
         """The same, each bound or failed; None: of some it isn't known yet."""

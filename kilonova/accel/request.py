@@ -7,6 +7,7 @@ Cyborg chooses the device when a request is bound to a server and a host, and sa
 """
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from kilonova.pci.device import STANDARD
 
 # States that a binding comes to; of the others it isn't known yet.
 BOUND, FAILED = 'Bound', ('BindFailed', 'Deleting')
+# That of a request which was made, and nothing else.
+INITIAL = 'Initial'
 # Kinds of attach handles that guests get something for.
 PCI, MDEV = 'PCI', 'MDEV'
 # Of Cyborg's fake driver: nothing is attached.
@@ -52,7 +55,8 @@ class Handle:
 
 @dataclass(frozen=True)
 class AcceleratorRequest:
-    """One accelerator. ``group``: the number of the device profile's group that asks for it."""
+    """One accelerator. ``group``: the number of the device profile's group that asks for it; ``project_id``: of who
+    made it, or of its server; ``created_at``: in UTC."""
 
     uuid: str
     state: str
@@ -64,6 +68,8 @@ class AcceleratorRequest:
     handle_kind: str
     handle_uuid: str | None
     handle_info: Mapping[str, str]
+    project_id: str | None = None
+    created_at: datetime.datetime | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
@@ -72,7 +78,8 @@ class AcceleratorRequest:
                    group=int(body['device_profile_group_id']), instance_uuid=body.get('instance_uuid'),
                    hostname=body.get('hostname'), provider=body.get('device_rp_uuid'),
                    handle_kind=str(body.get('attach_handle_type') or ''), handle_uuid=body.get('attach_handle_uuid'),
-                   handle_info={str(key): str(value) for key, value in (body.get('attach_handle_info') or {}).items()})
+                   handle_info={str(key): str(value) for key, value in (body.get('attach_handle_info') or {}).items()},
+                   project_id=body.get('project_id'), created_at=_moment(body.get('created_at')))
 
     @property
     def handle(self) -> Handle | None:
@@ -106,6 +113,14 @@ class AcceleratorRequest:
         if not re.fullmatch('[A-Za-z0-9_.-]{1,64}', text):
             raise AttachHandleInvalid(uuid=self.uuid, reason=f'asked_type {text!r} is no type of mediated devices')
         return text
+
+
+def _moment(text: str | None) -> datetime.datetime | None:
+    """From ISO 8601 text; without a zone it is UTC."""
+    if not text:
+        return None
+    found = datetime.datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
 
 
 def handles(requests: Iterable[AcceleratorRequest]) -> list[Handle]:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from kilonova.conductor.environment import Environment
+from kilonova.conductor.flows import accelerators
 from kilonova.context import get_admin_context
 from kilonova.db import engine
 from kilonova.db.queries import console_tokens, device_history, expired, operations
 from kilonova.db.queries.expired import Due
-from kilonova.errors import BuildTimedOut, InstanceInvalidState, InstanceNotFound
+from kilonova.errors import BuildTimedOut, InstanceInvalidState, InstanceNotFound, Invalid, Unanswered
 from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ BATCH = 200
 PERIOD = 60.0
 # The field's name of the task that deletes tokens of consoles.
 TOKENS = 'cleanup_expired_console_auth_tokens'
+# The name of the one that deletes accelerator requests that were made for nothing, and seconds between two looks.
+ACCELERATORS, HOUR = 'cleanup_abandoned_accelerator_requests', 3600.0
 # The name of the one that deletes what is old of who held devices.
 HISTORY = 'purge_device_history'
 
@@ -133,6 +136,7 @@ class Expiry:
                               functools.partial(self.look, expires), expires.name)
         self.timers.every(PERIOD if self._enabled else -1, self.purge_tokens, TOKENS)
         self.timers.every(PERIOD if self._enabled else -1, self.purge_history, HISTORY)
+        self.timers.every(HOUR if self._enabled else -1, self.drop_accelerators, ACCELERATORS)
 
     def stop(self) -> None:
         """Look no more."""
@@ -159,6 +163,14 @@ class Expiry:
     def purge_history(self) -> int:
         """Delete the oldest entries of who held devices, where they are older than [devices]history_days; how many."""
         return self._in_cells(HISTORY, lambda cell: device_history.purge(cell, self._history_days))
+
+    def drop_accelerators(self) -> int:
+        """Delete accelerator requests that nobody binds any more; how many."""
+        try:
+            return accelerators.drop_abandoned(self._env)
+        except (Unanswered, Invalid) as error:
+            LOG.debug('%s: not done now: %s', ACCELERATORS, error)
+            return 0
 
     def _in_cells(self, name: str, act: Callable[[engine.Database], int]) -> int:
         done = 0

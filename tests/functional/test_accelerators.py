@@ -331,6 +331,37 @@ def test_an_unshelve_waits_for_what_is_still_to_give_back(accelerated: Accelerat
 
 
 @pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+def test_a_resize_on_one_host(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Both ends are there: each has its own."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    accelerated = Accelerated(make_cloud, allow_resize_to_same_host=True)
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    before, host = check(accelerated, server, 1), cloud.host_of(server)
+    (other,) = [row for row in cloud.ok('GET', '/os-services?binary=nova-compute')['services'] if row['host'] != host]
+    cloud.ok('PUT', f"/os-services/{other['id']}", {'status': 'disabled'})
+    cloud.action(server, 'resize', {'flavorRef': accelerated.flavor('fpga', ram=1024)})
+    assert (cloud.status(server), cloud.host_of(server)) == ('VERIFY_RESIZE', host), cloud.story(server)
+    assert set(cloud.hostdevs(server)) == set(CARDS) - set(before)
+    cloud.action(server, end)
+    after = check(accelerated, server, 1)
+    assert (after == before) is (end == 'revertResize')
+    accelerated.delete(server)
+    accelerated.assert_empty()
+
+
+def test_several_at_once(accelerated: Accelerated) -> None:
+    """One question to the scheduler, requests of their own."""
+    cloud = accelerated.cloud
+    cloud.create(accelerated.flavor(), min_count=3, max_count=3)
+    cloud.settle()
+    servers = [row['id'] for row in cloud.ok('GET', '/servers')['servers']]
+    given = [f'{cloud.host_of(server)} {address}' for server in servers for address in cloud.hostdevs(server)]
+    assert len(servers) == 3 and sorted(given) == accelerated.cyborg.given() and len(set(given)) == 3
+    cloud.assert_clean()
+
+
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
 def test_a_move_ends_while_cyborg_is_silent(accelerated: Accelerated, end: str) -> None:
     """What is to give back waits, nothing else."""
     cloud = accelerated.cloud
@@ -625,6 +656,24 @@ def test_each_request_that_gets_lost(accelerated: Accelerated, name: str) -> Non
                 cyborg.client.delete([uuid])
             accelerated.assert_empty()
             number += 1
+
+
+def test_requests_that_were_made_for_nothing_go(accelerated: Accelerated) -> None:
+    """Of our own account, hours later; what is bound, or another's, stays."""
+    cyborg = accelerated.cyborg
+    server = accelerated.boot()
+    (bound,), (old,), (new,), (other,) = accelerated.of(server), *(
+        [cyborg.requests[one.uuid] for one in cyborg.client.create('fpga')] for _ in range(3))
+    for one in (bound, old, other):
+        one['created_at'] = '2026-01-01T00:00:00+00:00'
+    other['project_id'] = '6' * 32
+    bound['project_id'] = old['project_id']
+    (conductor,) = accelerated.cloud.conductors
+    assert conductor.expiry.drop_accelerators() == 1
+    assert set(cyborg.requests) == {one['uuid'] for one in (bound, new, other)}
+    speak = silence(accelerated, 'GET')
+    assert conductor.expiry.drop_accelerators() == 0
+    speak()
 
 
 def test_the_audit_finds_what_cyborg_and_servers_disagree_about(accelerated: Accelerated,

@@ -9,6 +9,7 @@ service that is silent doesn't hold an unwinding up: what is still to delete bec
 """
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from kilonova.accel import holder as holders
 from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
 from kilonova.accel.client import WHO, AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
+from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import Work
@@ -27,6 +29,9 @@ from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
+
+# A request is bound moments after it was made, or when an accelerator service that was silent is back.
+ABANDONED = datetime.timedelta(hours=6)
 
 
 @dataclass
@@ -98,6 +103,16 @@ def unbind(work: Work[Any]) -> None:
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
     """The device profile of a flavor as it stands in an operation's arguments; None: it has none."""
     return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
+
+
+def drop_abandoned(env: Environment) -> int:
+    """Requests that were made, and that no flow binds any more: the answer was lost, or the conductor ended before it
+    wrote their uuids. How many; errors: as the client has them."""
+    found = [one.uuid for one in env.accelerators.abandoned(ABANDONED)]
+    for uuid in found:
+        LOG.warning('Deleting ARQ %s, which was made and never bound', uuid)
+    env.accelerators.delete(found)
+    return len(found)
 
 
 def drop(work: Work[Any], holder: str) -> None:

@@ -17,8 +17,8 @@ from tests.unit.conductor.site import MIGRATION, SERVER, Site
 OPTIONS = {'periodic_enable': True, 'reclaim_instance_interval': 100, 'resize_confirm_window': 100,
            'rescue_timeout': 100, 'shelved_offload_time': 100, 'shelved_poll_interval': 7,
            'instance_build_timeout': 100}
-# What is deleted of each cell, whatever the options say.
-CELLS = {expiry.TOKENS: 60.0, expiry.HISTORY: 60.0}
+# What is deleted of each cell, and of Cyborg, whatever the options say.
+CELLS = {expiry.TOKENS: 60.0, expiry.HISTORY: 60.0, expiry.ACCELERATORS: expiry.HOUR}
 
 
 def made(site: Site, **options: Any) -> Expiry:
