@@ -139,8 +139,15 @@ class Passthrough:
             return 'GUEST-READY' in said and f'GUEST-BOOTS {boots}\n' in said
         self.guests.until(listed, f'boot {boots} of {server}')
         print(self.openstack('console', 'log', 'show', server, '--lines', '60'))
-        ids = [line.split()[2].replace('0x', '') for line in said.splitlines() if line.startswith('GUEST-PCI')]
-        assert sorted(found for found in ids if found in (CARD, NVME, vgpu.SEEN)) == sorted(wanted)
+        assert _given(said.partition('GUEST-READY')[0]) == sorted(wanted)
+
+    def sees_now(self, server: str, wanted: list[str]) -> None:
+        """Wait until it lists these as what it has now, since they came or went while it ran."""
+        def lists() -> bool:
+            said = self.guests.console(server).rpartition('GUEST-CHANGED')[2]
+            return 'GUEST-LISTED' in said and _given(said.partition('GUEST-LISTED')[0]) == sorted(wanted)
+        self.guests.until(lists, f'{server} lists {wanted}')
+        print(self.openstack('console', 'log', 'show', server, '--lines', '30'))
 
     def devices_of(self, server: str) -> list[str]:
         """Addresses and uuids of what it owns, by the database."""
@@ -156,3 +163,9 @@ class Passthrough:
         """Servers that have one on the host."""
         with contextlib.closing(libvirt.open(self.nested.uri)) as connection:
             return sorted(domain.UUIDString() for domain in connection.listAllDomains())
+
+
+def _given(said: str) -> list[str]:
+    """Vendor and product of the devices in what a guest said that are none of QEMU's own."""
+    ids = [line.split()[2].replace('0x', '') for line in said.splitlines() if line.startswith('GUEST-PCI ')]
+    return sorted(found for found in ids if found in (CARD, NVME, vgpu.SEEN))

@@ -102,38 +102,122 @@ def test_the_host_reboots(cloud: Passthrough) -> None:
     assert cloud.held(stopped) == owned[stopped]
 
 
-def is_bound(connection: libvirt.virConnect) -> bool:
-    """Whether a card is with vfio-pci."""
-    return any('<name>vfio-pci</name>' in connection.nodeDeviceLookupByName(
+def test_suspended_and_resumed(cloud: Passthrough) -> None:
+    """Memory of a guest that has devices can't be saved: it gives them up while it runs, the host's kernel has them
+    meanwhile, and the guest finds the same ones again afterwards, as new. It did not boot in between."""
+    server = cloud.boot('suspended', cloud.flavor(*TWO))
+    cloud.sees(server, [CARD, CARD], boots=1)
+    before = cloud.held(server)
+    cloud.openstack('server', 'suspend', server)
+    cloud.guests.ends(server, 'SUSPENDED')
+    assert [cloud.nested.driver_of(address) for address in before] == ['', '']
+    assert cloud.devices_of(server) == before
+    cloud.openstack('server', 'resume', server)
+    cloud.guests.ends(server, 'ACTIVE')
+    cloud.sees_now(server, [CARD, CARD])
+    # Its console begins anew where its memory was read.
+    assert cloud.held(server) == before and 'GUEST-UP' not in cloud.guests.console(server)
+
+
+def test_a_device_that_another_domain_has(cloud: Passthrough) -> None:
+    """Not Kilonova's, on the same host: the server is an error that names the device, and holds none."""
+    with contextlib.closing(libvirt.open(cloud.nested.uri)) as connection:
+        other = connection.createXML(FOREIGN.format(devices=''.join(map(hostdev, CARDS))),
+                                     libvirt.VIR_DOMAIN_START_PAUSED)
+        server = cloud.site.create('refused', cloud.flavor(*ONE), user='admin',
+                                   imageRef=cloud.guests.image('guest-direct'))
+        shown = cloud.site.settle([server])[server]
+        other.destroy()
+    assert shown['status'] == 'ERROR' and cloud.devices_of(server) == [], shown
+    assert 'PCI device 0000:' in shown['fault']['message']
+    assert 'is in use by driver QEMU, domain foreign' in shown['fault']['details']
+
+
+FOREIGN = """<domain type='kvm'><name>foreign</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='pc'>hvm</type></os><devices><memballoon model='none'/>{devices}</devices></domain>"""
+
+
+def hostdev(address: str) -> str:
+    domain, bus, rest = address.split(':')
+    slot, _, function = rest.partition('.')
+    return (f"<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0x{domain}' bus='0x{bus}' "
+            f"slot='0x{slot}' function='0x{function}'/></source></hostdev>")
+
+
+# -- a compute that dies -----------------------------------------------------------------------------------------------
+def bound(connection: libvirt.virConnect) -> int:
+    """How many cards are with vfio-pci."""
+    return sum('<name>vfio-pci</name>' in connection.nodeDeviceLookupByName(
         'pci_' + address.replace(':', '_').replace('.', '_')).XMLDesc() for address in CARDS)
 
 
-def runs(connection: libvirt.virConnect) -> bool:
-    """Whether a guest is there, however new."""
-    return bool(connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE))
+def running(connection: libvirt.virConnect) -> int:
+    """How many guests are there, however new."""
+    return len(connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE))
 
 
-@pytest.mark.parametrize('moment', [is_bound, runs])
-def test_a_compute_dies_while_devices_are_bound(cloud: Passthrough, moment: Callable[[libvirt.virConnect], bool]
-                                                ) -> None:
-    """At its return the server runs with its devices, or is an error that says why and has none."""
-    flavor = cloud.flavor(*TWO)
+def made(connection: libvirt.virConnect) -> int:
+    """How many vGPUs there are that work."""
+    return sum(device.isActive() for device in connection.listAllDevices(
+        libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV))
+
+
+def kill_when(cloud: Passthrough, begin: Callable[[], None], count: Callable[[libvirt.virConnect], int]) -> None:
+    """Kill the compute as soon as one more is counted than before ``begin``; start it again."""
     with contextlib.closing(libvirt.open(cloud.nested.uri)) as connection:
-        server = cloud.site.create('killed', flavor, user='admin', imageRef=cloud.guests.image('guest-direct'))
+        before = count(connection)
+        begin()
         deadline = time.monotonic() + SETTLED_WITHIN
-        while not moment(connection):
-            assert time.monotonic() < deadline, 'no device was bound'
+        while count(connection) <= before:
+            assert time.monotonic() < deadline, f'never one more {count.__name__}'
         cloud.site.kill(COMPUTE)
     cloud.site.start(COMPUTE)
+
+
+@pytest.mark.parametrize(('wanted', 'seen', 'moment'), [
+    (TWO, [CARD, CARD], bound), (TWO, [CARD, CARD], running), (VGPU, [vgpu.SEEN], made)])
+def test_a_compute_dies_while_it_gives_devices(cloud: Passthrough, wanted: tuple[str, str], seen: list[str],
+                                               moment: Callable[[libvirt.virConnect], int]) -> None:
+    """At its return the server runs with its devices, or is an error that says why and has none."""
+    flavor = cloud.flavor(*wanted)
+    cloud.nested.run('for one in /sys/bus/mdev/devices/*; do [ ! -e $one ] || echo 1 > $one/remove; done')
+    servers: list[str] = []
+    kill_when(cloud, lambda: servers.append(cloud.site.create(
+        'killed', flavor, user='admin', imageRef=cloud.guests.image('guest-direct'))), moment)
+    server, = servers
     shown = cloud.site.settle([server])[server]
     print(f'killed when {moment.__name__}: {shown["status"]} {shown.get("fault", "")}')
     cloud.site.audit()
     owned = cloud.devices_of(server)
     if shown['status'] == 'ACTIVE':
-        cloud.sees(server, [CARD, CARD], boots=1)
-        assert cloud.held(server) == owned and len(owned) == 2
+        cloud.sees(server, seen, boots=1)
+        assert cloud.held(server) == owned and len(owned) == len(seen)
     else:
         assert shown['status'] == 'ERROR' and shown['fault']['message']
         assert owned == [] and cloud.domains() == []
     cloud.site.clean()
     assert [cloud.nested.driver_of(address) for address in CARDS] == [''] * len(CARDS)
+
+
+def test_a_compute_dies_while_a_resize_binds_devices(cloud: Passthrough) -> None:
+    """The server has its one card or the two new ones; what it has not is free."""
+    server = cloud.boot('killed-resize', cloud.flavor(*ONE))
+    cloud.sees(server, [CARD], boots=1)
+    flavor, before = cloud.flavor(*TWO), cloud.devices_of(server)
+    # Its own card is given up first.
+    cloud.site.act(server, 'resize', {'flavorRef': flavor})
+    with contextlib.closing(libvirt.open(cloud.nested.uri)) as connection:
+        cloud.guests.until(lambda: bound(connection) == 0, 'the card given up', pause=0.05)
+    kill_when(cloud, lambda: None, bound)
+    shown = cloud.site.settle([server])[server]
+    print(f'killed when bound: {shown["status"]} {shown.get("fault", "")}')
+    cloud.site.audit()
+    if shown['status'] == 'VERIFY_RESIZE':
+        cloud.sees(server, [CARD, CARD], boots=2)
+        assert len(cloud.held(server)) == 2 and set(cloud.held(server)) < set(cloud.devices_of(server))
+        cloud.openstack('server', 'resize', 'revert', server)
+        cloud.guests.ends(server, 'ACTIVE')
+    assert cloud.guests.ends(server, 'ACTIVE')['flavor']['original_name'] == 'one'
+    cloud.sees(server, [CARD], boots=2)
+    assert cloud.held(server) == before == cloud.devices_of(server)
+    assert [address for address in CARDS if cloud.nested.driver_of(address)] == before
