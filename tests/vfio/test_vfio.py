@@ -102,6 +102,30 @@ def test_the_host_reboots(cloud: Passthrough) -> None:
     assert cloud.held(stopped) == owned[stopped]
 
 
+def test_the_host_reboots_without_its_vfs(cloud: Passthrough) -> None:
+    """Nothing on the host made them again: the server is off and says why it can't start, its VF stays its own; when
+    there are VFs again it starts with that one."""
+    server = cloud.boot('lost-vf', cloud.flavor(*VF))
+    cloud.sees(server, [NVME], boots=1)
+    before = cloud.held(server)
+    cloud.site.kill(COMPUTE)
+    cloud.nested.power_off()
+    cloud.nested.start(vfs=0)
+    cloud.up()
+    cloud.guests.ends(server, 'SHUTOFF')
+    assert cloud.devices_of(server) == before
+    cloud.openstack('server', 'start', server)
+    cloud.guests.ends(server, 'SHUTOFF')
+    assert f'PCI device(s) {before[0]}' in cloud.site.last_message(server)
+    cloud.nested.make_vfs()
+    cloud.openstack('server', 'start', server)
+    cloud.guests.ends(server, 'ACTIVE')
+    cloud.sees(server, [NVME], boots=2)
+    assert cloud.held(server) == before == cloud.devices_of(server)
+    # The compute looks at its devices once a minute.
+    cloud.guests.until(lambda: {row['address'] for row in cloud.site.devices()} >= set(VIRTUAL), 'both VFs again')
+
+
 def test_suspended_and_resumed(cloud: Passthrough) -> None:
     """Memory of a guest that has devices can't be saved: it gives them up while it runs, the host's kernel has them
     meanwhile, and the guest finds the same ones again afterwards, as new. It did not boot in between."""

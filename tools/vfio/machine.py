@@ -86,12 +86,14 @@ class Nested:
     def is_on(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
-        """Power it on; its libvirtd answers when this returns. CloudError: it lacks something, or doesn't come up."""
+    def start(self, vfs: int = len(VIRTUAL)) -> None:
+        """Power it on; its libvirtd answers when this returns. CloudError: it lacks something, or doesn't come up.
+        ``vfs``: how many the NVMe controller has; as elsewhere they don't outlive the boot by themselves."""
         check_memory()
         for path in self._orders.iterdir():
             path.unlink()
         (self._orders / 'shared').write_text(str(self._shared))
+        (self._orders / 'vfs').write_text(str(vfs))
         (self._directory / 'console.log').unlink(missing_ok=True)
         with (self._directory / 'qemu.log').open('ab') as log:
             self._process = subprocess.Popen(self._argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -124,6 +126,10 @@ class Nested:
         if code != '0':
             raise CloudError(f'{script}: ended with {code} in the nested machine:\n{said}')
         return said
+
+    def make_vfs(self) -> None:
+        """All that it gives out; there are none."""
+        self.run(f'echo {len(VIRTUAL)} > /sys/bus/pci/devices/{PHYSICAL}/sriov_numvfs; udevadm settle')
 
     def driver_of(self, address: str) -> str:
         """What drives a device there; '' for none."""
