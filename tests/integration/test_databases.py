@@ -375,7 +375,8 @@ def test_deadlocks_are_tried_again(cell):
                 if number == 0 and len(attempts) <= 2:
                     meet.wait(20)
     assert run_threads(both, ['ab', 'ba']) == []
-    assert len(attempts) == 3
+    # On a busy machine the second attempt of one may lock its first row before the other goes on: one deadlock more.
+    assert len(attempts) in (3, 4)
     with cell.read() as connection:
         assert connection.execute(sa.select(services_table.c.report_count)).scalars().all() == [2, 2]
 
