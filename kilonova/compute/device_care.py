@@ -1,6 +1,6 @@
 """The operator's commands for devices: one that cleans a device between two servers, one that says whether it is well.
 
-    care = DeviceCare(host, book, get_admin_context)
+    care = DeviceCare(host, book, get_admin_context, stopping)
     care.start()                          # at the start of the service: what an earlier process left unclean
     care.look()                           # now and then: what could not be cleaned, and the health of free devices
     host.before_use(ctxt, devices)        # HostRejected: one of these is not well
@@ -58,12 +58,12 @@ class Program:
             raise errors.Invalid(f'[devices]{option} = {text}: there is no program {argv[0]} that can be run')
         return cls(option, argv, conf.devices[f'{option}_timeout'])
 
-    def failed(self, device: PciDevice) -> str | None:
-        """Run it for a device; why it failed, as operators read it."""
+    def failed(self, device: PciDevice, stopping: threading.Event) -> str | None:
+        """Run it for a device; why it failed, as operators read it. It is killed when this service is ``stopping``."""
         end = time.monotonic() + self.timeout
 
         def check() -> None:
-            if time.monotonic() > end:
+            if stopping.is_set() or time.monotonic() > end:
                 raise errors.Unanswered(who=self.option, reason=f'it did not end within {self.timeout:g} s')
         try:
             command.watched(check, *self.argv, device.address, KIND_OF[device.dev_type])
@@ -78,8 +78,9 @@ class Program:
 class DeviceCare:
     """``ctxt()`` makes the service's own contexts. errors.Invalid: a command that can't be run."""
 
-    def __init__(self, host: Host, book: DeviceBook, ctxt: Callable[[], RequestContext]) -> None:
-        self._host, self._book, self._ctxt = host, book, ctxt
+    def __init__(self, host: Host, book: DeviceBook, ctxt: Callable[[], RequestContext],
+                 stopping: threading.Event) -> None:
+        self._host, self._book, self._ctxt, self._stopping = host, book, ctxt, stopping
         self._clean = Program.of(host.conf, 'clean_command')
         self._health = Program.of(host.conf, 'health_check')
         self._slots = threading.BoundedSemaphore(AT_ONCE)
@@ -144,7 +145,10 @@ class DeviceCare:
         assert self._clean is not None
         try:
             with self._slots:
-                why = self._clean.failed(device)
+                why = self._clean.failed(device, self._stopping)
+            if self._stopping.is_set():
+                # The next process cleans it.
+                return
             if why is not None:
                 LOG.error('Device %s was not cleaned and is not offered: %s; again at the next look', device.address,
                           why)
@@ -170,8 +174,8 @@ class DeviceCare:
 
         def check(device: PciDevice) -> None:
             with self._slots:
-                why = health.failed(device)
-            if why is not None:
+                why = health.failed(device, self._stopping)
+            if why is not None and not self._stopping.is_set():
                 failed[device.address] = why
         threads = [concurrency.spawn(check, device, name=f'health of {device.address}') for device in devices]
         for thread in threads:

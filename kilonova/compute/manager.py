@@ -80,7 +80,7 @@ class ComputeManager:
                          accelerators=Accelerators(accelerators, conf.arq_binding_timeout))
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
-        self.care = DeviceCare(self.host, self.node.book, ctxt)
+        self.care = DeviceCare(self.host, self.node.book, ctxt, self.stopping)
         self.guests = Guests(self.host, ctxt, self.node.recount)
         self.leftovers = Leftovers(self.host, ctxt)
         self.timers = Timers(self.stopping)

@@ -17,6 +17,8 @@ from tests.fixtures.cloud import Cloud
 from tests.functional.test_resize import resize
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
+# What comes round whatever the options say.
+CELLS = {expiry.TOKENS: 60, expiry.HISTORY: 60, expiry.ACCELERATORS: 3600}
 HOUR = 3600
 TIMED_OUT = 'Instance build timed out. Set to error state.'
 
@@ -253,10 +255,10 @@ def test_each_look_is_one_statement_a_database(hurried: Cloud) -> None:
 def test_without_an_option_nothing_comes_round(make_cloud: Callable[..., Cloud]) -> None:
     cloud = make_cloud({'gpu1': []})
     timers = cloud.conductors[0].expiry.timers
-    assert timers.spacing == {expiry.TOKENS: 60, expiry.HISTORY: 60}
-    assert {task['spacing'] for task in timers.told() if task['name'] not in (expiry.TOKENS, expiry.HISTORY)} == {-1}
+    assert timers.spacing == CELLS
+    assert {task['spacing'] for task in timers.told() if task['name'] not in CELLS} == {-1}
     assert [task['name'] for task in timers.told()] == sorted(
-        [expiry.TOKENS, expiry.HISTORY, *(expires.name for expires in expiry.EXPIRES)])
+        [*CELLS, *(expires.name for expires in expiry.EXPIRES)])
 
 
 def test_periodic_enable_is_the_conductors_too(make_cloud: Callable[..., Cloud]) -> None:
@@ -268,7 +270,7 @@ def test_what_expires_comes_round(make_cloud: Callable[..., Cloud]) -> None:
     """Row 2.24: Each under its name: once a minute, or as often as its time is long."""
     cloud = make_cloud({'gpu1': []}, instance_build_timeout=1, resize_confirm_window=30, reclaim_instance_interval=HOUR)
     timers = cloud.conductors[0].expiry.timers
-    assert timers.spacing == {expiry.TOKENS: 60, expiry.HISTORY: 60, 'check_instance_build_time': 1,
-                              'poll_unconfirmed_resizes': 30, 'reclaim_queued_deletes': 60}
+    assert timers.spacing == {**CELLS, 'check_instance_build_time': 1, 'poll_unconfirmed_resizes': 30,
+                              'reclaim_queued_deletes': 60}
     until(lambda: next(one for one in timers.told()
                                 if one['name'] == 'check_instance_build_time')['result'] == 'ok')

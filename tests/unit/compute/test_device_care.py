@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 
 import pytest
 
@@ -41,4 +42,4 @@ def test_a_command_that_cannot_be_run_ends_the_service_at_its_start(command, why
 def test_what_it_said(script, said):
     """One printable line of at most 255 characters."""
     made = program(f'sh -c {shlex.quote(script)} x')
-    assert made is not None and made.failed(GPU) == said
+    assert made is not None and made.failed(GPU, threading.Event()) == said
