@@ -1,19 +1,16 @@
 """Who held which device from when to when. Who holds it now, and since when, the device says (``devices``)."""
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from kilonova.api.fields import Field, Fields, column, zulu
 from kilonova.api.rules import ADMIN, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
-from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services import cell_pages
 from kilonova.api.wsgi import Call, Route
-from kilonova.db.engine import Database
+from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import device_history
-from kilonova.errors import MarkerNotFound
 from kilonova.pci.shown import shown_entry
 
 INDEX = 'kilonova:device-history:index'
@@ -32,29 +29,9 @@ FIELDS = Fields(
 )
 
 
-def _page(backend: Backend, filters: dict[str, str | None], limit: int, marker: str | None,
-          silent: list[Database]) -> list[Mapping[str, Any]]:
-    """Entries cell by cell, the newest of each first, behind ``marker``. MarkerNotFound."""
-    found: list[Mapping[str, Any]] = []
-    skip = marker is not None
-    device, _, number = (marker or '').partition('.')
-
-    def ask(cell: Database) -> None:
-        nonlocal skip
-        if len(found) == limit:
-            return
-        with cell.read() as conn:
-            after = None
-            if skip:
-                if not device_history.has(conn, device, int(number)):
-                    return
-                skip, after = False, int(number)
-            found.extend(device_history.page(conn, after=after, limit=limit - len(found), **filters))
-    ask_cells(backend.compute_cells(), ask, silent)
-    if skip:
-        refuse_if_any(silent)
-        raise MarkerNotFound(marker=marker)
-    return found
+def _find(conn: Connection, marker: str) -> int | None:
+    device, _, number = marker.partition('.')
+    return int(number) if device_history.has(conn, device, int(number)) else None
 
 
 def index(call: Call) -> Any:
@@ -62,7 +39,9 @@ def index(call: Call) -> Any:
     limit, silent = call.limit(), list[Database]()
     filters = {'device_uuid': call.one('device_id'), 'instance_uuid': call.one('server'), 'host': call.one('host'),
                'project_id': call.one('project_id')}
-    rows = [] if limit == 0 else _page(call.backend, filters, limit, call.one('marker'), silent)
+    rows = [] if limit == 0 else cell_pages.page(
+        call.backend.compute_cells(), limit, call.one('marker'), silent, find=_find,
+        read=lambda conn, after, most: device_history.page(conn, after=after, limit=most, **filters))
     entries = [FIELDS.render(shown_entry(row), call.links, call.version) for row in rows]
     body: dict[str, Any] = {'device_history': entries, 'silent_cells': [cell.name for cell in silent]}
     if rows and len(rows) == limit:

@@ -10,12 +10,13 @@ from kilonova.api.fields import Field, Fields, column, zulu
 from kilonova.api.rules import ADMIN, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Prop, Query
+from kilonova.api.services import cell_pages
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.api.wsgi import Call, Links, Route
-from kilonova.db.engine import Database
+from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import pci_devices
-from kilonova.errors import MarkerNotFound, NotFound
+from kilonova.errors import NotFound
 from kilonova.pci.device import KINDS, STATUSES
 from kilonova.pci.shown import shown
 
@@ -59,29 +60,9 @@ FIELDS = Fields(
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
-def _page(backend: Backend, filters: dict[str, Any], limit: int, marker: str | None,
-          silent: list[Database]) -> list[Row]:
-    """Devices by cell and id, behind ``marker``; one statement a cell, and one for the marker. MarkerNotFound."""
-    found: list[Row] = []
-    skip = marker is not None
-
-    def ask(cell: Database) -> None:
-        nonlocal skip
-        if len(found) == limit:
-            return
-        with cell.read() as conn:
-            after = None
-            if skip:
-                last = pci_devices.find(conn, uuid=marker)
-                if last is None:
-                    return
-                skip, after = False, last['id']
-            found.extend(pci_devices.page(conn, after=after, limit=limit - len(found), **filters))
-    ask_cells(backend.compute_cells(), ask, silent)
-    if skip:
-        refuse_if_any(silent)
-        raise MarkerNotFound(marker=marker)
-    return found
+def _number(conn: Connection, marker: str) -> int | None:
+    row = pci_devices.find(conn, uuid=marker)
+    return None if row is None else row['id']
 
 
 def _find(backend: Backend, uuid: str) -> Row:
@@ -102,10 +83,12 @@ def _find(backend: Backend, uuid: str) -> Row:
 def index(call: Call) -> Any:
     """GET /os-devices. ``silent_cells``: cells that didn't answer, whose devices are not in the list."""
     limit, kind, status = call.limit(), call.one('kind'), call.one('status')
-    filters = {name: call.one(name) for name in ('host', 'server', 'project_id')}
+    filters: dict[str, Any] = {name: call.one(name) for name in ('host', 'server', 'project_id')}
     silent: list[Database] = []
-    rows = [] if limit == 0 else _page(call.backend, {
-        **filters, 'types': kind and [KINDS[kind]], 'statuses': status and [status]}, limit, call.one('marker'), silent)
+    filters.update(types=kind and [KINDS[kind]], statuses=status and [status])
+    rows = [] if limit == 0 else cell_pages.page(
+        call.backend.compute_cells(), limit, call.one('marker'), silent, find=_number,
+        read=lambda conn, after, most: pci_devices.page(conn, after=after, limit=most, **filters))
     body: dict[str, Any] = {'devices': [_body(call, row) for row in rows],
                             'silent_cells': [cell.name for cell in silent]}
     if rows and len(rows) == limit:
