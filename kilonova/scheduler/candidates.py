@@ -1,13 +1,19 @@
 """Hosts of Placement's answer, and the host that a server stays on.
 
     asked = time.monotonic()
-    answer = Answer(placement.allocation_candidates(query.pairs()), query, clones)
-    offers = Offered(snapshot, spec, answer, asked)
+    answer = Answer(placement.allocation_candidates(query.pairs()), query, clones, asked)
+    offers = Offered(snapshot, spec, answer)
+    with answers.turn(query) as kept:                 # who asks the same in the next seconds gets it, too
+        if kept is None:
+            answers.keep(answer)
 """
 from __future__ import annotations
 
 import copy
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,22 +26,29 @@ from kilonova.scheduler.expand import expand
 from kilonova.scheduler.host_state import HostState
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.query import Query
-from kilonova.scheduler.reservations import Request
+from kilonova.scheduler.reservations import BELIEVED, Request
 from kilonova.scheduler.room import Room
 from kilonova.scheduler.snapshot import Snapshot
 
 # Requests of one host that are tried before the next host; further ones are likely to be gone as well.
 TRIES_PER_HOST = 16
+# Answers that are kept at the same time: one of a large cloud has some MiB.
+MOST_ANSWERS = 8
+# Seconds for which an answer is waited for that somebody else asks for.
+WAIT = 5.0
+Key = tuple[tuple[str, str], ...]
 
 
 @dataclass
 class Answer:
-    """Placement's candidates. ``query``: the question that they answer; ``clones``: what ``expand`` fills in; ``late``:
-    roots of hosts that are only taken when no better one weighs as much."""
+    """Placement's candidates. ``query``: the question that they answer; ``clones``: what ``expand`` fills in;
+    ``asked``: when, by the monotonic clock, before Placement was; ``late``: roots of hosts that are only taken when no
+    better one weighs as much."""
 
     found: dict[str, Any]
     query: Query
     clones: dict[str, list[str]]
+    asked: float
     late: set[str] = field(default_factory=set)
 
     @property
@@ -55,19 +68,68 @@ class Answer:
         return by_root
 
 
-class Offered:
-    """``select.Offers`` of one answer. ``asked``: when Placement was asked, by the monotonic clock; None: what was
-    claimed since isn't reckoned with."""
+class Answers:
+    """What Placement answered in the last seconds, by question; one for all selects. Many threads may use it.
 
-    final = True
+    A burst of equal requests for devices that only Placement knows (vGPUs, accelerators) costs one question. What was
+    claimed since is reckoned with (``Room``), claims decide, and nobody is refused by an answer that was kept.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._of: dict[Key, Answer] = {}
+        self._asking: set[Key] = set()
+
+    @contextmanager
+    def turn(self, query: Query) -> Iterator[Answer | None]:
+        """The answer to this question, if there is one that is believed: one that others are just asking for is waited
+        for. None: it is the caller's to ask and to ``keep``, and others wait until he leaves."""
+        key = tuple(query.pairs())
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._asking, WAIT)
+            found = self._of.get(key)
+            if found is not None and found.asked + BELIEVED <= time.monotonic():
+                found = None
+            asks = found is None and key not in self._asking
+            if asks:
+                self._asking.add(key)
+        try:
+            yield found
+        finally:
+            if asks:
+                with self._changed:
+                    self._asking.remove(key)
+                    self._changed.notify_all()
+
+    def keep(self, answer: Answer) -> None:
+        """For others; of one that can't be kept nothing is."""
+        if can_be_kept(answer.query) and not answer.clones:
+            with self._changed:
+                self._of = {key: kept for key, kept in self._of.items() if kept.asked + BELIEVED > answer.asked}
+                while len(self._of) >= MOST_ANSWERS:
+                    del self._of[next(iter(self._of))]
+                self._of[tuple(answer.query.pairs())] = answer
+
+
+def can_be_kept(query: Query) -> bool:
+    """Which hosts are in an aggregate may change at any moment."""
+    return not any(group.aggregates or group.forbidden_aggregates for group in query.groups.values())
+
+
+class Offered:
+    """``select.Offers`` of one answer. ``alone``: what was claimed since isn't reckoned with. ``kept``: others asked;
+    one refused claim ends it."""
+
     most: int | None = None
-    refusals: int | None = None
     tries = TRIES_PER_HOST
 
-    def __init__(self, snapshot: Snapshot, spec: RequestSpec, answer: Answer, asked: float | None) -> None:
+    def __init__(self, snapshot: Snapshot, spec: RequestSpec, answer: Answer, *, alone: bool = False,
+                 kept: bool = False) -> None:
         self._snapshot, self._answer = snapshot, answer
         self._of = answer.by_root
-        self.room = Room(answer.summaries, None if asked is None else snapshot.table.reservations, asked or 0.0)
+        self.final = not kept
+        self.refusals: int | None = 0 if kept else None
+        self.room = Room(answer.summaries, None if alone else snapshot.table.reservations, answer.asked)
         cell = only_cell(spec)
         self._cells = {cell} if cell is not None else None
         self.late: Mask | None = None

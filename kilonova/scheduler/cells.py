@@ -164,7 +164,7 @@ class Cells:
             if whole:
                 table.forget_cell(cell.uuid, {row['id'] for row in nodes}, {row['id'] for row in services})
             for uuid in settled:
-                table.reservations.give_back(uuid)
+                table.reservations.reported(uuid)
             for row in services:
                 table.services.put(cell.uuid, row)
             for row in nodes:

@@ -3,8 +3,8 @@
     manager = SchedulerManager(conf, databases, cells, PlacementClient(session.adapter(conf, 'placement')))
     transport.serve('scheduler', conf.host, manager.endpoints()).start()
 
-One select costs one question to Placement, one claim a server, and two statements (with one cell, when no host changed
-since the last one).
+One select costs one question to Placement at most, one claim a server, and two statements (with one cell, when no host
+changed since the last one).
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kilonova.rpc.notify import OFF, Notifications
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler import filters, groups, plugins, prefilters, reasons
 from kilonova.scheduler import query as queries
-from kilonova.scheduler.candidates import Answer, Offered, Staying, only_cell
+from kilonova.scheduler.candidates import Answer, Answers, Offered, Staying, can_be_kept, only_cell
 from kilonova.scheduler.claims import Asker, Claims
 from kilonova.scheduler.decisions import Decisions, Trace
 from kilonova.scheduler.host_state import HostState
@@ -50,17 +50,15 @@ PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Candidates:
-    """All that Placement offers for a request. ``asked``: when, by the monotonic clock; ``silent``: cells that don't
-    answer, whose hosts aren't among them."""
+    """All that Placement offers for a request. ``silent``: cells that don't answer, whose hosts aren't among them."""
 
     snapshot: Snapshot
     answer: Answer
-    asked: float
     silent: list[str]
 
     def offers(self, spec: RequestSpec) -> Offered:
         """The hosts, less what was claimed since."""
-        return Offered(self.snapshot, spec, self.answer, self.asked)
+        return Offered(self.snapshot, spec, self.answer)
 
 
 class SchedulerManager:
@@ -76,7 +74,7 @@ class SchedulerManager:
         self._weighers = list(plugins.load_weighers(conf) if weighers is None else weighers)
         self._prefilters = tuple(plugins.load_prefilters(conf))
         self._decisions = Decisions(conf, databases)
-        self._qualified = Qualified(placement)
+        self._qualified, self._answers = Qualified(placement), Answers()
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:
         """What a transport serves."""
@@ -135,8 +133,8 @@ class SchedulerManager:
         return self._filters
 
     def _select(self, spec_obj: RequestSpec, alternates: int, trace: Trace | None) -> _Request:
-        return _Request(self._conf, self._snapshot, self._placement, self._qualified, self._filters, self._weighers,
-                        self._prefilters, spec_obj, alternates, trace)
+        return _Request(self._conf, self._snapshot, self._placement, self._qualified, self._answers, self._filters,
+                        self._weighers, self._prefilters, spec_obj, alternates, trace)
 
 
 @contextmanager
@@ -152,9 +150,11 @@ class _Request:
     """One call of select_destinations."""
 
     def __init__(self, conf: cfg.ConfigOpts, snapshot: Snapshot, placement: PlacementClient, qualified: Qualified,
-                 enabled: Sequence[Any], weighers: Sequence[Any], ahead: Sequence[prefilters.Prefilter],
-                 spec: RequestSpec, alternates: int, trace: Trace | None) -> None:
+                 answers: Answers, enabled: Sequence[Any], weighers: Sequence[Any],
+                 ahead: Sequence[prefilters.Prefilter], spec: RequestSpec, alternates: int,
+                 trace: Trace | None) -> None:
         self._conf, self._snapshot, self._placement, self._qualified = conf, snapshot, placement, qualified
+        self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # Who names no host is no rebuild, whatever the hints say: it would get its host without an allocation.
@@ -163,7 +163,8 @@ class _Request:
 
     @_refused()
     def run(self, uuids: list[str], claim: bool, asker: Asker) -> Plan:
-        """1. read what changed of the hosts  2. choose among them and claim, or else  3. ask Placement who might do."""
+        """1. read what changed of the hosts  2. choose among them and claim, or by what Placement just said, or else
+        3. ask Placement who might do."""
         if self._is_rebuild:
             return self._rebuild()
         silent = self._snapshot.refresh()
@@ -174,21 +175,32 @@ class _Request:
         claims = Claims(self._placement, query, asker, project_id=self._spec.project_id, user_id=self._spec.user_id,
                         host_of=self._host_of)
         try:
-            if not silent:
-                # Placement is asked only about the hosts that are chosen.
-                offers = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
-                plan = self._choose(offers, uuids, claims) if offers is not None else None
-                if plan is not None:
-                    return plan
-                claims.give_back()
-                self._start_over(uuids)
-            return self._by_candidates(query, uuids, claims)
+            if silent:
+                return self._by_candidates(query, uuids, claims)
+            # Placement is asked only about the hosts that are chosen.
+            own = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
+            if own is not None:
+                return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
+            if queries.wants_dedicated_cpus(self._spec) or not can_be_kept(query):
+                return self._by_candidates(query, uuids, claims)
+            with self._answers.turn(query) as kept:
+                offers = Offered(self._snapshot, self._spec, kept, kept=True) if kept is not None else None
+                plan = self._by_offers(offers, uuids, claims) if offers is not None else None
+                return plan or self._by_candidates(query, uuids, claims)
         except errors.Unanswered:
             claims.leave()
             raise
         except Exception:
             claims.give_back()
             raise
+
+    def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> Plan | None:
+        """A plan without a question to Placement about all hosts; None: it must be asked."""
+        plan = self._choose(offers, uuids, claims)
+        if plan is None:
+            claims.give_back()
+            self._start_over(uuids)
+        return plan
 
     def _start_over(self, uuids: list[str]) -> None:
         """Another way is gone; the servers that the first one put into the group were given back."""
@@ -214,14 +226,15 @@ class _Request:
                 select.forget(but=kept)
 
     def _by_candidates(self, query: queries.Query, uuids: list[str], claims: Claims | None, tries: int = 1) -> Plan:
-        asked = time.monotonic()
         answer, fallback = self._ask(query)
         if claims is not None:
             claims.fallback = fallback
-        offers = Offered(self._snapshot, self._spec, answer, asked)
+        offers = Offered(self._snapshot, self._spec, answer)
         silent = self._snapshot.cells.silent
         plan = self._choose(offers, uuids, claims)
         if plan is not None:
+            if claims is not None and fallback is None:
+                self._answers.keep(answer)
             return plan
         if silent:
             raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent')
@@ -244,7 +257,7 @@ class _Request:
         self._look_at_group(uuids)
         self._spec.instance_uuid = uuids[0]
         with self._snapshot.table.lock:
-            offered = dict(Offered(self._snapshot, self._spec, answer, None).states())
+            offered = dict(Offered(self._snapshot, self._spec, answer, alone=True).states())
         return reasons.explain(
             self._snapshot, self._placement, self._spec, query, self._filters,
             offered={host.uuid: host.allocation_candidates for host in offered.values() if host.allocation_candidates},
@@ -266,14 +279,14 @@ class _Request:
         self._look_at_group([self._spec.instance_uuid])
         query = self._query()
         query.limit = None
-        asked = time.monotonic()
         answer, _ = self._ask(query)
-        return Candidates(self._snapshot, answer, asked, self._snapshot.cells.silent)
+        return Candidates(self._snapshot, answer, self._snapshot.cells.silent)
 
     def _ask(self, query: queries.Query) -> tuple[Answer, queries.Query | None]:
         """Placement's candidates, and the second question, if there was one."""
         asking, clones = query.collapsed()
-        answer = Answer(self._placement.allocation_candidates(asking.pairs()), asking, clones)
+        asked = time.monotonic()
+        answer = Answer(self._placement.allocation_candidates(asking.pairs()), asking, clones, asked)
         fallback = None
         if queries.wants_dedicated_cpus(self._spec) and not self._conf.workarounds.disable_fallback_pcpu_query:
             fallback = self._query(pinning=False)

@@ -28,15 +28,15 @@ from kilonova.scheduler.look import Look
 from kilonova.scheduler.prefilters.compute_status import DISABLED
 from kilonova.scheduler.prefilters.owner import OWNER
 from kilonova.scheduler.query import Group, Query
-from kilonova.scheduler.reservations import Request
+from kilonova.scheduler.reservations import BELIEVED, Request
 from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
 # Hosts that Placement may refuse before it is asked for candidates: our view is behind then.
 REFUSALS = 3
-# Seconds for which a host has the traits that it had; from so many hosts on those whose time is over are dropped.
-BELIEVED, MOST_BELIEVED = 5.0, 10_000
+# From so many hosts on, those are dropped whose traits aren't believed any more.
+MOST_BELIEVED = 10_000
 # Hosts whose devices are looked at one by one before Placement is asked.
 TRIES = 64
 _PLAIN = frozenset(('VCPU', 'MEMORY_MB', 'DISK_GB'))

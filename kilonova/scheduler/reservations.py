@@ -2,7 +2,8 @@
 
     ledger = Reservations(lock, count)              # of table.Table, which counts what stands here in its columns
     ledger.take(uuid, Reservation(place, …))        # before the claim: whoever chooses meanwhile sees it gone
-    ledger.made(uuid); ledger.give_back(uuid)       # claimed; refused, reported by the host, or given up
+    ledger.made(uuid)                               # claimed
+    ledger.give_back(uuid); ledger.reported(uuid)   # refused or given up; its host counts it itself
     made, under_way = ledger.since(asked)
 
 Threads that choose at the same time all see the same free devices in Placement's answers. So each looks here what
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ Request = dict[str, Any]
 Uses = Counter[tuple[str, str]]
 # A claim that no host has taken after so many seconds was given up by others.
 FORGET_AFTER = 60.0
+# Seconds for which what Placement said of hosts is believed.
+BELIEVED = 5.0
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Reservations:
         self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
+        # Claims of servers that their hosts count by now: (when it was claimed, what it takes in Placement).
+        self._counted: deque[tuple[float, Uses]] = deque()
         # Goes up with each change: who has added all up need not do it again.
         self.version = 0
 
@@ -95,8 +100,15 @@ class Reservations:
         self._note()
         self._count(reservation, 1)
 
+    def reported(self, uuid: str) -> None:
+        """The server's host counts it itself now; an answer that Placement gave before the claim doesn't."""
+        reservation = self._of.get(uuid)
+        if reservation is not None and reservation.claimed is not None:
+            self._counted.append((reservation.claimed, reservation.uses))
+        self.give_back(uuid)
+
     def give_back(self, uuid: str) -> None:
-        """A server that doesn't get it after all, or whose host counts it itself now."""
+        """A server that doesn't get it after all."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
             self._on[reservation.place].pop(uuid)
@@ -117,8 +129,9 @@ class Reservations:
             self._note()
 
     def forget_old(self, now: float | None = None) -> None:
-        """Drop servers that nobody will ever take."""
+        """Drop servers that nobody will ever take, and what no answer that is believed was before."""
         now = time.monotonic() if now is None else now
+        self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)
         for uuid in [uuid for uuid, one in self._of.items() if now - one.at > FORGET_AFTER]:
             self.give_back(uuid)
 
@@ -130,6 +143,9 @@ class Reservations:
         """What was claimed after ``asked``, and what is being claimed now."""
         made: Uses = Counter()
         under_way: Uses = Counter()
+        for claimed, taken in self._counted:
+            if claimed > asked:
+                made.update(taken)
         for reservation in self._of.values():
             if reservation.claimed is None:
                 under_way.update(reservation.uses)

@@ -92,7 +92,7 @@ class Snapshot:
             if before:
                 self.table.services.put_down(cell.uuid, now)
             for uuid in settled:
-                self.table.reservations.give_back(uuid)
+                self.table.reservations.reported(uuid)
         return not before <= now, bool(settled)
 
     # -- looking -------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class View(Snapshot):
         summaries = {rp: {'root_provider_uuid': root, 'traits': [], 'resources': {
             'VCPU': {'capacity': capacity[rp], 'used': 0}} if rp in capacity else {}} for rp, root in roots.items()}
         return Answer({'allocation_requests': requests, 'provider_summaries': summaries},
-                      Query(groups={'': Group(resources={})}), {})
+                      Query(groups={'': Group(resources={})}), {}, 0.0)
 
 
 class Host(NamedTuple):
@@ -202,6 +202,6 @@ def looked_at(hosts: Sequence[Host], request: Any = None, *, filters: Sequence[A
               weighers: Sequence[Any] = ()) -> list[tuple[str, float]]:
     """[(host, weight)] of the hosts that pass, best first, as a select finds them."""
     view, request, trace = View(*hosts), request or spec(), Trace(100)
-    offers = Offered(view, request, view.answer(), 0.0)
+    offers = Offered(view, request, view.answer())
     Select(view, request, filters, weighers, Settings(trace=trace), offers).plan([uuid()])
     return list(zip(trace.survivors.get('host', ()), trace.survivors.get('weight', ()), strict=True))

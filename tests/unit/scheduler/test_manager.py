@@ -778,7 +778,7 @@ def test_hosts_that_report_no_dedicated_cpus_come_after_the_others():
     def summary(root, *classes):
         return {'root_provider_uuid': root, 'resources': {name: {'capacity': 9, 'used': 0} for name in classes}}
     answer = Answer({'allocation_requests': [request('known')], 'provider_summaries': {'known': summary('known', 'A')}},
-                    Query(), {})
+                    Query(), {}, 0.0)
     more = {'allocation_requests': [request(root) for root in ('known', 'pins', 'plain')], 'provider_summaries': {
         'known': summary('known', 'VCPU'), 'pins': summary('pins', 'VCPU', 'PCPU'), 'plain': summary('plain', 'VCPU')}}
     asked = SimpleNamespace(_placement=SimpleNamespace(allocation_candidates=lambda pairs: more))

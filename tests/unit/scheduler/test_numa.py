@@ -78,7 +78,7 @@ def test_candidates_whose_devices_are_too_far_are_dropped() -> None:
 
 
 def choose(view: View, asked: Any, *names: str) -> Any:
-    offers = Offered(view, asked, view.answer(), 0.0)
+    offers = Offered(view, asked, view.answer())
     return Select(view, asked, [numa_filter()], (), Settings(), offers).plan([uuid(name) for name in names])
 
 

@@ -38,7 +38,7 @@ def run(request, hosts, count=1, *, filters=(), weighers=(), settings=None, room
     for one in (*filters, *weighers):
         one.conf = conf(filter_scheduler__max_instances_per_host=2)
     view = view or View(*hosts)
-    offers = Offered(view, request, view.answer(**room or {}), 0.0)
+    offers = Offered(view, request, view.answer(**room or {}))
     return Select(view, request, filters, weighers, settings or Settings(), offers, claims, **how).plan(
         [uuid(f'server {number}') for number in range(count)])
 
@@ -127,7 +127,7 @@ def test_what_is_being_claimed_is_waited_for(monkeypatch):
     while not view.table.reservations.on(view.table.places.of(uuid('a'))):
         time.sleep(0.001)
     request = spec()
-    offers = Offered(view, request, view.answer(a=8), 0.0)
+    offers = Offered(view, request, view.answer(a=8))
     plan = Select(view, request, (), (), Settings(), offers, Claims(claimed)).plan([uuid('another')])
     first.join()
     assert (hosts_of(plan), order) == (['a'], ['refused', 'claimed'])
@@ -139,7 +139,7 @@ def test_the_next_server_sees_what_the_first_took():
     plan = run(spec(), [], 4, view=view, weighers=[RAMWeigher()], filters=[NumInstancesFilter()])
     assert hosts_of(plan) == ['a', 'b', 'a', 'b']
     request = spec()
-    offers = Offered(view, request, view.answer(), 0.0)
+    offers = Offered(view, request, view.answer())
     full = NumInstancesFilter()
     full.conf = conf(filter_scheduler__max_instances_per_host=2)
     assert Select(view, request, [full], (), Settings(), offers).plan([uuid('one more')]) is None
@@ -394,7 +394,7 @@ def test_hosts_that_come_late_are_taken_after_those_of_equal_weight():
     view, request = View(*(host(name) for name in names)), spec()
     answer = view.answer()
     answer.late = {uuid(name) for name in names[:39:2]}
-    plan = Select(view, request, (), (), Settings(alternates=99), Offered(view, request, answer, 0.0)).plan([uuid()])
+    plan = Select(view, request, (), (), Settings(alternates=99), Offered(view, request, answer)).plan([uuid()])
     assert [*hosts_of(plan), *alternates(plan)[0]] == [*names[1::2], *names[:39:2]]
 
 
