@@ -49,14 +49,15 @@ def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
     AcceleratorRequestBindingFailed: it can't have them.
     """
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
+    # Of requests that are just made, and of a first attempt, nothing can be bound yet.
+    look = outputs.accelerators is not None or work.attempt > 1
     if outputs.accelerators is None:
-        _await_releases(work, holder)
         work.before_sending()
         LOG.debug('Creating ARQs for device profile %s', profile)
         outputs.accelerators = {one.uuid: one.group for one in client.create(profile)}
         # Before they are anybody's: whoever goes on here finds them.
         work.decide({})
-    ours, bound = outputs.accelerators, client.of_instance(uuid)
+    ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
     # What an attempt before this one could not delete.
     client.delete(one.uuid for one in bound if one.uuid not in ours)
     there = {one.uuid: one for one in bound if one.uuid in ours}
@@ -70,8 +71,11 @@ def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='not all of them were bound')
 
 
-def _await_releases(work: Work[Any], holder: str) -> None:
-    """Unanswered: requests that were bound to this uuid before are still to be deleted, and that takes all of it."""
+def await_releases(work: Work[Any], holder: str) -> None:
+    """Before ``bind`` to a uuid that had requests once. Unanswered: some of those are still to be deleted, and that
+    takes all that are bound to it."""
+    if work.outputs.accelerators is not None:
+        return
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
     if any(row.kind == 'release' and row.args.get(beside.ACCELERATORS_OF) == holder for row in rows):

@@ -58,6 +58,7 @@ def claim(work: UnshelveWork) -> None:
     """The host of this attempt in Placement, and the accelerators there."""
     boot.claim_chosen(work)
     if (profile := device_profile.name_of(work.instance().flavor.extra_specs)) is not None:
+        accelerators.await_releases(work, work.instance_uuid)
         accelerators.bind(work, profile, chosen(work), work.instance_uuid)
 
 
