@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tools.cloud import process
 
+# What stands beside the services in ``used``: sums of them.
+SUMS = ('computes', 'all')
 _TICKS = os.sysconf('SC_CLK_TCK')
 
 
@@ -76,4 +78,4 @@ def used(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """What each service used between two looks; the computes also together."""
     spent = {name: after[name] - before.get(name, 0.0) for name in sorted(after)}
     computes = [seconds for name, seconds in spent.items() if name.startswith('compute-')]
-    return {**spent, 'computes': sum(computes), 'all': sum(spent.values())}
+    return {**spent, **dict(zip(SUMS, (sum(computes), sum(spent.values())), strict=True))}
