@@ -89,9 +89,20 @@ class LiveDisk(TypedDict):
     copied: bool
 
 
+class LiveDevice(TypedDict):
+    """A mediated device of a guest that runs, by its uuid, and what a guest sees of it: its type, and the ids of the
+    function that it is on."""
+
+    address: str
+    vendor_id: str
+    product_id: str
+    mdev_type: str
+
+
 class LiveGuest(TypedDict):
     """What a destination must know of a guest that runs: where its disks are, what they are, which CPU it sees (XML,
-    None: any), what its user asked of its disks ({name: wish}), and whether it has mediated devices."""
+    None: any), what its user asked of its disks ({name: wish}), whether it has mediated devices, and which of its
+    devices are accelerators (of no ledger; the compute adds them)."""
 
     host: str
     storage_id: str
@@ -103,6 +114,7 @@ class LiveGuest(TypedDict):
     cpu: str | None
     asked: dict[str, Any]
     mdevs: NotRequired[bool]
+    accelerators: NotRequired[list[LiveDevice]]
 
 
 class LivePlace(TypedDict):
@@ -593,6 +605,9 @@ class Devices(Protocol):
 
         A mediated device that doesn't exist is missing only if its PCI function isn't there or doesn't offer its type.
         """
+
+    def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """{address: (vendor id, product id)} of PCI functions; those that the host doesn't have now are left out."""
 
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
         """Remove these mediated devices, as far as it goes: what can't be removed (a guest has it) stays."""

@@ -637,6 +637,12 @@ class FakeDevices(_Part):
             self.fake.mdevs.pop(uuid, None)
 
     @_scripted
+    def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
+        wanted = set(addresses)
+        return {one['address']: (one['vendor_id'], one['product_id']) for one in self.fake.pci_devices
+                if one['address'] in wanted}
+
+    @_scripted
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
         return [device.address for device in devices if not self._has(device)]
 

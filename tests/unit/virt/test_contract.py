@@ -581,6 +581,12 @@ def test_missing_devices(rig: Any) -> None:
     assert rig.here.devices.missing_devices([mediated(MDEV, VGPU_PARENT, 'nvidia-99')]) == []
 
 
+@with_vgpus
+def test_the_ids_of_functions(rig: Any) -> None:
+    rig.have_vgpus()
+    assert rig.here.devices.ids_of([VGPU_PARENT, GPU3, VGPU_PARENT]) == {VGPU_PARENT: ('10de', '13f2')}
+
+
 # -- live migration ---------------------------------------------------------------------------------------------------
 def live(rig: Any, **values: Any) -> tuple[Any, Any, Any]:
     """A guest, and what both sides say of its way to the other host."""

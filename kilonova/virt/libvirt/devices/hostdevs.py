@@ -78,6 +78,12 @@ class HostDevices:
         return [device.address for device in wanted if device.address not in made and not self._has(device)]
 
     @translated
+    def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
+        texts = [self._libvirt.node_device(pci.node_name(address)) for address in sorted(set(addresses))]
+        return {one['address']: (one['vendor_id'], one['product_id'])
+                for one in pci.discover(text for text in texts if text is not None)}
+
+    @translated
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
         self._mediated.remove(uuids)
 
