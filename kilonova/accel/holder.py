@@ -29,6 +29,11 @@ def moved(metadata: Mapping[str, str], migration_uuid: str) -> dict[str, str | N
     return {BOUND_TO: migration_uuid, BEFORE: metadata.get(BOUND_TO)}
 
 
+def came(migration_uuid: str) -> dict[str, str | None]:
+    """… when a move is over at once, as those of a live migration and of an evacuation are."""
+    return {BOUND_TO: migration_uuid, BEFORE: None}
+
+
 def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
     """… when a server that had none got some without a move."""
     return {BOUND_TO: None} if BOUND_TO in metadata else {}

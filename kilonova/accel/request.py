@@ -26,6 +26,8 @@ INITIAL = 'Initial'
 PCI, MDEV = 'PCI', 'MDEV'
 # Of Cyborg's fake driver: nothing is attached.
 TEST_PCI = 'TEST_PCI'
+# What a guest has of these can go to another host while it runs; a function of the host stays with it.
+MOVES_LIVE = (MDEV, TEST_PCI)
 _HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
 
 

@@ -33,9 +33,12 @@ ASKED: dict[str, Callable[[int], dict[str, str]]] = {
     'vGPU': lambda number: {'resources:VGPU': str(number)},
     'group': lambda number: {'pci_passthrough:alias': f'with-audio:{number}'},
     'accelerator': lambda number: {'accel:device_profile': f'fpga{number}'},
+    'mediated accelerator': lambda number: {'accel:device_profile': f'part{number}'},
 }
+# Kinds that only these operations tell from others: a mediated device of Cyborg's is else as its functions are.
+ONLY = {'mediated accelerator': ('live-migrate',)}
 # Flows that ask Cyborg: of these each step and each moment is tried with accelerators.
-ASK_CYBORG = ('boot', 'resize', 'confirm', 'revert', 'evacuate', 'shelve_offload', 'unshelve', 'delete')
+ASK_CYBORG = ('boot', 'resize', 'confirm', 'revert', 'live_migrate', 'evacuate', 'shelve_offload', 'unshelve', 'delete')
 WAYS = ('works', 'a step fails', 'the host dies')
 # What is asked again and comes to what works.
 LOST = 'a reply is lost'
@@ -43,6 +46,8 @@ VFS = {'gpu1': [f'0000:3b:00.{number}' for number in (4, 5)], 'gpu2': [f'0000:5e
 CARD = '0000:84:00.0'
 # Two GPUs with their audio functions.
 GROUPS = {host: [f'0000:{bus}:00.{function}' for bus in ('c1', 'c2') for function in (0, 1)] for host in GPUS}
+# A card that Cyborg gives away in parts, of a type that no host offers by itself.
+PARTED, PART_TYPE = '0000:85:00.0', 'nvidia-36'
 FPGAS = {'gpu1': ['0000:21:00.0', '0000:22:00.0'], 'gpu2': ['0000:a1:00.0', '0000:a2:00.0']}
 # What starts a server that has no guest on its host.
 STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboot', {'type': 'HARD'}),
@@ -50,6 +55,11 @@ STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboo
 REFUSED = 'refused (400)'
 # Of an aggregate, not of a server.
 WITHOUT_SERVER = ('mirror',)
+
+
+def kinds_of(name: str) -> list[str]:
+    """The kinds of devices that an operation is tried with."""
+    return [device for device in ASKED if name in ONLY.get(device, (name,))]
 
 
 def table() -> dict[tuple[str, str], dict[str, set[str]]]:
@@ -60,19 +70,19 @@ def table() -> dict[tuple[str, str], dict[str, set[str]]]:
         if match is None:
             continue
         cells = [set(cell.strip().split(' or ')) for cell in match[3].split('|')]
-        for device in ASKED if match[2] == 'all' else (match[2],):
+        for device in kinds_of(match[1]) if match[2] == 'all' else (match[2],):
             assert (match[1], device) not in found, f'{match[1]}, {device}: two rows'
             found[match[1], device] = dict(zip(WAYS, cells, strict=True))
     return found
 
 
 TABLE = table()
-OPERATIONS = [name for name in CASES if name not in WITHOUT_SERVER]
+CELLS = [(name, device) for name in CASES if name not in WITHOUT_SERVER for device in kinds_of(name)]
 
 
 def test_each_operation_has_a_row_for_each_kind_of_device() -> None:
     """And each kind of flow is one of the operations."""
-    assert set(TABLE) == {(name, device) for name in OPERATIONS for device in ASKED}
+    assert set(TABLE) == set(CELLS)
     assert {CASES[name].kind for name in CASES} == set(flows.FLOWS)
 
 
@@ -94,10 +104,13 @@ class Shared:
                      for host, vfs in VFS.items()}
             alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
             cyborg = FakeCyborg()
-            cyborg.profiles.update((f'fpga{number}', [{'resources:FPGA': str(number)}]) for number in (1, 2))
+            for name, resource_class in (('fpga', 'FPGA'), ('part', 'PGPU')):
+                cyborg.profiles.update((f'{name}{number}', [{f'resources:{resource_class}': str(number)}])
+                                       for number in (1, 2))
             self.cloud = Cloud(
                 self._directories.mktemp('devices'), self._templates, GPUS, specs=specs,
                 devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
+                                mdev_card(PARTED, {PART_TYPE: 2}),
                                 *(pci_device(address, product='26b9') for address in GROUPS[host]),
                                 *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host])]
                          for host, vfs in VFS.items()},
@@ -107,6 +120,7 @@ class Shared:
             self.made.append(self.cloud)
             for host, cards in FPGAS.items():
                 cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
+                cyborg.offer(self.cloud.placement, host, f'{host}_parts', 'PGPU', [('MDEV', PARTED, PART_TYPE)] * 2)
             self.cloud.of = {
                 device: (self.cloud.flavor(**asked(1)), self.cloud.flavor(ram=1024, **asked(2)))
                 for device, asked in ASKED.items()}
@@ -136,9 +150,14 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     shared.cloud = cloud
 
 
+def is_cyborgs(device: str) -> bool:
+    """Whether devices of this kind are Cyborg's to give."""
+    return device.endswith('accelerator')
+
+
 def owned_by(cloud: Cloud, server: str, device: str) -> list[str]:
     """The devices of the one server that there is: 'host address'."""
-    if device != 'accelerator':
+    if not is_cyborgs(device):
         assert cloud.cyborg.requests == {}
         return cloud.owned(server)
     assert cloud.owned(server) == []
@@ -150,7 +169,8 @@ def owned_by(cloud: Cloud, server: str, device: str) -> list[str]:
 def held(cloud: Cloud) -> int:
     """How many devices are allocated in Placement, of all consumers."""
     return sum(amount for providers in cloud.placement.allocations().values() for classes in providers.values()
-               for name, amount in classes.items() if name in ('VGPU', 'FPGA') or name.startswith('CUSTOM_PCI_'))
+               for name, amount in classes.items()
+               if name in ('VGPU', 'FPGA', 'PGPU') or name.startswith('CUSTOM_PCI_'))
 
 
 def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> str:
@@ -158,7 +178,7 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
     status, owned = case.status(cloud, server), owned_by(cloud, server, device)
     number = len(owned) // 2 if device == 'group' else len(owned)
     assert held(cloud) == number, (cloud.placement.allocations(), owned)
-    if device == 'vGPU':
+    if device in ('vGPU', 'mediated accelerator'):
         assert all(is_uuid_like(name.split()[1]) for name in owned)
     else:
         wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS, 'accelerator': FPGAS}.get(device, {})
@@ -188,7 +208,7 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
 def is_tried_whole(name: str, device: str) -> bool:
     """Each step and each moment with VFs, and where accelerators come and go; one of each with the others: of PCI
     devices the other files here have all."""
-    return device == 'VF' or (device == 'accelerator' and CASES[name].kind in ASK_CYBORG)
+    return device == 'VF' or (is_cyborgs(device) and CASES[name].kind in ASK_CYBORG)
 
 
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:
@@ -264,8 +284,7 @@ def fail(patch: pytest.MonkeyPatch, case: Case, index: int) -> None:
 
 
 @pytest.mark.parametrize('way', [*WAYS, LOST])
-@pytest.mark.parametrize('device', ASKED)
-@pytest.mark.parametrize('name', OPERATIONS)
+@pytest.mark.parametrize(('name', 'device'), CELLS)
 def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> None:
     """Each cell: works; each step fails once; the host dies before each thing that it tells of a step, and is back
     later; each reply is lost once."""

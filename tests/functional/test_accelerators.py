@@ -4,22 +4,25 @@
 """
 from __future__ import annotations
 
+import functools
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from kilonova.errors import MigrationError
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device
-from tests.fixtures.mdev import NVIDIA35, mdev_bus, mdev_card
+from tests.fixtures.mdev import NVIDIA35, Bus, mdev_bus, mdev_card
 from tests.flows.cases import bring_back, lose_host
 
 # Each host has two cards that Cyborg gives away, and one whose parts it does.
-CARDS, PARTED = ('0000:21:00.0', '0000:22:00.0'), '0000:84:00.0'
-DEVICES = [*(pci_device(card, '10ee', '5020', '0x120000') for card in CARDS), mdev_card(PARTED, {NVIDIA35: 2})]
+CARDS, PARTED, OTHER = ('0000:21:00.0', '0000:22:00.0'), '0000:84:00.0', 'nvidia-36'
+DEVICES = [*(pci_device(card, '10ee', '5020', '0x120000') for card in CARDS),
+           mdev_card(PARTED, {NVIDIA35: 2, OTHER: 2})]
 HOSTS = ('gpu1', 'gpu2')
 ERROR = 'Failed to bind accelerator requests for instance'
 
@@ -30,19 +33,20 @@ class Accelerated:
     def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
         self.cyborg = FakeCyborg()
         self.cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']},
-                                devices=dict.fromkeys(HOSTS, DEVICES), cyborg=self.cyborg, **options)
+                                **{'devices': dict.fromkeys(HOSTS, DEVICES), 'cyborg': self.cyborg, **options})
         self.told: list[int] = []
+        self.bus: Bus
         self.large = ''
         self.cyborg.notify = self.notify
         for host in HOSTS:
             self.cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in CARDS],
                               ['CUSTOM_FAST'])
-            self.cyborg.offer(self.cloud.placement, host, f'{host}_vgpu', 'VGPU', [('MDEV', PARTED)])
+            self.cyborg.offer(self.cloud.placement, host, f'{host}_vgpu', 'VGPU', [('MDEV', PARTED)] * 2)
             self.cyborg.offer(self.cloud.placement, host, f'{host}_FakeDevice', 'CUSTOM_FAKE',
                               [('TEST_PCI', '0000:0c:00.1')])
         for name, group in (('fpga', {'resources:FPGA': '1', 'trait:CUSTOM_FAST': 'required'}),
                             ('two', {'resources:FPGA': '2'}), ('vgpu', {'resources:VGPU': '1'}),
-                            ('fake', {'resources:CUSTOM_FAKE': '1'})):
+                            ('vgpus', {'resources:VGPU': '2'}), ('fake', {'resources:CUSTOM_FAKE': '1'})):
             self.cyborg.profiles[name] = [group]
 
     def notify(self, events: list[dict[str, str]]) -> None:
@@ -376,17 +380,302 @@ def test_a_move_ends_while_cyborg_is_silent(accelerated: Accelerated, end: str) 
     check(accelerated, server, 2 if end == 'confirmResize' else 1)
 
 
-REFUSED = 'Feature not supported with instances that have accelerators.'
+# --- live migration --------------------------------------------------------------------------------------------------
+LIVE = {'host': None, 'block_migration': 'auto'}
 
 
-def test_what_is_refused(accelerated: Accelerated) -> None:
-    """Row 4.2; nothing is sent."""
+@pytest.fixture
+def parted(accelerated: Accelerated) -> Iterator[Accelerated]:
+    """Cards of hosts can be parted; ``bus`` says into what they are."""
+    with mdev_bus() as accelerated.bus:
+        yield accelerated
+
+
+def check_parts(accelerated: Accelerated, server: str, number: int) -> list[str]:
+    """Guest, Cyborg and Placement say the same of a server at rest: its mediated devices."""
     cloud = accelerated.cloud
-    server = accelerated.boot()
-    asked = len(accelerated.cyborg.asked)
-    response = cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'}, expect=400)
-    assert response.json['badRequest']['message'] == REFUSED
-    assert len(accelerated.cyborg.asked) == asked
+    host, found = cloud.host_of(server), cloud.hostdevs(server)
+    assert accelerated.cyborg.given() == [f'{host} {uuid}' for uuid in found]
+    assert (len(found), len(accelerated.cyborg.requests)) == (number, number)
+    assert cloud.placement.allocations()[server][f'{host}_vgpu'] == {'VGPU': number}
+    assert len(cloud.placement.allocations()) == 1
+    cloud.assert_clean()
+    return found
+
+
+def live_migrate(accelerated: Accelerated, server: str) -> None:
+    accelerated.cloud.action(server, 'os-migrateLive', LIVE, version='2.104')
+
+
+def test_live_migration_exchanges_mediated_devices(parted: Accelerated) -> None:
+    """Row 4.2: there and back; meanwhile the server has those of both ends. What comes later is about the new ones, on
+    which the guest is started again when its host was booted."""
+    cloud = parted.cloud
+    server = parted.boot('vgpus')
+    first, before = cloud.host_of(server), check_parts(parted, server, 2)
+    held: list[int] = []
+
+    def migrate(real: Callable[..., None], instance: Any, offer: Any, told: Any) -> None:
+        held.append(len(parted.cyborg.held()))
+        assert len(parted.bus.made(offer['host'])) == 2
+        real(instance, offer, told)
+    for _ in range(2):
+        source = cloud.host_of(server)
+        migrate_as(parted, migrate)
+        live_migrate(parted, server)
+        assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source, cloud.story(server)
+        after = check_parts(parted, server, 2)
+        assert {one['uuid'] for one in parted.of(server)} == set()
+        for name, body in (('reboot', {'type': 'HARD'}), ('os-stop', None), ('os-start', None)):
+            cloud.action(server, name, body)
+            assert check_parts(parted, server, 2) == after
+        cloud.crash_compute(cloud.host_of(server))
+        cloud.start_compute(cloud.host_of(server))
+        assert check_parts(parted, server, 2) == after
+    assert (cloud.host_of(server), after, held) == (first, before, [4, 4])
+    parted.delete(server)
+    parted.assert_empty()
+
+
+def test_a_live_migration_with_handles_of_the_fake_driver(accelerated: Accelerated) -> None:
+    """Its guest has nothing that could stay behind; the requests go along all the same."""
+    cloud, cyborg = accelerated.cloud, accelerated.cyborg
+    server = accelerated.boot('fake')
+    source = cloud.host_of(server)
+    live_migrate(accelerated, server)
+    host = cloud.host_of(server)
+    assert host != source and cloud.placement.allocations()[server][f'{host}_FakeDevice'] == {'CUSTOM_FAKE': 1}
+    assert [one['hostname'] for one in cyborg.requests.values()] == [host] and accelerated.of(server) == []
+    cloud.assert_clean()
+    accelerated.delete(server)
+    accelerated.assert_empty()
+
+
+def migrate_as(accelerated: Accelerated, act: Callable[..., Any]) -> None:
+    """From now on sources carry guests by ``act(real, instance, offer, told)``."""
+    for compute in accelerated.cloud.computes.values():
+        live = compute.host.driver.live_migrations
+        live.migrate = functools.partial(act, live.migrate)
+
+
+def test_what_is_refused(parted: Accelerated) -> None:
+    """Row 4.2; nothing is sent, and Cyborg is asked once besides the profile. What is silent is no refusal."""
+    cloud, cyborg = parted.cloud, parted.cyborg
+    said = 'Feature not supported with instances that have accelerators: accelerator request %s'
+    server = parted.boot()
+    (request,) = parted.of(server)
+
+    def refused(status: int = 400) -> str:
+        asked = len(cyborg.asked)
+        response = cloud.action(server, 'os-migrateLive', LIVE, expect=status)
+        assert [path.partition('=')[0] for _, path in cyborg.asked[asked:asked + 2]] == [
+            '/device_profiles?name', '/accelerator_requests?instance']
+        (body,) = response.json.values()
+        return str(body['message'])
+    assert refused() == (f'{said} has an attach handle of type PCI, which stays with its host while the guest runs; '
+                         'those of types MDEV and TEST_PCI do not.') % request['uuid']
+    parted.delete(server)
+    server = parted.boot('vgpu')
+    (request,) = parted.of(server)
+    request['state'] = 'BindFailed'
+    assert refused() == f'{said} is BindFailed, not Bound.' % request['uuid']
+    request.update(state='Bound', instance_uuid=None)
+    assert refused() == f'Failed to get accelerator requests: none are bound to {server}'
+    request['instance_uuid'] = server
+
+    def broken(method: str, path: str) -> None:
+        if path == '/accelerator_requests':
+            raise cyborg.broken()
+    cyborg.before = broken
+    assert 'The accelerator service does not answer' in refused(503)
+    cyborg.before = None
+    assert cloud.status(server) == 'ACTIVE'
+    check_parts(parted, server, 1)
+
+
+def stays(parted: Accelerated, number: int, disturb: Callable[[str], Any], said: str,
+          kinds_left: tuple[str, ...] = ()) -> None:
+    """A live migration that ``disturb(source)`` keeps from its end leaves the server as it was, and says why; what that
+    returns is called when it has failed."""
+    cloud = parted.cloud
+    server = parted.boot('vgpus' if number == 2 else 'vgpu')
+    source, before = cloud.host_of(server), check_parts(parted, server, number)
+    end = disturb(source)
+    assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+    cloud.settle(kinds_left=kinds_left)
+    cloud.on_message = None
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source), cloud.story(server)
+    assert said in str(cloud.story(server))
+    if end is not None:
+        end()
+        cloud.settle()
+    assert check_parts(parted, server, number) == before
+    parted.delete(server)
+    parted.assert_empty()
+
+
+def at(cloud: Cloud, wanted: str, act: Callable[[], object]) -> None:
+    """``act()`` before the first message of this method."""
+    left = [act]
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
+        if method == wanted and left:
+            left.pop()()
+        return deliver()
+    cloud.on_message = on_message
+
+
+def test_a_destination_without_a_free_handle(parted: Accelerated) -> None:
+    def disturb(source: str) -> Callable[[], None]:
+        free = [handle for handles in parted.cyborg.handles.values() for handle in handles if not handle.holder]
+
+        def hold(holder: str) -> None:
+            for handle in free:
+                handle.holder = holder
+        hold('somebody')
+        return lambda: hold('')
+    stays(parted, 1, disturb, ERROR)
+
+
+@pytest.mark.parametrize('state', ['Bound', 'BindFailed'])
+def test_a_live_migration_whose_devices_are_programmed(parted: Accelerated, monkeypatch: pytest.MonkeyPatch,
+                                                       state: str) -> None:
+    """The guest runs at the source meanwhile; the event is about the migration, and finds the destination."""
+    cloud, cyborg = parted.cloud, parted.cyborg
+    monkeypatch.setattr('kilonova.compute.accelerators.LOOK', 3600)
+    server = parted.boot('vgpus')
+    source, before = cloud.host_of(server), check_parts(parted, server, 2)
+    cyborg.programming = True
+    assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+    parted.await_look(2)
+    assert cloud.computes[source].host.driver.guests.get_info(Namespace(uuid=server)) == 1
+    parted.told.clear()
+    cyborg.program(state)
+    cloud.settle()
+    assert cloud.status(server) == 'ACTIVE' and parted.told == [200, 200]
+    after = check_parts(parted, server, 2)
+    assert (cloud.host_of(server) == source, after == before) == ((state != 'Bound',) * 2)
+    assert state == 'Bound' or 'is BindFailed' in str(cloud.story(server))
+
+
+@pytest.mark.parametrize(('change', 'said'), [
+    ({'attach_handle_type': 'PCI'}, 'is a function of its host'),
+    ({'attach_handle_type': 'TEST_PCI'}, 'no device like'),
+    ({'asked_type': OTHER}, 'no device like'), ({'function': '7'}, 'are not on its host')])
+def test_a_destination_with_another_kind_of_device(parted: Accelerated, change: dict[str, Any], said: str) -> None:
+    """It turns up when the destination looks."""
+    def turn_up(source: str) -> None:
+        (one,) = [one for one in parted.cyborg.requests.values() if one['hostname'] != source]
+        info = one['attach_handle_info']
+        one.update(change, attach_handle_info={**info, **change})
+    step = 'check_can_live_migrate_destination'
+    stays(parted, 1, lambda source: at(parted.cloud, step, lambda: turn_up(source)), said)
+
+
+def test_a_destination_with_another_card(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types of its mediated devices may be called the same."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    devices = {host: [mdev_card(PARTED, {NVIDIA35: 2}, product=product)]
+               for host, product in (('gpu1', '13f2'), ('gpu2', '1eb8'))}
+    with mdev_bus():
+        stays(Accelerated(make_cloud, devices=devices), 1, lambda source: None, 'no device like')
+
+
+def test_a_profile_that_asks_for_more_by_now(parted: Accelerated) -> None:
+    """The guest has no place for a second one."""
+    def disturb(source: str) -> None:
+        parted.cyborg.profiles['vgpu'] = [{'resources:VGPU': '2'}]
+    stays(parted, 1, disturb, 'could take the place of')
+
+
+@pytest.mark.parametrize(('change', 'said'), [
+    ({'attach_handle_type': 'PCI'}, 'is a function of its host'), ({'function': '7'}, 'which its host does not have')])
+def test_a_source_whose_device_turns_out_to_stay(parted: Accelerated, change: dict[str, Any], said: str) -> None:
+    """It was changed after the request was accepted."""
+    def disturb(source: str) -> Callable[[], None]:
+        (one,) = parted.cyborg.requests.values()
+        before = dict(one)
+        at(parted.cloud, 'check_can_live_migrate_source', lambda: one.update(
+            change, attach_handle_info={**before['attach_handle_info'], **change}))
+        return lambda: one.update(before)
+    stays(parted, 1, disturb, said)
+
+
+def fail(*args: Any, **kwargs: Any) -> None:
+    raise MigrationError(reason='boom')
+
+
+@pytest.mark.parametrize('silent', [False, True])
+@pytest.mark.parametrize('step', ['prepare', 'migrate'])
+def test_a_live_migration_that_fails(parted: Accelerated, step: str, silent: bool) -> None:
+    """The new requests go, the old ones stay. ``silent``: Cyborg is; the undo doesn't wait for it."""
+    def disturb(source: str) -> Callable[[], None] | None:
+        for compute in parted.cloud.computes.values():
+            setattr(compute.host.driver.live_migrations, step, fail)
+        return silence(parted, 'DELETE') if silent else None
+    stays(parted, 2, disturb, 'boom', ('release',) if silent else ())
+
+
+def abort(parted: Accelerated, server: str) -> Callable[..., None]:
+    """A guest stands on its way, and a user aborts that."""
+    def act(real: Callable[..., None], instance: Any, offer: Any, told: Any) -> None:
+        (row,) = parted.cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
+        assert parted.cloud.request('DELETE', f"/servers/{server}/migrations/{row['id']}").status_int == 202
+        for _ in range(3000):
+            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
+                                'disk_remaining'), 0))
+            time.sleep(0.01)
+    return act
+
+
+def test_a_live_migration_that_is_aborted(parted: Accelerated) -> None:
+    cloud = parted.cloud
+    server = parted.boot('vgpus')
+    source, before = cloud.host_of(server), check_parts(parted, server, 2)
+    migrate_as(parted, abort(parted, server))
+    live_migrate(parted, server)
+    assert (cloud.status(server), cloud.host_of(server)) == ('ACTIVE', source)
+    (row,) = cloud.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations']
+    assert row['status'] == 'cancelled' and check_parts(parted, server, 2) == before
+
+
+@pytest.mark.parametrize('late', [False, True])
+def test_a_delete_in_the_middle_of_a_live_migration(parted: Accelerated, late: bool) -> None:
+    """``late``: the guest has gone."""
+    server = parted.boot('vgpus')
+
+    def act(real: Callable[..., None], *args: Any) -> None:
+        if late:
+            real(*args)
+        assert parted.cloud.request('DELETE', f'/servers/{server}').status_int == 204
+        if not late:
+            real(*args)
+    migrate_as(parted, act)
+    live_migrate(parted, server)
+    parted.assert_empty()
+
+
+@pytest.mark.parametrize('ended', [False, True])
+def test_a_live_migration_ends_while_cyborg_is_silent(parted: Accelerated, ended: bool) -> None:
+    """What is to give back waits, nothing else. ``ended``: somebody ended it when the guest had gone."""
+    cloud = parted.cloud
+    server = parted.boot('vgpus')
+    source = cloud.host_of(server)
+    speak: list[Callable[[], None]] = []
+
+    def act(real: Callable[..., None], *args: Any) -> None:
+        real(*args)
+        speak.append(silence(parted, 'DELETE'))
+        if ended:
+            fail()
+    migrate_as(parted, act)
+    assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+    cloud.settle(kinds_left=('release',))
+    assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source, cloud.story(server)
+    assert len(parted.cyborg.held()) == 4
+    speak[0]()
+    cloud.settle()
+    check_parts(parted, server, 2)
 
 
 def test_what_no_flavor_can_ask_for(accelerated: Accelerated, make_cloud: Callable[..., Cloud]) -> None:
@@ -617,17 +906,23 @@ def shelve_and_back(accelerated: Accelerated, server: str) -> None:
     accelerated.cloud.action(server, 'unshelve')
 
 
+def live_migrate_it(accelerated: Accelerated, server: str) -> None:
+    live_migrate(accelerated, server)
+    assert accelerated.of(server) == [], accelerated.cloud.story(server)
+
+
 ACTS: dict[str, Callable[[Accelerated, str], None]] = {
     'boot': lambda accelerated, server: None, 'confirm': resize_and('confirmResize'),
-    'revert': resize_and('revertResize'), 'shelve and unshelve': shelve_and_back, 'delete': Accelerated.delete}
+    'revert': resize_and('revertResize'), 'shelve and unshelve': shelve_and_back, 'delete': Accelerated.delete,
+    'live migration': live_migrate_it}
 
 
 @pytest.mark.parametrize('name', ACTS)
-def test_each_request_that_gets_lost(accelerated: Accelerated, name: str) -> None:
+def test_each_request_that_gets_lost(parted: Accelerated, name: str) -> None:
     """One after the other, on its way to Cyborg and on the way back. The server comes to what it comes to without; of
     requests that Cyborg made, and whose answer was lost, it still has nothing that holds a device."""
-    cloud, cyborg = accelerated.cloud, accelerated.cyborg
-    small = accelerated.flavor()
+    accelerated, cloud, cyborg = parted, parted.cloud, parted.cyborg
+    small = accelerated.flavor('vgpu' if name == 'live migration' else 'fpga')
     accelerated.large = accelerated.flavor('two')
     for way in ('before', 'after'):
         number, more = 0, True

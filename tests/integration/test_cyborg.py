@@ -23,6 +23,8 @@ CARDS = ('0000:21:00.0', '0000:a1:00.0')
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A cloud with Cyborg, with the device profiles ``fpga`` (a card of the host) and ``fake``."""
     made = Site(tmp_path_factory.mktemp('cyborg'), accelerators=True)
+    # Guests with such ports don't migrate live.
+    made.configure('[serial_console]\nenabled = false\n')
     try:
         made.up()
         for name, trait in (('fpga', 'CUSTOM_FPGA_10EE_5020'), ('fake', 'CUSTOM_FAKE_DEVICE')):
@@ -144,8 +146,8 @@ def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorC
 
 
 def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient) -> None:
-    """Row 4.2: resizes, confirmed and reverted. The real Cyborg binds requests to a uuid once: those at the destination
-    are bound to the migration."""
+    """Row 4.2: resizes, confirmed and reverted, and a live migration. The real Cyborg binds requests to a uuid once:
+    those at the destination are bound to the migration."""
     small = site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'})
     large = site.flavor('accelerated-large', ram=1024, specs={'accel:device_profile': 'fpga'})
     (server,) = site.boot(1, small)
@@ -167,6 +169,19 @@ def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient)
         assert site.hostdevs(request.hostname or '', server) == tuple(
             handle.address for handle in handles([request]))
         site.audit()
+    # Live where the guest has nothing that stays with its host; a card does.
+    (ignored,) = site.boot(1, site.flavor('accelerated-fake', specs={'accel:device_profile': 'fake'}))
+    source = site.servers()[ignored]['OS-EXT-SRV-ATTR:host']
+    site.act(ignored, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    site.await_status([ignored], 'ACTIVE')
+    host, move = site.servers()[ignored]['OS-EXT-SRV-ATTR:host'], site.last_migration(ignored)['uuid']
+    assert host != source
+    until(lambda: len(client.every()) == 2)
+    (request,) = client.of_instance(move)
+    assert (request.hostname, request.state, request.handle_kind) == (host, 'Bound', 'TEST_PCI')
+    refused = site.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert refused.status == 400 and b'has an attach handle of type PCI' in refused.body
+    site.audit()
     site.clean()
     until(lambda: not client.every())
     site.assert_nothing_held()

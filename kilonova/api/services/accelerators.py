@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
-from kilonova.accel.client import NoAccelerators
+from kilonova.accel.client import AcceleratorRequestOpFailed, NoAccelerators
+from kilonova.accel.request import BOUND, MOVES_LIVE
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -15,7 +17,7 @@ from kilonova.objects import Instance, RequestGroup
 
 
 class AcceleratorsRefused(Invalid):
-    msg_fmt = 'Feature not supported with instances that have accelerators.'
+    msg_fmt = 'Feature not supported with instances that have accelerators: accelerator request %(request)s %(reason)s.'
 
 
 def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str]) -> list[RequestGroup] | None:
@@ -41,7 +43,21 @@ def are_wanted(extra_specs: Mapping[str, str]) -> bool:
     return device_profile.name_of(extra_specs) is not None
 
 
-def refuse(extra_specs: Mapping[str, str]) -> None:
-    """AcceleratorsRefused: what the field never does with such servers."""
-    if are_wanted(extra_specs):
-        raise AcceleratorsRefused
+def check_moves_live(backend: Backend, instance: Instance) -> None:
+    """AcceleratorsRefused: something of a running server's accelerators stays with its host. Other errors: as
+    ``AcceleratorClient.of_instance`` has them."""
+    if not are_wanted(instance.flavor.extra_specs):
+        return
+    if backend.accelerators is None:
+        raise NoAccelerators
+    bound_to = holder.of(instance.uuid, instance.system_metadata)
+    found = backend.accelerators.of_instance(bound_to)
+    if not found:
+        raise AcceleratorRequestOpFailed(op='get', msg=f'none are bound to {bound_to}')
+    for one in found:
+        if one.state != BOUND:
+            raise AcceleratorsRefused(request=one.uuid, reason=f'is {one.state}, not {BOUND}')
+        if one.handle_kind not in MOVES_LIVE:
+            raise AcceleratorsRefused(
+                request=one.uuid, reason=f'has an attach handle of type {one.handle_kind}, which stays with its host '
+                                         f"while the guest runs; those of types {' and '.join(MOVES_LIVE)} do not")

@@ -39,7 +39,6 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
     events say what they refused."""
     accept.check(ctxt, server, 'live_migrate.start')
     instance = resize.instance_of(ctxt, server)
-    accelerators.refuse(instance.flavor.extra_specs)
     _check(instance)
     if wanted.force and wanted.host is None:
         raise NoHostToForce
@@ -49,6 +48,7 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
         create.check_host(backend, wanted.host)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
+    accelerators.check_moves_live(backend, instance)
     # As it runs: the guest sees its cells, and pages of another size can't take its memory.
     spec.numa_topology = instance.numa_topology
     resize.send_to(ctxt, server, spec, wanted.host, force=wanted.force)

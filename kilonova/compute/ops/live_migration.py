@@ -17,9 +17,10 @@ from kilonova.compute.operation import Check, Operation, Reply, SaveFields
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN, side_of
 from kilonova.context import RequestContext
+from kilonova.pci.device import MDEV
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
-from kilonova.virt.driver import LiveTold
+from kilonova.virt.driver import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ def check_source(op: Operation) -> Reply:
     with op.turn(), op.undoing('check_source'):
         op.undo(move.failed, op)
         guest = op.host.driver.live_migrations.describe(op.instance)
+        accelerators = [_described(one) for one in _identified(op, op.host.accelerators_of(op.instance))]
         op.save(event=op.event())
-    return guest
+    return {**guest, 'accelerators': accelerators}
 
 
 @order(Compute.check_can_live_migrate_destination, checks=Check.WRITE)
@@ -52,31 +54,64 @@ def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> 
         # Only now: a claim that was refused took nothing.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
+        accelerators = _identified(op, op.host.await_accelerators(
+            op.instance, op.instance.flavor, order.migration.uuid, op.check))
         move.take_place(op, order.migration, order.request_spec)
         place = live.place(op.instance, image_of(op.instance))
-        hostdevs = _counterparts(op, order.migration)
+        hostdevs = _counterparts(move.devices_before(op, order.migration), _claimed(op, order.migration))
+        hostdevs |= _counterparts(_accelerators_before(order.guest), accelerators)
         op.check()
         op.save(event=op.event())
     return {**offer, 'place': place, 'hostdevs': hostdevs}
 
 
-def _counterparts(op: Operation, migration: objects.Migration) -> dict[str, str]:
+def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]) -> dict[str, str]:
     """{address of a device at the source: that of the device here which takes its place}: the guest must not see a
     difference. MigrationPreCheckError: there is one."""
-    left = _claimed(op, migration)
-    found = {}
-    for device in move.devices_before(op, migration):
+    left, found = list(here), {}
+    for device in before:
         like = next((one for one in left if _seen(one) == _seen(device)), None)
         if like is None:
             raise errors.MigrationPreCheckError(
                 reason=f"no device like {device.address} ({', '.join(filter(None, _seen(device)))}) was claimed here")
         left.remove(like)
         found[device.address] = like.address
+    if left:
+        raise errors.MigrationPreCheckError(
+            reason=f"the guest has nothing that {', '.join(one.address for one in left)} could take the place of")
     return found
 
 
 def _claimed(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
     return op.host.tracker.devices(op.instance.uuid, side_of(migration))
+
+
+def _identified(op: Operation, accelerators: list[objects.PciDevice]) -> list[objects.PciDevice]:
+    """The same, with the ids of the functions that they are on. MigrationPreCheckError: one isn't what moves while the
+    guest runs."""
+    for device in accelerators:
+        if device.dev_type != MDEV:
+            raise errors.MigrationPreCheckError(
+                reason=f'the accelerator {device.address} is a function of its host, and stays with it')
+    known = op.host.driver.devices.ids_of(device.parent_addr for device in accelerators)
+    for device in accelerators:
+        if device.parent_addr not in known:
+            raise errors.MigrationPreCheckError(
+                reason=f'the accelerator {device.address} is on {device.parent_addr}, which its host does not have')
+        device.vendor_id, device.product_id = known[device.parent_addr]
+    return accelerators
+
+
+def _described(accelerator: objects.PciDevice) -> LiveDevice:
+    return {'address': accelerator.address, 'vendor_id': accelerator.vendor_id, 'product_id': accelerator.product_id,
+            'mdev_type': accelerator.extra_info['mdev_type']}
+
+
+def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
+    """What the guest has of accelerators. A source of the release before says nothing of them, and lets none go."""
+    return [objects.PciDevice(address=one['address'], dev_type=MDEV, vendor_id=one['vendor_id'],
+                              product_id=one['product_id'], extra_info={'mdev_type': one['mdev_type']})
+            for one in guest.get('accelerators', ())]
 
 
 def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
@@ -92,7 +127,9 @@ def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
     with op.turn(), op.undoing('prepare'):
         op.undo(move.failed, op)
         op.notify('instance.live_migration_pre.start')
-        op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer, _claimed(op, order.migration))
+        devices = _claimed(op, order.migration) + op.host.accelerators.devices(
+            op.instance.flavor, order.migration.uuid)
+        op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer, devices)
         op.save(event=op.event())
     op.notify('instance.live_migration_pre.end')
     return {}

@@ -101,7 +101,7 @@ def mark_evacuated(work: ResizeWork) -> None:
     if accelerators.wanted_by(instance.flavor):
         held.append(Operation.new(work.ctxt, 'release', work.instance_uuid, {
             beside.ACCELERATORS_OF: holder.of(instance.uuid, instance.system_metadata)}, beside=True))
-        bound = {**holder.moved(instance.system_metadata, moved.uuid), **holder.confirmed()}
+        bound = holder.came(moved.uuid)
 
     def end(conn: engine.Connection) -> None:
         uuid = work.instance_uuid

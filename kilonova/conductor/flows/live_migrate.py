@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova import objects
-from kilonova.conductor.flows import beside, resize
+from kilonova.accel import holder
+from kilonova.conductor.flows import accelerators, beside, resize
 from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
 from kilonova.conductor.work import HostGone, Parked, Step, Work
 from kilonova.db import engine
@@ -144,16 +145,19 @@ def clean_source(work: LiveWork) -> None:
 
 
 def drop_allocation(work: LiveWork) -> None:
-    """What the migration held in Placement goes."""
+    """What the migration held in Placement goes; before it the accelerators that the server had."""
+    server = work.instance()
+    if accelerators.wanted_by(server.flavor):
+        accelerators.drop(work, holder.of(server.uuid, server.system_metadata))
     work.env.placement.delete_allocations(work.args['migration_uuid'])
 
 
 def mark_migrated(work: LiveWork) -> None:
     """The end: as before, elsewhere."""
-    extra = _arrived(work)
+    extra, bound = _arrived(work), _bound(work)
 
     def end(conn: engine.Connection) -> None:
-        _migrated(work, conn, extra)
+        _migrated(work, conn, extra, bound)
         _end_actions(work, conn, 'Success')
     work.end(end)
 
@@ -171,9 +175,16 @@ def _arrived(work: LiveWork) -> dict[str, str | None]:
     return extra
 
 
-def _migrated(work: LiveWork, conn: engine.Connection, extra: dict[str, str | None]) -> None:
+def _bound(work: LiveWork) -> dict[str, str | None]:
+    """System metadata: the accelerators that the server has from now on."""
+    return holder.came(work.args['migration_uuid']) if accelerators.wanted_by(work.instance().flavor) else {}
+
+
+def _migrated(work: LiveWork, conn: engine.Connection, extra: dict[str, str | None],
+              bound: dict[str, str | None]) -> None:
     instances.transition(conn, work.instance_uuid, 'live_migrate.done')
     instances.update_extra(conn, work.instance_uuid, extra)
+    instances.set_system_metadata(conn, work.instance_uuid, bound)
     migrations.update(conn, work.args['migration_uuid'], {'status': 'completed'})
 
 
@@ -223,19 +234,19 @@ def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
 
 
 def settle(work: LiveWork) -> None:
-    """The server is the destination's, though the operation was ended: what the source kept and the migration held
-    goes, and the end is written. A destination that is down receives it when it is back."""
+    """The server is the destination's, though the operation was ended: what the source kept, the migration held and
+    Cyborg has for the source goes, and the end is written. A destination that is down receives it when it is back."""
     moved, host = migration(work), chosen(work)
     beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
     work.changed()
     beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
-    work.env.placement.delete_allocations(moved.uuid)
-    extra = _arrived(work)
+    drop_allocation(work)
+    extra, bound = _arrived(work), _bound(work)
 
     def end(conn: engine.Connection) -> None:
         instances.put_back(conn, work.instance_uuid, {'host': host.host, 'node': moved.dest_node},
                            {moved.source_compute, host.host})
-        _migrated(work, conn, extra)
+        _migrated(work, conn, extra, bound)
         _end_actions(work, conn, 'Error')
     work.end(end)
 
