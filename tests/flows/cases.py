@@ -27,6 +27,7 @@ import sqlalchemy as sa
 from kilonova import objects
 from kilonova.clients.placement import PlacementClient
 from kilonova.conductor import flows
+from kilonova.conductor.hearing import Hearing
 from kilonova.conductor.work import Work
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
@@ -188,6 +189,15 @@ def lose_host(cloud: Cloud, host: str) -> None:
     """A host is gone, and known to be."""
     cloud.crash_compute(host)
     force_down(cloud, host, True)
+
+
+def silent_hosts(patch: pytest.MonkeyPatch) -> set[str]:
+    """An empty set: hosts in it count as down, though nobody forced them."""
+    hosts: set[str] = set()
+    is_down = Hearing.is_down
+    patch.setattr(Hearing, 'was_down', lambda self, db, host: True)
+    patch.setattr(Hearing, 'is_down', lambda self, db, host: host in hosts or is_down(self, db, host))
+    return hosts
 
 
 def bring_back(cloud: Cloud, host: str) -> None:

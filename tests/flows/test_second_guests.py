@@ -11,12 +11,11 @@ import pytest
 
 from kilonova import objects
 from kilonova.compute.guests import Guests
-from kilonova.conductor.hearing import Hearing
 from kilonova.errors import Unanswered
 from kilonova.states import PowerState
 from kilonova.virt import driver as virt_driver
 from tests.fixtures.cloud import Cloud, Crash
-from tests.flows.cases import booted, delete, force_down, lose_host, offloaded, resized
+from tests.flows.cases import booted, delete, force_down, lose_host, offloaded, resized, silent_hosts
 
 OTHER = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}
 
@@ -24,11 +23,7 @@ OTHER = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}
 @pytest.fixture
 def down(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Hosts whose service counts as down, though nobody forced it."""
-    hosts: set[str] = set()
-    is_down = Hearing.is_down
-    monkeypatch.setattr(Hearing, 'was_down', lambda self, db, host: True)
-    monkeypatch.setattr(Hearing, 'is_down', lambda self, db, host: host in hosts or is_down(self, db, host))
-    return hosts
+    return silent_hosts(monkeypatch)
 
 
 def lose_at(cloud: Cloud, down: set[str], method: str) -> list[str]:

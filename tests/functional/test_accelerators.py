@@ -17,7 +17,7 @@ from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device
 from tests.fixtures.mdev import NVIDIA35, Bus, mdev_bus, mdev_card
-from tests.flows.cases import bring_back, lose_host
+from tests.flows.cases import bring_back, force_down, lose_host, silent_hosts
 
 # Each host has two cards that Cyborg gives away, and one whose parts it does.
 CARDS, PARTED, OTHER = ('0000:21:00.0', '0000:22:00.0'), '0000:84:00.0', 'nvidia-36'
@@ -874,6 +874,30 @@ def test_a_delete_while_the_host_is_down(accelerated: Accelerated) -> None:
     cloud.ok('DELETE', f'/servers/{server}')
     cloud.settle(kinds_left=('release',))
     assert cloud.status(server) == 'GONE' and accelerated.cyborg.requests == {}
+    bring_back(cloud, host)
+    accelerated.assert_empty()
+
+
+@pytest.mark.parametrize('ends', ['back', 'forced down'])
+def test_a_delete_while_the_host_is_silent(accelerated: Accelerated, monkeypatch: pytest.MonkeyPatch,
+                                           ends: str) -> None:
+    """Its guest may run: nobody else gets the accelerator before it is off."""
+    cloud = accelerated.cloud
+    server = accelerated.boot()
+    host, down = cloud.host_of(server), silent_hosts(monkeypatch)
+    cloud.crash_compute(host)
+    down.add(host)
+    cloud.ok('DELETE', f'/servers/{server}')
+    cloud.settle(kinds_left=('release',))
+    assert cloud.status(server) == 'GONE' and accelerated.cyborg.held() == [server]
+    if ends == 'forced down':
+        force_down(cloud, host, True)
+        end = time.monotonic() + 30
+        while accelerated.cyborg.held():
+            assert time.monotonic() < end
+            cloud.go_on_with_releases()
+            time.sleep(0.01)
+    down.clear()
     bring_back(cloud, host)
     accelerated.assert_empty()
 

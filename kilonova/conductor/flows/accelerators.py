@@ -5,7 +5,8 @@ the server.
     accelerators.unbind(work)                        # in its undo
 
 The uuids of requests stand in the row before they are bound, so that whoever takes it over finds them. An accelerator
-service that is silent doesn't hold an unwinding up: what is still to delete becomes a pending release.
+service that is silent doesn't hold an unwinding up: what is still to delete becomes a pending release. So does what a
+host that is silent may still have in a running guest.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from kilonova.accel.client import WHO, AcceleratorRequestBindingFailed, Accelera
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
-from kilonova.conductor.work import Work
+from kilonova.conductor.work import GuestMayRun, Work
 from kilonova.db import engine
 from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
@@ -92,15 +93,18 @@ def _provider(host: Choice, profile: str, group: int) -> str:
 
 def unbind(work: Work[Any]) -> None:
     """The requests of this attempt are deleted, and their devices free; later, while the accelerator service is silent
-    or refuses."""
+    or refuses, or the host may still run the guest."""
     if work.outputs.accelerators is None:
         return
-    uuids = sorted(work.outputs.accelerators)
+    uuids, host = sorted(work.outputs.accelerators), work.outputs.hosts[work.attempt - 1].host
     try:
+        if host in beside.hosts_left(work):
+            raise GuestMayRun(host=host)
         work.env.accelerators.delete(uuids)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
         LOG.info('Failed to delete ARQs %s of %s now: %s', ', '.join(uuids), work.instance_uuid, error)
-        beside.add_release(work, {beside.ACCELERATOR_REQUESTS: uuids}, (beside.ACCELERATOR_REQUESTS,))
+        beside.add_release(work, {beside.ACCELERATOR_REQUESTS: uuids, beside.ACCELERATORS_AT: host},
+                           (beside.ACCELERATOR_REQUESTS,))
     work.outputs.accelerators = None
 
 
@@ -122,6 +126,9 @@ def drop_abandoned(env: Environment) -> int:
 def drop(work: Work[Any], holder: str) -> None:
     """All requests that are bound to this uuid are deleted, likewise."""
     try:
+        # Which of them are there the release finds out.
+        if left := beside.hosts_left(work):
+            raise GuestMayRun(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
         LOG.info('Failed to delete ARQs of %s now: %s', holder, error)

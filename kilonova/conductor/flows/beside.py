@@ -13,8 +13,9 @@ from kilonova import objects
 from kilonova.clients import aggregates
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.row import Outputs
-from kilonova.conductor.work import HostGone, Step, Work
+from kilonova.conductor.work import GuestMayRun, HostGone, Step, Work
 from kilonova.db import engine
+from kilonova.db.queries import compute_nodes, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.rpc.compute import Compute
@@ -26,8 +27,8 @@ LOG = logging.getLogger(__name__)
 UNDO_TRIES = 3
 # Backups of one type at which a rotation looks; what is older waits for the next.
 MOST_BACKUPS = 1000
-# Arguments of releases: accelerator requests by uuid, and the server whose requests go.
-ACCELERATOR_REQUESTS, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_of'
+# Arguments of releases: accelerator requests by uuid, and the host where they are; and the uuid whose requests go.
+ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
 Write = Callable[[engine.Connection], object]
 
 
@@ -113,10 +114,12 @@ def release(work: Work[Outputs]) -> None:
         work.env.drop_image(work.args['image_id'])
         return
     if ACCELERATOR_REQUESTS in work.args:
+        if work.args.get(ACCELERATORS_AT) in hosts_left(work):
+            raise GuestMayRun(host=work.args[ACCELERATORS_AT])
         work.env.accelerators.delete(work.args[ACCELERATOR_REQUESTS])
         return
     if ACCELERATORS_OF in work.args:
-        work.env.accelerators.delete_of_instance(work.args[ACCELERATORS_OF])
+        _release_accelerators(work, work.args[ACCELERATORS_OF])
         return
     serializer = objects.base.Serializer()
     # A row may have waited for its host since a release whose messages said more.
@@ -127,6 +130,31 @@ def release(work: Work[Outputs]) -> None:
         work.ask(work.args['host'], work.args['method'], **kwargs)
     except HostGone as error:
         raise Unanswered(who=work.args['host'], reason=str(error)) from error
+
+
+def hosts_left(work: Work[Any]) -> list[str]:
+    """Hosts that are still to give back what they have of the server, and may run its guest until then: nobody has
+    forced them down."""
+    with engine.silence():
+        with work.db.read() as conn:
+            rows = operations.of_instance(conn, work.instance_uuid)
+        hosts = sorted({row.args['host'] for row in rows if row.kind == 'release' and 'host' in row.args})
+        return [host for host in hosts if not work.env.hearing.is_fenced(work.db, host)]
+
+
+def _release_accelerators(work: Work[Outputs], holder: str) -> None:
+    """All that are bound to this uuid, but those on hosts that may run the guest: GuestMayRun."""
+    client, hosts = work.env.accelerators, hosts_left(work)
+    if not hosts:
+        client.delete_of_instance(holder)
+        return
+    with engine.silence(), work.db.read() as conn:
+        nodes = {node['hypervisor_hostname']: host for host in hosts for node in compute_nodes.by_host(conn, host)}
+    found = client.of_instance(holder)
+    client.delete(one.uuid for one in found if one.hostname not in nodes)
+    kept = [nodes[one.hostname] for one in found if one.hostname in nodes]
+    if kept:
+        raise GuestMayRun(host=kept[0])
 
 
 def _rotate(work: Work[Outputs]) -> None:
