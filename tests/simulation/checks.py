@@ -16,18 +16,22 @@ from collections.abc import Callable
 from typing import Any
 
 from kilonova.conductor.audit import Audit
+from kilonova.conductor.flows import accelerators
 from kilonova.context import get_admin_context
 from kilonova.db.queries import cells as cell_queries
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import Client
 from tests.simulation import hosts
-from tests.simulation.cloud import DATABASES, Cloud
+from tests.simulation.accounts import Accounts
+from tests.simulation.cloud import ABANDONED, DATABASES, Cloud
 from tests.simulation.users import GONE, Users
 
 # Virtual seconds in which all operations must have ended when nothing is wrong any more.
 BOUND = 900.0
 # What a compare-and-swap says that met somebody else's write: no reason for a server to end in ERROR.
 UNKNOWN_FAULT = 'changed under this operation'
+# What Cyborg says of requests that are bound twice: no reason for anything to fail.
+BOUND_TWICE = 'already has accelerator requests'
 # Tables whose rows say who owns what.
 OWNING = frozenset(('update:pci_devices', 'insert:pci_devices', 'update:instance_extra'))
 
@@ -45,6 +49,7 @@ class Checks:
         self._cloud, self._wrong = cloud, wrong
         self._connections: dict[str, sqlite3.Connection] = {}
         self._owners: dict[tuple[str, str], tuple[str | None, str]] = {}
+        self._accounts = Accounts(cloud, self._query, wrong)
         # The most CPUs that were pinned at one time.
         self.looks = self.pins = 0
 
@@ -52,6 +57,8 @@ class Checks:
         """Begin to look."""
         self._cloud.stores.committed = self._committed
         self._cloud.guests_changed = lambda host: self._guests()
+        if self._cloud.cyborg is not None:
+            self._cloud.cyborg.changed = self._guests
         self._read_devices()
 
     def _query(self, database: str, statement: str) -> list[sqlite3.Row]:
@@ -117,10 +124,13 @@ class Checks:
                     if address in users:
                         self._wrong(f'{host} {address} is in two running guests, {users[address]} and {domain.uuid}')
                     users[address] = domain.uuid
+                    if self._cloud.cyborg is not None and (host, address) in self._cloud.cyborg.devices:
+                        continue
                     owner, status = self._owners.get((host, address), (None, 'missing'))
                     if owner != domain.uuid:
                         self._wrong(f'{host} {address} is in the running guest of {domain.uuid}, its row says {status} '
                                     f'by {owner}')
+                self._accounts.guest(host, domain)
 
     # -- at the end ---------------------------------------------------------------------------------------------------
     def operations(self) -> list[str]:
@@ -142,11 +152,19 @@ class Checks:
         """Until nothing is under way."""
         cloud = self._cloud
         end = cloud.timeline.now + BOUND
-        while rows := self.operations() + [f'start of {name}' for name in cloud.names() if name not in cloud.apps]:
+        while rows := self.operations() + [f'start of {name}' for name in cloud.names() if name not in cloud.apps] + (
+                self._unbound()):
             if cloud.timeline.now > end:
                 self._wrong(f'{BOUND:.0f} s after the last trouble there is still: {"; ".join(rows)}')
                 return
             cloud.pause(5.0)
+
+    def _unbound(self) -> list[str]:
+        """Accelerator requests that were made for nothing: from now on they are old enough to go."""
+        if self._cloud.cyborg is None or not (found := self._cloud.cyborg.unbound()) or self.operations():
+            return []
+        accelerators.ABANDONED = -ABANDONED
+        return [f'accelerator request {uuid}' for uuid in found]
 
     def settled(self, users: Users) -> None:
         """What users were told is so, and the audit finds nothing."""
@@ -163,6 +181,10 @@ class Checks:
                                         "i.uuid = f.instance_uuid WHERE i.vm_state = 'error' AND i.deleted = 0"):
             if UNKNOWN_FAULT in row['message']:
                 self._wrong(f"{row['instance_uuid']} is in ERROR: {row['message']}")
+        for row in self._query('cell1', 'SELECT instance_uuid, message FROM instance_faults '
+                                        f"WHERE message LIKE '%{BOUND_TWICE}%'"):
+            self._wrong(f"{row['instance_uuid']} failed: {row['message']}")
+        self._accounts.settled()
         report = self.audit()
         for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
                      *(f'in flight: {line}' for line in report.in_flight)]:
@@ -174,7 +196,8 @@ class Checks:
         conf = cloud.confs['api1']
         databases = cloud.databases()
         return Audit(databases, cell_queries.Cells(databases), cloud.placement(),
-                     Client(Compute, cloud.bus.transport('operator', conf)), get_admin_context()).run()
+                     Client(Compute, cloud.bus.transport('operator', conf)), get_admin_context(),
+                     accelerators=cloud.accelerators()).run()
 
     def servers(self) -> list[str]:
         """All that aren't deleted."""
@@ -196,6 +219,9 @@ class Checks:
                 self._wrong(f'left over on {host}: domains {", ".join(machine.domains)}')
         for host, disks in hosts.remains(cloud.disks).items():
             self._wrong(f'left over on {host}: files {", ".join(disks)}')
+        self._accounts.empty()
+        if cloud.images.made:
+            self._wrong(f'left over: images {", ".join(cloud.images.made)}')
         left_rows: dict[str, list[str]] = defaultdict(list)
         for table in ('build_requests', 'operations'):
             left_rows[table] += [row[0] for row in self._query('api', f'SELECT instance_uuid FROM {table}')]

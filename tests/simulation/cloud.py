@@ -9,6 +9,8 @@ Each daemon has databases (connection pools), a transport and a Placement client
 """
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,10 +20,13 @@ import webob
 from oslo_config import cfg
 
 from kilonova import conf as kilonova_conf
+from kilonova.accel.client import AcceleratorClient
 from kilonova.api.app import make_app
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute.manager import ComputeManager
+from kilonova.conductor import expiry
 from kilonova.conductor import process as conductor_process
+from kilonova.conductor.flows import accelerators
 from kilonova.conductor.manager import ConductorManager
 from kilonova.context import get_admin_context
 from kilonova.db import engine, migration
@@ -35,6 +40,7 @@ from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler.manager import SchedulerManager
 from kilonova.virt.fake import FakeMachine
 from tests.simulation import hosts
+from tests.simulation.accelerators import Cyborg, Offers
 from tests.simulation.bus import Bus
 from tests.simulation.links import Links
 from tests.simulation.placement_model import ModelAdapter, PlacementModel
@@ -52,6 +58,8 @@ SWEEP = 30.0
 RENEW = 15.0
 # Seconds until a daemon that could not start is started again.
 START_AGAIN = 5.0
+# Seconds after which an accelerator request counts as abandoned, and between two looks for such ones.
+ABANDONED, LOOK = datetime.timedelta(seconds=900), 60.0
 # Seconds that a user waits for the answer of the API.
 PATIENCE = 300.0
 
@@ -59,7 +67,8 @@ PATIENCE = 300.0
 @dataclass(frozen=True)
 class Shape:
     """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs). ``lives``:
-    users migrate servers while they run, too."""
+    users migrate servers while they run, suspend, rescue, rebuild, shelve and evacuate them, too. ``offers``,
+    ``profiles``: what Cyborg has, if there is one."""
 
     name: str
     devices: dict[str, list[dict[str, Any]]]
@@ -72,6 +81,8 @@ class Shape:
     vcpus: int = 64
     cells: int = 0
     lives: bool = False
+    offers: Offers = field(default_factory=dict)
+    profiles: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -89,9 +100,10 @@ def _functions(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
-    """A GPU, two cards with room for so many vGPUs, a physical function with so many virtual ones, and two groups of a
-    GPU with its audio function."""
+    """A GPU, two cards with room for so many vGPUs, a physical function with so many virtual ones, two groups of a GPU
+    with its audio function; and what Cyborg gives away: a card with one function more, and one with so many parts."""
     types = {'nvidia-35': {'available': each, 'api': 'vfio-pci'}}
+    parts = {'nvidia-36': {'available': each, 'api': 'vfio-pci'}}
     return {f'gpu{host}': [
         hosts.gpu(f'0000:{host:02x}:00.0'),
         *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.0', '2235', mdev_types=types) for slot in (1, 2)),
@@ -99,7 +111,17 @@ def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
         *(hosts.gpu(f'0000:{host:02x}:03.{function + 1}', '20b1', dev_type='type-VF',
                     parent_addr=f'0000:{host:02x}:03.0') for function in range(each)),
         *(hosts.gpu(f'0000:{host:02x}:{slot:02x}.{function}', product)
-          for slot in (4, 5) for function, product in enumerate(('26b9', '22ba')))]
+          for slot in (4, 5) for function, product in enumerate(('26b9', '22ba'))),
+        *(hosts.gpu(f'0000:{host:02x}:06.{function}', '5020', vendor_id='10ee') for function in range(each + 1)),
+        hosts.gpu(f'0000:{host:02x}:07.0', '2236', mdev_types=parts)]
+        for host in range(1, count + 1)}
+
+
+def _offers(count: int, each: int) -> Offers:
+    """Of the hosts of ``_kinds``."""
+    return {f'gpu{host}': [
+        ('fpga', 'FPGA', [('PCI', f'0000:{host:02x}:06.{function}') for function in range(each + 1)]),
+        ('part', 'CUSTOM_PART', [('MDEV', f'0000:{host:02x}:07.0', 'nvidia-36')] * each)]
         for host in range(1, count + 1)}
 
 
@@ -127,27 +149,49 @@ SHAPES = {
         (name, vcpus, {**extra, 'hw:cpu_policy': 'dedicated'}) for name, vcpus, extra in _FLAVORS), (_WHOLE,), (_SPEC,),
         conductors=2, vcpus=12, cells=2, options={'compute__cpu_dedicated_set': '0-11'}),
     # Each kind of device, alone and together: GPUs, mediated devices (two of any card, or one each of two cards),
-    # virtual functions that Placement counts, groups.
+    # virtual functions that Placement counts, groups, accelerators of Cyborg.
     'kinds': Shape('kinds', _kinds(2, 2), (
         ('none', 1, {}), ('one', 2, {'resources:VGPU': '1'}),
         ('two', 4, {'resources:VGPU': '2'}), ('both', 4, {'resources:VGPU': '1', 'pci_passthrough:alias': 'gpu:1'}),
         ('apart', 4, {'resources1:VGPU': '1', 'resources2:VGPU': '1', 'group_policy': 'isolate'}),
         ('vf', 2, {'pci_passthrough:alias': 'vf:1'}), ('group', 2, {'pci_passthrough:alias': 'audible:1'}),
         ('groups', 2, {'pci_passthrough:alias': 'audible:2'}),
-        ('mixed', 2, {'pci_passthrough:alias': 'audible:1,vf:1', 'resources:VGPU': '1'})),
+        ('mixed', 2, {'pci_passthrough:alias': 'audible:1,vf:1', 'resources:VGPU': '1'}),
+        ('accel', 2, {'accel:device_profile': 'card'}), ('accels', 4, {'accel:device_profile': 'cards'}),
+        ('part', 2, {'accel:device_profile': 'part'}),
+        ('beside', 4, {'accel:device_profile': 'all', 'pci_passthrough:alias': 'gpu:1'})),
         (_WHOLE, hosts.alias('vf', '20b1', 'type-VF'), json.dumps({'name': 'audible', 'group': 'audible'})),
         (_SPEC, json.dumps({'vendor_id': '10de', 'product_id': '20b1'}), *(
             json.dumps({'vendor_id': '10de', 'product_id': product, 'group': 'audible', 'group_by': 'slot',
                         'group_size': 2}) for product in ('26b9', '22ba'))),
-        conductors=2, lives=True, options={'devices__enabled_mdev_types': ['nvidia-35']}),
+        conductors=2, lives=True, offers=_offers(2, 2), profiles={
+            'card': [{'resources:FPGA': '1'}], 'cards': [{'resources:FPGA': '2'}],
+            'part': [{'resources:CUSTOM_PART': '1'}],
+            'all': [{'resources:FPGA': '1'}, {'resources:CUSTOM_PART': '1'}]},
+        options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 
 
 class Images:
-    """The image service: one image."""
+    """The image service: one image, and those that are ``made`` of servers."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, dict[str, Any]] = {}
+
+    def create(self, record: dict[str, Any], ctxt: Any = None) -> None:
+        self.made[record['id']] = {**record, 'status': 'queued', 'size': None, 'owner': PROJECT}
+
+    def upload(self, image_id: str, file: Any, check: Callable[[], None] = lambda: None) -> None:
+        check()
+        self.made[image_id].update(status='active', size=len(file.read()))
+
+    def delete(self, image_id: str, ctxt: Any = None) -> None:
+        self.made.pop(image_id, None)
 
     def get(self, image_id: str, ctxt: Any = None) -> dict[str, Any]:
+        if image_id in self.made:
+            return dict(self.made[image_id])
         if image_id != IMAGE:
             raise ImageNotFound(image_id=image_id)
         return {'id': IMAGE, 'name': 'demo', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
@@ -174,11 +218,18 @@ class Cloud:
         self.bus.prepare = self._prepare
         self.model = PlacementModel()
         self.images = Images()
+        self.cyborg: Cyborg | None = None
         self.disks = FakeMachine()
         self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
                          for name, devices in shape.devices.items()}
+        if shape.profiles:
+            self.cyborg = Cyborg(timeline, self.machines, self._told)
+            self.cyborg.profiles.update(shape.profiles)
+            accelerators.ABANDONED, expiry.HOUR = ABANDONED, LOOK
         self.guests_changed: Callable[[str], None] = lambda host: None
         self.processes: dict[str, Process] = {}
+        # Hosts that aren't started, whoever wants to.
+        self.off: set[str] = set()
         self.apps: dict[str, Any] = {}
         self.confs: dict[str, Any] = {}
         self.clients: dict[str, Any] = {}
@@ -237,6 +288,8 @@ class Cloud:
         databases = self.databases()
         cell_queries.discover_hosts(databases)
         databases.dispose()
+        if self.cyborg is not None:
+            self.cyborg.offer_all(self.placement(), self.shape.offers)
         for name, vcpus, extra in self.shape.flavors:
             flavor = self.request('POST', '/flavors', {'flavor': {
                 'name': name, 'vcpus': vcpus, 'ram': 512, 'disk': 1}}).json['flavor']['id']
@@ -250,7 +303,10 @@ class Cloud:
         for number, acts in enumerate((
                 ({'os-stop': None}, {'os-start': None}, {'resize': {'flavorRef': second}}, {'confirmResize': None}),
                 ({'reboot': {'type': 'HARD'}}, {'resize': {'flavorRef': second}}, {'revertResize': None}),
-                ({'migrate': None}, {'confirmResize': None}))):
+                ({'migrate': None}, {'confirmResize': None}),
+                *([({'resize': {'flavorRef': self.flavors[-1]}}, {'confirmResize': None}, {'suspend': None},
+                    {'resume': None}, {'rescue': None}, {'unrescue': None}, {'rebuild': {'imageRef': IMAGE}},
+                    {'shelve': None}, {'unshelve': None})] if self.shape.profiles else []))):
             body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, 'networks': 'none'}
             server = self.request('POST', '/servers', {'server': body}).json['server']['id']
             for act in acts:
@@ -279,7 +335,7 @@ class Cloud:
     def start(self, name: str) -> None:
         """A new process of this daemon."""
         old = self.processes.get(name)
-        if old is not None and not old.dead:
+        if name in self.off or (old is not None and not old.dead):
             return
         process = self.processes[name] = Process(name)
         if old is not None:
@@ -338,13 +394,23 @@ class Cloud:
         """A process's own client."""
         return PlacementClient(self.stores.wire(ModelAdapter(self.model)))  # type: ignore[arg-type]
 
+    def accelerators(self) -> AcceleratorClient | None:
+        """A process's own client of Cyborg, if there is one."""
+        return self.cyborg.client_by(self.stores) if self.cyborg is not None else None
+
+    def _told(self, body: Any) -> None:
+        """Events of Cyborg."""
+        with contextlib.suppress(Refused):
+            response = self.request('POST', '/os-server-external-events', body, 'api1')
+            self.timeline.tell(f'{len(body["events"])} events: {response.status_int}')
+
     def _conductor(self, name: str) -> Any:
         conf, databases = self.confs[name], self.databases()
         transport = self.bus.transport(name, conf)
         manager = ConductorManager(
             conf, databases=databases, cells=cell_queries.Cells(databases), transport=transport,
             scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
-            images=self.images)
+            images=self.images, accelerators=self.accelerators())
         # Longer than the options allow: an idle second of the cloud shall cost little.
         manager.runner.sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
@@ -363,7 +429,8 @@ class Cloud:
         transport = self.bus.transport(name, conf)
         return make_app(conf, databases=databases, cells=cell_queries.Cells(databases),
                         conductor=Client(ComputeTask, transport), image_client=self.images,
-                        compute=Client(Compute, transport), placement=self.placement())
+                        compute=Client(Compute, transport), placement=self.placement(),
+                        accelerators=self.accelerators())
 
     def _compute(self, name: str) -> Any:
         conf = self.confs[name]
@@ -378,6 +445,7 @@ class Cloud:
             return ctxt
         manager = ComputeManager(
             conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context,
+            accelerators=self.accelerators(),
             report=lambda service_id, host: self.bus.report(name, service_id, host))
         manager.start(transport.serve('compute', name, [(Compute, manager.endpoint)]).start)
         return manager

@@ -44,6 +44,7 @@ class Machine:
         self.domains: dict[str, FakeDomain] = {}
         self.copies: dict[str, str] = {}
         self.mdevs: dict[str, tuple[str, str]] = {}
+        self.rescued: set[str] = set()
         self.full = False
         # Seconds that a guest takes to be made; and the servers that a long call works on now.
         self.long = 0.0
@@ -54,8 +55,10 @@ class Machine:
         return [domain for domain in self.domains.values() if domain.state == PowerState.RUNNING]
 
     def reboot(self) -> None:
-        """No guest is left running."""
+        """No guest is left running; what was suspended is on the disk."""
+        kept = {uuid: domain for uuid, domain in self.domains.items() if domain.state == PowerState.SUSPENDED}
         self.domains.clear()
+        self.domains.update(kept)
 
 
 class Driver(FakeDriver):
@@ -66,7 +69,7 @@ class Driver(FakeDriver):
         super().__init__(conf, images, machine=disks)
         self.box, self.timeline, self._changed = machine, timeline, changed
         self.domains, self.copies, self.mdevs = machine.domains, machine.copies, machine.mdevs
-        self.pci_devices, self.vcpus = machine.devices, machine.vcpus
+        self.rescued, self.pci_devices, self.vcpus = machine.rescued, machine.devices, machine.vcpus
         self.host, self.moves = _Host(self), _Moves(self)
 
     def refuses(self, name: str) -> bool:

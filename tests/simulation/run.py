@@ -67,6 +67,8 @@ def run(cloud: Cloud, story: Story) -> Result:
     checks = Checks(cloud, wrong)
     users = Users(cloud, wrong, checks.rests)
     checks.install()
+    if cloud.cyborg is not None:
+        cloud.cyborg.begin(story.seed)
     try:
         timeline.complete(lambda: _play(cloud, story, users, checks))
     except Wrong:
@@ -120,7 +122,7 @@ def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
     timeline.after(0, troubles.end_all)
     timeline.slow = 0.0
     cloud.pause(5.0)
-    while users.busy:
+    while users.busy or troubles.busy:
         cloud.pause(5.0)
     checks.wait()
     checks.settled(users)

@@ -1,4 +1,5 @@
-"""The databases (SQLite files) and Placement as the processes see them: each request takes time, hangs, fails, is lost.
+"""The databases (SQLite files), Placement and Cyborg as the processes see them: each request takes time, hangs, fails,
+is lost.
 
     stores.install(timeline, links)             # after kilonova is imported
     client = PlacementClient(stores.wire(adapter))
@@ -20,12 +21,13 @@ from sqlalchemy.util import LRUCache
 
 from kilonova.db import clock as db_clock
 from kilonova.db import engine
+from tests.fixtures.cyborg import SERVICE
 from tests.simulation import clock
 from tests.simulation.links import CUT, HANG, OPEN, REFUSE, Links
 from tests.simulation.timeline import Crash, Timeline
 
 # Seconds that a client waits for a server that is cut off or hangs.
-DATABASE_PATIENCE, PLACEMENT_PATIENCE = 30.0, 60.0
+DATABASE_PATIENCE, SERVICE_PATIENCE = 30.0, 60.0
 LOST = 'disk I/O error: connection lost (simulated)'
 
 
@@ -47,16 +49,16 @@ _COMPILED: Any = LRUCache(5000)
 class Stores:
     """Hooks of all databases of this run. ``offsets``: seconds that a database's clock is ahead, by its name.
 
-    ``lost_commits`` is the chance that the answer of a COMMIT is lost, ``lost_answers`` that one of Placement is.
+    ``lost_commits`` is the chance that the answer of a COMMIT is lost, ``lost_answers`` that one of a service is.
     ``committed(name, statements)`` is called after each commit that wrote.
     """
 
     def __init__(self, timeline: Timeline, links: Links) -> None:
         self.timeline, self.links = timeline, links
         self.offsets: dict[str, float] = {}
-        self.lost_commits = self.lost_answers = 0.0
+        self.lost_commits = 0.0
+        self.lost_answers: dict[str, float] = {}
         self.committed: Callable[[str, list[str]], None] = lambda name, tables: None
-        self.placement_changed: Callable[[], None] = lambda: None
         self.statements = self.requests = 0
 
     # -- databases ----------------------------------------------------------------------------------------------------
@@ -161,10 +163,10 @@ class Stores:
         self.statements += 1
         self.timeline.step(0.5 if what == 'BEGIN' else 1.0)
 
-    # -- Placement ----------------------------------------------------------------------------------------------------
-    def wire(self, adapter: Any) -> Wire:
-        """An adapter of Placement as the running process reaches it."""
-        return Wire(self, adapter)
+    # -- Placement and Cyborg -----------------------------------------------------------------------------------------
+    def wire(self, adapter: Any, party: str = 'placement') -> Wire:
+        """An adapter of a service as the running process reaches it."""
+        return Wire(self, adapter, party)
 
 
 def _note(written: dict[int, list[str]], cursor: Any, statement: str) -> None:
@@ -183,39 +185,42 @@ def _virtual_clock() -> None:
 
 
 class Wire:
-    """What stands where keystoneauth1's Adapter stands."""
+    """What stands where keystoneauth1's Adapter stands. ``party``: the service."""
 
-    def __init__(self, stores: Stores, adapter: Any) -> None:
-        self._stores, self._adapter = stores, adapter
+    def __init__(self, stores: Stores, adapter: Any, party: str) -> None:
+        self._stores, self._adapter, self._party, self._who = stores, adapter, party, party.capitalize()
         self.session = adapter.session
 
     def get_endpoint(self) -> str:
-        """Where Placement is."""
-        return 'http://placement.test'
+        """Where the service is."""
+        return f'http://{self._party}.test'
+
+    def get_project_id(self) -> str:
+        """Of the account that asks."""
+        return SERVICE
 
     def request(self, path: str, method: str, **kwargs: Any) -> Any:
         """One request, whose answer may be lost."""
-        stores, timeline = self._stores, self._stores.timeline
+        stores, timeline, party, who = self._stores, self._stores.timeline, self._party, self._who
         process = timeline.current().process
         stores.requests += 1
         timeline.step(2.0)
-        state = stores.links.state(process.name, 'placement')
+        state = stores.links.state(process.name, party)
         if state != OPEN:
-            timeline.tell(f'Placement does not answer: {method} {path[:60]}')
+            timeline.tell(f'{who} does not answer: {method} {path[:60]}')
         if state in (CUT, HANG):
-            state = stores.links.reach(process.name, 'placement', PLACEMENT_PATIENCE)
+            state = stores.links.reach(process.name, party, SERVICE_PATIENCE)
         if state != OPEN:
-            raise ks_exceptions.ConnectFailure(f'Unable to establish connection to placement ({state})')
+            raise ks_exceptions.ConnectFailure(f'Unable to establish connection to {party} ({state})')
         response = self._adapter.request(path, method, **kwargs)
         if method != 'GET':
-            timeline.tell(f'Placement: {method} {path[:60]} -> {response.status_code}')
-            stores.placement_changed()
-        if stores.lost_answers and timeline.random().random() < stores.lost_answers:
-            timeline.tell(f'Placement: the answer of {method} {path[:60]} is lost')
+            timeline.tell(f'{who}: {method} {path[:60]} -> {response.status_code}')
+        if (chance := stores.lost_answers.get(party)) and timeline.random().random() < chance:
+            timeline.tell(f'{who}: the answer of {method} {path[:60]} is lost')
             timeline.step(10.0)
-            raise ks_exceptions.ConnectFailure('the answer of Placement is lost')
+            raise ks_exceptions.ConnectFailure(f'the answer of {who} is lost')
         timeline.step(2.0)
-        if stores.links.state(process.name, 'placement') == CUT:
+        if stores.links.state(process.name, party) == CUT:
             timeline.step(10.0)
-            raise ks_exceptions.ConnectFailure('the answer of Placement is lost')
+            raise ks_exceptions.ConnectFailure(f'the answer of {who} is lost')
         return response

@@ -116,10 +116,95 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
         # In place of half of these.
         acts = [replace(act, kind='live') if act.kind in ('migrate', 'confirm', 'stop') and chance.random() < 0.5
                 else act for act in acts]
+        acts = _widened(chance, acts)
+        more, lost = _evacuation(chance, shape, acts)
+        acts, plotted = sorted(acts + more, key=lambda act: act.time), plotted + lost
     slow = chance.choice((0.0, 0.0, 0.003, 0.02)) if not plotted else 0.0
     others = _troubles(chance, shape, acts, span) if not plotted or chance.random() < 0.3 else []
+    if shape.profiles:
+        acts = _accelerated(chance, acts, names) if names else acts
+        acts = sorted(acts + _walk(chance, shape, acts), key=lambda act: act.time)
+        others += _of_cyborg(chance, acts)
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
                  sorted(plotted + others, key=lambda each: each.time), names)
+
+
+# In place of a stop and a reboot, and what brings the server back.
+_BESIDES = {'stop': (('suspend', 'resume'), ('rescue', 'unrescue'), ('shelve', 'unshelve')),
+            'reboot': (('rebuild', ''),), 'hard_reboot': (('rebuild', ''),)}
+# Flavors in place of those that plots know.
+_ACCELERATED = {'one': 'accel', 'two': 'accels'}
+
+
+def _widened(chance: random.Random, acts: list[Act]) -> list[Act]:
+    """In place of two stops and reboots in three other requests, each with the one that brings the server back."""
+    made: list[Act] = []
+    back: dict[int, str] = {}
+    for act in acts:
+        if act.kind in _BESIDES and chance.random() < 0.67:
+            kind, back[act.server] = chance.choice(_BESIDES[act.kind])
+            made.append(replace(act, kind=kind))
+        elif back.get(act.server) and chance.random() < 0.9:
+            kind = back.pop(act.server)
+            made.append(replace(act, kind=kind, patient=True))
+            if act.kind != 'start':
+                made.append(act)
+        else:
+            made.append(act)
+    return made
+
+
+def _evacuation(chance: random.Random, shape: Shape, acts: list[Act]) -> tuple[list[Act], list[Trouble]]:
+    """Now and then a host is lost, and servers are evacuated."""
+    if chance.random() >= 0.2:
+        return [], []
+    moment = chance.choice(acts).time + 10.0 * chance.random()
+    there = dict.fromkeys(act.server for act in acts if act.kind == 'create' and act.time < moment)
+    return ([Act(moment + 6.0 + 10.0 * chance.random(), server, 'evacuate', '', chance.choice(
+        [f'api{number + 1}' for number in range(shape.apis)])) for server in there for _ in range(2)],
+            [Trouble(moment, 'lose', chance.choice(list(shape.devices)), 30.0 + 40.0 * chance.random())])
+
+
+def _accelerated(chance: random.Random, acts: list[Act], names: Sequence[str]) -> list[Act]:
+    """A third of the stories with plots are about accelerators of Cyborg; those of a dead host above all."""
+    if chance.random() >= (0.8 if 'dead_host' in names else 0.33):
+        return acts
+    # The servers that are deleted while their host is dead.
+    early = {act.server for act in acts if 'dead_host' in names and act.kind == 'create' and act.time < 40.0}
+    return [replace(act, argument='accel' if act.server in early and act.argument == 'none'
+                    else _ACCELERATED.get(act.argument, act.argument)) for act in acts]
+
+
+# What a user does with a running server, and what ends that.
+_STEPS = (('resize', ('confirm', 'revert')), ('resize', ('confirm', 'revert')), ('migrate', ('confirm', 'revert')),
+          ('stop', ('start',)), ('suspend', ('resume',)), ('rescue', ('unrescue',)), ('shelve', ('unshelve',)),
+          ('rebuild', ()), ('hard_reboot', ()), ('reboot', ()))
+
+
+def _walk(chance: random.Random, shape: Shape, acts: list[Act]) -> list[Act]:
+    """One server with accelerators, and requests that each find it in a state for them, if nothing goes wrong."""
+    flavors = [name for name, _, extra in shape.flavors if 'accel:device_profile' in extra]
+    moment, server = chance.choice(acts).time, max(act.server for act in acts) + 1
+    apis = [f'api{number + 1}' for number in range(shape.apis)]
+    made = [Act(moment, server, 'create', chance.choice(flavors), chance.choice(apis))]
+    for _ in range(chance.randint(2, 4)):
+        kind, ends = chance.choice(_STEPS)
+        for one in (kind, *([chance.choice(ends)] if ends and chance.random() < 0.9 else [])):
+            moment += 4.0 * chance.expovariate(1.0)
+            to = chance.choice([*flavors, 'none', 'both']) if one == 'resize' else ''
+            made.append(Act(moment, server, one, to, chance.choice(apis), patient=chance.random() < 0.95))
+    return made
+
+
+def _of_cyborg(chance: random.Random, acts: list[Act]) -> list[Trouble]:
+    """Cyborg is silent, or its answers are lost."""
+    if chance.random() >= 0.35:
+        return []
+    moment = max(0.0, chance.choice(acts).time + chance.expovariate(0.4) - 0.5)
+    if chance.random() < 0.5:
+        return [Trouble(moment, 'answers', 'cyborg', 10.0 + 40.0 * chance.random(), chance.choice((0.1, 0.4)))]
+    return [Trouble(moment, 'accelerators', 'cyborg', chance.choice((5.0, 30.0, 90.0)) * (0.5 + chance.random()),
+                    chance.choice(('hang', 'refuse')))]
 
 
 def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float) -> list[Trouble]:
@@ -145,6 +230,8 @@ def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float)
             parties = ['broker'] if target.startswith('api') or target in hosts else ['broker', *DATABASES, 'placement']
             if target in hosts:
                 parties.append('placement')
+            if shape.profiles:
+                parties.append('cyborg')
             return Trouble(moment, kind, target, lasts, chance.choice(parties))
         if kind == 'database':
             return Trouble(moment, kind, chance.choice(DATABASES), lasts, chance.choice(('hang', 'refuse')))

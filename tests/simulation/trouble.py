@@ -11,12 +11,13 @@ compute.prep_resize'), and then strikes ``wait`` seconds later; its target 'tell
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
 from tests.simulation import hosts
 from tests.simulation.bus import Weather
-from tests.simulation.cloud import Cloud
+from tests.simulation.cloud import Cloud, Refused
 from tests.simulation.story import Trouble
 from tests.simulation.timeline import Process
 
@@ -33,7 +34,10 @@ class Troubles:
         self._cloud, self._timeline = cloud, cloud.timeline
         self._open: dict[int, Callable[[], None]] = {}
         self._over = False
+        self._operator = Process('operator')
         self.rebooted = False
+        # Operators who are at something.
+        self.busy = 0
         self._awaited: list[Trouble] = []
         # (when it began, when it ended or will end) of each trouble, for ``checks``.
         self.spans: list[tuple[Trouble, float, float]] = []
@@ -138,6 +142,48 @@ class Troubles:
         self._cloud.machines[trouble.target].reboot()
         self._timeline.after(trouble.lasts, lambda: self._cloud.start(trouble.target))
 
+    def _lose(self, trouble: Trouble) -> Callable[[], None]:
+        """A machine is off, and an operator says so; later it is there again, and the operator takes that back."""
+        host = trouble.target
+        self._say(trouble, 'the machine is off')
+        self._cloud.off.add(host)
+        self._cloud.kill(host)
+        self._cloud.machines[host].reboot()
+        self._timeline.after(3.0, lambda: self._force_down(host, True))
+
+        def end() -> None:
+            self._cloud.off.discard(host)
+            self._cloud.start(host)
+            self._force_down(host, False)
+        return end
+
+    def _force_down(self, host: str, down: bool) -> None:
+        self.busy += 1
+
+        def ask() -> None:
+            try:
+                while not self._forced(host, down):
+                    self._cloud.pause(2.0)
+            finally:
+                self.busy -= 1
+        self._timeline.spawn(self._operator, ask, 'force down')
+
+    def _forced(self, host: str, down: bool) -> bool:
+        """Whether it is said. Nothing is once all is over."""
+        cloud = self._cloud
+        if down and self._over:
+            return True
+        for api in [name for name in cloud.processes if name.startswith('api')]:
+            with contextlib.suppress(Refused):
+                found = cloud.request('GET', f'/os-services?host={host}&binary=nova-compute', None, api)
+                if found.status_int != 200:
+                    continue
+                service = found.json['services'][0]['id']
+                done = cloud.request('PUT', f'/os-services/{service}', {'forced_down': down}, api)
+                self._timeline.tell(f'{host} is forced down: {down}: {done.status_int}')
+                return bool(done.status_int == 200)
+        return False
+
     def _cut(self, trouble: Trouble) -> Callable[[], None]:
         self._say(trouble, f'is cut off from {trouble.argument}')
         self._cloud.links.cut(trouble.target, trouble.argument)
@@ -156,7 +202,7 @@ class Troubles:
             self._cloud.links.calm(trouble.target, trouble.argument)
         return end
 
-    _placement = _database
+    _placement = _accelerators = _database
 
     def _broker(self, trouble: Trouble) -> None:
         self._say(trouble, 'restarts: its queues are gone')
@@ -206,10 +252,10 @@ class Troubles:
 
     def _answers(self, trouble: Trouble) -> Callable[[], None]:
         self._say(trouble, f'answers are lost: {trouble.argument}')
-        self._cloud.stores.lost_answers = trouble.argument
+        self._cloud.stores.lost_answers[trouble.target] = trouble.argument
 
         def end() -> None:
-            self._cloud.stores.lost_answers = 0.0
+            self._cloud.stores.lost_answers.pop(trouble.target, None)
         return end
 
     def _disk(self, trouble: Trouble) -> Callable[[], None]:

@@ -57,6 +57,10 @@ def _resized(flavor: str | None) -> Callable[[State], set[State]]:
     return lambda state: {State('VERIFY_RESIZE', flavor or state.flavor, state), state}
 
 
+def _each(state: State, *statuses: str) -> set[State]:
+    return {replace(state, status=status) for status in statuses}
+
+
 # What an accepted request makes of a state: {kind: (statuses in which it can be accepted, successor states)}.
 _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] = {
     'migrate': (frozenset(('ACTIVE', 'SHUTOFF')), _resized(None)),
@@ -66,7 +70,21 @@ _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] =
     'stop': (frozenset(('ACTIVE', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
     'start': (frozenset(('SHUTOFF',)), lambda state: {replace(state, status='ACTIVE'), state}),
     'reboot': (frozenset(('ACTIVE',)), lambda state: {state}),
-    'hard_reboot': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {replace(state, status='ACTIVE'), state}),
+    'hard_reboot': (frozenset(('ACTIVE', 'SHUTOFF', 'SUSPENDED', 'ERROR')),
+                    lambda state: {replace(state, status='ACTIVE'), state}),
+    # SHUTOFF: its host was off meanwhile, and left the guest to the operation.
+    'suspend': (frozenset(('ACTIVE',)), lambda state: {*_each(state, 'SUSPENDED', 'SHUTOFF'), state}),
+    'resume': (frozenset(('SUSPENDED',)), lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF'), state}),
+    'rescue': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {*_each(state, 'RESCUE', 'SHUTOFF'), state}),
+    'unrescue': (frozenset(('RESCUE',)), lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF'), state}),
+    # Its disk may be lost.
+    'rebuild': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')),
+                lambda state: {*_each(state, 'ACTIVE', 'SHUTOFF', 'ERROR'), state}),
+    # So may the memory of a suspended guest.
+    'shelve': (frozenset(('ACTIVE', 'SHUTOFF', 'SUSPENDED')),
+               lambda state: {*_each(state, 'SHELVED_OFFLOADED', 'SHUTOFF'), state}),
+    'unshelve': (frozenset(('SHELVED_OFFLOADED',)), lambda state: {replace(state, status='ACTIVE'), state}),
+    'evacuate': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
     'restore': (frozenset((SOFT,)), lambda state: {State('ACTIVE', state.flavor), state}),
     'force_delete': (None, lambda state: {State(GONE, '')}),
 }
@@ -74,6 +92,8 @@ _BODIES = {'migrate': {'migrate': None}, 'confirm': {'confirmResize': None}, 're
            'live': {'os-migrateLive': {'host': None, 'block_migration': 'auto'}},
            'stop': {'os-stop': None}, 'start': {'os-start': None}, 'reboot': {'reboot': {'type': 'SOFT'}},
            'hard_reboot': {'reboot': {'type': 'HARD'}}, 'restore': {'restore': None},
+           **{kind: {kind: None} for kind in ('suspend', 'resume', 'rescue', 'unrescue', 'shelve', 'unshelve')},
+           'rebuild': {'rebuild': {'imageRef': IMAGE}}, 'evacuate': {'evacuate': {}},
            'force_delete': {'forceDelete': None}}
 
 
@@ -219,7 +239,7 @@ class Users:
             told = self.status(known)
             if told is None:
                 continue
-            if told[0] not in ('BUILD', 'RESIZE', 'REVERT_RESIZE', 'REBOOT', 'HARD_REBOOT'):
+            if told[0] not in ('BUILD', 'RESIZE', 'REVERT_RESIZE', 'REBOOT', 'HARD_REBOOT', 'REBUILD'):
                 break
 
     def status(self, known: Known) -> tuple[str, str] | None:
