@@ -1,0 +1,440 @@
+"""The client of Neutron: networks, ports made, bound, unbound and deleted, and what stands beside them.
+
+    client = NetworkClient(adapter)                             # adapter: session.adapter(conf, 'neutron', …)
+    found = client.networks(ctxt, [network_id])                 # as the user: what this user may see
+    port = client.create_port(network_id, project_id=project, device_id=uuid, device_owner='compute:nova', host='gpu1')
+    port.binding_failed                                         # True: no agent of that host can bind it
+    client.delete_port(port.id)                                 # may be repeated
+
+Calls with a context that carries a token are the user's; with None, and where there is no context, they are the
+service's own, which needs the roles admin and service (Neutron's default policy), and shows with a service token of the
+same account that it is one. Routes: https://docs.openstack.org/api-ref/network/v2/.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import requests
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.service_token import ServiceTokenAuthWrapper
+
+from kilonova import errors
+from kilonova.clients import session
+from kilonova.context import RequestContext
+
+WHO = 'The network service'
+# Characters of a query: servers and proxies take request lines of 4 KiB at least.
+QUERY_LIMIT = 3000
+# Keys of binding:profile that a compute service writes, and takes away when it unbinds. Others are the owner's.
+OUR_PROFILE = frozenset((
+    'pci_vendor_info', 'pci_slot', 'physical_network', 'pf_mac_address', 'vf_num', 'card_serial_number', 'allocation',
+    'arq_uuid', 'device_mac_address', 'migrating_to'))
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+class NetworkNotFound(errors.NotFound):
+    msg_fmt = 'Network %(network_id)s could not be found.'
+
+
+class PortNotFound(errors.NotFound):
+    msg_fmt = 'Port id %(port_id)s could not be found.'
+
+
+class SecurityGroupNotFound(errors.NotFound):
+    msg_fmt = "Unable to find security_group with name or id '%(name)s'"
+
+
+class SecurityGroupNotUnique(errors.Conflict):
+    msg_fmt = "Multiple security_group matches found for name '%(name)s', use an ID to be more specific."
+
+
+class SecurityGroupNotApplicable(errors.Invalid):
+    msg_fmt = ('Network requires port_security_enabled and subnet associated in order to apply security groups.')
+
+
+class PortInUse(errors.Conflict):
+    msg_fmt = 'Port %(port_id)s is still in use.'
+
+
+class FixedIpInUse(errors.Invalid):
+    msg_fmt = 'Fixed IP address %(address)s is already in use.'
+
+
+class FixedIpNotOfNetwork(errors.Invalid):
+    msg_fmt = ('Invalid input received: Fixed IP %(address)s is not a valid ip address for network %(network_id)s.')
+
+
+class NoMoreFixedIps(errors.Conflict):
+    msg_fmt = 'No fixed IP addresses available for network: %(network_id)s'
+
+
+class PortQuotaFull(errors.Forbidden):
+    msg_fmt = 'Maximum number of ports exceeded'
+
+
+class NetworkInvalid(errors.Invalid):
+    """Neutron doesn't understand the request, or what it names is not there."""
+
+    msg_fmt = 'The network service refuses the request: %(detail)s'
+
+
+class NetworkConflict(errors.Conflict):
+    msg_fmt = 'The network service refuses the request: %(detail)s'
+
+
+class NetworkForbidden(errors.Forbidden):
+    """Neutron's policy is against it for this user."""
+
+    msg_fmt = 'The network service refuses the request: %(detail)s'
+
+
+class NetworkAccountRefused(errors.Unavailable):
+    """The account of [neutron] lacks a role: admin and service are needed."""
+
+    msg_fmt = 'The network service refuses the account of [neutron]: %(detail)s'
+
+
+# -- what Neutron has --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class FixedIp:
+    subnet_id: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port as the service sees it: a user is shown no host, profile or VIF (None and empty then)."""
+
+    id: str
+    network_id: str
+    project_id: str
+    mac: str
+    # ACTIVE, DOWN, BUILD or ERROR.
+    status: str
+    admin_state_up: bool
+    device_id: str
+    device_owner: str
+    fixed_ips: tuple[FixedIp, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    vnic_type: str = 'normal'
+    # unbound, binding_failed, ovs, hw_veb …
+    vif_type: str | None = None
+    vif_details: Mapping[str, Any] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    host: str | None = None
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Port:
+        return cls(
+            id=body['id'], network_id=body['network_id'], project_id=body['project_id'], mac=body['mac_address'],
+            status=body['status'], admin_state_up=body['admin_state_up'], device_id=body['device_id'],
+            device_owner=body['device_owner'],
+            fixed_ips=tuple(FixedIp(one['subnet_id'], one['ip_address']) for one in body['fixed_ips']),
+            security_groups=tuple(body.get('security_groups') or ()), tags=tuple(body.get('tags') or ()),
+            vnic_type=body.get('binding:vnic_type') or 'normal', vif_type=body.get('binding:vif_type'),
+            vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
+            host=body.get('binding:host_id') or None)
+
+    @property
+    def binding_failed(self) -> bool:
+        """Whether nothing on its host can bind it: Neutron says so in a port, not by an error."""
+        return self.vif_type == 'binding_failed'
+
+    @property
+    def active(self) -> bool:
+        """Whether there is nothing to wait for: it is plugged, or switched off by its owner."""
+        return self.status == 'ACTIVE' or not self.admin_state_up
+
+
+@dataclass(frozen=True)
+class Network:
+    """``physical_network`` and ``network_type`` are shown to the service only."""
+
+    id: str
+    name: str
+    project_id: str
+    mtu: int | None
+    shared: bool
+    external: bool
+    admin_state_up: bool
+    port_security_enabled: bool
+    subnet_ids: tuple[str, ...] = ()
+    network_type: str | None = None
+    physical_network: str | None = None
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Network:
+        return cls(
+            id=body['id'], name=body['name'], project_id=body['project_id'], mtu=body.get('mtu'),
+            shared=body['shared'], external=body.get('router:external', False),
+            admin_state_up=body['admin_state_up'], port_security_enabled=body.get('port_security_enabled', True),
+            subnet_ids=tuple(body['subnets']), network_type=body.get('provider:network_type'),
+            physical_network=body.get('provider:physical_network'))
+
+
+@dataclass(frozen=True)
+class Route:
+    destination: str
+    nexthop: str
+
+
+@dataclass(frozen=True)
+class Subnet:
+    id: str
+    network_id: str
+    ip_version: int
+    cidr: str
+    gateway_ip: str | None
+    enable_dhcp: bool
+    dns_nameservers: tuple[str, ...] = ()
+    host_routes: tuple[Route, ...] = ()
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Subnet:
+        return cls(
+            id=body['id'], network_id=body['network_id'], ip_version=body['ip_version'], cidr=body['cidr'],
+            gateway_ip=body['gateway_ip'], enable_dhcp=body['enable_dhcp'],
+            dns_nameservers=tuple(body['dns_nameservers']),
+            host_routes=tuple(Route(one['destination'], one['nexthop']) for one in body['host_routes']))
+
+
+@dataclass(frozen=True)
+class FloatingIp:
+    id: str
+    address: str
+    port_id: str | None
+    fixed_ip: str | None
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> FloatingIp:
+        return cls(body['id'], body['floating_ip_address'], body['port_id'], body['fixed_ip_address'])
+
+
+@dataclass(frozen=True)
+class SecurityGroup:
+    id: str
+    name: str
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> SecurityGroup:
+        return cls(body['id'], body['name'])
+
+
+@dataclass(frozen=True)
+class PortQuota:
+    """Ports that a project may have (None: any number) and those that it has."""
+
+    limit: int | None
+    used: int
+
+    def has_room(self, more: int) -> bool:
+        return self.limit is None or self.used + more <= self.limit
+
+
+# -- the client --------------------------------------------------------------------------------------------------------
+class NetworkClient:
+    """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
+    NetworkAccountRefused (of the service); results of several come in no order."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        auth = adapter.session.auth
+        if auth is not None:
+            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
+        self._adapter = adapter
+
+    def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
+        """{id: network} of those that there are, and that this user may see."""
+        return {body['id']: Network.from_body(body) for body in self._list('networks', 'id', ids, ctxt=ctxt)}
+
+    def available_networks(self, ctxt: RequestContext | None, project_id: str) -> list[Network]:
+        """The networks that a server of a project may be attached to without being asked: its own and shared ones."""
+        found = [*self._pages('networks', [('tenant_id', project_id), ('shared', 'False')], ctxt),
+                 *self._pages('networks', [('shared', 'True')], ctxt)]
+        return [Network.from_body(body) for body in found]
+
+    def subnets(self, ids: Iterable[str]) -> dict[str, Subnet]:
+        """{id: subnet} of those that there are."""
+        return {body['id']: Subnet.from_body(body) for body in self._list('subnets', 'id', ids)}
+
+    def port(self, ctxt: RequestContext | None, port_id: str) -> Port:
+        """PortNotFound: none that this user may see."""
+        path = f'/ports/{quote(port_id, safe="")}'
+        return Port.from_body(self._answer(self._send('GET', path, ctxt=ctxt), ctxt, port_id=port_id)['port'])
+
+    def ports(self, *, ids: Collection[str] | None = None, device_id: str | None = None,
+              ctxt: RequestContext | None = None) -> list[Port]:
+        """Those of these ids that there are, or those of a server."""
+        if ids is not None:
+            return [Port.from_body(body) for body in self._list('ports', 'id', ids, ctxt=ctxt)]
+        return [Port.from_body(body) for body in self._list('ports', 'device_id', [device_id or ''], ctxt=ctxt)]
+
+    def ports_at(self, network_id: str, address: str) -> list[Port]:
+        """Who has a fixed IP address of a network."""
+        return [Port.from_body(body) for body in self._pages(
+            'ports', [('network_id', network_id), ('fixed_ips', f'ip_address={address}')], None)]
+
+    def create_port(self, network_id: str, *, project_id: str, device_id: str, device_owner: str, host: str | None,
+                    fixed_ip: str | None = None, security_groups: Sequence[str] = ()) -> Port:
+        """A port that is bound to a host (None: to none yet); look at ``binding_failed``. ``security_groups``: ids;
+        none: the project's default group.
+
+        After silence it may be there nevertheless: ``ports(device_id=…)`` says so. NetworkNotFound,
+        SecurityGroupNotFound, SecurityGroupNotApplicable, FixedIpInUse, FixedIpNotOfNetwork, NoMoreFixedIps,
+        PortQuotaFull, NetworkInvalid, NetworkConflict.
+        """
+        body: dict[str, Any] = {'network_id': network_id, 'tenant_id': project_id, 'admin_state_up': True,
+                                'device_id': device_id, 'device_owner': device_owner}
+        if host is not None:
+            body['binding:host_id'] = host
+        if fixed_ip is not None:
+            body['fixed_ips'] = [{'ip_address': fixed_ip}]
+        if security_groups:
+            body['security_groups'] = list(security_groups)
+        response = self._send('POST', '/ports', json={'port': body})
+        return Port.from_body(self._answer(response, None, network_id=network_id, address=fixed_ip or '')['port'])
+
+    def bind(self, port: Port, *, host: str, device_id: str, device_owner: str,
+             profile: Mapping[str, Any] | None = None) -> Port:
+        """Give a port to a server on a host, with our part of its profile; look at ``binding_failed``. What its owner
+        wrote into the profile stays. PortNotFound, NetworkInvalid, NetworkConflict."""
+        return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner},
+                            profile or {})
+
+    def unbind(self, port: Port) -> None:
+        """Give a port back to its owner: no host, no server, nothing of ours in its profile. One that is gone doesn't
+        matter."""
+        try:
+            self._update(port, {'binding:host_id': None, 'device_id': '', 'device_owner': ''}, {})
+        except PortNotFound:
+            return
+
+    def delete_port(self, port_id: str) -> None:
+        """One that is gone doesn't matter."""
+        response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}')
+        if response.status_code not in (204, 404):
+            self._answer(response, None, port_id=port_id)
+
+    def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
+        """Those of these ports."""
+        return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
+
+    def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
+        """A project's groups by name or id, in this order; a name goes before an id. SecurityGroupNotFound,
+        SecurityGroupNotUnique."""
+        own = [('tenant_id', ctxt.project_id)]
+        by_name: dict[str, list[SecurityGroup]] = {}
+        for body in self._list('security-groups', 'name', wanted, own, ctxt=ctxt):
+            by_name.setdefault(body['name'], []).append(SecurityGroup.from_body(body))
+        rest = [name for name in wanted if name not in by_name]
+        by_id = {body['id']: SecurityGroup.from_body(body)
+                 for body in self._list('security-groups', 'id', rest, ctxt=ctxt)}
+        found = []
+        for name in wanted:
+            matches = by_name.get(name) or ([by_id[name]] if name in by_id else [])
+            if not matches:
+                raise SecurityGroupNotFound(name=name)
+            if len(matches) > 1:
+                raise SecurityGroupNotUnique(name=name)
+            found += matches
+        return found
+
+    def port_quota(self, project_id: str) -> PortQuota:
+        """What a project may have of ports and has."""
+        path = f'/quotas/{quote(project_id, safe="")}/details.json'
+        row = self._answer(self._send('GET', path), None)['quota']['port']
+        return PortQuota(None if row['limit'] < 0 else row['limit'], row['used'] + row['reserved'])
+
+    def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any]) -> Port:
+        wanted = {key: value for key, value in port.profile.items() if key not in OUR_PROFILE} | dict(profile)
+        if wanted != port.profile:
+            fields = {**fields, 'binding:profile': wanted}
+        response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', json={'port': fields})
+        return Port.from_body(self._answer(response, None, port_id=port.id)['port'])
+
+    def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
+              ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
+        """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
+        for part in parts_of(key, values):
+            yield from self._pages(collection, [*more, *part], ctxt)
+
+    def _pages(self, collection: str, query: Sequence[tuple[str, str]],
+               ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
+        name, asked = collection.replace('-', '_'), urlencode(query)
+        while asked:
+            answer = self._answer(self._send('GET', f'/{collection}?{asked}', ctxt=ctxt), ctxt)
+            yield from answer[name]
+            # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
+            following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
+            asked = urlsplit(following[0]).query if following else ''
+
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, **kwargs: Any) -> requests.Response:
+        headers, token = {}, getattr(ctxt, 'auth_token', None)
+        if token:
+            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            headers['X-Auth-Token'] = token
+            kwargs['authenticated'] = False
+        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
+        return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
+
+    @staticmethod
+    def _answer(response: requests.Response, ctxt: RequestContext | None, **fields: str) -> Any:
+        """The body of an answer, or the error that it is; ``fields`` of the errors' texts."""
+        if response.status_code < 400:
+            return response.json()
+        kind, detail = _error(response)
+        if kind in _LEAVES:
+            raise _LEAVES[kind](**{'port_id': '', 'network_id': '', 'address': '', 'name': detail, **fields})
+        if response.status_code == 403:
+            raise NetworkForbidden(detail=detail) if getattr(ctxt, 'auth_token', None) else NetworkAccountRefused(
+                detail=detail)
+        raise (NetworkConflict if response.status_code == 409 else NetworkInvalid)(detail=detail)
+
+
+# By NeutronError.type.
+_LEAVES: dict[str, type[errors.KilonovaError]] = {
+    'ExternalIpAddressExhausted': NoMoreFixedIps,
+    'InvalidIpForNetwork': FixedIpNotOfNetwork,
+    'InvalidIpForSubnet': FixedIpNotOfNetwork,
+    'IpAddressAlreadyAllocated': FixedIpInUse,
+    'IpAddressGenerationFailure': NoMoreFixedIps,
+    'IpAddressInUse': FixedIpInUse,
+    'NetworkNotFound': NetworkNotFound,
+    'OverQuota': PortQuotaFull,
+    'PortInUse': PortInUse,
+    'PortNotFound': PortNotFound,
+    'PortSecurityAndIPRequiredForSecurityGroups': SecurityGroupNotApplicable,
+    'SecurityGroupNotFound': SecurityGroupNotFound,
+}
+
+
+def _error(response: requests.Response) -> tuple[str, str]:
+    """Type and text of a NeutronError, in one line; other answers, as of a proxy before it, have no type."""
+    try:
+        body = response.json()['NeutronError']
+        kind, text = str(body['type']), str(body['message'])
+    except (ValueError, LookupError, TypeError):
+        kind, text = '', response.text
+    return kind, ' '.join(text.split())[:300] or f'{response.status_code} {response.reason}'
+
+
+def parts_of(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
+    """Query parameters in parts, each no longer than QUERY_LIMIT; a value comes once.
+
+    >>> list(parts_of('id', ['a', 'b', 'a']))
+    [[('id', 'a'), ('id', 'b')]]
+    """
+    part: list[tuple[str, str]] = []
+    length = 0
+    for value in dict.fromkeys(values):
+        size = len(urlencode([(key, value)])) + 1
+        if part and length + size > QUERY_LIMIT:
+            yield part
+            part, length = [], 0
+        part.append((key, value))
+        length += size
+    if part:
+        yield part
