@@ -11,6 +11,7 @@ CLOUD := $(PYTHON) -m tools.cloud $(if $(VAR),--var $(VAR))
 CHOSEN := $(if $(HOSTS),--hosts $(HOSTS)) $(if $(CONF),--conf $(CONF))
 REAL := $(filter-out test,$(GUESTS))
 WITH_CYBORG := $(filter-out 0,$(CYBORG))
+WITH_NETWORK := $(filter-out 0,$(NETWORK))
 TESTS := $(PYTHON) -m tools.testrun
 
 .DEFAULT_GOAL := help
@@ -37,6 +38,10 @@ bootstrap-guests:
 bootstrap-cyborg:
 	@$(PYTHON) -m tools.bootstrap --cyborg
 
+.PHONY: bootstrap-network
+bootstrap-network:
+	@$(PYTHON) -m tools.bootstrap --network
+
 .PHONY: bootstrap-vfio
 bootstrap-vfio:
 	@$(PYTHON) -m tools.bootstrap --vfio
@@ -50,8 +55,8 @@ demo: bootstrap ## up, then boot and resize GPU servers with the openstack comma
 	@$(CLOUD) demo $(CHOSEN)
 
 .PHONY: up
-up: $(if $(REAL),bootstrap-guests,bootstrap) $(if $(WITH_CYBORG),bootstrap-cyborg) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu, CYBORG=1: with the accelerator service)
-	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS)) $(if $(WITH_CYBORG),--cyborg)
+up: $(if $(REAL),bootstrap-guests,bootstrap) $(if $(WITH_CYBORG),bootstrap-cyborg) $(if $(WITH_NETWORK),bootstrap-network) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu, CYBORG=1: with the accelerator service, NETWORK=1: with the network service)
+	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS)) $(if $(WITH_CYBORG),--cyborg) $(if $(WITH_NETWORK),--network)
 
 .PHONY: host
 host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 VGPUS=4 (into HOSTS=directory, else var/described)

@@ -299,14 +299,15 @@ class NetworkClient:
 
     def bind(self, port: Port, *, host: str, device_id: str, device_owner: str,
              profile: Mapping[str, Any] | None = None) -> Port:
-        """Give a port to a server on a host, with our part of its profile; look at ``binding_failed``. What its owner
-        wrote into the profile stays. PortNotFound, NetworkInvalid, NetworkConflict."""
+        """Give a port, as the service reads it, to a server on a host, with our part of its profile; look at
+        ``binding_failed``. What its owner wrote into the profile stays. PortNotFound, NetworkInvalid, NetworkConflict.
+        """
         return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner},
                             profile or {})
 
     def unbind(self, port: Port) -> None:
-        """Give a port back to its owner: no host, no server, nothing of ours in its profile. One that is gone doesn't
-        matter."""
+        """Give a port, as the service reads it, back to its owner: no host, no server, nothing of ours in its profile.
+        One that is gone doesn't matter."""
         try:
             self._update(port, {'binding:host_id': None, 'device_id': '', 'device_owner': ''}, {})
         except PortNotFound:

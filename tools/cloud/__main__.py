@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
             started.add_argument('--guests', choices=control.GUESTS, help="what servers are: those of libvirt's test "
                                  'driver (test), or QEMU guests on machines of their own, as root (qemu)')
             started.add_argument('--cyborg', action='store_true', help='with Cyborg, the accelerator service')
+            started.add_argument('--network', action='store_true', help='with Neutron, the network service')
             started.add_argument('--only-services', action='store_true', help='leave the four daemons out')
     for verb in ('restart', 'start', 'stop'):
         verbs.add_parser(verb).add_argument('service')
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
     match args.verb:
         case 'up':
             control.up(layout, hosts=args.hosts, extra=args.conf, only_services=args.only_services,
-                       kind=args.guests, accelerators=args.cyborg)
+                       kind=args.guests, accelerators=args.cyborg, network=args.network)
         case 'down':
             control.down(layout)
         case 'restart' | 'start':

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools.cloud import cyborg, render
+from tools.cloud import cyborg, neutron, render
 from tools.cloud.layout import CloudError, Layout, write_private
 from tools.cloud.process import child_environment
 from tools.cloud.services import Cloud
@@ -47,9 +47,10 @@ def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = 
 
 
 def prepare_services(cloud: Cloud) -> bool:
-    """Schemas, keys and the first administrator of Keystone, Glance and Cyborg; says whether there was anything to do.
-    (Placement makes its tables when it starts.)"""
-    wanted = (_prepare_keystone, _prepare_glance, *((_prepare_cyborg,) if cloud.cyborg else ()))
+    """Schemas, keys and the first administrator of Keystone, Glance, Cyborg and Neutron; says whether there was
+    anything to do. (Placement makes its tables when it starts.)"""
+    wanted = (_prepare_keystone, _prepare_glance, *((_prepare_cyborg,) if cloud.cyborg else ()),
+              *((_prepare_neutron,) if cloud.network else ()))
     steps = [step for step in wanted if step(cloud, ask=True)]
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(step, cloud, ask=False) for step in steps]:
@@ -107,6 +108,26 @@ def _prepare_cyborg(cloud: Cloud, *, ask: bool) -> bool:
     (layout.data('cyborg') / 'cyborg.sqlite').unlink(missing_ok=True)
     run(layout, [layout.cyborg_bin('cyborg-dbsync'), '--config-file', str(cyborg.conf_path(layout)), 'create_schema'],
         log='cyborg')
+    mark.touch()
+    return True
+
+
+def _prepare_neutron(cloud: Cloud, *, ask: bool) -> bool:
+    layout = cloud.layout
+    directory = layout.data('neutron')
+    mark = directory / 'ready'
+    if ask:
+        return not mark.exists()
+    for path, schema in neutron.database_files(layout).items():
+        # What OVN has is what Neutron wrote there.
+        path.unlink(missing_ok=True)
+        neutron.make_database(path, schema)
+    database = directory / 'neutron.sqlite'
+    # With its journal, if an earlier try left some.
+    for left in directory.glob(f'{database.name}*'):
+        left.unlink()
+    run(layout, [layout.neutron_bin('python'), '-W', 'ignore', '-c', neutron.MAKE_TABLES, render.sqlite(database)],
+        log='neutron', shown="making Neutron's tables")
     mark.touch()
     return True
 

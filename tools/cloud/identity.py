@@ -16,12 +16,15 @@ SERVICES = (('kilonova', 'compute', 'api'), ('glance', 'image', 'glance'), ('pla
 # Besides, where the cloud has accelerators.
 ACCELERATORS = ('cyborg', 'accelerator', 'cyborg')
 INTERFACES = ('public', 'internal', 'admin')
+# Besides, where it has networks.
+NETWORKS = ('neutron', 'network', 'neutron')
 # user, project, roles: the daemons' accounts, and a plain member elsewhere.
 ACCOUNTS = (
     ('kilonova', 'service', ('service', 'admin')),
     ('glance', 'service', ('service', 'admin')),
     ('placement', 'service', ('service', 'admin')),
     ('cyborg', 'service', ('service', 'admin')),
+    ('neutron', 'service', ('service', 'admin')),
     ('demo', 'demo', ('member', 'reader')),
 )
 
@@ -76,10 +79,11 @@ def issue_token(url: str, user: str, project: str, password: str) -> str:
 
 
 def reconcile(keystone: Keystone, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-              accelerators: bool = False) -> None:
+              accelerators: bool = False, networks: bool = False) -> None:
     """Bring Keystone to what this cloud needs; nothing is written where nothing differs."""
     _accounts(keystone, secrets)
-    _catalog(keystone, ports, (*SERVICES, ACCELERATORS) if accelerators else SERVICES)
+    _catalog(keystone, ports, (*SERVICES, *((ACCELERATORS,) if accelerators else ()),
+                               *((NETWORKS,) if networks else ())))
 
 
 def _accounts(keystone: Keystone, secrets: Mapping[str, str]) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.cloud import cyborg, http, render
-from tools.cloud.layout import Layout, write_private
+from tools.cloud import cyborg, http, neutron, render
+from tools.cloud.layout import ROOT, Layout, write_private
 from tools.cloud.machine import Machine
 
 # Proxies of consoles that the cloud has.
@@ -65,6 +65,8 @@ class Cloud:
     virt_type: str = 'qemu'
     # Whether Cyborg runs.
     cyborg: bool = False
+    # Whether Neutron runs.
+    network: bool = False
 
     @property
     def config_arguments(self) -> list[str]:
@@ -74,7 +76,7 @@ class Cloud:
 
 
 def infrastructure(cloud: Cloud) -> list[Service]:
-    """RabbitMQ with its name server, Keystone, Glance and Placement."""
+    """RabbitMQ with its name server, Keystone, Glance, Placement and, where it is wanted, Neutron."""
     layout, ports = cloud.layout, cloud.ports
     keystone, glance, placement = (render.url(ports, name) for name in ('keystone', 'glance', 'placement'))
     return [
@@ -88,6 +90,27 @@ def infrastructure(cloud: Cloud) -> list[Service]:
               'glance-api.conf', {'OS_GLANCE_CONFIG_DIR': str(layout.etc / 'glance')}),
         _wsgi(cloud, 'placement', lambda: http.answers(placement, (200,)), 'placement.conf',
               {'OS_PLACEMENT_CONFIG_DIR': str(layout.etc / 'placement')}),
+        *(networks(cloud) if cloud.network else ()),
+    ]
+
+
+def networks(cloud: Cloud) -> list[Service]:
+    """The databases of OVN, northd, the pretended hosts, and Neutron, which needs these from its start."""
+    layout, url, hosts = cloud.layout, render.url(cloud.ports, 'neutron'), tuple(cloud.hosts)
+    runtime = {'OVN_RUNDIR': str(layout.data('neutron')), 'OVS_RUNDIR': str(layout.data('neutron'))}
+    return [
+        *(Service(f'ovn-{name}', neutron.database_argv(layout, name),
+                  lambda name=name: accepts(neutron.socket_path(layout, name)),  # type: ignore[misc]
+                  env=runtime, first=True) for name in neutron.DATABASES),
+        Service('ovn-northd', neutron.northd_argv(layout), lambda: neutron.translated(layout), env=runtime, first=True),
+        Service('ovn-hosts', (layout.neutron_bin('python'), '-P', '-W', 'ignore', '-m', 'tools.cloud.ovn_hosts',
+                              neutron.remote(layout, 'sb'), *hosts),
+                lambda: neutron.hosts_known(layout, hosts), env={'PYTHONPATH': str(ROOT)}),
+        _wsgi(cloud, 'neutron', lambda: http.answers(url, (200,)), 'neutron.conf',
+              # How many workers share the events of OVN it takes from here; gunicorn is not one that it asks.
+              {'OS_NEUTRON_CONFIG_DIR': str(layout.etc / 'neutron'), 'OS_NEUTRON_CONFIG_FILES': 'neutron.conf',
+               'ASGI_WORKERS': '1'},
+              layout.neutron_bin('gunicorn')),
     ]
 
 
@@ -162,7 +185,7 @@ def write_configuration(cloud: Cloud) -> None:
         layout.etc / 'placement' / 'placement.conf': render.placement(layout, ports, secrets),
         **{layout.etc / name / 'gunicorn.conf.py': render.gunicorn(ports, name)
            for name in ('keystone', 'glance', 'placement')},
-        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg),
+        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg, networks=cloud.network),
         layout.clouds: render.clouds(ports, secrets),
     }
     for host, node_file in cloud.hosts.items():
@@ -178,7 +201,10 @@ def write_configuration(cloud: Cloud) -> None:
                   **{cyborg.agent_path(layout, host): cyborg.agent(layout, host, node_file,
                                                                    'qemu' if cloud.machines else 'test')
                      for host, node_file in cloud.hosts.items()}}
-    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'kilonova'):
+    if cloud.network:
+        files |= {neutron.conf_path(layout): neutron.conf(layout, ports, secrets),
+                  layout.etc / 'neutron' / 'gunicorn.conf.py': neutron.gunicorn(ports)}
+    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'neutron', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
     for stale in (*layout.etc.glob('compute-*.conf'), *(layout.etc / 'cyborg').glob('agent-*.conf')):
         if stale not in files:

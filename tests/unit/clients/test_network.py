@@ -168,6 +168,8 @@ def test_security_groups_by_name_and_id(neutron):
     neutron.add_group('web', OTHER)
     found = neutron.client.security_groups(USER, [other, 'web'])
     assert [group.id for group in found] == [other, web]
+    admin = RequestContext(auth_token='of-admin', user_id='a', project_id=PROJECT)
+    assert [group.id for group in neutron.client.security_groups(admin, ['web'])] == [web], 'who sees those of all'
     with pytest.raises(client.SecurityGroupNotFound, match=r"^Unable to find security_group with name or id 'no'$"):
         neutron.client.security_groups(USER, ['web', 'no'])
     neutron.add_group('web', PROJECT)

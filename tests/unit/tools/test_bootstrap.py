@@ -37,13 +37,14 @@ def test_own_bindep_is_readable_and_keeps_servers_to_the_tests():
     assert {'libvirt-dev', 'rabbitmq-server', 'qemu-utils', 'python3-venv'} <= set(everybody)
     servers = {'mariadb-server', 'postgresql', 'libvirt-daemon', 'libvirt-daemon-driver-qemu', 'qemu-system-x86'}
     assert servers <= set(tests) and not servers & set(everybody)
+    assert 'ovn-central' in {*bootstrap.parse_bindep(text, ['network'])} & {*tests} - {*everybody}
     nested = {'debootstrap', 'linux-headers-amd64'}
     assert nested <= set(bootstrap.parse_bindep(text, ['vfio'])) and not nested & {*tests, *everybody}
 
 
 @pytest.mark.parametrize(('path', 'there'), [
     (bootstrap.REQUIREMENTS, {'keystone', 'glance', 'openstack-placement', 'gunicorn'}),
-    (bootstrap.CYBORG, {'openstack-cyborg', 'gunicorn'})])
+    (bootstrap.CYBORG, {'openstack-cyborg', 'gunicorn'}), (bootstrap.NEUTRON, {'neutron', 'gunicorn'})])
 def test_services_are_pinned(path, there):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith('#')]
     assert all('==' in line for line in lines)

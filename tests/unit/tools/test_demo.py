@@ -289,7 +289,7 @@ class OpenStack:
 @pytest.fixture
 def openstack(tmp_path, monkeypatch):
     layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
-                    cyborg_venv=tmp_path)
+                    cyborg_venv=tmp_path, neutron_venv=tmp_path)
     fake = OpenStack(layout)
     cloud = Cloud(layout, {}, {}, dict.fromkeys(HOSTS, tmp_path))
     monkeypatch.setattr(demo.subprocess, 'run', fake.run)

@@ -18,7 +18,7 @@ SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 @pytest.fixture
 def layout(tmp_path):
     return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services',
-                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg')
+                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron')
 
 
 def parse(tmp_path: Path, *texts: str) -> dict[str, dict[str, list[str]]]:
@@ -106,11 +106,11 @@ def test_placement_has_one_process_with_one_thread(layout):
     assert settings['wsgi_app'] == 'placement.wsgi.api:application'
 
 
-def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True) -> services.Cloud:
+def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True) -> services.Cloud:
     node = tmp_path / 'hosts' / 'alpha.xml'
     node.parent.mkdir(exist_ok=True)
     node.write_text('<node/>')
-    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg)
+    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg, network=network)
 
 
 def test_written_files_are_private_and_complete(layout, tmp_path):
@@ -119,7 +119,7 @@ def test_written_files_are_private_and_complete(layout, tmp_path):
     services.write_configuration(cloud)
     written = [path for path in layout.etc.rglob('*') if path.is_file()] + [layout.clouds]
     assert {path.name for path in written} >= {'kilonova.conf', 'compute-alpha.conf', 'clouds.yaml', 'rabbitmq.conf',
-                                               'cyborg.conf', 'agent-alpha.conf'}
+                                               'cyborg.conf', 'agent-alpha.conf', 'neutron.conf'}
     assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
     assert layout.instances('alpha').is_dir()
 
@@ -170,6 +170,21 @@ def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
     read = parse(tmp_path, (layout.etc / 'cyborg' / 'cyborg.conf').read_text())
     assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite']
     assert read['placement']['username'] == read['keystone_authtoken']['username'] == ['cyborg']
+
+
+def test_neutron_is_there_where_it_is_wanted(layout, tmp_path):
+    """Without it neither a process, a file nor a section of kilonova.conf is about it."""
+    without, there = (cloud_of(layout, tmp_path, network=wanted) for wanted in (False, True))
+    before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
+    assert after - before == {'neutron', 'ovn-nb', 'ovn-sb', 'ovn-northd', 'ovn-hosts'}
+    layout.make_directories()
+    services.write_configuration(without)
+    assert not (layout.etc / 'neutron').exists() and '[neutron]' not in layout.conf.read_text()
+    services.write_configuration(there)
+    assert '[neutron]' in layout.conf.read_text()
+    read = parse(tmp_path, (layout.etc / 'neutron' / 'neutron.conf').read_text())
+    assert read['ovn']['ovn_sb_connection'] == [f'unix:{layout.var}/data/neutron/sb.sock']
+    assert read['nova']['username'] == read['keystone_authtoken']['username'] == ['neutron']
 
 
 def test_extra_configuration_comes_last_for_every_daemon(layout, tmp_path):

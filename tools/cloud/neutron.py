@@ -1,0 +1,190 @@
+"""Neutron, the network service, in the one-machine cloud (``make up NETWORK=1``): its configuration, the databases of
+OVN that it writes networks into, and the network that servers find.
+
+    text = neutron.conf(layout, ports, secrets)
+    neutron.seed(url, token, project)
+
+Its API, the two databases, northd, which translates from one to the other, and the pretended hosts (``ovn_hosts``) are
+services of the table in ``services``. Nothing carries packets: ports get addresses, and become ACTIVE.
+"""
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tools.cloud import http, render
+from tools.cloud.layout import CloudError, Layout
+
+OVSDB_SERVER, OVSDB_TOOL = Path('/usr/sbin/ovsdb-server'), Path('/usr/bin/ovsdb-tool')
+NORTHD, SBCTL = Path('/usr/bin/ovn-northd'), Path('/usr/bin/ovn-sbctl')
+SCHEMAS = Path('/usr/share/ovn')
+# Northbound: what Neutron wants; southbound: what hosts do about it.
+DATABASES = ('nb', 'sb')
+# The network that the demo project has and others share.
+NETWORK, CIDR = 'private', '10.20.0.0/16'
+# What a new project's default group allows: everything out, and in from the group itself. (Neutron's migrations write
+# these, and they are not written for SQLite.)
+DEFAULT_RULES = tuple(
+    {'direction': direction, 'ethertype': ethertype, 'used_in_default_sg': True,
+     'used_in_non_default_sg': direction == 'egress', 'remote_group_id': None if direction == 'egress' else 'PARENT'}
+    for direction in ('egress', 'ingress') for ethertype in ('IPv4', 'IPv6'))
+# Its tables: a program, as neutron-db-manage knows only the migrations. WAL: readers don't wait for the threads that
+# note what OVN did.
+MAKE_TABLES = """
+import sys
+import sqlalchemy
+from neutron.db.migration.models import head
+engine = sqlalchemy.create_engine(sys.argv[1])
+with engine.connect() as connection:
+    connection.exec_driver_sql('PRAGMA journal_mode = WAL')
+head.get_metadata().create_all(engine)
+"""
+
+
+def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """neutron.conf, its plug-in's part included."""
+    account = render.account(ports, secrets, 'neutron')
+    return render.ini({
+        'DEFAULT': {
+            'log_file': str(layout.log('neutron')),
+            'state_path': str(layout.data('neutron')),
+            'api_paste_config': str(layout.neutron_venv / 'etc' / 'neutron' / 'api-paste.ini'),
+            'core_plugin': 'ml2',
+            'service_plugins': 'ovn-router,trunk,tag,auto_allocate',
+            # No agents that it would speak to.
+            'transport_url': 'fake:/',
+        },
+        'database': render.services_database(layout, 'neutron'),
+        'keystone_authtoken': render.token_check(ports, secrets, 'neutron') | {'service_token_roles_required': 'true'},
+        # Events about ports go to the compute API in the catalog.
+        'nova': account,
+        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+        'oslo_messaging_notifications': {'driver': 'noop'},
+        'ml2': {'type_drivers': 'geneve,flat,vlan,local', 'project_network_types': 'geneve',
+                'mechanism_drivers': 'ovn', 'extension_drivers': 'port_security'},
+        'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},
+        'ovn': {'ovn_nb_connection': remote(layout, 'nb'), 'ovn_sb_connection': remote(layout, 'sb')},
+    })
+
+
+def gunicorn(ports: Mapping[str, int]) -> str:
+    """gunicorn.conf.py of its API."""
+    return _HOOKS + render.gunicorn(ports, 'neutron')
+
+
+# A worker leaves files named by the pid of its parent: those from before must not be taken for its own. Neutron's OVN
+# driver takes SIGTERM away from gunicorn, and its threads would outlive the worker. These write, too: who comes second
+# tries again, which Neutron does after what it knows as a deadlock.
+_HOOKS = """import os
+import pathlib
+import tempfile
+
+
+def on_starting(server):
+    for left in pathlib.Path(tempfile.gettempdir()).glob('neutron_*'):
+        left.unlink()
+
+
+def post_fork(server, worker):
+    import sqlalchemy
+    from oslo_db import exception
+    from oslo_db.sqlalchemy import exc_filters
+
+    @exc_filters.filters('sqlite', sqlalchemy.exc.OperationalError, r'.*database is locked')
+    def locked(error, match, engine_name, is_disconnect):
+        raise exception.DBDeadlock(error)
+
+
+def post_worker_init(worker):
+    worker.init_signals()
+
+
+def worker_exit(server, worker):
+    os._exit(0)
+
+
+"""
+
+
+def conf_path(layout: Layout) -> Path:
+    return layout.etc / 'neutron' / 'neutron.conf'
+
+
+def socket_path(layout: Layout, database: str) -> Path:
+    return layout.data('neutron') / f'{database}.sock'
+
+
+def remote(layout: Layout, database: str) -> str:
+    """How OVN's programs name a database's server."""
+    return f'unix:{socket_path(layout, database)}'
+
+
+def database_argv(layout: Layout, database: str) -> tuple[str, ...]:
+    """The server of one of DATABASES."""
+    directory = layout.data('neutron')
+    return (str(OVSDB_SERVER), '--no-chdir', f'--unixctl={directory / database}.ctl', *_QUIET,
+            f'--remote=p{remote(layout, database)}', f'{directory / database}.db')
+
+
+def northd_argv(layout: Layout) -> tuple[str, ...]:
+    return (str(NORTHD), '--no-chdir', f'--unixctl={layout.data("neutron") / "northd.ctl"}', *_QUIET,
+            f'--ovnnb-db={remote(layout, "nb")}', f'--ovnsb-db={remote(layout, "sb")}')
+
+
+# Warnings go to the terminal, that is to the service's log; nothing to the machine's.
+_QUIET = ('-vconsole:warn', '-vsyslog:off')
+
+
+def database_files(layout: Layout) -> dict[Path, Path]:
+    """The file of each database with the schema that it is made from."""
+    return {layout.data('neutron') / f'{name}.db': SCHEMAS / f'ovn-{name}.ovsschema' for name in DATABASES}
+
+
+def translated(layout: Layout) -> bool:
+    """Whether northd has begun with its work."""
+    return bool(_southbound(layout, 'SB_Global', 'nb_cfg'))
+
+
+def hosts_known(layout: Layout, hosts: Iterable[str]) -> bool:
+    """Whether all of these hosts have a chassis."""
+    return set(_southbound(layout, 'Chassis_Private', 'name')).issuperset(hosts)
+
+
+def _southbound(layout: Layout, table: str, column: str) -> list[str]:
+    """A column of all rows; empty: nobody answers."""
+    done = subprocess.run([str(SBCTL), '--timeout=5', f'--db={remote(layout, "sb")}', '--bare', f'--columns={column}',
+                           'list', table], capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+def seed(url: str, token: str, project: str) -> bool:
+    """The rules of default groups, and the network that servers find; whether anything was missing."""
+    url = f'{url}/v2.0'
+    rules = http.call('GET', f'{url}/default-security-group-rules', token=token).data['default_security_group_rules']
+    there = {(rule['direction'], rule['ethertype']) for rule in rules}
+    missing = [rule for rule in DEFAULT_RULES if (rule['direction'], rule['ethertype']) not in there]
+    for rule in missing:
+        http.call('POST', f'{url}/default-security-group-rules', {'default_security_group_rule': rule}, token=token)
+    networks = http.call('GET', f'{url}/networks?name={NETWORK}', token=token).data['networks']
+    network = networks[0] if networks else http.call(
+        'POST', f'{url}/networks', {'network': {'name': NETWORK, 'project_id': project, 'shared': True}},
+        token=token).data['network']
+    if not network['subnets']:
+        http.call('POST', f'{url}/subnets', {'subnet': {
+            'name': NETWORK, 'network_id': network['id'], 'project_id': project, 'ip_version': 4, 'cidr': CIDR}},
+            token=token)
+    return not network['subnets'] or bool(missing)
+
+
+def missing_programs() -> list[str]:
+    """Programs of OVN that are not installed."""
+    return [str(path) for path in (OVSDB_SERVER, OVSDB_TOOL, NORTHD, SBCTL) if not path.exists()]
+
+
+def make_database(path: Path, schema: Path) -> None:
+    """An empty one. CloudError."""
+    done = subprocess.run([str(OVSDB_TOOL), 'create', str(path), str(schema)], capture_output=True, text=True,
+                          check=False)
+    if done.returncode:
+        raise CloudError(f'ovsdb-tool create {path}: {done.stderr.strip()}')
