@@ -1,9 +1,9 @@
 """Hosts of Placement's answer, and the host that a server stays on.
 
     asked = time.monotonic()
-    answer = Answer(placement.allocation_candidates(query.pairs()), query, clones, asked)
+    answer = Answer(placement.allocation_candidates(query.pairs()), query, clones, asked, table.standing())
     offers = Offered(snapshot, spec, answer)
-    with answers.turn(query) as kept:                 # who asks the same in the next seconds gets it, too
+    with answers.turn(query, hosts) as kept:          # who asks the same in the next seconds gets it, too
         if kept is None:
             answers.keep(answer)
 """
@@ -36,19 +36,20 @@ TRIES_PER_HOST = 16
 MOST_ANSWERS = 8
 # Seconds for which an answer is waited for that somebody else asks for.
 WAIT = 5.0
-Key = tuple[tuple[str, str], ...]
+Key = tuple[bytes, tuple[tuple[str, str], ...]]
 
 
 @dataclass
 class Answer:
     """Placement's candidates. ``query``: the question that they answer; ``clones``: what ``expand`` fills in;
-    ``asked``: when, by the monotonic clock, before Placement was; ``late``: roots of hosts that are only taken when no
-    better one weighs as much."""
+    ``asked``: when, by the monotonic clock, before Placement was; ``hosts``: ``Table.standing`` then; ``late``: roots
+    of hosts that are only taken when no better one weighs as much."""
 
     found: dict[str, Any]
     query: Query
     clones: dict[str, list[str]]
     asked: float
+    hosts: bytes = b''
     late: set[str] = field(default_factory=set)
 
     @property
@@ -72,7 +73,8 @@ class Answers:
     """What Placement answered in the last seconds, by question; one for all selects. Many threads may use it.
 
     A burst of equal requests for devices that only Placement knows (vGPUs, accelerators) costs one question. What was
-    claimed since is reckoned with (``Room``), claims decide, and nobody is refused by an answer that was kept.
+    claimed since is reckoned with (``Room``), claims decide, and nobody is refused by an answer that was kept. It is no
+    answer any more when hosts came or went, or one of them has no room left.
     """
 
     def __init__(self) -> None:
@@ -81,10 +83,11 @@ class Answers:
         self._asking: set[Key] = set()
 
     @contextmanager
-    def turn(self, query: Query) -> Iterator[Answer | None]:
+    def turn(self, query: Query, hosts: bytes) -> Iterator[Answer | None]:
         """The answer to this question, if there is one that is believed: one that others are just asking for is waited
-        for. None: it is the caller's to ask and to ``keep``, and others wait until he leaves."""
-        key = tuple(query.pairs())
+        for. None: it is the caller's to ask and to ``keep``, and others wait until he leaves. ``hosts``:
+        ``Table.standing``."""
+        key = hosts, tuple(query.pairs())
         with self._changed:
             self._changed.wait_for(lambda: key not in self._asking, WAIT)
             found = self._of.get(key)
@@ -108,7 +111,7 @@ class Answers:
                 self._of = {key: kept for key, kept in self._of.items() if kept.asked + BELIEVED > answer.asked}
                 while len(self._of) >= MOST_ANSWERS:
                     del self._of[next(iter(self._of))]
-                self._of[tuple(answer.query.pairs())] = answer
+                self._of[answer.hosts, tuple(answer.query.pairs())] = answer
 
 
 def can_be_kept(query: Query) -> bool:
@@ -135,6 +138,12 @@ class Offered:
         self.late: Mask | None = None
         # The only one that is meant.
         self.place: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether each host can still take a server: what was claimed of it since may be free again. Needs the table's
+        lock."""
+        return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 
     def only(self, place: int) -> Offered:
         """The same of one host."""

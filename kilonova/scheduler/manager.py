@@ -183,16 +183,23 @@ class _Request:
                 return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
             if queries.wants_dedicated_cpus(self._spec) or not can_be_kept(query):
                 return self._by_candidates(query, uuids, claims)
-            with self._answers.turn(query) as kept:
-                offers = Offered(self._snapshot, self._spec, kept, kept=True) if kept is not None else None
-                plan = self._by_offers(offers, uuids, claims) if offers is not None else None
-                return plan or self._by_candidates(query, uuids, claims)
+            with self._snapshot.table.lock:
+                hosts = self._snapshot.table.standing()
+            with self._answers.turn(query, hosts) as kept:
+                return (self._by_kept(kept, uuids, claims) if kept is not None else None) or self._by_candidates(
+                    query, uuids, claims)
         except errors.Unanswered:
             claims.leave()
             raise
         except Exception:
             claims.give_back()
             raise
+
+    def _by_kept(self, answer: Answer, uuids: list[str], claims: Claims) -> Plan | None:
+        offers = Offered(self._snapshot, self._spec, answer, kept=True)
+        with self._snapshot.table.lock:
+            whole = offers.whole
+        return self._by_offers(offers, uuids, claims) if whole else None
 
     def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> Plan | None:
         """A plan without a question to Placement about all hosts; None: it must be asked."""
@@ -286,7 +293,9 @@ class _Request:
         """Placement's candidates, and the second question, if there was one."""
         asking, clones = query.collapsed()
         asked = time.monotonic()
-        answer = Answer(self._placement.allocation_candidates(asking.pairs()), asking, clones, asked)
+        with self._snapshot.table.lock:
+            hosts = self._snapshot.table.standing()
+        answer = Answer(self._placement.allocation_candidates(asking.pairs()), asking, clones, asked, hosts)
         fallback = None
         if queries.wants_dedicated_cpus(self._spec) and not self._conf.workarounds.disable_fallback_pcpu_query:
             fallback = self._query(pinning=False)

@@ -149,6 +149,11 @@ class Table:
             return self._columns['live'].copy()
         return self._columns['live'] & np.isin(self._columns['cell'], codes)
 
+    def standing(self) -> bytes:
+        """Which hosts there are that may get servers now; equal as long as none comes, goes, or changes."""
+        columns = self._columns
+        return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())
+
     def unsettled(self, cell_uuid: str) -> list[str]:
         """Servers of a cell whose hosts may not count them yet."""
         return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]

@@ -9,7 +9,8 @@ import pytest
 
 from kilonova import errors
 from kilonova.context import RequestContext
-from kilonova.db.models.cell import ComputeNode
+from kilonova.db import engine
+from kilonova.db.models.cell import ComputeNode, Service
 from kilonova.scheduler import candidates
 from tests.unit.scheduler.builders import GPU, spec, uuid
 
@@ -133,10 +134,15 @@ def test_a_refused_claim_ends_it(rig, asked):
         select(other, server)
         other._snapshot.table.reservations.reported(server)
         manager._snapshot.table.reservations.give_back(server)
-    rig.placement.client.delete_allocations(S3)
     asked()
+
+    def give_up(method, path):
+        if path.startswith('/allocation_candidates'):
+            rig.placement.before = None
+            rig.placement.client.delete_allocations(S3)
+    rig.placement.before = give_up
     assert select(manager, S4) == 'gpu1'
-    assert asked() == [('PUT', S4), ('GET', 'allocation_candidates'), ('PUT', S4)]
+    assert [one for one in asked() if one[1] != S3] == [('PUT', S4), ('GET', 'allocation_candidates'), ('PUT', S4)]
 
 
 def test_after_some_seconds_placement_is_asked_again(rig, monkeypatch):
@@ -160,6 +166,38 @@ def test_what_hosts_say_counts_at_once(rig):
         connection.execute(ComputeNode.__table__.update().values(deleted=1))
     with pytest.raises(errors.NoValidHost):
         select(manager, S2)
+
+
+def test_a_host_that_comes_back_is_offered_at_once(rig):
+    """Also as an alternate: a boot whose host dies goes there."""
+    host(rig)
+    host(rig, 'gpu2')
+    manager = rig.manager()
+
+    def gpu2_is_disabled(disabled):
+        with rig.by_name['cell1'].write() as connection:
+            connection.execute(Service.__table__.update().where(Service.host == 'gpu2').values(
+                disabled=disabled, updated_at=engine.db_utcnow()))
+        rig.placement.client.set_host_disabled(uuid('gpu2'), disabled)
+    gpu2_is_disabled(True)
+    assert select(manager, S1) == 'gpu1'
+    gpu2_is_disabled(False)
+    (found,) = manager.select_destinations(CTXT, request(), [S2])
+    assert {one.service_host for one in found} == {'gpu1', 'gpu2'}
+
+
+def test_a_host_without_room_is_asked_about(rig):
+    """What was claimed there may be free again: a boot that was refused there went elsewhere."""
+    host(rig, gpus=(A,))
+    host(rig, 'gpu2', gpus=(A, B, C))
+    manager = rig.manager()
+    assert select(manager, S1) == 'gpu1'
+    rig.placement.client.delete_allocations(S1)
+    (found,) = manager.select_destinations(CTXT, request(), [S2])
+    assert len(found) == 1
+    manager._snapshot.table.reservations.reported(S1)
+    (found,) = manager.select_destinations(CTXT, request(), [S3])
+    assert {one.service_host for one in found} == {'gpu1', 'gpu2'}
 
 
 def test_of_aggregates_nothing_is_kept(rig, asked):
