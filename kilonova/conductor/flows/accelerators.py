@@ -1,7 +1,8 @@
 """Accelerators of Cyborg in flows: requests are made and bound before a host is asked, and deleted when it is done with
 the server.
 
-    accelerators.bind(work, profile, host, holder)   # in a step, ``work.outputs`` an AcceleratorOutputs
+    accelerators.make(work, profile)                 # in a step that is saved, ``work.outputs`` an AcceleratorOutputs
+    accelerators.bind(work, profile, host, holder)   # in a later one, or in one that does both
     accelerators.unbind(work)                        # in its undo
 
 The uuids of requests stand in the row before they are bound, so that whoever takes it over finds them. An accelerator
@@ -43,6 +44,15 @@ class AcceleratorOutputs(Outputs):
     accelerators: dict[str, int] | None = None
 
 
+def make(work: Work[Any], profile: str) -> None:
+    """Requests for what the device profile says, which are nobody's yet. May be repeated."""
+    if work.outputs.accelerators is None:
+        work.before_sending()
+        LOG.debug('Creating ARQs for device profile %s', profile)
+        work.outputs.accelerators = {one.uuid: one.group for one in work.env.accelerators.create(profile)}
+        work.unbound = True
+
+
 def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
     """The server has what the device profile says, on the devices that Placement chose, bound to the uuid ``holder``
     (``accel.holder``). May be repeated.
@@ -50,14 +60,12 @@ def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
     AcceleratorRequestBindingFailed: it can't have them.
     """
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
-    # Of requests that are just made, and of a first attempt, nothing can be bound yet.
-    look = outputs.accelerators is not None or work.attempt > 1
     if outputs.accelerators is None:
-        work.before_sending()
-        LOG.debug('Creating ARQs for device profile %s', profile)
-        outputs.accelerators = {one.uuid: one.group for one in client.create(profile)}
+        make(work, profile)
         # Before they are anybody's: whoever goes on here finds them.
         work.decide({})
+    # Of requests that were just made, and of a first attempt, nothing can be bound yet.
+    look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
     # What an attempt before this one could not delete.
     client.delete(one.uuid for one in bound if one.uuid not in ours)

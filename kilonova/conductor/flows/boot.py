@@ -214,12 +214,12 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 
 def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
-    there for the host that refused it: one write, so that its generation tells a late one from this. And the
-    accelerators of the flavor's device profile there."""
+    there for the host that refused it: one write, so that its generation tells a late one from this. And requests for
+    the accelerators of the flavor's device profile."""
     if work.attempt > 1:
         claim_chosen(work)
     if (profile := profile_of(work)) is not None:
-        accelerators.bind(work, profile, chosen(work), work.instance_uuid)
+        accelerators.make(work, profile)
 
 
 def profile_of(work: BootWork) -> str | None:
@@ -244,8 +244,11 @@ def claim_chosen(work: Work[Any]) -> None:
 
 
 def build(work: BootWork) -> None:
-    """The host claims, spawns and writes the end state; with it the row goes."""
+    """The host claims, spawns and writes the end state; with it the row goes. Before it the accelerators are bound to
+    the server there."""
     host, attempt = chosen(work), work.attempt
+    if (profile := profile_of(work)) is not None:
+        accelerators.bind(work, profile, host, work.instance_uuid)
     instance = _created(work)
     spec = spec_of(work)
     spec.pci_requests = instance.pci_requests
