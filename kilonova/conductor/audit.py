@@ -201,6 +201,8 @@ class _Look:
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
+        self._accelerators.give_back([json.loads(row['args'] or '{}') for row in cell['operations']
+                                      if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
         self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}

@@ -3,6 +3,7 @@
     accelerators = Accelerators(client)
     accelerators.read()                       # None, or that Cyborg doesn't answer
     accelerators.learn(marks)                 # of each cell: under which uuids its servers' requests are bound
+    accelerators.give_back(releases)          # what of it is still to be deleted
     accelerators.attached(server)             # what its domain has besides the devices of its rows
     accelerators.compare(servers, moving, busy)
     accelerators.disagreements()
@@ -10,7 +11,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
@@ -18,6 +20,7 @@ from kilonova.accel import request as accel_request
 from kilonova.accel.client import AcceleratorClient, NoAccelerators
 from kilonova.accel.request import AcceleratorRequest
 from kilonova.conductor import audit_rows
+from kilonova.conductor.flows import beside
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
@@ -34,6 +37,7 @@ class Accelerators:
         self._held: dict[str, list[AcceleratorRequest]] | None = None
         self._unbound: list[AcceleratorRequest] = []
         self._known: set[str] = set()
+        self._released: set[str] = set()
         self._marks: dict[str, dict[str, str]] = {}
         self._busy = False
         self._wrong: list[str] = []
@@ -60,6 +64,12 @@ class Accelerators:
     def learn(self, marks: Mapping[str, dict[str, str]]) -> None:
         """{server: its system metadata of these names}."""
         self._marks.update(marks)
+
+    def give_back(self, releases: Iterable[Mapping[str, Any]]) -> None:
+        """Requests of pending releases, by their operations' arguments, are still to be deleted: nobody misses them."""
+        for args in releases:
+            self._known.add(args.get(beside.ACCELERATORS_OF, ''))
+            self._released.update(args.get(beside.ACCELERATOR_REQUESTS, ()))
 
     def attached(self, server: Row) -> list[str] | None:
         """Addresses and uuids of the accelerators in a server's domain; None: that can't be told."""
@@ -99,7 +109,8 @@ class Accelerators:
         """When all cells are compared. A request that belongs to no server yet may be about to, while anything is under
         way."""
         lost = [f'accelerators: {_named(requests)} belong to {uuid}, which is no server'
-                for uuid, requests in (self._held or {}).items() if uuid not in self._known]
+                for uuid, held in (self._held or {}).items() if uuid not in self._known
+                and (requests := [one for one in held if one.uuid not in self._released])]
         unbound = [] if self._busy or not self._unbound else [
             f'accelerators: {_named(self._unbound)} belong to no server']
         return self._wrong + lost + unbound
