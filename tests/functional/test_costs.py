@@ -47,7 +47,8 @@ def counted(make_cloud, monkeypatch):
         def listener(database: str, statement: str, many: bool) -> None:
             if statement == 'COMMIT':
                 costs.transactions += 1
-            else:
+            elif not statement.startswith('UPDATE leases SET expires'):
+                # A slow machine may renew leases late, whoever works meanwhile.
                 costs.statements.append(f'{database}: {" ".join(statement.split())[:160]}')
         rows = cloud.rows
         cloud.placement.requests.clear()
