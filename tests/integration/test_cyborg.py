@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,7 @@ from kilonova.accel.request import handles
 from kilonova.cmd import parts
 from tests.integration.site import Site
 from tools.cloud import cyborg, http, process
+from tools.cloud.layout import ROOT
 
 CARDS = ('0000:21:00.0', '0000:a1:00.0')
 
@@ -59,7 +61,11 @@ def until(done: Callable[[], bool], within: float = 60.0) -> None:
 
 
 def test_its_daemons_are_of_the_cloud(site: Site) -> None:
-    """Each host's agent has reported, and up again restarts nothing."""
+    """Row 4.14: the version that is pinned. Each host's agent has reported, and up again restarts nothing."""
+    code = 'from importlib.metadata import version; print(version("openstack-cyborg"))'
+    version = subprocess.run([site.layout.cyborg_bin('python'), '-c', code], check=True, capture_output=True,
+                             text=True).stdout.strip()
+    assert f'openstack-cyborg=={version}\n' in (ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt').read_text()
     names = ('cyborg', 'cyborg-conductor', 'cyborg-agent-gpu1', 'cyborg-agent-gpu2')
     before = {name: site.pid(name) for name in names}
     assert cyborg.hosts_known(site.url('cyborg'), site.token('admin'), site.cloud.hosts, 'test') == {'gpu1', 'gpu2'}
@@ -107,8 +113,8 @@ def test_the_client_and_the_service_agree(site: Site, client: AcceleratorClient)
 
 
 def test_a_server_gets_a_card_and_gives_it_back(site: Site, client: AcceleratorClient) -> None:
-    """Rows 1.20, 4.3, 4.9 of the real daemons: boot, the card in the XML, stop and start, full, delete while Cyborg is
-    away, and nothing left in Cyborg and Placement."""
+    """Rows 1.20, 4.3, 4.9, 4.10 of the real daemons: boot, the card in the XML, stop and start, full, delete while
+    Cyborg is away, and nothing left in Cyborg and Placement."""
     fpga, fake = (site.flavor(f'accelerated-{name}', specs={'accel:device_profile': name}) for name in ('fpga', 'fake'))
     servers = site.boot(4, fpga)
     shown = site.servers()
@@ -187,3 +193,105 @@ def test_a_server_moves_from_card_to_card(site: Site, client: AcceleratorClient)
     site.assert_nothing_held()
     # Cyborg's conductor would say so of an event that this cloud does not know.
     assert 'Unexpected event code' not in site.log('cyborg-conductor')
+
+
+# Actions that keep a server on its host, and what it is afterwards.
+STAYS: tuple[tuple[str, object, str], ...] = (
+    ('reboot', {'type': 'SOFT'}, 'ACTIVE'), ('reboot', {'type': 'HARD'}, 'ACTIVE'), ('pause', None, 'PAUSED'),
+    ('unpause', None, 'ACTIVE'), ('suspend', None, 'SUSPENDED'), ('resume', None, 'ACTIVE'),
+    ('os-stop', None, 'SHUTOFF'), ('os-start', None, 'ACTIVE'), ('rescue', None, 'RESCUE'),
+    ('unrescue', None, 'ACTIVE'), ('createImage', {'name': 'kept'}, 'ACTIVE'),
+    ('createBackup', {'name': 'kept', 'backup_type': 'daily', 'rotation': 1}, 'ACTIVE'))
+
+
+def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> None:
+    """Rows 4.1, 4.11, 4.12, 4.13: what keeps a server on its host keeps its card; what takes it away gives that
+    back."""
+    (server,) = site.boot(1, site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'}))
+    host = at(site, server)
+    (first,) = client.of_instance(server)
+    for name, argument, status in (*STAYS, ('rebuild', {'imageRef': site.image}, 'ACTIVE')):
+        site.act(server, name, argument)
+        site.await_status([server], status)
+        assert [one.uuid for one in client.of_instance(server)] == [first.uuid], name
+        assert site.hostdevs(host, server) == tuple(handle.address for handle in handles([first])), name
+    site.audit()
+    site.act(server, 'shelve')
+    site.await_status([server], 'SHELVED_OFFLOADED')
+    until(lambda: not client.every())
+    site.act(server, 'unshelve')
+    site.await_status([server], 'ACTIVE')
+    assert holds(site, client, server) != first.uuid
+    source = at(site, server)
+    lose(site, source)
+    site.act(server, 'evacuate', {})
+    site.await_status([server], 'ACTIVE')
+    find(site, source)
+    assert at(site, server) != source
+    until(lambda: len(client.every()) == 1)
+    holds(site, client, server)
+    site.audit()
+    # A delete while the host is down.
+    gone = at(site, server)
+    lose(site, gone)
+    site.call('DELETE', f'/servers/{server}', user='admin')
+    until(lambda: server not in site.servers() and not client.every())
+    find(site, gone)
+    until(lambda: 'in flight' not in site.audit())
+    site.assert_nothing_held()
+
+
+def test_a_card_that_only_placement_has_free(site: Site, client: AcceleratorClient) -> None:
+    """Rows 4.5, 4.6: a request for each unit; no handle is free, the binding fails, the server is ERROR and holds
+    nothing."""
+    http.call('POST', site.url('cyborg') + '/device_profiles', [{
+        'name': 'two', 'groups': [{'resources:FPGA': '2', 'trait:CUSTOM_FAKE_DEVICE': 'required'}]}],
+        token=site.token('admin'))
+    (pair,) = site.boot(1, site.flavor('accelerated-two', specs={'accel:device_profile': 'two'}))
+    assert [(one.group, one.state) for one in client.of_instance(pair)] == [(0, 'Bound')] * 2
+    others, found = site.boot(4, site.flavor('plain')), providers(site)
+    for other, (name, provider) in zip(others, sorted(
+            (name, provider) for name, provider in found.items() if '_fpga_' in name), strict=True):
+        (made,) = client.create('fpga')
+        client.bind({made.uuid: provider}, instance_uuid=other, hostname=name.partition('_')[0], project_id='1' * 32)
+    server = site.create('unlucky', site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'}))
+    shown = site.settle([server])[server]
+    assert shown['status'] == 'ERROR' and 'Failed to bind accelerator requests' in shown['fault']['message']
+    assert client.of_instance(server) == [] and server not in str(site.allocations())
+    for other in others:
+        client.delete_of_instance(other)
+    site.clean()
+    until(lambda: not client.every())
+    site.assert_nothing_held()
+
+
+def at(site: Site, server: str) -> str:
+    """The server's host."""
+    host: str = site.servers()[server]['OS-EXT-SRV-ATTR:host']
+    return host
+
+
+def holds(site: Site, client: AcceleratorClient, server: str) -> str:
+    """The uuid of the one request that there is: bound on the server's host, its card in the server's XML."""
+    (request,), host = client.every(), at(site, server)
+    assert (request.hostname, request.state) == (host, 'Bound')
+    assert site.hostdevs(host, server) == tuple(handle.address for handle in handles([request]))
+    return request.uuid
+
+
+def lose(site: Site, host: str) -> None:
+    """The host is gone, and known to be."""
+    site.stop(f'compute-{host}')
+    assert forced_down(site, host, True) == 200
+
+
+def find(site: Site, host: str) -> None:
+    """It is there again, and has removed what was evacuated meanwhile: before that nobody may say that it is up."""
+    site.start(f'compute-{host}')
+    until(lambda: forced_down(site, host, False) == 200)
+
+
+def forced_down(site: Site, host: str, forced: bool) -> int:
+    """The status of the answer."""
+    (row,) = site.call('GET', f'/os-services?binary=nova-compute&host={host}', user='admin')['services']
+    return site.send('PUT', f'/os-services/{row["id"]}', {'forced_down': forced}, user='admin').status
