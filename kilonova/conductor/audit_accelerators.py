@@ -66,7 +66,7 @@ class Accelerators:
         self._marks.update(marks)
 
     def give_back(self, releases: Iterable[Mapping[str, Any]]) -> None:
-        """Requests of pending releases, by their operations' arguments, are still to be deleted: nobody misses them."""
+        """Requests that pending releases will delete are not lost. ``releases``: their operations' arguments."""
         for args in releases:
             self._known.add(args.get(beside.ACCELERATORS_OF, ''))
             self._released.update(args.get(beside.ACCELERATOR_REQUESTS, ()))

@@ -55,7 +55,7 @@ class Work(OwnedRow[OutputsT]):
         self.slot_urgent = False
         # False: the scheduler may still work on a question about this server (ours, or of whoever had the row before).
         self.select_answered = False
-        # Whether its accelerator requests were made by this process, and nobody tried to bind them yet.
+        # True: this process made the accelerator requests, and no binding was tried yet.
         self.unbound = False
         self._at = (self.position, self.kind)
         self._instance: dict[str, Any] | None = None

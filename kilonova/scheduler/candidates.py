@@ -34,7 +34,7 @@ from kilonova.scheduler.snapshot import Snapshot
 TRIES_PER_HOST = 16
 # Answers that are kept at the same time: one of a large cloud has some MiB.
 MOST_ANSWERS = 8
-# Seconds for which an answer is waited for that somebody else asks for.
+# Seconds to wait for the answer to a question that another select is asking.
 WAIT = 5.0
 Key = tuple[bytes, tuple[tuple[str, str], ...]]
 
@@ -73,8 +73,8 @@ class Answers:
     """What Placement answered in the last seconds, by question; one for all selects. Many threads may use it.
 
     A burst of equal requests for devices that only Placement knows (vGPUs, accelerators) costs one question. What was
-    claimed since is reckoned with (``Room``), claims decide, and nobody is refused by an answer that was kept. It is no
-    answer any more when hosts came or went, or one of them has no room left.
+    claimed since is subtracted (``Room``), claims decide, and a kept answer never refuses a request. It is not used any
+    more when hosts came or went, or one of them has no room left.
     """
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class Answers:
 
     @contextmanager
     def turn(self, query: Query, hosts: bytes) -> Iterator[Answer | None]:
-        """The answer to this question, if there is one that is believed: one that others are just asking for is waited
-        for. None: it is the caller's to ask and to ``keep``, and others wait until he leaves. ``hosts``:
+        """The answer to this question, if there is one that is young enough; while another select asks it, its answer
+        is waited for. None: the caller is to ask and to ``keep``, and others wait until the block ends. ``hosts``:
         ``Table.standing``."""
         key = hosts, tuple(query.pairs())
         with self._changed:

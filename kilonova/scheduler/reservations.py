@@ -129,7 +129,7 @@ class Reservations:
             self._note()
 
     def forget_old(self, now: float | None = None) -> None:
-        """Drop servers that nobody will ever take, and what no answer that is believed was before."""
+        """Drop servers that no host has taken in time, and claims that are older than any kept answer."""
         now = time.monotonic() if now is None else now
         self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)
         for uuid in [uuid for uuid, one in self._of.items() if now - one.at > FORGET_AFTER]:

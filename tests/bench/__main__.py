@@ -42,8 +42,8 @@ WITH_GPU = 10
 # vGPUs of each host, all on one card; servers that are booted of each kind of device, and how flavors ask for it.
 VGPUS_A_HOST, CARD = 16, '0000:84:00.0'
 OF_A_KIND = 24
-# Seconds from one of these boots to the next: so slow that the slowest service keeps up, for what comes in a heap costs
-# less each.
+# Seconds from one of these boots to the next: the slowest service keeps up. Boots in a burst cost less each, so kinds
+# are compared at one pace.
 PACE = 0.5
 # Cyborg's cards of each host, and the device profile of one.
 FPGAS_A_HOST, FPGA, PROFILE = 16, ('10ee', '5020'), 'bench'
@@ -142,7 +142,7 @@ def _cyborgs_own(site: BenchSite, idle: dict[str, float]) -> dict[str, float]:
     client = parts.accelerators(conf)
     rows = http.call('GET', site.url('placement') + '/resource_providers', token=site.token('admin')).data
     cards = [row for row in rows['resource_providers'] if '_fpga_' in row['name']]
-    # They never get a host: Cyborg hears the same of them as of a server that is about to be built.
+    # They never get a host: the compute API answers Cyborg's event as for a server that is about to be built.
     site.flavor('bench-nowhere', specs={'pci_passthrough:alias': f'QuadroM4000-video:{GPUS_A_HOST + 1}'})
     servers = [site.create(f'nowhere-{number}', 'bench-nowhere') for number in range(OF_A_KIND)]
     while {row['status'] for row in site.servers().values()} != {'ERROR'}:

@@ -45,7 +45,7 @@ class AcceleratorOutputs(Outputs):
 
 
 def make(work: Work[Any], profile: str) -> None:
-    """Requests for what the device profile says, which are nobody's yet. May be repeated."""
+    """Make requests for what the device profile says; they are bound to no server yet. May be repeated."""
     if work.outputs.accelerators is None:
         work.before_sending()
         LOG.debug('Creating ARQs for device profile %s', profile)
