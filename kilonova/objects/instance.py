@@ -27,7 +27,9 @@ from kilonova.objects.base import (
 )
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_extra import InstancePCIRequests, MigrationContext
+from kilonova.objects.instance_tables import InstanceInfoCache
 from kilonova.objects.pci_device import PciDeviceList
+from kilonova.objects.vif import Vif
 
 if TYPE_CHECKING:
     from kilonova.db.engine import Connection
@@ -158,7 +160,7 @@ class Instance(PersistentObject, KilonovaObject):
         return self
 
     def load_extra(self, extra: dict[str, Any]) -> None:
-        """Set the fields of the ``instance_extra`` columns that are there."""
+        """Set the fields of the ``instance_extra`` columns that are there, and of the text of its info cache."""
         values: dict[str, Any] = {}
         ctxt = self._context
         if extra.get('flavor'):
@@ -177,6 +179,9 @@ class Instance(PersistentObject, KilonovaObject):
                 values[name] = KilonovaObject.from_json(extra[name], ctxt)
         if 'keypairs' in values and values['keypairs'] is None:
             del values['keypairs']
+        if extra.get('network_info'):
+            values['info_cache'] = InstanceInfoCache(ctxt, instance_uuid=self.uuid,
+                                                     network_info=extra['network_info'])
         self.load(values.items())
 
     def _own_devices(self, rows: list[dict[str, Any]]) -> PciDeviceList:
@@ -251,6 +256,13 @@ class Instance(PersistentObject, KilonovaObject):
             instance_uuid=self.uuid, values=rows.values, extra=rows.extra, expect=expect,
             system_metadata=rows.system_metadata))
         self.obj_reset_changes()
+
+    # -- networks ------------------------------------------------------------------------------------------------------
+    @property
+    def vifs(self) -> list[Vif]:
+        """Its interfaces, in the order in which its guest has them; [] where its cache did not come with it."""
+        cache: InstanceInfoCache | None = self.info_cache if 'info_cache' in self else None
+        return [Vif.read(stored) for stored in cache.network_info or ()] if cache is not None else []
 
     # -- flavors and moves ---------------------------------------------------------------------------------------------
     def get_flavor(self, which: str | None = None) -> Flavor | None:

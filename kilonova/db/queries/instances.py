@@ -21,6 +21,7 @@ from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotF
 
 instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
+caches = models.InstanceInfoCache.__table__
 system_metadata_table = models.InstanceSystemMetadata.__table__
 metadata_table = models.InstanceMetadata.__table__
 tags_table = models.Tag.__table__
@@ -46,7 +47,7 @@ def utcnow() -> datetime.datetime:
 
 
 def get(conn: sa.Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """The instances row joined with its extra columns (as ``extra_<column>``), or None."""
+    """The instances row joined with its extra columns and its info cache (as ``extra_<column>``), or None."""
     row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return dict(row) if row else None
 
@@ -59,8 +60,11 @@ def _one(deleted: bool) -> Any:
 
 @functools.cache
 def _with_extra() -> Any:
-    columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS)]
-    return sa.select(*columns).join_from(instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True)
+    columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS),
+               caches.c.network_info.label('extra_network_info')]
+    return sa.select(*columns).select_from(
+        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
+        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid))
 
 
 def by_host(conn: sa.Connection, host: str) -> list[dict[str, Any]]:
@@ -86,7 +90,7 @@ def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> 
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A row of ``get`` as (instances columns, instance_extra columns)."""
+    """A row of ``get`` as (instances columns, instance_extra columns and ``network_info``)."""
     prefix = 'extra_'
     extra = {name[len(prefix):]: value for name, value in row.items() if name.startswith(prefix)}
     return {name: value for name, value in row.items() if not name.startswith(prefix)}, extra

@@ -1,0 +1,122 @@
+"""``Vif``: one interface of a server as the service knows it, and the JSON form of it in instance_info_caches.
+
+    vif = Vif.read(server.info_cache.network_info[0])
+    vif.mac, vif.device_name                      # 'fa:16:3e:…', 'tap1eeb6c43-4f'
+    [vif.stored() for vif in vifs]                # the cache, in the order of the guest's interfaces
+
+The form is the field's (one dict a VIF: id, address, network {label, subnets, meta}, type, details, devname, …).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Characters of a port's id in the name of its device on the host: Linux takes 15 in all.
+_NAMED_BY = 11
+
+
+@dataclass(frozen=True)
+class VifAddress:
+    """A fixed address, and the floating ones that lead to it."""
+
+    address: str
+    floating: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class VifSubnet:
+    """``routes``: (destination, next hop) of each; ``addresses``: those that the interface has of it."""
+
+    cidr: str
+    version: int
+    gateway: str | None = None
+    dns: tuple[str, ...] = ()
+    routes: tuple[tuple[str, str], ...] = ()
+    dhcp: bool = True
+    addresses: tuple[VifAddress, ...] = ()
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> VifSubnet:
+        gateway = stored.get('gateway') or {}
+        return cls(
+            cidr=stored['cidr'], version=stored['version'], gateway=gateway.get('address'),
+            dns=tuple(one['address'] for one in stored.get('dns') or ()),
+            routes=tuple((one['cidr'], one['gateway']['address']) for one in stored.get('routes') or ()),
+            dhcp=(stored.get('meta') or {}).get('enable_dhcp', True),
+            addresses=tuple(VifAddress(one['address'], tuple(each['address'] for each in one.get('floating_ips') or ()))
+                            for one in stored.get('ips') or ()))
+
+    def stored(self) -> dict[str, Any]:
+        def known(address: str, kind: str, **more: Any) -> dict[str, Any]:
+            return {'address': address, 'type': kind, 'version': self.version, 'meta': {}, **more}
+        return {
+            'cidr': self.cidr, 'version': self.version, 'meta': {'enable_dhcp': self.dhcp},
+            'gateway': known(self.gateway, 'gateway') if self.gateway else None,
+            'dns': [known(address, 'dns') for address in self.dns],
+            'routes': [{'cidr': cidr, 'gateway': known(hop, 'gateway'), 'interface': None}
+                       for cidr, hop in self.routes],
+            'ips': [known(one.address, 'fixed', floating_ips=[known(each, 'floating') for each in one.floating])
+                    for one in self.addresses]}
+
+
+@dataclass(frozen=True)
+class Vif:
+    """``details``: vif_details of the port's binding, ``type``: its vif_type; ``mtu``: bytes; ``active``: nothing is to
+    be waited for; ``preserve_on_delete``: its user made the port, and keeps it; ``security_groups``: their names."""
+
+    id: str
+    mac: str
+    network_id: str
+    label: str
+    project_id: str
+    type: str
+    mtu: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    vnic_type: str = 'normal'
+    active: bool = False
+    preserve_on_delete: bool = False
+    physical_network: str | None = None
+    tunneled: bool = False
+    subnets: tuple[VifSubnet, ...] = ()
+    security_groups: tuple[str, ...] = ()
+
+    @property
+    def bridge(self) -> str | None:
+        """The bridge on its host that it is plugged into; None: its type has none."""
+        found: str | None = self.details.get('bridge_name')
+        return found
+
+    @property
+    def device_name(self) -> str:
+        """Its device on the host."""
+        return f'tap{self.id[:_NAMED_BY]}'
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Vif:
+        network = stored['network']
+        about = network.get('meta') or {}
+        return cls(
+            id=stored['id'], mac=stored['address'], network_id=network['id'], label=network['label'],
+            project_id=about.get('tenant_id') or '', type=stored['type'], mtu=about.get('mtu'),
+            details=stored.get('details') or {}, profile=stored.get('profile') or {},
+            vnic_type=stored.get('vnic_type') or 'normal', active=bool(stored.get('active')),
+            preserve_on_delete=bool(stored.get('preserve_on_delete')),
+            physical_network=about.get('physical_network'), tunneled=bool(about.get('tunneled')),
+            subnets=tuple(VifSubnet.read(one) for one in network.get('subnets') or ()),
+            security_groups=tuple((stored.get('meta') or {}).get('security_groups') or ()))
+
+    def stored(self) -> dict[str, Any]:
+        """As it stands in the cache."""
+        return {
+            'id': self.id, 'address': self.mac, 'type': self.type, 'details': dict(self.details),
+            'profile': dict(self.profile), 'vnic_type': self.vnic_type, 'active': self.active,
+            'preserve_on_delete': self.preserve_on_delete, 'devname': self.device_name,
+            'ovs_interfaceid': self.id if self.type == 'ovs' else None, 'qbh_params': None, 'qbg_params': None,
+            'delegate_create': True, 'meta': {'security_groups': list(self.security_groups)},
+            'network': {
+                'id': self.network_id, 'label': self.label, 'bridge': self.bridge,
+                'subnets': [subnet.stored() for subnet in self.subnets],
+                'meta': {'injected': False, 'tenant_id': self.project_id, 'mtu': self.mtu,
+                         'physical_network': self.physical_network, 'tunneled': self.tunneled}}}
