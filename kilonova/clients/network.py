@@ -1,6 +1,6 @@
 """The client of Neutron: networks, ports made, bound, unbound and deleted, and what stands beside them.
 
-    client = NetworkClient(adapter)                             # of keystoneauth1, for the service type network
+    client = NetworkClient(adapter)                             # adapter: session.adapter(conf, 'neutron', …)
     found = client.networks(ctxt, [network_id])                 # as the user: what this user may see
     port = client.create_port(network_id, project_id=project, device_id=uuid, device_owner='compute:nova', host='gpu1')
     port.binding_failed                                         # True: no agent of that host can bind it

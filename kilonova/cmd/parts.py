@@ -18,6 +18,7 @@ from kilonova import sealing
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients import session
 from kilonova.clients.image import ImageClient
+from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.cmd.health import Ask
 from kilonova.context import get_admin_context
@@ -77,6 +78,12 @@ def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient | None:
     either."""
     adapter = session.adapter(conf, 'cyborg', fallback='keystone_authtoken')
     return AcceleratorClient(adapter) if adapter.session.auth is not None else None
+
+
+def networks(conf: cfg.ConfigOpts) -> NetworkClient | None:
+    """The client of [neutron]; None where the section has no credentials: then the cloud has no network service."""
+    adapter = session.adapter(conf, 'neutron')
+    return NetworkClient(adapter) if adapter.session.auth is not None else None
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:

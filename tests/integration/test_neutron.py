@@ -6,12 +6,11 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from keystoneauth1.adapter import Adapter
-from keystoneauth1.identity import v3
-from keystoneauth1.session import Session
 
+from kilonova import conf as kilonova_conf
 from kilonova.clients import network as network_client
 from kilonova.clients.network import NetworkClient, Port
+from kilonova.cmd import parts
 from kilonova.context import RequestContext
 from tests.integration.site import Site
 from tools.cloud import http, neutron, process
@@ -32,10 +31,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> NetworkClient:
-    """With the account of Kilonova's daemons."""
-    auth = v3.Password(site.url('keystone'), username='kilonova', password=site.cloud.secrets['kilonova'],
-                       project_name='service', user_domain_name='Default', project_domain_name='Default')
-    return NetworkClient(Adapter(Session(auth), service_type='network', interface='internal'))
+    """As a daemon of this cloud has it."""
+    conf = kilonova_conf.new()
+    conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
+    made = parts.networks(conf)
+    assert made is not None
+    return made
 
 
 @pytest.fixture

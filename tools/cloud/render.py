@@ -164,8 +164,9 @@ def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
 
 
 def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-             accelerators: bool = False) -> str:
-    """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg."""
+             accelerators: bool = False, networks: bool = False) -> str:
+    """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg; ``networks``:
+    there is Neutron."""
     databases = layout.data('kilonova')
     return ini({
         'DEFAULT': {
@@ -194,6 +195,7 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'placement': account(ports, secrets, 'kilonova'),
         'glance': account(ports, secrets, 'kilonova'),
         **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
+        **({'neutron': account(ports, secrets, 'kilonova')} if networks else {}),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},

@@ -185,7 +185,7 @@ def write_configuration(cloud: Cloud) -> None:
         layout.etc / 'placement' / 'placement.conf': render.placement(layout, ports, secrets),
         **{layout.etc / name / 'gunicorn.conf.py': render.gunicorn(ports, name)
            for name in ('keystone', 'glance', 'placement')},
-        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg),
+        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg, networks=cloud.network),
         layout.clouds: render.clouds(ports, secrets),
     }
     for host, node_file in cloud.hosts.items():

@@ -173,14 +173,15 @@ def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
 
 
 def test_neutron_is_there_where_it_is_wanted(layout, tmp_path):
-    """Without it neither a process nor a file is about it."""
+    """Without it neither a process, a file nor a section of kilonova.conf is about it."""
     without, there = (cloud_of(layout, tmp_path, network=wanted) for wanted in (False, True))
     before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
     assert after - before == {'neutron', 'ovn-nb', 'ovn-sb', 'ovn-northd', 'ovn-hosts'}
     layout.make_directories()
     services.write_configuration(without)
-    assert not (layout.etc / 'neutron').exists()
+    assert not (layout.etc / 'neutron').exists() and '[neutron]' not in layout.conf.read_text()
     services.write_configuration(there)
+    assert '[neutron]' in layout.conf.read_text()
     read = parse(tmp_path, (layout.etc / 'neutron' / 'neutron.conf').read_text())
     assert read['ovn']['ovn_sb_connection'] == [f'unix:{layout.var}/data/neutron/sb.sock']
     assert read['nova']['username'] == read['keystone_authtoken']['username'] == ['neutron']
