@@ -7,6 +7,7 @@ from typing import Any
 from oslo_config import cfg
 
 from kilonova.accel.client import AcceleratorClient
+from kilonova.clients.network import NetworkClient
 from kilonova.rpc.notify import OFF, Notifications
 
 # Resources that quotas know, and what they count.
@@ -77,7 +78,8 @@ class Backend:
     ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of its
     compute tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
     PlacementClient (None: providers of deleted services stay), ``limits`` a LimitsClient where limits are Keystone's,
-    ``accelerators`` the client of the accelerator service (None: there is no account for it),
+    ``accelerators`` the client of the accelerator service (None: there is no account for it), ``networks`` that of the
+    network service (None: this cloud has none),
     ``aliases`` the PCI aliases, ``notify`` tells other programs what happens.
     """
 
@@ -91,6 +93,7 @@ class Backend:
     placement: Any = None
     limits: Any = None
     accelerators: AcceleratorClient | None = None
+    networks: NetworkClient | None = None
     notify: Notifications = OFF
 
     def all_cells(self) -> list[Any]:

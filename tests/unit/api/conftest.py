@@ -25,6 +25,7 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.queries import instances, operations
 from kilonova.errors import ImageNotFound
 from tests.fixtures import policies
+from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import put_server
 
 IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
@@ -138,7 +139,8 @@ def database_urls(directory: pathlib.Path, templates: pathlib.Path) -> dict[str,
 class Site:
     """See the module."""
 
-    def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
+    def __init__(self, directory: pathlib.Path, templates: pathlib.Path, *, neutron: FakeNeutron | None = None,
+                 **options: Any) -> None:
         urls = database_urls(directory, templates)
         self.databases = engine.Databases(urls['api'], urls['cell1'])
         engine.install(self.databases)
@@ -161,7 +163,8 @@ class Site:
         self.limits = UnifiedLimits()
         self.app = make_app(self.conf, databases=self.databases, cells=self.cells, conductor=self.conductor,
                             image_client=self.images, compute=self.compute, placement=self.placement,
-                            limits=self.limits, policy=policies.shared(options))
+                            limits=self.limits, networks=neutron.client if neutron else None,
+                            policy=policies.shared(options))
         self.flavors = 0
 
     # -- requests -------------------------------------------------------------------------------------------------
