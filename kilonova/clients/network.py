@@ -121,6 +121,9 @@ class Port:
     security_groups: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     vnic_type: str = 'normal'
+    # Only the service sees it: what the port asks of Placement.
+    resource_request: Mapping[str, Any] | None = None
+    device_profile: str | None = None
     # unbound, binding_failed, ovs, hw_veb …
     vif_type: str | None = None
     vif_details: Mapping[str, Any] = field(default_factory=dict)
@@ -135,7 +138,8 @@ class Port:
             device_owner=body['device_owner'],
             fixed_ips=tuple(FixedIp(one['subnet_id'], one['ip_address']) for one in body['fixed_ips']),
             security_groups=tuple(body.get('security_groups') or ()), tags=tuple(body.get('tags') or ()),
-            vnic_type=body.get('binding:vnic_type') or 'normal', vif_type=body.get('binding:vif_type'),
+            vnic_type=body.get('binding:vnic_type') or 'normal', resource_request=body.get('resource_request') or None,
+            device_profile=body.get('device_profile') or None, vif_type=body.get('binding:vif_type'),
             vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
             host=body.get('binding:host_id') or None)
 

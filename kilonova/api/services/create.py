@@ -24,6 +24,7 @@ from kilonova.api.services import (
     hosts,
     images,
     keypairs,
+    networks,
     passwords,
     quota,
     refusals,
@@ -49,7 +50,6 @@ from kilonova.objects import (
     KeyPairList,
     RequestGroup,
     RequestSpec,
-    SecurityGroupList,
     TagList,
 )
 from kilonova.pci import request as pci_request
@@ -61,7 +61,6 @@ LOG = logging.getLogger(__name__)
 MAX_USER_DATA = 65535
 _RESERVATION = string.ascii_lowercase + string.digits
 MAX_HOSTNAME, MAX_FQDN = 63, 255
-DEFAULT_GROUP = 'default'
 
 
 class TooManyServers(Invalid):
@@ -110,6 +109,7 @@ class CreateRequest:
     hints: dict[str, Any] = field(default_factory=dict)
     certificates: list[str] = field(default_factory=list)
     zero_disk_allowed: bool = False
+    external_network_allowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class _Shared:
     count: int
     automatic_disk: bool
     kernels: images.Kernels
+    networks: networks.Found
     group: dict[str, Any] | None = None
     accelerators: list[RequestGroup] | None = None
 
@@ -158,7 +159,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     """Accept a request for servers. They are BUILD afterwards; what fails later is in their faults."""
     # 1. What needs nobody's answer.
     check_request(request)
-    _check_groups(ctxt, request.security_groups)
+    asked = networks.read(backend, ctxt, request.networks, request.security_groups, request.max_count)
     # 2. What it is made of.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
     disks = block_devices.read(request.block_devices, request.old_block_devices, flavor,
@@ -174,6 +175,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     groups = accelerators.groups(backend, ctxt, made.extra_specs)
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
+    interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
@@ -182,6 +184,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     quota.check_metadata(allowed, request.metadata)
     files = passwords.read_files(request.personality, allowed)
     count = quota.check_create(backend, allowed, quota.sizes(made, image), request.min_count, request.max_count)
+    count = networks.fit(backend, ctxt, interfaces, request.min_count, count)
     if count > backend.options.max_servers_per_request:
         raise TooManyServers(wanted=count, most=backend.options.max_servers_per_request)
     if count < request.max_count:
@@ -189,8 +192,8 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
     shared = _Shared(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
-                     destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels, group,
-                     groups)
+                     destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels,
+                     interfaces, group, groups)
     keys = passwords.keys(backend, request.admin_password or request.personality)
     # 5. Write and wake.
     return _accept(backend, ctxt, shared, allowed, keys)
@@ -207,7 +210,6 @@ def check_request(request: CreateRequest) -> None:
     check_certificates(request.certificates)
     if (request.host or request.hypervisor_hostname) and (request.force_host or request.force_node):
         raise Invalid('Unable to specify both the host in availability_zone and host or hypervisor_hostname.')
-    _check_networks(request.networks)
 
 
 def check_user_data(text: str | None) -> None:
@@ -221,20 +223,6 @@ def check_certificates(ids: Sequence[str]) -> None:
     """CertificatesUnverified: nothing would be verified against them."""
     if ids:
         raise refusals.CertificatesUnverified
-
-
-def _check_groups(ctxt: RequestContext, names: list[str]) -> None:
-    """Security groups are the network service's. The one that each project has is asked for by every client."""
-    for name in names:
-        if name != DEFAULT_GROUP:
-            raise refusals.NoSuchSecurityGroup(name=name, project=ctxt.project_id)
-
-
-def _check_networks(networks: Any) -> None:
-    if isinstance(networks, list) and networks:
-        named = [f'port {network["port"]}' if network.get('port') else f'network {network.get("uuid")}'
-                 for network in networks]
-        raise refusals.NoNetworkService(wanted=', '.join(named))
 
 
 def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
@@ -436,7 +424,7 @@ def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpe
         num_instances=shared.count, availability_zone=shared.zone, pci_requests=server.pci_requests,
         numa_topology=server.numa_topology,
         instance_group=server_groups.as_object(ctxt, shared.group),
-        security_groups=SecurityGroupList.from_names(ctxt, request.security_groups),
+        security_groups=shared.networks.security_groups(ctxt), requested_networks=shared.networks.requests(ctxt),
         force_hosts=[request.force_host] if request.force_host else None,
         force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination,
         requested_resources=shared.accelerators)

@@ -19,6 +19,7 @@ CREATE = f'{PREFIX}servers:create'
 FORCED_HOST, ZERO_DISK = f'{CREATE}:forced_host', f'{CREATE}:zero_disk_flavor'
 ATTACH_VOLUME, ATTACH_NETWORK = f'{CREATE}:attach_volume', f'{CREATE}:attach_network'
 TRUSTED_CERTS = f'{CREATE}:trusted_certs'
+ATTACH_EXTERNAL = 'network:attach_external_network'
 REQUESTED_DESTINATION = 'compute:servers:create:requested_destination'
 RULES = (
     rule(CREATE, MEMBER, 'Create servers.'),
@@ -26,6 +27,7 @@ RULES = (
     rule(REQUESTED_DESTINATION, ADMIN, 'Create servers on a named host that the scheduler agrees with.'),
     rule(ATTACH_VOLUME, MEMBER, 'Create servers with volumes.'),
     rule(ATTACH_NETWORK, MEMBER, 'Create servers on named networks or ports.'),
+    rule(ATTACH_EXTERNAL, ADMIN, 'Create servers on external networks that are not shared.'),
     rule(TRUSTED_CERTS, MEMBER, 'Create servers with trusted image certificates.'),
     rule(ZERO_DISK, ADMIN, 'Create servers from an image on a flavor without disk.'),
 )
@@ -166,7 +168,7 @@ def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
         disk_config=body.get('OS-DCF:diskConfig'), access_ip_v4=body.get('accessIPv4'),
         access_ip_v6=body.get('accessIPv6'), description=description, tags=sorted(set(body.get('tags') or ())),
         hostname=body.get('hostname'), hints=hints, certificates=body.get('trusted_image_certificates') or [],
-        zero_disk_allowed=call.may(ZERO_DISK))
+        zero_disk_allowed=call.may(ZERO_DISK), external_network_allowed=call.may(ATTACH_EXTERNAL))
 
 
 def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
@@ -205,5 +207,6 @@ def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[st
 # --- routes ----------------------------------------------------------------------------------------------------------
 ROUTES = (
     Route('POST', '/servers', create, CREATE, body=BODY, status=202,
-          asks=(FORCED_HOST, REQUESTED_DESTINATION, ATTACH_VOLUME, ATTACH_NETWORK, TRUSTED_CERTS, ZERO_DISK)),
+          asks=(FORCED_HOST, REQUESTED_DESTINATION, ATTACH_VOLUME, ATTACH_NETWORK, ATTACH_EXTERNAL, TRUSTED_CERTS,
+                ZERO_DISK)),
 )

@@ -1,0 +1,293 @@
+"""What a create asks of the network service: the forms of networks and groups, what is refused, and what it costs."""
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kilonova.objects.vif import Vif
+from tests.fixtures.neutron import FakeNeutron
+from tests.fixtures.servers import put_vifs
+from tests.unit.api.conftest import IMAGE, OTHER, PROJECT
+
+NOSUCH = '11111111-2222-4333-8444-555555555555'
+
+
+@pytest.fixture
+def neutron():
+    made = FakeNeutron(hosts={'h1'})
+    made.users = {f'bob:{PROJECT}': PROJECT, f'eve:{OTHER}': OTHER, f'admin:{PROJECT}': None}
+    return made
+
+
+@pytest.fixture
+def site(make_site, neutron):
+    made = make_site(neutron=neutron)
+    made.small = made.flavor()
+    return made
+
+
+@pytest.fixture
+def private(neutron):
+    return neutron.add_network('private', PROJECT, cidr='10.2.0.0/24')
+
+
+def post(site, networks, user='bob', project=PROJECT, version='2.104', **values):
+    body = {'name': 's', 'flavorRef': site.small, 'imageRef': IMAGE, **values}
+    if networks is not None:
+        body['networks'] = networks
+    return site.request('POST', '/servers', {'server': body}, user=user, project=project, version=version)
+
+
+def created(site, networks, **values):
+    """(network, port, address) of each interface that the conductor is told of, per server."""
+    response = post(site, networks, **values)
+    assert response.status_int == 202, response.text
+    return [[(one.network_id, one.port_id, None if one.address is None else str(one.address))
+             for one in spec.requested_networks] for spec in site.asked_for('request_spec')]
+
+
+def refused(site, networks, **values):
+    response = post(site, networks, **values)
+    (fault,) = response.json.values()
+    assert site.conductor.calls == [] and fault['code'] == response.status_int
+    return fault['code'], fault['message']
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+def test_forms_of_networks(site, neutron, private):
+    """In the user's order; a port is told with its network."""
+    other = neutron.add_network('other', PROJECT, cidr='10.3.0.0/24')
+    port = neutron.add_port(other, PROJECT)
+    asked = [{'uuid': private, 'fixed_ip': '10.2.0.9'}, {'port': port}, {'uuid': other.upper(), 'port': None},
+             {'uuid': private}]
+    assert created(site, asked) == [[(private, None, '10.2.0.9'), (other, port, None), (other, None, None),
+                                     (private, None, None)]]
+
+
+def test_none_asks_for_nothing(site, neutron, private):
+    neutron.add_port(private, PROJECT)
+    assert created(site, 'none') == [[]] and neutron.asked == []
+
+
+@pytest.mark.parametrize(('networks', 'version'), [('auto', '2.104'), ([], '2.104'), ([], '2.36'), (None, '2.36')])
+def test_the_only_network(site, neutron, private, networks, version):
+    """External networks, those that are switched off and those of other projects are none of it."""
+    neutron.add_network('public', 'p9', cidr='10.4.0.0/24', shared=True, **{'router:external': True})
+    neutron.add_network('off', PROJECT, cidr='10.5.0.0/24', admin_state_up=False)
+    neutron.add_network('theirs', OTHER, cidr='10.6.0.0/24')
+    assert created(site, networks, version=version) == [[(private, None, None)]]
+
+
+def test_a_shared_one_counts(site, neutron, private):
+    shared = neutron.add_network('shared', OTHER, cidr='10.4.0.0/24', shared=True)
+    assert refused(site, 'auto') == (
+        409, 'Multiple possible networks found, use a Network ID to be more specific.')
+    neutron.networks.pop(private)
+    assert created(site, 'auto') == [[(shared, None, None)]]
+
+
+def test_no_network_at_all(site, neutron):
+    assert refused(site, 'auto') == (400, (
+        f"Auto-allocated topology is not served in this cloud: with networks 'auto' project {PROJECT} needs a network, "
+        'and it has none.'))
+    assert created(site, [], version='2.36') == [[]]
+
+
+def test_several_servers_cost_as_much_as_one(site, neutron, private):
+    assert len(created(site, [{'uuid': private}], min_count=3)) == 3
+    assert [path.partition('?')[0] for _, path in neutron.asked] == [
+        '/networks', f'/quotas/{PROJECT}/details.json']
+
+
+def test_what_ports_cost(site, neutron, private):
+    """The quota counts what is made: the user's port is there."""
+    port = neutron.add_port(private, PROJECT)
+    neutron.limits[PROJECT] = 1
+    assert created(site, [{'port': port}]) == [[(private, port, None)]]
+    assert [path.partition('?')[0] for _, path in neutron.asked] == ['/ports', '/networks']
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+def test_what_is_not_there(site, neutron, private):
+    theirs = neutron.add_port(neutron.add_network('theirs', OTHER, cidr='10.6.0.0/24'), OTHER)
+    assert refused(site, [{'uuid': NOSUCH}]) == (400, f'Network {NOSUCH} could not be found.')
+    assert refused(site, [{'uuid': 'br-x'}], version='2.36') == (400, 'Network br-x could not be found.')
+    for port in (NOSUCH, theirs):
+        assert refused(site, [{'port': port}]) == (400, f'Port id {port} could not be found.')
+        assert refused(site, [{'port': port}], user='admin') == (400, f'Port id {port} could not be found.')
+    assert refused(site, [{'uuid': private}], security_groups=[{'name': 'nosuch'}]) == (
+        400, "Unable to find security_group with name or id 'nosuch'")
+    port = neutron.add_port(private, PROJECT)
+    del neutron.networks[private]
+    assert refused(site, [{'port': port}]) == (400, f'Network {private} could not be found.')
+
+
+def test_ports_in_use(site, neutron, private):
+    port = neutron.add_port(private, PROJECT, device_id=str(uuid.uuid4()))
+    assert refused(site, [{'port': port}]) == (409, f'Port {port} is still in use.')
+
+
+def test_networks_without_subnet(site, neutron):
+    bare = neutron.add_network('bare', PROJECT)
+    text = f'Network {bare} requires a subnet in order to boot instances on.'
+    assert refused(site, [{'uuid': bare}]) == refused(site, 'auto') == (400, text)
+
+
+def test_fixed_addresses(site, neutron, private):
+    """Seed map 1.7."""
+    server = str(uuid.uuid4())
+    neutron.add_port(private, PROJECT, device_id=server, fixed_ips=[{'ip_address': '10.2.0.203'}])
+    neutron.add_port(private, PROJECT, fixed_ips=[{'ip_address': '10.2.0.204'}])
+    of = [{'uuid': private, 'fixed_ip': '10.2.0.203'}]
+    assert refused(site, of) == (400, f'Fixed IP address 10.2.0.203 is already in use on instance {server}.')
+    of[0]['fixed_ip'] = '10.2.0.204'
+    assert refused(site, of) == (400, 'Fixed IP address 10.2.0.204 is already in use.')
+    for address in ('10.99.0.1', 'fd00::1'):
+        of[0]['fixed_ip'] = address
+        assert refused(site, of) == (400, (f'Invalid input received: Fixed IP {address} is not a valid ip address for '
+                                           f'network {private}.'))
+    of[0]['fixed_ip'] = '10.2.0.9'
+    assert refused(site, of * 2) == (400, f"Fixed IP '10.2.0.9' was specified twice for network {private}.")
+    assert refused(site, of, max_count=2) == (
+        400, 'Failed to launch instances: max_count cannot be greater than 1 if an fixed_ip is specified.')
+
+
+def test_forms_that_are_none(site, neutron, private):
+    """Seed map 1.7: they need no answer of the network service."""
+    port = neutron.add_port(private, PROJECT)
+    assert refused(site, [{'port': port}], min_count=2) == (400, (
+        'Failed to launch instances: Unable to launch multiple instances with a single configured port ID. Please '
+        'launch your instance one by one with different ports.'))
+    assert refused(site, [{'port': port, 'fixed_ip': '10.2.0.9'}]) == (
+        400, f"Specified Fixed IP '10.2.0.9' cannot be used with port '{port}': the two cannot be specified together.")
+    assert refused(site, [{'port': port}, {'port': port.upper()}]) == (
+        400, f"Port ID '{port}' was specified twice: you cannot attach a port multiple times.")
+    assert refused(site, [{'fixed_ip': '10.2.0.9'}]) == (
+        400, 'Bad network format: each of networks names a network (uuid) or a port.')
+    assert refused(site, [{'uuid': private, 'tag': 'nic1'}]) == (
+        400, "Device tags of interfaces are not served in this cloud: networks must not have a tag, not 'nic1'.")
+    assert neutron.asked == []
+
+
+@pytest.mark.parametrize(('fields', 'reason'), [
+    ({'binding:vnic_type': 'direct'}, "its vnic_type is 'direct', and interfaces are of type 'normal'"),
+    ({'resource_request': {'request_groups': [{'id': NOSUCH, 'required': [], 'resources': {'X': 1}}]}},
+     'it has a resource request, as of a guaranteed bandwidth'),
+    ({'device_profile': 'fpga'}, "it has the device profile 'fpga'")])
+def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reason):
+    port = neutron.add_port(private, PROJECT, **fields)
+    assert refused(site, [{'port': port}]) == (400, f'Port {port} is not served in this cloud: {reason}.')
+
+
+def test_external_networks(site, neutron):
+    """Members may use those that are shared."""
+    external = {'router:external': True}
+    public = neutron.add_network('public', PROJECT, cidr='10.4.0.0/24', **external)
+    shared = neutron.add_network('shared', 'p9', cidr='10.5.0.0/24', shared=True, **external)
+    assert refused(site, [{'uuid': public}]) == (
+        403, f'It is not allowed to create an interface on external network {public}.')
+    assert created(site, [{'uuid': shared}]) == [[(shared, None, None)]]
+    assert created(site, [{'uuid': public}], user='admin') == [[(public, None, None)]]
+
+
+def test_the_quota_of_ports(site, neutron, private, caplog):
+    """Seed map 1.10: as many servers as there is room for, at least those that are wanted."""
+    caplog.set_level('INFO')
+    neutron.limits[PROJECT] = 5
+    both = [{'uuid': private}, {'uuid': private}]
+    assert refused(site, both, min_count=3) == (403, 'Maximum number of ports exceeded')
+    assert len(created(site, both, min_count=1, max_count=9)) == 2
+    assert 'max count reduced from 9 to 2' in caplog.text
+    neutron.limits[PROJECT] = -1
+    assert len(created(site, both, min_count=8)) == 8
+
+
+@pytest.mark.parametrize('path', ['/networks', '/quotas', '/ports', '/subnets', '/security-groups'])
+def test_a_silent_network_service(site, neutron, private, path):
+    port = neutron.add_port(private, PROJECT)
+
+    def silent(method, asked):
+        if asked.startswith(path):
+            raise neutron.broken()
+    neutron.before = silent
+    code, text = refused(site, [{'uuid': private, 'fixed_ip': '10.2.0.9'}, {'port': port}],
+                         security_groups=[{'name': 'web'}] if path == '/security-groups' else [])
+    assert code == 503 and text.startswith('The network service does not answer: ')
+
+
+# --- security groups -------------------------------------------------------------------------------------------------
+def groups(site):
+    (spec,) = site.asked_for('request_spec')
+    return [(group.name, group.uuid if 'uuid' in group else None) for group in spec.security_groups]
+
+
+def test_groups_by_name_and_by_id(site, neutron, private):
+    web, default = neutron.add_group('web', PROJECT), neutron.add_group('default', PROJECT)
+    db = neutron.add_group('db', PROJECT)
+    created(site, [{'uuid': private}], security_groups=[{'name': 'web'}, {'name': db}, {'name': 'default'}])
+    assert groups(site) == [('web', web), ('db', db), ('default', default)]
+
+
+@pytest.mark.parametrize('names', [[], ['default']])
+def test_the_default_group_needs_no_question(site, neutron, private, names):
+    response = post(site, [{'uuid': private}], security_groups=[{'name': name} for name in names])
+    assert response.json['server']['security_groups'] == [{'name': 'default'}]
+    assert groups(site) == [(name, None) for name in names]
+    assert len(neutron.asked) == 2
+
+
+def test_groups_that_cannot_be_had(site, neutron, private):
+    neutron.add_group('web', PROJECT), neutron.add_group('web', PROJECT)
+    assert refused(site, [{'uuid': private}], security_groups=[{'name': 'web'}]) == (
+        409, "Multiple security_group matches found for name 'web', use an ID to be more specific.")
+    free = neutron.add_network('free', PROJECT, cidr='10.7.0.0/24', port_security_enabled=False)
+    db = neutron.add_group('db', PROJECT)
+    assert refused(site, [{'uuid': free}], security_groups=[{'name': 'db'}]) == (400, (
+        'Network requires port_security_enabled and subnet associated in order to apply security groups.'))
+    created(site, 'none', security_groups=[{'name': 'db'}])
+    assert groups(site) == [('db', db)]
+
+
+# --- without a network service ---------------------------------------------------------------------------------------
+def test_a_cloud_without_network_service(make_site):
+    site = make_site()
+    site.small = site.flavor()
+    assert refused(site, [{'uuid': NOSUCH, 'tag': 'x'}, {'port': NOSUCH}], min_count=2) == (400, (
+        "There is no network service in this cloud: networks must be 'none', 'auto' or left out, not network "
+        f'{NOSUCH}, port {NOSUCH}.'))
+    assert refused(site, 'auto', security_groups=[{'name': 'web'}]) == (
+        400, f'Security group web not found for project {PROJECT}.')
+    assert created(site, 'auto', security_groups=[{'name': 'default'}]) == [[]]
+    assert groups(site) == [('default', None)]
+
+
+# --- servers that have ports -----------------------------------------------------------------------------------------
+VIF = Vif(id=NOSUCH, mac='fa:16:3e:00:00:01', network_id=str(uuid.uuid4()), label='private', project_id=PROJECT,
+          type='ovs')
+OFFLOADED = {'vm_state': 'shelved_offloaded', 'host': None, 'node': None, 'power_state': 4}
+MOVES = [({'resize': {'flavorRef': '9'}}, {}), ({'migrate': None}, {}), ({'shelve': None}, {}),
+         ({'os-migrateLive': {'host': None, 'block_migration': 'auto'}}, {}), ({'evacuate': {}}, {}),
+         ({'shelveOffload': None}, {'vm_state': 'shelved', 'power_state': 4}), ({'unshelve': None}, OFFLOADED)]
+
+
+def with_ports(site, *vifs, **values):
+    server = site.server(**values)
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, vifs)
+    return server
+
+
+@pytest.mark.parametrize(('action', 'values'), MOVES, ids=lambda value: next(iter(value), ''))
+def test_moves_of_servers_with_ports_are_refused(site, action, values):
+    server = with_ports(site, VIF, **values)
+    site.conductor.calls.clear()
+    assert site.fault('POST', f'/servers/{server}/action', action) == (
+        400, f'Moving servers that have ports is not served yet: server {server} has 1.')
+    assert site.rows(server) == [] and site.conductor.calls == []
+
+
+def test_servers_with_ports_that_stay(site):
+    for action in ('os-stop', 'pause', 'rescue'):
+        server = with_ports(site, VIF)
+        assert site.request('POST', f'/servers/{server}/action', {action: None}).status_int < 300
