@@ -50,6 +50,9 @@ ImageMeta = Mapping[str, Any]
 ImageFetch = Callable[[str, IO[bytes]], object]
 # Called often by what takes long; what it raises ends that.
 Check = Callable[[], None]
+# Called once, while a guest is there and its CPUs stand still: its interfaces are plugged on this host. Returns when
+# the guest may run; what it raises ends the call, and leaves the guest for ``destroy``.
+Plugged = Callable[[], None]
 # Called often with (bytes done, bytes in all) by what carries disks; what it raises ends that.
 Progress = Callable[[int, int], None]
 # {resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}}
@@ -322,9 +325,12 @@ class Guests(Protocol):
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (),
-              block_devices: Iterable[objects.BlockDeviceMapping] = (), power_on: bool = True) -> None:
+              block_devices: Iterable[objects.BlockDeviceMapping] = (), power_on: bool = True,
+              plugged: Plugged | None = None) -> None:
         """Make the disks and the domain and start it, unless it is to stay off; returns when it runs.
 
+        With ``plugged`` it is started paused, and runs when ``plugged()`` has returned: a guest that ran before its
+        network is ready would lose its first requests for an address. One that stays off plugs nothing.
         ``files`` are (path, base64 content) for the config drive. ``block_devices``: disks as the user asked for them,
         instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
         through moves too. Where the guest finds those with tags it notes in ``instance.device_metadata``; ``rebuild``
@@ -489,8 +495,10 @@ class Moves(Protocol):
         """
 
     def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo) -> None:
-        """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked."""
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo,
+                         plugged: Plugged | None = None) -> None:
+        """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked; ``plugged`` as in
+        ``Guests.spawn``."""
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
         """Destination of an evacuation: the disks of a server of the dead host ``source`` are on storage that is this
@@ -510,8 +518,10 @@ class Moves(Protocol):
         """
 
     def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
-                                pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
-        """Source, revert or undo: bring back the kept disks, define the domain, start it if asked.
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
+                                plugged: Plugged | None = None) -> None:
+        """Source, revert or undo: bring back the kept disks, define the domain, start it if asked; ``plugged`` as in
+        ``Guests.spawn``.
 
         A guest that was never moved and already is as asked stays untouched.
         """

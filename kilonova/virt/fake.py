@@ -164,7 +164,8 @@ class FakeDriver:
                 self.make_mdev(device.address, device.parent_addr, device.extra_info['mdev_type'])
         return [device.address for device in devices]
 
-    def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+    def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool,
+               plugged: driver.Plugged | None = None) -> None:
         self.disk(instance)
         hostdevs = self.prepare(pci_devices)
         self.rescued.discard(instance.uuid)
@@ -172,6 +173,18 @@ class FakeDriver:
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
             instance.flavor.memory_mb, hostdevs)
+        if power_on and plugged is not None:
+            self.domains[instance.uuid].state = PowerState.PAUSED
+            self.release(instance, plugged)
+
+    def release(self, instance: objects.Instance, plugged: driver.Plugged) -> None:
+        """A guest that was started paused runs when ``plugged()`` has returned; other calls don't wait for that."""
+        self._lock.release()
+        try:
+            plugged()
+        finally:
+            self._lock.acquire()
+        self.domains[instance.uuid].state = PowerState.RUNNING
 
     def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
         self.define(instance, pci_devices, True)
@@ -267,9 +280,9 @@ class FakeGuests(_Part):
     def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
-              power_on: bool = True) -> None:
+              power_on: bool = True, plugged: driver.Plugged | None = None) -> None:
         self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
-        self.fake.define(instance, pci_devices, power_on)
+        self.fake.define(instance, pci_devices, power_on, plugged)
 
     @_scripted
     def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
@@ -457,12 +470,12 @@ class FakeMoves(_Part):
     @_scripted
     def finish_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                          pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                         disk_info: driver.DiskInfo) -> None:
+                         disk_info: driver.DiskInfo, plugged: driver.Plugged | None = None) -> None:
         disk = self.fake.disk(instance)
         self.fake.directories[instance.uuid] = replace(
             disk, root_gb=max(disk.root_gb, instance.flavor.root_gb),
             ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
-        self.fake.define(instance, pci_devices, power_on)
+        self.fake.define(instance, pci_devices, power_on, plugged)
 
     @_scripted
     def take_over(self, instance: objects.Instance, source: str) -> bool:
@@ -493,14 +506,15 @@ class FakeMoves(_Part):
 
     @_scripted
     def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
-                                pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
+                                plugged: driver.Plugged | None = None) -> None:
         kept = self.fake.directories.pop(instance.uuid + '_resize', None)
         if kept:
             self.fake.directories[instance.uuid] = replace(kept, move=None)
         elif instance.uuid in self.fake.domains and power_on == (
                 self.fake.domains[instance.uuid].state == PowerState.RUNNING):
             return
-        self.fake.define(instance, pci_devices, power_on)
+        self.fake.define(instance, pci_devices, power_on, plugged)
 
     def _check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
         old = instance.flavor

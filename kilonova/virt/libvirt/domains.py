@@ -57,13 +57,13 @@ class Domains:
         return found
 
     def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
-              power_on: bool) -> None:
+              power_on: bool, plugged: driver.Plugged | None = None) -> None:
         """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
         spec = self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices)
         xml = self.prepare(spec)
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
-        self._note_tags(instance, spec, self.replace(instance, xml, power_on))
+        self._note_tags(instance, spec, self.replace(instance, xml, power_on, plugged))
         rescue.forget(self._disks.directory(instance.uuid))
 
     def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
@@ -112,8 +112,10 @@ class Domains:
         if tagged:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged)
 
-    def replace(self, instance: objects.Instance, xml: str, power_on: bool) -> Guest:
-        """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked.
+    def replace(self, instance: objects.Instance, xml: str, power_on: bool,
+                plugged: driver.Plugged | None = None) -> Guest:
+        """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked;
+        with ``plugged`` it is held until that returns.
 
         Defining over a running domain would change its next start only, so it is stopped first; from saved memory it
         would not start anew.
@@ -126,8 +128,11 @@ class Domains:
                 old.undefine()
         guest = self._libvirt.define(xml, instance.uuid)
         if power_on:
-            guest.start()
+            guest.start(paused=plugged is not None)
         self.show(guest)
+        if power_on and plugged is not None:
+            plugged()
+            guest.go_on()
         return guest
 
     def show(self, guest: Guest) -> None:

@@ -121,18 +121,23 @@ class Guest:
                 raise
             return None
 
-    def start(self) -> None:
-        """Raises GuestFailed."""
+    def start(self, *, paused: bool = False) -> None:
+        """``paused``: its CPUs stand still until it may ``go_on``. Raises GuestFailed."""
+        # libvirt's test driver can't start it so.
+        by_flag = paused and not self._host.is_test
+        create = ('createWithFlags', libvirt.VIR_DOMAIN_START_PAUSED) if by_flag else ('create',)
         try:
             try:
-                self.call_once('create')
+                self.call_once(*create)
             except driver.HypervisorUnavailable:
                 # Nobody knows whether the daemon came so far.
                 if not self.is_active():
-                    self.call_once('create')
+                    self.call_once(*create)
         except libvirt.libvirtError as error:
             LOG.error('Error launching a defined domain with XML: %s', self.xml())
             raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
+        if paused and not by_flag:
+            self.hold()
 
     def destroy(self) -> None:
         """Cut its power."""

@@ -62,7 +62,7 @@ class Guests:
     def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
-              power_on: bool = True) -> None:
+              power_on: bool = True, plugged: driver.Plugged | None = None) -> None:
         # 1. the XML and its mediated devices: what can't be is refused before a byte is copied
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
@@ -73,7 +73,7 @@ class Guests:
         self._domains.place_tags(instance, guest, xml)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked)
         # 4. the guest
-        self._domains.replace(instance, xml, power_on)
+        self._domains.replace(instance, xml, power_on, plugged)
         LOG.debug('Guest created on hypervisor', instance_uuid=instance.uuid)
         LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
 

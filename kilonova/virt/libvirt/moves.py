@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.domains import Domains
@@ -47,14 +48,15 @@ class Moves:
 
     @translated
     def finish_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
-                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: driver.DiskInfo) -> None:
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: driver.DiskInfo,
+                         plugged: driver.Plugged | None = None) -> None:
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
             raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
         directory.own(self._libvirt.name)
         self._disks.grow(instance, image_meta)
-        self._build(instance, image_meta, pci_devices, power_on)
+        self._build(instance, image_meta, pci_devices, power_on, plugged)
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
         directory = self._disks.directory(instance.uuid)
@@ -89,19 +91,23 @@ class Moves:
 
     @translated
     def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
-                                pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
+                                plugged: driver.Plugged | None = None) -> None:
         if self._mover.is_aside(instance.uuid):
             self._domains.forget(instance.uuid)
         else:
             guest = self._libvirt.find(instance.uuid)
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
+                if plugged is not None and guest.power_state() == PowerState.PAUSED:
+                    plugged()           # an earlier call came no further
+                    guest.go_on()
                 return      # it was never moved, or is back already
         self._mover.restore(instance.uuid)
-        self._build(instance, image_meta, pci_devices, power_on)
+        self._build(instance, image_meta, pci_devices, power_on, plugged)
 
     def _build(self, instance: objects.Instance, image_meta: driver.ImageMeta,
-               pci_devices: Iterable[objects.PciDevice], power_on: bool) -> None:
-        self._domains.build(instance, image_meta, pci_devices, power_on)
+               pci_devices: Iterable[objects.PciDevice], power_on: bool, plugged: driver.Plugged | None) -> None:
+        self._domains.build(instance, image_meta, pci_devices, power_on, plugged)
         if power_on:
             LOG.info('Instance running successfully.', instance_uuid=instance.uuid)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -347,6 +348,80 @@ def test_spawn_can_leave_the_guest_off(rig: Any) -> None:
     assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
     rig.here.power.power_on(instance, image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+class Plugged:
+    """What is called when a guest's interfaces are plugged; ``states``: the guest's, as another thread sees them then.
+    ``fails``: how often it raises."""
+
+    def __init__(self, host: Any, instance: Any, fails: int = 0) -> None:
+        self.host, self.instance, self.fails = host, instance, fails
+        self.states: list[int] = []
+
+    def __call__(self) -> None:
+        looker = threading.Thread(target=self._look, daemon=True)
+        looker.start()
+        looker.join(5)
+        if self.fails:
+            self.fails -= 1
+            raise errors.KilonovaError('no port became active')
+
+    def _look(self) -> None:
+        self.states.append(self.host.guests.get_info(self.instance))
+
+
+def test_a_spawned_guest_runs_when_its_interfaces_are_plugged(rig: Any) -> None:
+    instance = new_instance()
+    plugged = Plugged(rig.here, instance)
+    rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU), plugged=plugged)
+    assert plugged.states == [PowerState.PAUSED]
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+def test_a_guest_that_stays_off_plugs_nothing(rig: Any) -> None:
+    instance = new_instance()
+    plugged = Plugged(rig.here, instance)
+    rig.here.guests.spawn(instance, image_meta(), power_on=False, plugged=plugged)
+    assert plugged.states == [] and domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [])}
+
+
+@pytest.mark.parametrize('again', [True, False])
+def test_a_guest_whose_interfaces_are_never_plugged_is_left_for_destroy(rig: Any, again: bool) -> None:
+    instance = new_instance()
+    plugged = Plugged(rig.here, instance, fails=1)
+    with pytest.raises(errors.KilonovaError, match='no port became active'):
+        rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU), plugged=plugged)
+    assert domains(rig.here) == {instance.uuid: (PowerState.PAUSED, [GPU])}
+    if again:
+        rig.here.guests.spawn(instance, image_meta(), pci_devices=devices(GPU), plugged=plugged)
+        assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+    rig.here.guests.destroy(instance)
+    assert domains(rig.here) == {} and rig.here.disks.list_directories() == []
+
+
+@pytest.mark.parametrize('fails', [0, 1])
+def test_a_guest_that_moved_or_came_back_runs_when_its_interfaces_are_plugged(rig: Any, fails: int) -> None:
+    """``fails``: after which the call is made again."""
+    instance = spawn(rig)
+    dest, old = rig.there.moves.prepare_move(), instance.flavor
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
+
+    def finish(plugged: Plugged) -> None:
+        rig.there.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info, plugged)
+
+    def revert(plugged: Plugged) -> None:
+        rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True, plugged)
+
+    for host, flavor, act in ((rig.there, new_flavor(root_gb=2), finish), (rig.here, old, revert)):
+        instance.flavor, plugged = flavor, Plugged(host, instance, fails)
+        for _failing in range(fails):
+            with pytest.raises(errors.KilonovaError, match='no port became active'):
+                act(plugged)
+        act(plugged)
+        assert plugged.states == [PowerState.PAUSED] * (fails + 1)
+        assert host.guests.get_info(instance) == PowerState.RUNNING
+        if host is rig.there:
+            host.moves.cleanup_move_dest(instance, same_host=False)
 
 
 @pytest.mark.parametrize('times', [1, 2])

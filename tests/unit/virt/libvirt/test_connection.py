@@ -55,6 +55,9 @@ class Domain(libvirt.virDomain):
     def create(self) -> int:
         return self._conn.answer('create')
 
+    def createWithFlags(self, flags: int) -> int:
+        return self._conn.answer('create paused' if flags == libvirt.VIR_DOMAIN_START_PAUSED else 'create otherwise')
+
 
 class Connection(libvirt.virConnect):
     """``answers``: what a method returns, raises or does; one that isn't there returns 1."""
@@ -199,14 +202,17 @@ def test_a_guest_is_looked_up_anew(host: Libvirt, daemon: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(('state', 'created'), [(libvirt.VIR_DOMAIN_RUNNING, 0), (libvirt.VIR_DOMAIN_SHUTOFF, 1)])
-def test_a_guest_is_started_once(host: Libvirt, daemon: list[Any], state: int, created: int) -> None:
-    """The connection was lost while it was started: whether it runs is looked at first."""
-    old, new = Connection(create=lost), Connection(state=state)
+@pytest.mark.parametrize(('paused', 'call'), [(False, 'create'), (True, 'create paused')])
+def test_a_guest_is_started_once(host: Libvirt, daemon: list[Any], state: int, created: int, paused: bool,
+                                 call: str) -> None:
+    """The connection was lost while it was started: whether it runs is looked at first. One that starts paused never
+    runs before."""
+    old, new = Connection(**{call: lost}), Connection(state=state)
     daemon += [old, new]
     guest = host.find(UUID)
     assert guest is not None
-    guest.start()
-    assert new.asked.count('create') == created
+    guest.start(paused=paused)
+    assert [made for made in new.asked if made.startswith('create')] == [call] * created
 
 
 def test_a_restart_is_waited_for(host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

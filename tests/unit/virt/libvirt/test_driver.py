@@ -365,9 +365,9 @@ def test_a_fresh_start_is_not_one_from_saved_memory(rig: Any, monkeypatch: pytes
     rig.here.power.suspend(instance, lambda: None)
     saved, start = [], Guest.start
 
-    def watched(guest: Guest) -> None:
+    def watched(guest: Guest, *, paused: bool = False) -> None:
         saved.append(guest.is_saved())
-        start(guest)
+        start(guest, paused=paused)
     monkeypatch.setattr(Guest, 'start', watched)
     if act == 'on':
         rig.here.power.power_on(instance, image_meta(), devices(GPU))
