@@ -27,6 +27,7 @@ from kilonova.api.v2 import (
     images,
     instance_actions,
     instance_usage_audit_log,
+    interfaces,
     ips,
     keypairs,
     limits,
@@ -56,8 +57,8 @@ from kilonova.api.wsgi import SERVER, Route
 # Their rules stand in this order in the sample of policies.
 NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
          availability_zones, limits, quota_sets, os_hosts, extensions, create_image, create_backup, deferred_delete,
-         server_metadata, server_tags, ips, server_topology, server_diagnostics, server_password, console_output,
-         remote_consoles,
+         server_metadata, server_tags, ips, interfaces, server_topology, server_diagnostics, server_password,
+         console_output, remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
          keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
 OWN_NOUNS = (devices, device_history, metrics)

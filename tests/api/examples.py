@@ -145,6 +145,8 @@ EXAMPLES: dict[str, Example] = {
     'DELETE /servers/{server_id}/tags/{tag}': NOTHING,
     'GET /servers/{server_id}/ips': NOTHING,
     'GET /servers/{server_id}/ips/{network_label}': NOTHING,
+    'GET /servers/{server_id}/os-interface': NOTHING,
+    'GET /servers/{server_id}/os-interface/{port_id}': NOTHING,
     'GET /servers/{server_id}/topology': NOTHING,
     'GET /servers/{server_id}/diagnostics since 1': NOTHING,
     'GET /servers/{server_id}/diagnostics since 48': NOTHING,

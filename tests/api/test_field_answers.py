@@ -344,7 +344,7 @@ def test_security_groups_that_are_not_there_are_refused(world):
     assert _create(world, security_groups=[{'name': 'default'}]) == (202, None)
     for groups in ([{'name': 'web'}], [{'name': 'default'}, {'name': 'web'}]):
         assert _create(world, security_groups=groups) == (
-            400, world.fill('Security group web not found for project {project}.'))
+            400, "Unable to find security_group with name or id 'web'")
 
 
 def test_certificates_are_refused_while_nothing_is_verified(world):
@@ -413,8 +413,8 @@ def test_events_that_nothing_can_be_done_with(world):
         (answer,) = response.json['events']
         return response.status_int, answer['code'], answer['status']
     server, nobody = world.names['server'], world.names['unknown']
-    for name in ('network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted',
-                 'volume-extended', 'volume-reimaged', 'accelerator-request-bound'):
+    for name in ('network-changed', 'network-vif-deleted', 'volume-extended', 'volume-reimaged',
+                 'accelerator-request-bound'):
         assert told(104, name=name, server_uuid=server, tag='x') == (207, 422, 'failed'), name
         assert told(104, name=name, server_uuid=nobody, tag='x') == (207, 404, 'failed'), name
     assert told(104, name='volume-extended', server_uuid=server) == (207, 400, 'failed')

@@ -33,6 +33,9 @@ from kilonova.db.queries import (
     services,
 )
 from kilonova.errors import ImageNotFound
+from kilonova.objects.vif import Vif, VifAddress, VifSubnet
+from tests.fixtures.neutron import FakeNeutron
+from tests.fixtures.servers import put_vifs
 from tests.unit.api import conftest as site_module
 from tests.unit.api.conftest import IMAGE, Recorder, Site, moment
 
@@ -52,10 +55,10 @@ CALLERS = {
 }
 KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKzXn1cYbq7d8L7bJXU3hEJ1mQ2sW0o5cRkz8m4Kf1yQ bob@example'
 # What Neutron's answers become on the way to a server's row.
-NETWORKS = [{'id': '0fffffff-eeee-4fff-8fff-000000000001', 'address': 'fa:16:3e:00:00:01', 'network': {
-    'id': '0fffffff-eeee-4fff-8fff-000000000002', 'label': 'private', 'subnets': [
-        {'cidr': '192.0.2.0/24', 'ips': [{'address': '192.0.2.30', 'version': 4, 'type': 'fixed', 'floating_ips': [
-            {'address': '198.51.100.7', 'version': 4, 'type': 'floating'}]}]}]}}]
+PORT = '0fffffff-eeee-4fff-8fff-000000000001'
+VIF = Vif(id=PORT, mac='fa:16:3e:00:00:01', network_id='0fffffff-eeee-4fff-8fff-000000000002', label='private',
+          project_id=PROJECT, type='ovs', security_groups=('default',), subnets=(VifSubnet(
+              '192.0.2.0/24', 4, addresses=(VifAddress('192.0.2.30', ('198.51.100.7',)),)),))
 NODE = {'vcpus': 32, 'memory_mb': 131072, 'local_gb': 1000, 'vcpus_used': 2, 'memory_mb_used': 2048,
         'local_gb_used': 20, 'hypervisor_type': 'QEMU', 'hypervisor_version': 8002002,
         'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'Nehalem', 'topology': {'cores': 8, 'threads': 2}}),
@@ -161,13 +164,18 @@ def _digest(connection: sqlite3.Connection) -> str:
 class World(Site):
     """See the module. ``names``: what stands in braces in paths and bodies."""
 
+    neutron: FakeNeutron
+
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
+        neutron = FakeNeutron(hosts={'gpu1'})
+        neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
+        neutron.add_group('default', PROJECT)
         with mock.patch.object(site_module, 'Recorder', Answering), \
                 mock.patch.object(site_module, 'Images', Images), \
                 mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app):
             # Nobody reports any more once it stands, however long a file's tests take.
-            super().__init__(directory, templates, **{'api__auth_strategy': 'keystone', 'service_down_time': 86400,
-                                                      **options})
+            super().__init__(directory, templates, neutron=neutron, **{
+                'api__auth_strategy': 'keystone', 'service_down_time': 86400, **options})
         self.names: dict[str, str] = {'tenant_id': PROJECT, 'project': PROJECT, 'other_project': OTHER_PROJECT,
                                       'user': USER, 'other_user': OTHER_USER, 'image': IMAGE, 'unknown': UNKNOWN}
         self.requests = 0
@@ -307,7 +315,7 @@ class World(Site):
                                f'{host}_node': uuid})
         self.names.update(service_id=self.names['gpu2_service'], hypervisor_id=self.names['gpu1_node'],
                           hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
-                          image_id=IMAGE, tag='gpu', network_label='private', quota_class='default',
+                          image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
                           alias='os-keypairs', migration_id='0', before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
@@ -370,12 +378,10 @@ class World(Site):
             instances.update_extra(conn, server, {'numa_topology': topology.to_json(),
                                                   'trusted_certs': json.dumps(trusted.obj_to_primitive())})
             instances.set_system_metadata(conn, server, {'password_0': 'c2VjcmV0'})
-            values = {'network_info': json.dumps(NETWORKS), 'uuid': server}
-            found = conn.exec_driver_sql(
-                'UPDATE instance_info_caches SET network_info = :network_info WHERE instance_uuid = :uuid', values)
-            if not found.rowcount:
-                conn.exec_driver_sql('INSERT INTO instance_info_caches (instance_uuid, network_info, deleted) '
-                                     'VALUES (:uuid, :network_info, 0)', values)
+            put_vifs(conn, server, [VIF])
+        self.neutron.add_port(VIF.network_id, PROJECT, id=PORT, mac_address=VIF.mac, device_id=server,
+                         device_owner='compute:nova', fixed_ips=[{'ip_address': '192.0.2.30'}],
+                         **{'binding:host_id': 'gpu1'})
         self.names['console_token'] = console_tokens.add(
             self.cell1, {'console_type': 'novnc', 'host': '192.0.2.10', 'port': 5900}, compute_host='gpu1',
             instance_uuid=server, lifetime=86400 * 365)

@@ -1,10 +1,11 @@
 """Events of servers that other services tell. Whoever tells one learns what became of it, event by
 event.
 
-``power-update`` says that somebody switched a server on or off behind our back: the server is started or stopped like
-by its user, so that its state, its host and its story agree again. ``accelerator-request-bound`` goes to the server's
-host, which may wait for it, if its flavor asks for accelerators. All others are about ports and volumes, which no
-server has here: they are refused, as nothing can be done with them.
+``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host, which may wait for them, where the cloud
+has a network service. ``power-update`` says that somebody switched a server on or off behind our back: the server is
+started or stopped like by its user, so that its state, its host and its story agree again.
+``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
+can be done: they are refused.
 """
 from __future__ import annotations
 
@@ -55,6 +56,8 @@ BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'it
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
+# The tag is the port's id.
+PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # tag → (kind of the operation, its event, the vm state that it leads out of)
 POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
@@ -75,7 +78,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     for asked in events:
         event = {'status': 'completed', **asked}
         uuid = event['server_uuid']
-        code = _code(ctxt, event, servers, moves)
+        code = _code(backend, ctxt, event, servers, moves)
         server = servers.get(uuid)
         if code == ACCEPTED and uuid in moves:
             of_host[moves[uuid] or ''].append(event)
@@ -137,7 +140,7 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
     return found
 
 
-def _code(ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found | None],
+def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found | None],
           moves: dict[str, str | None]) -> int:
     uuid, name, tag = event['server_uuid'], event['name'], event.get('tag')
     if uuid not in servers and uuid not in moves:
@@ -149,6 +152,8 @@ def _code(ctxt: RequestContext, event: dict[str, Any], servers: dict[str, Found 
     server = servers[uuid]
     if server is None or not server.row['host']:
         return NOTHING_THERE
+    if name in PLUGGING and backend.networks is not None:
+        return ACCEPTED if tag else BAD_TAG
     if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):
         return ACCEPTED
     return NOTHING_THERE

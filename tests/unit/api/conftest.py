@@ -160,7 +160,7 @@ class Site:
             group, _, option = name.rpartition('__')
             self.conf.set_override(option, value, group or None)
         self.conductor, self.compute, self.images, self.placement = Recorder(), Recorder(), Images(), Placement()
-        self.limits = UnifiedLimits()
+        self.limits, self.neutron = UnifiedLimits(), neutron
         self.app = make_app(self.conf, databases=self.databases, cells=self.cells, conductor=self.conductor,
                             image_client=self.images, compute=self.compute, placement=self.placement,
                             limits=self.limits, networks=neutron.client if neutron else None,

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from kilonova.objects.vif import Vif
+from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import put_vifs
 from tests.unit.api.conftest import IMAGE, OTHER, PROJECT
@@ -291,3 +292,69 @@ def test_servers_with_ports_that_stay(site):
     for action in ('os-stop', 'pause', 'rescue'):
         server = with_ports(site, VIF)
         assert site.request('POST', f'/servers/{server}/action', {action: None}).status_int < 300
+
+
+def test_groups_and_addresses_are_those_of_the_ports(site, neutron):
+    """Nobody asks the network service: what is shown stands in the server's row."""
+    subnet = VifSubnet('10.2.0.0/24', 4, addresses=(VifAddress('10.2.0.9', ('198.51.100.7',)),))
+    server = with_ports(site, replace(VIF, subnets=(subnet,), security_groups=('web', 'default')),
+                        replace(VIF, id=str(uuid.uuid4()), label='other', security_groups=('db', 'web')))
+    shown = site.ok('GET', f'/servers/{server}')['server']
+    assert shown['security_groups'] == [{'name': 'db'}, {'name': 'default'}, {'name': 'web'}]
+    address = {'version': 4, 'OS-EXT-IPS-MAC:mac_addr': VIF.mac}
+    assert shown['addresses'] == {'private': [
+        {**address, 'addr': '10.2.0.9', 'OS-EXT-IPS:type': 'fixed'},
+        {**address, 'addr': '198.51.100.7', 'OS-EXT-IPS:type': 'floating'}], 'other': []}
+    (listed,) = site.ok('GET', '/servers/detail')['servers']
+    assert (listed['security_groups'], listed['addresses']) == (shown['security_groups'], shown['addresses'])
+    assert site.ok('GET', f'/servers/{server}/ips/private') == {
+        'private': [{'version': 4, 'addr': '10.2.0.9'}, {'version': 4, 'addr': '198.51.100.7'}]}
+    assert neutron.asked == []
+    assert 'security_groups' not in site.ok('GET', f'/servers/{site.server()}')['server']
+
+
+# --- interfaces ------------------------------------------------------------------------------------------------------
+def interface(neutron, port, **more):
+    found = neutron.ports[port]
+    return {'fixed_ips': found['fixed_ips'], 'mac_addr': found['mac_address'], 'net_id': found['network_id'],
+            'port_id': port, 'port_state': found['status'], **more}
+
+
+def test_interfaces(site, neutron, private):
+    """Asked of the network service, in the guest's order."""
+    server, other = site.server(), site.server()
+    ports = [neutron.add_port(private, PROJECT, device_id=server) for _ in range(3)]
+    stray = neutron.add_port(private, PROJECT, device_id=other)
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [replace(VIF, id=ports[1]), replace(VIF, id=ports[0])])
+    path, bob = f'/servers/{server}/os-interface', {'user': 'bob'}
+    neutron.asked.clear()
+    assert site.ok('GET', path, **bob) == {'interfaceAttachments': [
+        interface(neutron, ports[number], tag=None) for number in (1, 0, 2)]}
+    assert neutron.asked == [('GET', f'/ports?device_id={server}')]
+    assert neutron.headers[-1]['X-Auth-Token'] == f'bob:{PROJECT}'
+    assert site.ok('GET', f'{path}/{ports[2]}', **bob) == {
+        'interfaceAttachment': interface(neutron, ports[2], tag=None)}
+    assert site.ok('GET', f'{path}/{ports[2]}', version='2.69', **bob) == {
+        'interfaceAttachment': interface(neutron, ports[2])}
+    for unknown in (stray, NOSUCH):
+        assert site.fault('GET', f'{path}/{unknown}', **bob) == (404, f'Port id {unknown} could not be found.')
+    assert site.ok('GET', f'/servers/{site.create()}/os-interface') == {'interfaceAttachments': []}
+    neutron.asked.clear()
+    assert site.fault('GET', f'{path}/%2E%2E', **bob)[0] == 404 and neutron.asked == []
+
+
+def test_interfaces_of_a_silent_network_service(site, neutron):
+    def silent(method, path):
+        raise neutron.broken()
+    server, neutron.before = site.server(), silent
+    assert site.fault('GET', f'/servers/{server}/os-interface')[0] == 503
+    assert site.fault('GET', f'/servers/{server}/os-interface/{NOSUCH}')[0] == 503
+
+
+def test_interfaces_without_a_network_service(make_site):
+    site = make_site()
+    path = f'/servers/{site.server()}/os-interface'
+    assert site.ok('GET', path) == {'interfaceAttachments': []}
+    assert site.fault('GET', f'{path}/{NOSUCH}') == (404, f'Port id {NOSUCH} could not be found.')
+    assert site.request('POST', path, {'interfaceAttachment': {}}).status_int == 404

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fixtures.neutron import FakeNeutron
+
 PATH = '/os-server-external-events'
 NOBODY = '11111111-2222-3333-4444-555555555555'
 
@@ -84,3 +86,23 @@ def test_power_updates_that_change_nothing(site, values, tag):
     server = site.server(**values)
     assert tell(site, {'name': 'power-update', 'server_uuid': server, 'tag': tag})[0] == 200
     assert site.rows(server) == []
+
+
+def test_plugged_and_unplugged_ports_are_told_to_the_host(make_site):
+    """With a network service; each host gets one message. A server without a host waits for nothing."""
+    site = make_site(neutron=FakeNeutron())
+    server, second, homeless = site.server(), site.server(), site.server(host=None)
+    site.compute.calls.clear()
+    plugged = {'name': 'network-vif-plugged', 'status': 'completed', 'tag': 'port1'}
+    failed = {'name': 'network-vif-unplugged', 'status': 'failed', 'tag': 'port2'}
+    code, told = tell(site, {**plugged, 'server_uuid': server}, {**plugged, 'server_uuid': homeless},
+                      {**plugged, 'server_uuid': NOBODY}, {**failed, 'server_uuid': second},
+                      {'name': 'network-vif-plugged', 'server_uuid': server},
+                      {'name': 'network-changed', 'server_uuid': server},
+                      {'name': 'network-vif-deleted', 'server_uuid': server, 'tag': 'port1'})
+    assert (code, [event['code'] for event in told]) == (207, [200, 422, 404, 200, 400, 422, 422])
+    ((method, sent),) = site.compute.calls
+    assert (method, sent['server'], [each.uuid for each in sent['instances']]) == (
+        'external_instance_event', 'h1', [server, second])
+    assert [(event.instance_uuid, event.name, event.status, event.tag) for event in sent['events']] == [
+        (server, 'network-vif-plugged', 'completed', 'port1'), (second, 'network-vif-unplugged', 'failed', 'port2')]

@@ -116,11 +116,10 @@ def _image_with_properties(row: Row, viewer: Viewer) -> Any:
 
 def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
     """label → addresses of a server's networks; none while it is being built."""
-    networks = row['network_info']
-    if not networks or row['vm_state'] == states.VmState.BUILDING:
+    if row['vm_state'] == states.VmState.BUILDING:
         return {}
     found: dict[str, Any] = {}
-    for vif in json.loads(networks) if isinstance(networks, str) else networks:
+    for vif in json.loads(row['network_info'] or '[]'):
         shown = found.setdefault(vif['network']['label'], [])
         for subnet in vif['network'].get('subnets', ()):
             for address in subnet.get('ips', ()):
@@ -129,6 +128,13 @@ def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
                               'OS-EXT-IPS-MAC:mac_addr': vif.get('address')}
                              for each in (address, *address.get('floating_ips', ())))
     return found
+
+
+def _security_groups(row: Row, viewer: Viewer) -> Any:
+    """Those of its ports, as far as they are known."""
+    names = {name for vif in json.loads(row['network_info'] or '[]')
+             for name in (vif.get('meta') or {}).get('security_groups') or ()}
+    return [{'name': name} for name in sorted(names)] or ABSENT
 
 
 def _fault(row: Row, viewer: Viewer) -> Any:
@@ -205,6 +211,7 @@ FIELDS = Fields(
     *_extended('OS-EXT-AZ:availability_zone', _zone),
     *_extended('config_drive', column('config_drive', '')),
     *_extended('key_name', column('key_name')),
+    *_extended('security_groups', _security_groups),
     Field('key_name', column('key_name'), since=54, until=74, kinds=frozenset((REBUILT,))),
     Field('user_data', column('user_data'), since=57, kinds=frozenset((REBUILT,))),
     *_extended('OS-SRV-USG:launched_at', lambda row, viewer: micro(row['launched_at'])),
