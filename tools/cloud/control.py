@@ -309,14 +309,20 @@ def start_daemons(cloud: Cloud) -> None:
 
 def start_accelerators(cloud: Cloud) -> None:
     """Cyborg, until it has the accelerators of all hosts: with that its API, conductor and agents have done their
-    part."""
-    wanted = services.accelerators(cloud)
-    start_all(cloud, wanted)
-    if wanted:
-        keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
-        url, kind = render.url(cloud.ports, 'cyborg'), 'qemu' if cloud.machines else 'test'
-        wait(cloud, wanted, lambda: [f'cyborg-agent-{host}' for host in sorted(
-            set(cloud.hosts) - cyborg.hosts_known(url, keystone.token, cloud.hosts, kind))], READY_WITHIN)
+    part. One agent after the other: where two report at once their writes meet in SQLite, Cyborg gives one up, and
+    that agent says it again only a minute later."""
+    keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
+    url, kind = render.url(cloud.ports, 'cyborg'), 'qemu' if cloud.machines else 'test'
+    started: list[Service] = []
+
+    def unheard() -> list[str]:
+        known = cyborg.hosts_known(url, keystone.token, cloud.hosts, kind)
+        return sorted({service.name for service in started} & {
+            f'cyborg-agent-{host}' for host in set(cloud.hosts) - known})
+    for service in services.accelerators(cloud):
+        start_all(cloud, [service])
+        started.append(service)
+        wait(cloud, started, unheard, READY_WITHIN)
 
 
 def stale(cloud: Cloud, service: Service) -> bool:
@@ -423,7 +429,9 @@ def down(layout: Layout) -> None:
         waves: list[set[str]] = [
             {name for name in names
              if name.startswith(('compute-', 'cyborg-agent-')) or name in ('api', 'scheduler', *services.PROXIES)},
-            {'conductor'} & names, {name for name in names if name.startswith('libvirtd-')},
+            # Before the broker: without it Cyborg's conductor tries for seconds to reach it.
+            {'conductor', 'cyborg', 'cyborg-conductor'} & names,
+            {name for name in names if name.startswith('libvirtd-')},
             {name for name in names if name.startswith('machine-')},
             {'placement', 'glance', 'keystone', 'neutron', 'ovn-hosts', 'ovn-northd'} & names, {'rabbitmq'} & names]
         waves.append(names.difference(*waves))
