@@ -19,6 +19,10 @@ WATCHED = ('api', 'conductor', 'scheduler')
 # Below the kernel's range for outgoing connections (32768 and up), so that none of those takes a port of
 # ours while the cloud is down.
 FIRST, LAST = 20000, 29999
+# How far apart two clouds begin.
+WIDTH = 20
+# By directory: where a cloud begins, and the socket by which other processes know that it does.
+_held: dict[Path, tuple[int, socket.socket]] = {}
 
 
 def names_for(hosts: Iterable[str]) -> tuple[str, ...]:
@@ -41,7 +45,28 @@ def is_free(port: int) -> bool:
 def start_for(var: Path) -> int:
     """The port to search from: differs by directory, so that two clouds on a machine seldom meet."""
     spread = int.from_bytes(hashlib.sha256(str(var).encode()).digest()[:4], 'big')
-    return FIRST + spread % ((LAST - FIRST) // 20) * 20
+    return FIRST + spread % ((LAST - FIRST) // WIDTH) * WIDTH
+
+
+def claim(var: Path) -> int:
+    """The same, and no other process begins there as long as this one lives: two that choose at once would find the
+    same ports free."""
+    if var not in _held:
+        begin = start_for(var)
+        for step in range(0, LAST - FIRST + 1, WIDTH):
+            start = FIRST + (begin - FIRST + step) % (LAST - FIRST + 1)
+            # A name without a file, gone with the process.
+            holder = socket.socket(socket.AF_UNIX)
+            try:
+                holder.bind(f'\0kilonova-ports-{start}')
+            except OSError:
+                holder.close()
+                continue
+            _held[var] = start, holder
+            break
+        else:
+            raise CloudError(f'no room for another cloud between ports {FIRST} and {LAST}')
+    return _held[var][0]
 
 
 def choose(kept: Mapping[str, int], names: Iterable[str], *, ours: set[str], start: int,
@@ -76,7 +101,7 @@ def settle(path: Path, var: Path, hosts: Iterable[str], *, ours: set[str]) -> di
     """Choose the ports of a cloud of these hosts and keep them in ``path``. ``ours``: names of ports that services of
     ours hold already."""
     kept = load(path)
-    chosen = choose(kept, names_for(hosts), ours=ours, start=start_for(var))
+    chosen = choose(kept, names_for(hosts), ours=ours, start=claim(var))
     if chosen != kept:
         write_private(path, json.dumps(chosen, indent=1) + '\n')
     return chosen

@@ -50,6 +50,20 @@ def test_start_depends_on_the_directory_and_is_in_range():
     assert ports.start_for(Path('/clouds/1')) == ports.start_for(Path('/clouds/1'))
 
 
+def test_two_clouds_that_choose_at_once_begin_apart(monkeypatch):
+    monkeypatch.setattr(ports, '_held', {})
+    monkeypatch.setattr(ports, 'start_for', lambda var: 29980)
+    # As another process has it.
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind('\0kilonova-ports-29980')
+        assert ports.claim(Path('/clouds/1')) == ports.FIRST
+    assert ports.claim(Path('/clouds/2')) == 29980
+    assert ports.claim(Path('/clouds/3')) == ports.FIRST + ports.WIDTH
+    assert ports.claim(Path('/clouds/1')) == ports.FIRST
+    for _, holder in ports._held.values():
+        holder.close()
+
+
 def test_a_port_that_somebody_listens_on_is_not_free():
     with socket.socket() as server:
         server.bind(('127.0.0.1', 0))
