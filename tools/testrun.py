@@ -66,9 +66,11 @@ class Run:
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
-# Real daemons that wait most of their time: two runs of about the same length, each with a cloud of its own.
+# Real daemons that wait most of their time: three runs of about the same length, each with a cloud of its own.
 APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
+BESIDE = tuple(f'tests/integration/test_{name}.py' for name in (
+    'cyborg', 'neutron', 'live_migration', 'full_disk', 'database_outage', 'kill'))
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
 # QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
@@ -95,7 +97,7 @@ def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
 
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
-    'type': (Run('mypy', ('mypy',)),),
+    'type': (Run('mypy', ('mypy',), seconds=20),),
     'unit': (Run('unit-first', paths=UNIT_FIRST, seconds=200),
              Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=210)),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
@@ -114,15 +116,16 @@ PARTS: dict[str, tuple[Run, ...]] = {
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=270),),
-    # One cloud that most of them share, one after the other; the longest of those that need little of it go beside.
+    # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
-        Run('integration', tuple(f'--ignore={path}' for path in (*APART, *CAMPAIGNS, *REAL_GUESTS.paths)),
+        Run('integration', tuple(f'--ignore={path}' for path in (*APART, *BESIDE, *CAMPAIGNS, *REAL_GUESTS.paths)),
             ('tests/integration',), minutes=60, waits=True, seconds=900),
-        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=700),
+        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=800),
+        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=850),
         REAL_GUESTS),
 }
 # Parts whose runs share no ports, files or processes.
-TOGETHER = ('check', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
+TOGETHER = ('check', 'lint', 'type', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
 # Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'check': (*PARTS['lint'], *PARTS['type'], *PARTS['unit'], PARTS['api'][0],
@@ -196,6 +199,11 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
             '-o', f'cache_dir={cache_of(run)}']
 
 
+def environment(run: Run) -> dict[str, str]:
+    """Of a run's processes. They keep the bytecode of what they import: there are hundreds, as each daemon is one."""
+    return {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'} | dict(run.env)
+
+
 @contextlib.contextmanager
 def scratch(run: Run) -> Iterator[list[str]]:
     """Where tests write: memory, if there is enough of it, as hundreds of small databases are made and thrown away.
@@ -234,7 +242,7 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
         # In a group of its own, so that a run that hangs ends together with what it started.
         first = ['nice', '-n', '10'] if behind and not run.waits else []
         child = subprocess.Popen([*first, *command_of(run, layout, report), *more], cwd=ROOT,
-                                 env={**os.environ, **run.env}, stdin=subprocess.DEVNULL, start_new_session=True,
+                                 env=environment(run), stdin=subprocess.DEVNULL, start_new_session=True,
                                  stdout=None if shown else output, stderr=None if shown else subprocess.STDOUT)
         cpu = 0.0
         try:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -70,6 +71,40 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server(
         shares = [testrun.share_of(tests, *map(int, run.env['KILONOVA_TEST_SHARE'].split('/'))) for run in servers]
         assert all(shares), number
         assert number == 1 or not set(shares[0]) & set(shares[1])
+
+
+def test_each_file_of_integration_tests_is_in_one_run():
+    """Or in none, where it is a campaign."""
+    files = {f'tests/integration/{path.name}' for path in (testrun.ROOT / 'tests' / 'integration').glob('test_*.py')}
+    rest, *others = testrun.PARTS['integration']
+    ignored = [option.removeprefix('--ignore=') for option in rest.command]
+    assert rest.paths == ('tests/integration',)
+    assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS])
+    assert len(ignored) == len(set(ignored)) and set(ignored) < files
+
+
+def test_runs_that_wait_for_daemons_all_start_at_once(monkeypatch):
+    """On one core, too: they are the longest, and take no place of those that don't wait."""
+    monkeypatch.setattr(testrun.os, 'cpu_count', lambda: 1)
+    runs = [run for name in testrun.TOGETHER for run in testrun.PARTS.get(name, ())]
+    waiting = {run.name for run in runs if run.waits}
+    first = {run.name for run in sorted(runs, key=lambda run: -run.seconds)[:len(waiting) + 1]}
+    together = threading.Barrier(len(first))
+
+    def execute(run, layout, shown, behind):
+        if run.name in first:
+            together.wait(10)
+        return Counts(1, 0)
+    monkeypatch.setattr(testrun, 'execute', execute)
+    assert testrun.execute_all(runs, None) == {run.name: Counts(1, 0) for run in runs}
+    assert waiting < first and len(waiting) == 4
+
+
+def test_bytecode_is_kept_whatever_the_caller_has_said(monkeypatch):
+    monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
+    monkeypatch.setenv('KEPT', 'yes')
+    found = testrun.environment(testrun.Run('some', env={'OWN': 'too'}))
+    assert (found['KEPT'], found['OWN']) == ('yes', 'too') and 'PYTHONDONTWRITEBYTECODE' not in found
 
 
 def test_an_unknown_part_is_refused(capsys):
